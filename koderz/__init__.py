@@ -1,0 +1,59 @@
+"""koderz: how good a model is at real tasks, and whether letting it iterate is worth what it costs.
+
+import koderz
+
+summary = await koderz.benchmark(range(0, 10), mode="comparative", model="qwen2.5-coder:32b")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from koderz._version import __version__
+
+if TYPE_CHECKING:
+    from koderz.api import benchmark, rescore, resume, retry, run
+    from koderz.errors import FatalFault, Fault, JournalError, KoderzError, Unreachable
+    from koderz.settings import Settings
+    from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
+    from tracker.summary import Summary
+
+_HOMES = {
+    "koderz.api": ("benchmark", "rescore", "resume", "retry", "run"),
+    "koderz.errors": ("FatalFault", "Fault", "JournalError", "KoderzError", "Unreachable"),
+    "koderz.settings": ("Settings",),
+    "koderz.types": ("Completion", "Message", "Reply", "Sampling", "Task", "Verdict"),
+    "tracker.summary": ("Summary",),
+}
+
+__all__ = [
+    "Completion",
+    "FatalFault",
+    "Fault",
+    "JournalError",
+    "KoderzError",
+    "Message",
+    "Reply",
+    "Sampling",
+    "Settings",
+    "Summary",
+    "Task",
+    "Unreachable",
+    "Verdict",
+    "__version__",
+    "benchmark",
+    "rescore",
+    "resume",
+    "retry",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name when it is first used: the version alone costs next to nothing."""
+    import importlib
+
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(home), name)
+    raise AttributeError(f"module 'koderz' has no attribute {name!r}")

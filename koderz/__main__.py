@@ -1,0 +1,21 @@
+"""The command `koderz`. Asked for its version alone, it answers before anything else is loaded."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Runs the command line and ends the process with its exit code."""
+    if sys.argv[1:] == ["--version"]:
+        from koderz._version import __version__
+
+        sys.stdout.write(f"koderz {__version__}\n")
+        return
+    from koderz.cli import run
+
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()

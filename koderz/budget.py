@@ -1,0 +1,58 @@
+"""The cost cap of a run: no call starts whose estimate would pass it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from koderz.errors import Fault
+
+
+class CapReached(Fault):
+    """The next call could cost more than what is left. The run stops, resumable with a higher cap."""
+
+
+class Budget:
+    """What a run may cost, has cost, and might cost through the calls that are under way. US dollars."""
+
+    def __init__(self, cap: float | None, spent: float = 0.0) -> None:
+        self.cap = cap
+        self.spent = spent
+        self._reserved = 0.0
+        self._freed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def call(self, estimate: float) -> AsyncIterator[None]:
+        """Holds `estimate` for the time of one call. Raises CapReached where it would pass the cap.
+
+        Calls under way are reckoned at their estimates, which are generous: a call that doesn't fit beside
+        them waits for what they really cost, and is refused only if it doesn't fit then.
+        """
+        if self.cap is not None:
+            await self._reserve(estimate)
+        try:
+            yield
+        finally:
+            if self.cap is not None:
+                await asyncio.shield(self._release(estimate))
+
+    def paid(self, cost: float) -> None:
+        self.spent += cost
+
+    async def _reserve(self, estimate: float) -> None:
+        assert self.cap is not None
+        async with self._freed:
+            while self.spent + self._reserved + estimate > self.cap:
+                if self._reserved <= 1e-12:
+                    raise CapReached(
+                        f"the cost cap of ${self.cap:g} is reached: ${self.spent:.4f} is spent, and the next call "
+                        f"could cost ${estimate:.4f}; resume with a higher --max-cost"
+                    )
+                await self._freed.wait()
+            self._reserved += estimate
+
+    async def _release(self, estimate: float) -> None:
+        async with self._freed:
+            self._reserved = max(0.0, self._reserved - estimate)
+            self._freed.notify_all()

@@ -1,0 +1,75 @@
+"""The command line: parse, call, print. One module a command group."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from koderz.cli.groups import LazyGroup
+from koderz.errors import JournalError, KoderzError
+
+COMMANDS = {
+    "benchmark": (
+        "koderz.cli.benchmark",
+        "Run a benchmark: START END; or resume, retry, rescore or watch one.",
+    ),
+    "run": ("koderz.cli.run", "One experiment, shown as it happens."),
+    "doctor": ("koderz.cli.doctor", "What works here, and what to do about what does not."),
+}
+"""Command → the module that holds its `app`, and what `koderz --help` says of it."""
+
+EXIT_INTERRUPTED = 130
+
+
+class Root(LazyGroup):
+    lazy = COMMANDS
+
+
+app = typer.Typer(
+    cls=Root,
+    name="koderz",
+    help="Benchmarks language models on real tasks, zero-shot and iterating on feedback, and never loses a result.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+    debug: bool = typer.Option(False, "--debug", help="Show a traceback with an error."),
+) -> None:
+    """Options that come before the command."""
+    if version:
+        from koderz._version import __version__
+
+        typer.echo(f"koderz {__version__}")
+        raise typer.Exit
+    if debug:
+        os.environ["KODERZ_DEBUG"] = "1"
+
+
+def run() -> int:
+    """Runs the command line; returns the exit code. An error of the user's is one message, no traceback."""
+    try:
+        return int(app(prog_name="koderz", standalone_mode=False) or 0)
+    except typer.TyperException as error:
+        return _fail(error.format_message(), 2)
+    except KoderzError as error:
+        if os.environ.get("KODERZ_DEBUG"):
+            raise
+        return _fail(str(error), 3 if isinstance(error, JournalError) else error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", EXIT_INTERRUPTED)
+    except BrokenPipeError:  # whoever read the output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _fail(message: str, code: int) -> int:
+    from koderz.cli.console import plain
+
+    sys.stderr.write(f"koderz: {plain(message)}\n")
+    return code

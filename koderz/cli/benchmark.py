@@ -1,0 +1,197 @@
+"""`koderz benchmark`: a new run, or one that is picked up again."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from koderz.cli.groups import DefaultGroup
+from koderz.cli.options import with_settings
+from koderz.errors import KoderzError
+
+app = typer.Typer(
+    cls=DefaultGroup,
+    help="Runs that were begun before, by their id, the beginning of it, a summary file, latest or latest~1.",
+    no_args_is_help=True,
+)
+
+EXIT_CODES = {"complete": 0, "incomplete": 3, "stopped": 3, "failed": 4, "interrupted": 130}
+
+Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, on standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Trust = Annotated[
+    bool, typer.Option("--trust-config", help="Trust what koderz.toml, or the run's plan, may send or execute.")
+]
+AcceptChanges = Annotated[
+    bool, typer.Option("--accept-changes", help="Go on although the suite, prompts or solver are not what they were.")
+]
+AcceptDivergence = Annotated[
+    bool, typer.Option("--accept-divergence", help="Go on where a solver takes another way than it did before.")
+]
+
+
+def _complete_runs(incomplete: str) -> Iterator[str]:
+    from koderz.api import results_folder
+    from tracker.runs import run_folders
+
+    names = [path.name for path in reversed(run_folders(results_folder()))]
+    return (name for name in ["latest", *names[:50]] if name.startswith(incomplete))
+
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Which run.", autocompletion=_complete_runs)]
+
+
+@app.command(name="run", hidden=True)
+@with_settings()
+def benchmark(
+    given: dict[str, Any],
+    start: Annotated[int | None, typer.Argument(help="The first problem's index, from 0.", show_default=False)] = None,
+    end: Annotated[
+        int | None, typer.Argument(help="The index after the last: 0 10 is ten.", show_default=False)
+    ] = None,
+    solver_arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="K=V", help="A parameter of --solver; repeatable.", rich_help_panel="Solver"),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it may cost, and end.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    trust_config: Trust = False,
+) -> None:
+    """Run a benchmark on the problems from START up to, but not including, END.
+
+    With --problems as well, those of both. Any option can be set as KODERZ_OPTION_NAME, or as option-name
+    in koderz.toml.
+    """
+    from koderz import api
+    from koderz.cli.console import Console
+
+    console = Console(quiet=quiet, json=json)
+    span = _span(start, end, given)
+    arguments = dict(_split_argument(text) for text in solver_arg or ())
+    prepared = api.prepare(given, span, solver_arguments=arguments, trust_config=trust_config, audience=console)
+    plan = asyncio.run(prepared)
+    if dry_run:
+        from koderz.cli.dryrun import show_plan
+
+        asyncio.run(show_plan(plan, json=json))
+        return
+    _finish(api.start(plan, console), console, json=json)
+
+
+@app.command()
+@with_settings("concurrency", "max_cost", "judges", "grace", "results")
+def resume(
+    run: Run,
+    given: dict[str, Any],
+    json: Json = False,
+    quiet: Quiet = False,
+    accept_changes: AcceptChanges = False,
+    accept_divergence: AcceptDivergence = False,
+    trust_config: Trust = False,
+) -> None:
+    """Go on where a run stopped. What is recorded is not asked, judged or paid for again."""
+    how = {"accept_changes": accept_changes, "accept_divergence": accept_divergence, "trust_config": trust_config}
+    _pick_up(run, "resume", given, how, json=json, quiet=quiet)
+
+
+@app.command()
+@with_settings("concurrency", "max_cost", "judges", "grace", "results")
+def retry(
+    run: Run,
+    given: dict[str, Any],
+    json: Json = False,
+    quiet: Quiet = False,
+    accept_changes: AcceptChanges = False,
+    accept_divergence: AcceptDivergence = False,
+    trust_config: Trust = False,
+) -> None:
+    """Run those experiments again that ended in a fault, with what they have on record."""
+    how = {"accept_changes": accept_changes, "accept_divergence": accept_divergence, "trust_config": trust_config}
+    _pick_up(run, "retry", given, how, json=json, quiet=quiet)
+
+
+@app.command()
+@with_settings("concurrency", "max_cost", "judges", "grace", "results")
+def rescore(
+    run: Run,
+    given: dict[str, Any],
+    json: Json = False,
+    quiet: Quiet = False,
+    calls: Annotated[
+        bool, typer.Option("--continue", help="Make the calls that a new verdict asks for; else those are faults.")
+    ] = False,
+    accept_changes: AcceptChanges = False,
+    accept_divergence: AcceptDivergence = False,
+    trust_config: Trust = False,
+) -> None:
+    """Judge every recorded attempt anew. No call is made unless --continue."""
+    how = {"accept_changes": accept_changes, "accept_divergence": accept_divergence, "trust_config": trust_config}
+    _pick_up(run, "rescore", given, {**how, "calls": calls}, json=json, quiet=quiet)
+
+
+@app.command()
+@with_settings("results")
+def watch(
+    run: Run,
+    given: dict[str, Any],
+    every: Annotated[float, typer.Option(metavar="SECONDS", help="Between two looks.", min=0.1)] = 1.0,
+) -> None:
+    """A live view of a run from another terminal, until it ends."""
+    from koderz.api import results_folder
+    from koderz.cli.watching import watch_run
+
+    watch_run(results_folder(given.get("results")), run, every)
+
+
+def _pick_up(run: str, how: str, given: dict[str, Any], flags: dict[str, Any], *, json: bool, quiet: bool) -> None:
+    from koderz import api
+    from koderz.cli.console import Console
+
+    console = Console(quiet=quiet, json=json)
+    results: Path | None = given.pop("results", None)
+    _finish(api.pick_up(run, how=how, results=results, changes=given, audience=console, **flags), console, json=json)
+
+
+def _finish(session: Coroutine[Any, Any, Any], console: Any, *, json: bool) -> None:
+    """Sees a session through, prints its results and ends with its exit code."""
+    with _interruptible():
+        done = asyncio.run(session)
+    console.results(done)
+    if json:
+        from tracker.sinks.json import encode_summary
+
+        sys.stdout.buffer.writelines(encode_summary(done.summary))
+    raise typer.Exit(EXIT_CODES.get(done.ended.status, 3))
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """An asyncio run that was cancelled at once by a second Ctrl-C is an interruption, not a crash."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def _span(start: int | None, end: int | None, given: dict[str, Any]) -> range | None:
+    if start is None and end is None:
+        if not {"problems", "limit"} & set(given):
+            raise KoderzError("say which problems: START END (0 10 is the first ten), --problems IDS or --limit N")
+        return None
+    if start is None or end is None:
+        raise KoderzError("a range takes both START and END: 0 10 is the first ten problems")
+    return range(start, end)
+
+
+def _split_argument(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier():
+        raise KoderzError(f"--solver-arg {text}: write name=value")
+    return key, value

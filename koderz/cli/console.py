@@ -1,0 +1,241 @@
+"""The one place that draws: results on standard output, progress and warnings on standard error."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+import unicodedata
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from koderz.cli.progress import Pulse, pulse_of
+from koderz.plan import Plan
+from koderz.session import NOTHING_TO_DO, Session, Stage
+from tracker.records import Record
+from tracker.summary import Comparison, Figures, Summary
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+_LINE_EVERY = 5.0  # seconds between two lines of progress where there is no terminal
+_FRAME = 0.2  # seconds between two looks at the run
+_RULE = "----------------+-----------------+--------------+----------------"
+
+
+def plain(text: str) -> str:
+    """The text with whatever could steer a terminal made visible: control, format and bidi characters."""
+    return "".join(char if char in "\n\t" or char.isprintable() else _visible(char) for char in text)
+
+
+def _visible(char: str) -> str:
+    if unicodedata.category(char) == "Zs":  # spaces wider or narrower than usual are just spaces
+        return char
+    return repr(char)[1:-1] if ord(char) < 0xD800 or ord(char) > 0xDFFF else "\ufffd"
+
+
+def say(text: str = "") -> None:
+    """A line of results."""
+    sys.stdout.write(f"{plain(text)}\n")
+    sys.stdout.flush()
+
+
+def warn(text: str) -> None:
+    """A line beside the results."""
+    sys.stderr.write(f"{plain(text)}\n")
+    sys.stderr.flush()
+
+
+def is_live() -> bool:
+    """Whether animation and colour are welcome on standard error."""
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class Console:
+    """Shows a session. With `quiet` only what went wrong; with `json` nothing on standard output."""
+
+    def __init__(self, *, quiet: bool = False, json: bool = False) -> None:
+        self._quiet, self._json = quiet, json
+
+    def header(self, plan: Plan) -> None:
+        """What is about to happen."""
+        if self._json or self._quiet:
+            return
+        config = plan.record.config
+        say(f"Benchmark Run ID: {plan.record.run_id}")
+        if config["problem_range"]:
+            start, _, end = config["problem_range"].partition("-")
+            say(f"Range: {start} to {end}")
+        else:
+            say(f"Problems: {len(plan.tasks)}")
+        say(f"Local model: {config['local_model']}")
+        both = "Testing both zero-shot and iterative modes"
+        say(both if plan.record.mode == "comparative" else f"Mode: {plan.record.mode}")
+        for tier in ("spec", "checkpoint"):
+            if model := getattr(plan.settings, f"effective_{tier}_model"):
+                say(f"Frontier {tier} model: {model}")
+        if plan.record.samples > 1:
+            say(f"Samples: {plan.record.samples}")
+        say()
+
+    def showing(self, stage: Stage) -> AbstractAsyncContextManager[None]:
+        return self._showing(stage)
+
+    def recorded(self, record: Record) -> None:
+        """Progress is looked at now and then, not drawn line by line."""
+
+    def notice(self, text: str) -> None:
+        warn(f"note: {text}")
+
+    @asynccontextmanager
+    async def _showing(self, stage: Stage) -> AsyncIterator[None]:
+        self.header(stage.plan)
+        if self._quiet:
+            yield
+            return
+        show = _live(stage) if is_live() else _lines(stage)
+        task = asyncio.create_task(show)
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def results(self, session: Session) -> None:
+        """How a run ended: tables, then where it is saved and what to do next."""
+        summary = session.summary
+        if not self._json:
+            for line in _result_lines(summary):
+                say(line)
+            say()
+            say("BENCHMARK SUMMARY SAVED")
+            say(f"File: {session.summary_path}")
+        if session.ended.reason == NOTHING_TO_DO:
+            warn(f"{summary.run_id}: nothing to do")
+        for line in _next_steps(summary):
+            warn(line)
+
+
+async def _lines(stage: Stage) -> None:
+    """A plain line every few seconds."""
+    while True:
+        await asyncio.sleep(_LINE_EVERY)
+        warn(pulse_of(stage).line())
+
+
+async def _live(stage: Stage) -> None:
+    """A bar that is redrawn in place."""
+    with _bar() as bar:
+        task = bar.add_task("", total=stage.plan.record.planned, pulse="")
+        try:
+            while True:
+                _draw(bar, task, pulse_of(stage))
+                await asyncio.sleep(_FRAME)
+        finally:
+            _draw(bar, task, pulse_of(stage))
+
+
+def _bar() -> Bar:
+    from rich.console import Console as RichConsole
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+
+    return Progress(
+        SpinnerColumn(),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[pulse]}", markup=False),
+        console=RichConsole(stderr=True),
+        transient=False,
+    )
+
+
+def _draw(bar: Bar, task: object, pulse: Pulse) -> None:
+    bar.update(task, completed=pulse.done, pulse=pulse.figures())  # type: ignore[arg-type]
+
+
+def _result_lines(summary: Summary) -> Iterator[str]:
+    if summary.simulated:
+        yield "SIMULATED MODEL: these figures say nothing about any real one"
+        yield ""
+    if summary.comparison:
+        yield from _comparison_lines(summary, summary.comparison)
+    else:
+        yield from _single_lines(summary)
+    yield from _extra_lines(summary)
+
+
+def _comparison_lines(summary: Summary, comparison: Comparison) -> Iterator[str]:
+    yield "COMPARATIVE BENCHMARK RESULTS"
+    yield "Mode            | Success Rate    | Avg Cost     | Avg Iterations"
+    yield _RULE
+    for name, label in (("zero-shot", "Zero-Shot"), ("iterative", "Iterative")):
+        figures = summary.arms[name].summary
+        rate = f"{figures.success_rate:5.1f}% ({figures.successes:2d}/{figures.total_problems:2d})"
+        yield f"{label:<15} | {rate:<15} | $ {figures.avg_cost:>7.4f}    | {figures.avg_iterations:>14.1f}"
+    yield _RULE
+    points = f"{comparison.success_rate_improvement:+5.1f}% points"
+    cost = f"$ {comparison.avg_cost_difference:>+8.4f}"
+    yield f"{'Improvement':<15} | {points:<15} | {cost:<12} | {comparison.iteration_difference:>+14.1f}"
+
+
+def _single_lines(summary: Summary) -> Iterator[str]:
+    figures = summary.summary
+    yield "BENCHMARK COMPLETE" if summary.status == "complete" else f"BENCHMARK {summary.status.upper()}"
+    yield f"Mode: {summary.mode}"
+    yield f"Problems: {figures.total_problems}"
+    yield f"Successes: {figures.successes} ({figures.success_rate:.1f}%)"
+    yield f"Total Cost: ${figures.total_cost:.4f}"
+    yield f"Avg Cost per Problem: ${figures.avg_cost:.5f}"
+    yield f"Avg Iterations per Problem: {figures.avg_iterations:.1f}"
+
+
+def _extra_lines(summary: Summary) -> Iterator[str]:
+    yield ""
+    for name, arm in summary.arms.items():
+        figures = arm.summary
+        if figures.success_rate_interval:
+            low, high = figures.success_rate_interval
+            yield f"{name}: 95% interval {low:.1f}% to {high:.1f}%{_pass_at(figures)}{_causes(figures)}"
+        if figures.baseline_cost is not None:
+            yield (
+                f"{name}: on {summary.config['baseline_model']} the local tokens "
+                f"would have cost ${figures.baseline_cost:.4f}"
+            )
+        if not figures.cost_known:
+            yield f"{name}: the price of a model is unknown, so costs are too low; see prices in koderz.toml"
+
+
+def _pass_at(figures: Figures) -> str:
+    if len(figures.pass_at_k) < 2:
+        return ""
+    return "; " + ", ".join(f"{name} {100 * value:.1f}%" for name, value in figures.pass_at_k.items())
+
+
+def _causes(figures: Figures) -> str:
+    if not figures.causes:
+        return ""
+    most = sorted(figures.causes.items(), key=lambda item: -item[1])[:4]
+    return "; not passed: " + ", ".join(f"{count} {cause}" for cause, count in most)
+
+
+def _next_steps(summary: Summary) -> Iterator[str]:
+    """What went otherwise than planned, and the command that mends it."""
+    if summary.faults:
+        yield f"{len(summary.faults)} of {summary.planned} experiments ended in a fault, the first with: " + str(
+            summary.faults[0]["reason"]
+        )
+        yield f"run them again with: koderz benchmark retry {summary.run_id}"
+    if summary.status in ("interrupted", "stopped", "failed", "incomplete") and summary.reason:
+        done = sum(len(arm.results) for arm in summary.arms.values()) + len(summary.faults)
+        if done < summary.planned:
+            yield f"{summary.status} after {done} of {summary.planned} experiments: {summary.reason}"
+            yield f"go on with: koderz benchmark resume {summary.run_id}"
+
+
+def elapsed(seconds: float) -> str:
+    """`1:02:03`, or `2:03` below an hour."""
+    return time.strftime("%-H:%M:%S" if seconds >= 3600 else "%-M:%S", time.gmtime(seconds))

@@ -1,0 +1,66 @@
+"""`--dry-run`: the plan and what it may cost."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from koderz.cli.console import say
+from koderz.estimate import Estimate, estimate
+from koderz.models import Price
+from koderz.plan import Plan
+from koderz.session import asked_models, open_models
+
+
+async def show_plan(plan: Plan, *, json: bool, environ: Mapping[str, str] = os.environ) -> None:
+    """Prints the plan. No model is asked."""
+    async with open_models(plan, environ) as (_, models):
+        prices = {name: models[name].price() for name in asked_models(plan.settings)}
+    guess = estimate(plan, prices)
+    if json:
+        document = {"config": plan.record.config, "planned": plan.record.planned, "estimate": guess}
+        sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        return
+    for line in _lines(plan, guess, prices):
+        say(line)
+
+
+def _lines(plan: Plan, guess: Estimate, prices: Mapping[str, Price | None]) -> list[str]:
+    config: Mapping[str, Any] = plan.record.config
+    tasks = plan.tasks
+    named = tasks[0].id if len(tasks) == 1 else f"{tasks[0].id} … {tasks[-1].id}"
+    return [
+        "PLAN (nothing is asked, nothing is written)",
+        f"Suite: {plan.suite.name} ({plan.suite.source})",
+        f"Problems: {len(tasks)} ({named})",
+        f"Mode: {plan.record.mode}; samples: {plan.record.samples}; temperature: {config['temperature']:g}",
+        *(f"Model: {name}: {_price(price)}" for name, price in prices.items()),
+        f"Experiments: {guess.experiments}",
+        f"Calls: {_span(*guess.calls)}",
+        f"Tokens in: about {_span(*guess.tokens_in)}",
+        f"Tokens out: about {_span(*guess.tokens_out)}",
+        f"Cost: about {_dollars(guess.cost)}",
+    ]
+
+
+def _price(price: Price | None) -> str:
+    if price is None:
+        return "price unknown; put it into koderz.toml under [prices]"
+    if price.input == price.output == 0:
+        return "free"
+    return f"${price.input:g} in, ${price.output:g} out, a million tokens"
+
+
+def _span(low: int, high: int) -> str:
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _dollars(cost: tuple[float, float] | None) -> str:
+    if cost is None:
+        return "unknown, since a price is"
+    low, high = cost
+    return f"${low:.4f}" if low == high else f"${low:.4f} to ${high:.4f}"

@@ -1,0 +1,59 @@
+"""Groups that load a command's module only when it is the one that is run."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+if TYPE_CHECKING:
+    from typer._click.core import Command, Context
+    from typer._click.formatting import HelpFormatter
+
+
+class LazyGroup(TyperGroup):
+    """`lazy` names each command's module, which has the Typer `app`, and its line of help."""
+
+    lazy: ClassVar[Mapping[str, tuple[str, str]]] = {}
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for name, (_, help_line) in self.lazy.items():
+            self.commands[name] = TyperCommand(name, help=help_line)
+
+    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
+        if args and args[0] in self.lazy:
+            self.commands[args[0]] = _load(args[0], self.lazy[args[0]][0])
+        return super().resolve_command(ctx, args)
+
+
+class DefaultGroup(TyperGroup):
+    """A group whose hidden command `run` takes over where a number or an option stands in a command's place."""
+
+    default = "run"
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        if args and args[0] not in ctx.help_option_names and _is_no_command(args[0]):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """The help of the hidden command, then that of the group."""
+        run = self.commands[self.default]
+        inner = type(ctx)(run, info_name="", parent=ctx)
+        inner.info_name = None
+        run.format_help(inner, formatter)
+        super().format_help(ctx, formatter)
+
+
+def _is_no_command(word: str) -> bool:
+    return word.startswith("-") or word.lstrip("+").isdigit()
+
+
+def _load(name: str, module: str) -> Command:
+    command = typer.main.get_command(importlib.import_module(module).app)
+    command.name = name
+    return command

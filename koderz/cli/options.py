@@ -1,0 +1,184 @@
+"""The settings as options: one table of help texts, from which a command's signature is made.
+
+A setting's type, default and bounds are those of `koderz.settings`; nothing is said twice.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import typer
+
+from koderz.selection import read_problems, split_problems
+from koderz.settings import FIELDS, Settings
+
+
+class Text(NamedTuple):
+    """What the help says of a setting."""
+
+    help: str
+    metavar: str | None = None
+    flags: tuple[str, ...] = ()  # others than --field-name
+
+
+_MODEL, _TASKS, _SOLVER, _RUNNING, _SIMULATED = (
+    "Model",
+    "Tasks",
+    "Solver",
+    "Running",
+    "Simulated model",
+)
+
+PANELS: Mapping[str, Mapping[str, Text]] = {
+    _TASKS: {
+        "suite": Text("What is asked: humaneval, humaneval+, mbpp or mbpp+.", "NAME"),
+        "dataset": Text("A JSONL file in the suite's format, plain or .gz, in place of its own.", "FILE"),
+        "problems": Text("Only these, separated by commas: HumanEval/3,HumanEval/7.", "IDS"),
+        "limit": Text("At most this many problems.", "N"),
+        "shuffle": Text("In an order mixed by --seed."),
+        "samples": Text("Replies drawn for each problem; gives pass@k.", "N"),
+        "seed": Text("Of shuffling, sampling and the simulated model; the seed sent is this plus the sample.", "N"),
+    },
+    _MODEL: {
+        "local_model": Text(
+            "qwen2.5-coder:32b (Ollama), openai/gpt-4o-mini, anthropic/claude-…, simulated. "
+            "Without it: the only model of a running Ollama, else the simulated one.",
+            "MODEL",
+            ("--model", "--local-model", "-m"),
+        ),
+        "base_url": Text("Where an OpenAI-compatible server is: vLLM, llama.cpp, LM Studio, …", "URL"),
+        "api_key_env": Text("The environment variable that holds the key for --base-url.", "NAME"),
+        "temperature": Text("0 to 2. Default: 0 for one sample, 0.8 for several.", "T"),
+        "top_p": Text("0 to 1. Default: the server's.", "P"),
+        "max_tokens": Text("Longest reply, in tokens.", "N"),
+        "context": Text("Longest conversation, in tokens; Ollama's num_ctx.", "N"),
+        "keep_alive": Text("How long Ollama keeps the model loaded, e.g. 30m. Default: Ollama's.", "TIME"),
+        "request_timeout": Text("Longest wait for one reply.", "SECONDS"),
+        "max_retries": Text("Retries of one call after a 429, a 5xx or a lost connection.", "N"),
+    },
+    _SOLVER: {
+        "mode": Text("zero-shot, iterative, or comparative: both on the same problems.", "MODE"),
+        "solver": Text("A solver of your own in place of --mode: an async function in a file.", "FILE:NAME"),
+        "max_iterations": Text("Attempts of the iterative solver.", "N"),
+        "history": Text("Earlier attempts that each new one sees.", "N"),
+        "feedback": Text(
+            "What an attempt is told of the one before: tests (the failing test), examples (only the docstring's own), "
+            "none (that it failed).",
+            "KIND",
+        ),
+        "frontier_spec_model": Text("Writes a specification of each problem first.", "MODEL"),
+        "reuse_spec": Text("Take specifications from the cache where it has them."),
+        "frontier_checkpoint_model": Text("Reviews the failed attempts now and then.", "MODEL"),
+        "checkpoint_interval": Text("Failed attempts between two reviews.", "N"),
+        "baseline_model": Text("Say what the local tokens would have cost on this model.", "MODEL"),
+        "spec": Text("Leave the specification out, to see what it brings."),
+        "checkpoints": Text("Leave the reviews out, to see what they bring."),
+        "cot": Text("Don't ask to think step by step, to see what it brings."),
+        "prompt_dir": Text("Prompts of your own: *.md files that override ours.", "DIR"),
+    },
+    _RUNNING: {
+        "concurrency": Text("Experiments at once; also the most calls in flight to one provider.", "N"),
+        "judges": Text("Programs judged at once. Default: one a core.", "N"),
+        "max_cost": Text("No call starts that could take the run past this; it stops, resumable.", "USD"),
+        "test_timeout": Text("CPU time that a program has for its tests.", "SECONDS"),
+        "test_memory": Text("Memory that a program has.", "MB"),
+        "sandbox": Text("Where programs run.", "NAME"),
+        "grace": Text("How long the first Ctrl-C lets experiments finish.", "SECONDS"),
+        "results": Text("Where runs land.", "DIR"),
+    },
+    _SIMULATED: {
+        "simulated_skill": Text("0 to 1: how much it gets right.", "X"),
+        "simulated_latency": Text("Mean time for a reply.", "SECONDS"),
+        "simulated_fault_rate": Text("0 to 1: calls that fail.", "X"),
+    },
+}
+
+_NEGATED = ("spec", "checkpoints", "cot")  # on unless --no-…
+_TYPES = typing.get_type_hints(Settings)
+
+
+def with_settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Gives a command an option for each named setting (all of them without names).
+
+    The command takes them as one argument `given`, a dict of those that were really given.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        options = [_parameter(name, text, panel) for name, text, panel in _texts(names)]
+        option_names = [option.name for option in options] + (["problems_file"] if not names else [])
+        if not names:
+            options.append(_problems_file())
+
+        def wrapper(**arguments: Any) -> Any:
+            given = {name: value for name in option_names if (value := arguments.pop(name)) is not None}
+            return command(given=_joined(given), **arguments)
+
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
+        signature = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in [*own, *options]])
+        wrapper.__signature__ = signature  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+        wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
+        return wrapper
+
+    return decorate
+
+
+def _texts(names: tuple[str, ...]) -> list[tuple[str, Text, str]]:
+    return [
+        (name, text, panel)
+        for panel, texts in PANELS.items()
+        for name, text in texts.items()
+        if not names or name in names
+    ]
+
+
+def _parameter(name: str, text: Text, panel: str) -> inspect.Parameter:
+    flag = f"--{name.replace('_', '-')}"
+    flags = text.flags or ((f"--no-{name}",) if name in _NEGATED else (flag,))
+    option = typer.Option(
+        None,
+        *flags,
+        help=text.help,
+        metavar=text.metavar,
+        show_default=_default(name),
+        rich_help_panel=panel,
+    )
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=_annotation(name))
+
+
+def _annotation(name: str) -> Any:
+    kind = _TYPES[name]
+    if typing.get_origin(kind) is types.UnionType:
+        kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
+    if kind in (int, float, bool, Path):
+        return kind | None
+    return str | None
+
+
+def _default(name: str) -> str | bool:
+    """What the help shows as the default; nothing where the text says it or there is none."""
+    default = FIELDS[name].default
+    if default is None or default is False or name in _NEGATED or default == ():
+        return False
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def _problems_file() -> inspect.Parameter:
+    option = typer.Option(
+        None, metavar="FILE", help="Only those that the file names, one a line.", rich_help_panel=_TASKS
+    )
+    return inspect.Parameter("problems_file", inspect.Parameter.KEYWORD_ONLY, default=option, annotation=Path | None)
+
+
+def _joined(given: dict[str, Any]) -> dict[str, Any]:
+    """The settings as `koderz.settings` knows them: ids split, flags that say no turned round."""
+    if "problems" in given:
+        given["problems"] = split_problems(given["problems"])
+    if "problems_file" in given:
+        given["problems"] = (*given.get("problems", ()), *read_problems(given.pop("problems_file")))
+    return given | {name: False for name in _NEGATED if given.get(name)}

@@ -1,0 +1,108 @@
+"""koderz.toml: settings of a folder, which may have come with somebody else's repository.
+
+So it may choose models and numbers, but what could send a key or a file elsewhere, or run code, needs to
+be trusted once, by the digest of the file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from koderz.errors import KoderzError
+from koderz.settings import FIELDS, checked
+from koderz.trust import require_trust
+
+NAME = "koderz.toml"
+_Dollars = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
+_NEVER = ("base_url", "solver", "api_key_env")  # to be trusted wherever they point
+_PATHS = ("prompt_dir", "dataset", "results")  # to be trusted where they leave the folder
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a koderz.toml says."""
+
+    path: Path | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # US dollars a million tokens: in, out
+
+
+def load_config(folder: Path, *, trust: bool = False, environ: Mapping[str, str] = os.environ) -> Config:
+    """The koderz.toml of a folder, or an empty Config where there is none.
+
+    Raises KoderzError naming file, line and key for what is malformed, or not trusted.
+    """
+    path = folder / NAME
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return Config()
+    except OSError as error:
+        raise KoderzError(f"{path} can't be read ({error.strerror})") from None
+    table = _parse(path, data)
+    prices = _prices(path, data, table.pop("prices", {}))
+    settings = {_name(path, data, key): value for key, value in table.items()}
+    values = {name: checked(name, value, _where(path, data, name)) for name, value in settings.items()}
+    _require_trust(path, data, values, trust, environ)
+    return Config(path, values, prices)
+
+
+def _parse(path: Path, data: bytes) -> dict[str, Any]:
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise KoderzError(f"{path}: {error}") from None
+
+
+def _name(path: Path, data: bytes, key: str) -> str:
+    name = key.replace("-", "_")
+    name = "local_model" if name == "model" else name
+    if name not in FIELDS:
+        raise KoderzError(f"{_where(path, data, key)}: there is no such setting; see koderz benchmark --help")
+    return name
+
+
+def _where(path: Path, data: bytes, name: str) -> str:
+    """`koderz.toml, line 3, concurrency`."""
+    key = re.escape(name).replace("_", "[-_]")
+    if name == "local_model":
+        key = f"(?:{key}|model)"
+    text = data.decode("utf-8", "replace")
+    matched = re.search(rf'(?m)^[ \t]*\[*"?{key}"?\s*[=\].]', text)
+    line = f", line {text.count(chr(10), 0, matched.start()) + 1}" if matched else ""
+    return f"{path}{line}, {name.replace('_', '-')}"
+
+
+def _prices(path: Path, data: bytes, table: Any) -> dict[str, tuple[float, float]]:
+    where = _where(path, data, "prices")
+    if not isinstance(table, dict):
+        raise KoderzError(f'{where}: write [prices."MODEL"] with input and output, US dollars a million tokens')
+    found = {}
+    for model, price in table.items():
+        try:
+            found[model] = msgspec.convert((price["input"], price["output"]), tuple[_Dollars, _Dollars])
+        except (TypeError, KeyError, msgspec.ValidationError):
+            problem = "give input and output as numbers from 0, US dollars a million tokens"
+            raise KoderzError(f"{where}.{model}: {problem}") from None
+    return found
+
+
+def _require_trust(path: Path, data: bytes, values: Mapping[str, Any], trust: bool, environ: Mapping[str, str]) -> None:
+    risky = [name for name in _NEVER if name in values]
+    risky += [name for name in _PATHS if name in values and not _inside(path.parent, values[name])]
+    if not risky:
+        return
+    where = _where(path, data, risky[0])
+    require_trust(data, f"{where}: this could send data elsewhere or run code", grant=trust, environ=environ)
+
+
+def _inside(folder: Path, path: Path) -> bool:
+    return (folder / path).resolve().is_relative_to(folder.resolve())

@@ -1,0 +1,32 @@
+"""Errors, as one tree.
+
+KoderzError            wrong usage, configuration or input file (exit 2)
+├─ JournalError        a run's journal can't be written, read or locked
+├─ Unreachable         something that nothing can do without is not there (exit 4)
+└─ Fault               not the model's doing; ends one experiment, never counts as a verdict (exit 3)
+   └─ FatalFault       every further call would end the same way: ends the run (exit 4)
+"""
+
+from __future__ import annotations
+
+from tracker.errors import JournalError, KoderzError
+
+__all__ = ["FatalFault", "Fault", "JournalError", "KoderzError", "Unreachable"]
+
+
+class Unreachable(KoderzError):
+    """A server, key or program that the command can't do without is missing."""
+
+    exit_code = 4
+
+
+class Fault(KoderzError):
+    """An unreachable server, a dead sandbox, a refused request: the experiment ends, the run goes on."""
+
+    exit_code = 3
+
+
+class FatalFault(Fault):
+    """A bad key or an unknown model: no further call can succeed, so the run ends."""
+
+    exit_code = 4

@@ -1,0 +1,121 @@
+"""Anthropic's messages."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import msgspec
+
+from koderz.models.endpoints import own_address
+from koderz.models.remote import RemoteModel
+from koderz.models.wire import WireReply, count, decode, fetched, finish, inner_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from koderz.models.names import ModelName
+    from koderz.models.pool import Service
+    from koderz.models.transport import Http
+    from koderz.types import Message, Sampling
+
+_VERSION = "2023-06-01"
+_MAX_TOKENS = 8192  # of an answer where none are asked for: the format wants a number
+
+
+class _Block(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | float | None = None
+    output_tokens: int | float | None = None
+    cache_read_input_tokens: int | float | None = None
+    cache_creation_input_tokens: int | float | None = None
+
+
+class _Reply(msgspec.Struct):
+    content: list[_Block] | None = None
+    stop_reason: str | None = None
+    usage: _Usage | None = None
+    model: str | None = None
+    error: Any = None
+
+
+class AnthropicWire:
+    """Messages below a base URL without `/v1`."""
+
+    path = "/v1/messages"
+    parameters: tuple[str, ...] = ("temperature", "top_p", "stop_sequences", "max_tokens")
+    other_names: Mapping[str, str] = MappingProxyType({})
+
+    lacking: tuple[str, ...] = ("seed",)
+    remedy = "see whether this machine is online, or set ANTHROPIC_BASE_URL"
+
+    def __init__(self, api_key: str) -> None:
+        key = {"x-api-key": api_key} if api_key else {}
+        self.headers: Mapping[str, str] = {"anthropic-version": _VERSION, **key}
+
+    def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
+        asked = {
+            "system": "\n\n".join(_contents(messages, "system")) or None,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "stop_sequences": list(sampling.stop) or None,
+            "seed": sampling.seed,
+        }
+        given = {name: value for name, value in asked.items() if value is not None}
+        limit = _MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens
+        return {"model": model, "messages": _turns(messages), "max_tokens": limit, **given}
+
+    def read(self, body: bytes) -> WireReply:
+        reply = decode(body, _Reply)
+        if reply.error is not None and reply.content is None:
+            raise inner_error(reply.error)
+        blocks, usage = reply.content or [], reply.usage or _Usage()
+        fresh = count(usage.input_tokens)
+        read, written = count(usage.cache_read_input_tokens) or 0, count(usage.cache_creation_input_tokens) or 0
+        return WireReply(
+            text="".join(block.text or "" for block in blocks),
+            reasoning="".join(block.thinking or "" for block in blocks),
+            finish_reason=finish(reply.stop_reason),
+            model=reply.model or "",
+            tokens_in=None if fresh is None else fresh + read + written,
+            tokens_out=count(usage.output_tokens),
+            cache_read=read,
+            cache_write=written,
+        )
+
+    async def look(self, http: Http, model: str, _say: Callable[[str], None], /) -> dict[str, str]:
+        at_home = http.base_url == own_address("anthropic")
+        await fetched(http, f"/v1/models/{quote(model)}", self.headers, _Reply, must_exist=at_home)
+        return {}
+
+
+def open_model(name: ModelName, service: Service) -> RemoteModel:
+    """A model behind messages."""
+    return RemoteModel(name, AnthropicWire(service.endpoint.api_key), service)
+
+
+def _contents(messages: Iterable[Message], role: str) -> list[str]:
+    return [message["content"] for message in messages if message["role"] == role]
+
+
+def _turns(messages: Sequence[Message]) -> list[Message]:
+    """The turns of user and assistant, one after the other: what one says in a row is joined.
+
+    An empty turn, such as a reply without text, is left out, since the server refuses it.
+    """
+    turns: list[Message] = []
+    for message in messages:
+        role, content = message["role"], message["content"]
+        if role == "system" or not content.strip():
+            continue
+        if turns and turns[-1]["role"] == role:
+            turns[-1] = {"role": role, "content": f"{turns[-1]['content']}\n\n{content}"}
+        else:
+            turns.append({"role": role, "content": content})
+    return turns

@@ -1,0 +1,76 @@
+"""What models are called: `qwen2.5-coder:32b`, `openai/gpt-4o-mini`, `claude-sonnet-4-5`, `simulated`."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from koderz.errors import KoderzError
+
+WIRE_FORMATS = MappingProxyType(
+    {
+        "anthropic": "koderz.models.anthropic:open_model",
+        "ollama": "koderz.models.ollama:open_model",
+        "openai": "koderz.models.openai:open_model",
+    }
+)
+"""Provider → `module:function`, an `Opener`. The simulated model speaks none: a run opens it with its tasks."""
+
+ENTRY_POINTS = "koderz.models"
+
+_LONGEST = 256  # characters
+
+# Names that only a hosted provider has. A tag (`:32b`) is Ollama's way to say a size, so a name with one is
+# never taken for hosted; and `gpt-oss` is a model to download, whoever made it.
+_HOSTED = (
+    (re.compile(r"claude-[^:/]+"), "anthropic"),
+    (re.compile(r"(gpt-(?!oss)|chatgpt-|o[134](?![^-]))[^:/]*|ft:gpt-.+"), "openai"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelName:
+    """A provider and what that provider calls the model. `str()` is how it is shown, and parses back."""
+
+    provider: str
+    name: str
+
+    def __str__(self) -> str:
+        if self.provider in ("ollama", "simulated") and _split(self.name) == (self.provider, self.name):
+            return self.name
+        return f"{self.provider}/{self.name}"
+
+
+def parse_model_name(text: str) -> ModelName:
+    """The model that a user means by `text`. Raises KoderzError where it can't be a name."""
+    text = text.strip()
+    if not text or len(text) > _LONGEST or any(unicodedata.category(char)[0] == "C" for char in text):
+        shown = ascii(text[:40])
+        raise KoderzError(f"not a model's name: {shown}; try qwen2.5-coder:32b or openai/gpt-4o-mini")
+    provider, name = _split(text)
+    if not name:
+        raise KoderzError(f"no model named after {text!r}; try {text}NAME")
+    return ModelName(provider, name)
+
+
+def _split(text: str) -> tuple[str, str]:
+    if text == "simulated":
+        return "simulated", "simulated"
+    prefix, slash, rest = text.partition("/")
+    if slash and (prefix in WIRE_FORMATS or _is_of_others(prefix)):
+        return prefix, rest
+    for pattern, provider in _HOSTED:
+        if pattern.fullmatch(text):
+            return provider, text
+    return "ollama", text
+
+
+def _is_of_others(provider: str) -> bool:
+    """Whether an installed package brings this provider; dots and colons are Ollama's (`hf.co/…`)."""
+    if not provider.replace("-", "_").isidentifier():
+        return False
+    from importlib.metadata import entry_points
+
+    return bool(entry_points(group=ENTRY_POINTS, name=provider))

@@ -1,0 +1,121 @@
+"""Ollama's `/api/chat`."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from koderz.errors import Unreachable
+from koderz.models.remote import RemoteModel
+from koderz.models.wire import WireReply, count, decode, fetched, finish, inner_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from koderz.models.endpoints import Endpoint
+    from koderz.models.names import ModelName
+    from koderz.models.pool import Service
+    from koderz.models.transport import Http
+    from koderz.types import Message, Sampling
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+    thinking: str | None = None
+
+
+class _Reply(msgspec.Struct):
+    message: _Message | None = None
+    done_reason: str | None = None
+    model: str | None = None
+    prompt_eval_count: int | float | None = None
+    eval_count: int | float | None = None
+    error: Any = None
+
+
+class Details(msgspec.Struct):
+    """What kind of model it is."""
+
+    family: str | None = None
+    families: list[str] | None = None
+
+
+class Tagged(msgspec.Struct):
+    """A model that an Ollama has."""
+
+    name: str
+    digest: str = ""
+    details: Details | None = None
+
+
+class Tags(msgspec.Struct):
+    """The answer of `/api/tags`."""
+
+    models: list[Tagged] | None = None
+
+
+class OllamaWire:
+    """Chat with a model of an Ollama."""
+
+    path = "/api/chat"
+    parameters: tuple[str, ...] = ()  # Ollama takes all of them, for every model
+    other_names: Mapping[str, str] = MappingProxyType({})
+
+    lacking: tuple[str, ...] = ()
+    remedy = "start it by: ollama serve; or set OLLAMA_HOST to where it is"
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        key = endpoint.api_key
+        self.headers: Mapping[str, str] = {"authorization": f"Bearer {key}"} if key else {}
+        self._num_ctx = endpoint.num_ctx
+        self._keep_alive = endpoint.keep_alive
+
+    def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
+        asked = {
+            "num_ctx": self._num_ctx,
+            "seed": sampling.seed,
+            "temperature": sampling.temperature,
+            "num_predict": sampling.max_tokens,
+            "top_p": sampling.top_p,
+            "stop": list(sampling.stop) or None,
+        }
+        options = {name: value for name, value in asked.items() if value is not None}
+        kept = {} if self._keep_alive is None else {"keep_alive": self._keep_alive}
+        return {"model": model, "messages": list(messages), "stream": False, "options": options, **kept}
+
+    def read(self, body: bytes) -> WireReply:
+        reply = decode(body, _Reply)
+        if reply.error is not None and reply.message is None:
+            raise inner_error(reply.error)
+        message = reply.message or _Message()
+        return WireReply(
+            text=message.content or "",
+            reasoning=message.thinking or "",
+            finish_reason=finish(reply.done_reason),
+            model=reply.model or "",
+            tokens_in=count(reply.prompt_eval_count),
+            tokens_out=count(reply.eval_count),
+        )
+
+    async def look(self, http: Http, model: str, _say: Callable[[str], None], /) -> dict[str, str]:
+        tags = await fetched(http, "/api/tags", self.headers, Tags)
+        if tags is None:
+            return {}
+        wanted = _full(model)
+        for tagged in tags.models or ():
+            if _full(tagged.name) == wanted:
+                return {"digest": tagged.digest} if tagged.digest else {}
+        raise Unreachable(f"the Ollama at {http.base_url} has no model {model}; get it by: ollama pull {model}")
+
+
+def open_model(name: ModelName, service: Service) -> RemoteModel:
+    """A model of an Ollama."""
+    return RemoteModel(name, OllamaWire(service.endpoint), service)
+
+
+def _full(model: str) -> str:
+    """A model's name with its tag, in lower case: `Llama3` is `llama3:latest`."""
+    tagged = ":" in model.rpartition("/")[2]
+    return (model if tagged else f"{model}:latest").lower()

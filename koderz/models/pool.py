@@ -1,0 +1,117 @@
+"""The models of one run: opened by name, with what those of one provider and address share."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
+
+from koderz.models import opener_of, parse_model_name
+from koderz.models.endpoints import own_address
+from koderz.models.limiter import Limiter, Throttle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from koderz.models import Model, Opener
+    from koderz.models.endpoints import Endpoint
+    from koderz.models.names import ModelName
+    from koderz.models.prices import Price
+    from koderz.models.transport import Http
+
+
+class Service:
+    """One provider at one address: connections, a limiter, and whom to tell what the user should hear."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        say: Callable[[str], None],
+        prices: Mapping[str, Price],
+        limiter: Limiter | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.say = say
+        self.prices = prices
+        self.limiter = limiter or Limiter(endpoint.concurrency)
+
+    @cached_property
+    def http(self) -> Http:
+        """Its connections."""
+        from koderz.models.transport import Http
+
+        assert self.endpoint.base_url, "only a provider with a server of its own does without"
+        return Http(self.endpoint.base_url, timeout=self.endpoint.timeout, secret=self.endpoint.api_key)
+
+    async def aclose(self) -> None:
+        """Closes its connections, if there ever were any."""
+        if "http" in self.__dict__:
+            await self.http.aclose()
+
+
+class ModelPool:
+    """Opens models; an asynchronous context that closes them.
+
+    `endpoint_of` says where a model is asked; `openers` come before the registry's, by provider.
+    """
+
+    def __init__(
+        self,
+        endpoint_of: Callable[[ModelName], Endpoint],
+        *,
+        prices: Mapping[str, Price] | None = None,
+        openers: Mapping[str, Opener] | None = None,
+        limiter_of: Callable[[Endpoint], Limiter] | None = None,
+    ) -> None:
+        self.notices: list[str] = []  # what the user should hear, each once; it only grows
+        self._endpoint_of = endpoint_of
+        self._prices = prices or {}
+        self._openers = openers or {}
+        self._limiter_of = limiter_of
+        self._models: dict[ModelName, Model] = {}
+        self._services: dict[tuple[str, str | None, str], Service] = {}
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._open.aclose()
+
+    def open(self, name: ModelName | str) -> Model:
+        """The model of that name, the same each time. Raises KoderzError or Unreachable."""
+        if isinstance(name, str):
+            name = parse_model_name(name)
+        if name not in self._models:
+            opener = self._openers.get(name.provider) or opener_of(name.provider)
+            model = opener(name, self._service(name))
+            self._open.push_async_callback(model.aclose)
+            self._models[name] = model
+        return self._models[name]
+
+    @property
+    def throttle(self) -> tuple[Throttle, ...]:
+        """Where each provider's limiter stands."""
+        return tuple(service.limiter.throttle(key[0]) for key, service in self._services.items())
+
+    def _service(self, name: ModelName) -> Service:
+        endpoint = self._endpoint_of(name)
+        endpoint = replace(endpoint, base_url=endpoint.base_url or own_address(name.provider) or None)
+        for notice in endpoint.notices:
+            self._say(notice)
+        key = (name.provider, endpoint.base_url, endpoint.api_key)
+        if key not in self._services:
+            limiter = self._limiter_of(endpoint) if self._limiter_of else None
+            service = Service(endpoint, say=self._say, prices=self._prices, limiter=limiter)
+            self._open.push_async_callback(service.aclose)
+            self._services[key] = service
+        return self._services[key]
+
+    def _say(self, notice: str) -> None:
+        if notice not in self.notices:
+            self.notices.append(notice)

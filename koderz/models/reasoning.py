@@ -1,0 +1,48 @@
+"""Telling a model's reasoning from its reply, where the server sends both as one text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_OPENING = re.compile(r"\s*<(think|thinking)>")
+# The chat templates of some reasoning models write the opening tag themselves, so that the reply has only
+# the closing one, on its own line.
+_CLOSING_ALONE = re.compile(r"^[ \t]*</think>[ \t]*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """`text` is what the model says, `reasoning` what it thought; `cut` where the two came as one."""
+
+    text: str
+    reasoning: str = ""
+    cut: bool = False
+
+
+def part(sent: str, *, complete: bool) -> Parted:
+    """Cuts a leading `<think>` block out of a reply.
+
+    A block that isn't closed is all there is where the reply was not `complete`; in a complete reply it is
+    no block, and stays.
+    """
+    opening = _OPENING.match(sent)
+    if opening is None:
+        return _without_opening(sent)
+    closing = f"</{opening[1]}>"
+    end = sent.find(closing, opening.end())
+    if end >= 0:
+        return _parted(sent, opening.end(), end, end + len(closing))
+    return Parted(sent) if complete else Parted("", sent[opening.end() :].strip(), cut=True)
+
+
+def _without_opening(sent: str) -> Parted:
+    closing = _CLOSING_ALONE.search(sent) if "</think>" in sent else None
+    if closing is None or sent.count("```", 0, closing.start()) % 2 or "<think>" in sent[: closing.start()]:
+        return Parted(sent)
+    return _parted(sent, 0, closing.start(), closing.end())
+
+
+def _parted(sent: str, start: int, end: int, after: int) -> Parted:
+    # Only line ends go: the indentation of a first line may be a program's.
+    return Parted(sent[after:].lstrip("\r\n"), sent[start:end].strip(), cut=True)

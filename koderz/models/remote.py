@@ -1,0 +1,155 @@
+"""A model behind a server: one call from messages to completion, whatever the wire format."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from koderz.errors import FatalFault, Fault, Unreachable
+from koderz.models.adaptation import Adaptation
+from koderz.models.faults import Refused, Retryable, clean, problem_of
+from koderz.models.prices import Price, Tariff, Usage, tariff_of
+from koderz.models.reasoning import part
+from koderz.models.retries import retrying
+from koderz.models.wire import encode
+from koderz.types import Completion
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from koderz.models.names import ModelName
+    from koderz.models.pool import Service
+    from koderz.models.wire import Wire, WireReply
+    from koderz.types import Message, Sampling
+
+_LETTERS_A_TOKEN = 4  # of English and of code, about; only where a server doesn't count
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """A request that was answered."""
+
+    reply: WireReply
+    latency: float  # seconds, without the wait for its turn
+    retries: int
+    adapted: tuple[str, ...]
+
+
+class RemoteModel:
+    """One model of a service. Any number of calls may be in flight."""
+
+    def __init__(self, name: ModelName, wire: Wire, service: Service) -> None:
+        self.name = name
+        self._wire = wire
+        self._service = service
+        self._adaptation = Adaptation(wire.parameters, wire.other_names, wire.lacking)
+
+    async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
+        """One paid answer. Raises Fault, or FatalFault where every further call would end the same way."""
+        request = self._wire.request(self.name.name, messages, sampling)
+        for lacking in self._wire.lacking:
+            if lacking in request:
+                self._service.say(f"{lacking} dropped for {self.name}: its provider takes none")
+        exchange = await self._exchange(request)
+        reply = exchange.reply
+        usage, adapted = self._usage(reply, messages)
+        parted = part(reply.text, complete=reply.finish_reason != "length")
+        return Completion(
+            text=parted.text,
+            reasoning="\n\n".join(filter(None, (reply.reasoning, parted.reasoning))),
+            tokens_in=usage.tokens_in,
+            tokens_out=usage.tokens_out,
+            cost=self._tariff.cost(usage) if self._tariff else 0.0,
+            cost_known=self._tariff is not None,
+            latency=exchange.latency,
+            finish_reason=reply.finish_reason,
+            model=clean(reply.model) or self.name.name,
+            retries=exchange.retries,
+            adapted=exchange.adapted + adapted,
+            raw=reply.text if parted.cut else None,
+        )
+
+    async def check(self) -> dict[str, str]:
+        """A look before the run that costs nothing: what the wire format finds out.
+
+        Raises Unreachable where nothing answers, FatalFault where no call can succeed.
+        """
+        try:
+            return await self._wire.look(self._service.http, self.name.name, self._service.say)
+        except Fault as error:
+            raise FatalFault(self._told(error)) from None
+        except Retryable as error:
+            raise Unreachable(f"{self._told(error)}; {self._wire.remedy}") from None
+
+    def price(self) -> Price | None:
+        """What its tokens cost; None where nobody knows."""
+        return self._tariff.price if self._tariff else None
+
+    async def aclose(self) -> None:
+        """Nothing: connections are the service's."""
+
+    @cached_property
+    def _tariff(self) -> Tariff | None:
+        service = self._service
+        tariff = tariff_of(self.name, service.endpoint.base_url, service.prices)
+        if tariff is None:
+            service.say(f"no price is known for {self.name}: its calls count as $0; give one in koderz.toml")
+        return tariff
+
+    async def _exchange(self, wanted: dict[str, Any]) -> _Exchange:
+        """Sends a request until it is answered, as the model takes it."""
+        while True:
+            request, adapted = self._adaptation.fit(wanted)
+            try:
+                (reply, latency), retries = await self._sent(encode(request))
+            except Refused as refused:
+                self._adapt(refused, request)
+            except Retryable as error:
+                raise Fault(self._told(error)) from None
+            except Fault as error:
+                raise type(error)(self._told(error)) from None
+            else:
+                return _Exchange(reply, latency, retries, adapted)
+
+    async def _sent(self, body: bytes) -> tuple[tuple[WireReply, float], int]:
+        endpoint, limiter = self._service.endpoint, self._service.limiter
+        attempt = partial(self._attempt, body)
+        return await retrying(attempt, max_retries=endpoint.max_retries, backoff=endpoint.backoff, sleep=limiter.rest)
+
+    async def _attempt(self, body: bytes) -> tuple[WireReply, float]:
+        async with self._service.limiter.turn():
+            sent = time.perf_counter()
+            response = await self._service.http.post(self._wire.path, body, self._wire.headers)
+            if not 200 <= response.status < 300:
+                raise problem_of(response)
+            return self._wire.read(response.body), time.perf_counter() - sent
+
+    def _adapt(self, refused: Refused, sent: dict[str, Any]) -> None:
+        learnt = self._adaptation.learn(refused, sent)
+        if learnt is None:
+            raise Fault(self._told(refused)) from None
+        change, news = learnt
+        if news:
+            self._service.say(f"{change} for {self.name}: the server said {refused}")
+
+    def _usage(self, reply: WireReply, messages: Sequence[Message]) -> tuple[Usage, tuple[str, ...]]:
+        """The tokens of a call, estimated where the server doesn't tell, and whether they were."""
+        tokens_in, tokens_out = reply.tokens_in, reply.tokens_out
+        estimated = tokens_in is None or tokens_out is None
+        if tokens_in is None:
+            tokens_in = sum(_estimate(message["content"]) for message in messages)
+        if tokens_out is None:
+            tokens_out = _estimate(reply.text) + _estimate(reply.reasoning)
+        if estimated:
+            self._service.say(f"the server of {self.name} doesn't count tokens: they are estimated")
+        usage = Usage(tokens_in, tokens_out, reply.cache_read, reply.cache_write)
+        return usage, ("tokens estimated",) if estimated else ()
+
+    def _told(self, error: Exception) -> str:
+        return f"{self.name} at {self._service.http.base_url}: {error}"
+
+
+def _estimate(text: str) -> int:
+    return -(-len(text) // _LETTERS_A_TOKEN)

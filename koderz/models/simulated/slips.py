@@ -1,0 +1,223 @@
+"""The slips that models make: small changes of a right answer's syntax tree that make it wrong."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Slip:
+    """One way to go wrong at a node of a kind; `make` changes it in place, or says False: it doesn't fit."""
+
+    kind: type[ast.AST]
+    make: Callable[[Any], bool]
+    overlooked: bool = False  # often passes the tests when it comes alone
+
+
+def is_text(node: ast.AST) -> bool:
+    """Whether a statement is a docstring, or a lone constant."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+_OFF_BY_EQUAL: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+}
+_WRONG_WAY_ROUND: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.Gt,
+    ast.LtE: ast.GtE,
+    ast.Gt: ast.Lt,
+    ast.GtE: ast.LtE,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+_WRONG_OPERATOR: Mapping[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Add,
+    ast.Div: ast.FloorDiv,
+    ast.FloorDiv: ast.Mod,
+    ast.Mod: ast.FloorDiv,
+}
+_WRONG_BUILTIN: Mapping[str, str] = {
+    "min": "max",
+    "max": "min",
+    "any": "all",
+    "all": "any",
+    "sorted": "list",
+    "set": "list",
+}
+
+
+def _compare(table: Mapping[type[ast.cmpop], type[ast.cmpop]]) -> Callable[[ast.Compare], bool]:
+    def make(node: ast.Compare) -> bool:
+        other = table.get(type(node.ops[0]))
+        if other is not None:
+            node.ops[0] = other()
+        return other is not None
+
+    return make
+
+
+def _wrong_operator(node: ast.BinOp) -> bool:
+    other = _WRONG_OPERATOR.get(type(node.op))
+    if other is not None:
+        node.op = other()
+    return other is not None
+
+
+def _wrong_builtin(node: ast.Call) -> bool:
+    other = _WRONG_BUILTIN.get(node.func.id) if isinstance(node.func, ast.Name) else None
+    if other is not None:
+        node.func = ast.Name(other, ast.Load())
+    return other is not None
+
+
+def _and_for_or(node: ast.BoolOp) -> bool:
+    node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+    return True
+
+
+def _ends_early(node: ast.Call) -> bool:
+    if not _is_range(node):
+        return False
+    end = min(1, len(node.args) - 1)
+    node.args[end] = _plus(node.args[end], -1)
+    return True
+
+
+def _begins_late(node: ast.Call) -> bool:
+    if not _is_range(node):
+        return False
+    begin = _plus(node.args[0], 1) if len(node.args) > 1 else ast.Constant(1)
+    node.args[: max(0, min(1, len(node.args) - 1))] = [begin]
+    return True
+
+
+def _is_range(node: ast.Call) -> bool:
+    return isinstance(node.func, ast.Name) and node.func.id == "range" and bool(node.args)
+
+
+def _plus(value: ast.expr, step: int) -> ast.expr:
+    return ast.BinOp(value, ast.Add() if step > 0 else ast.Sub(), ast.Constant(abs(step)))
+
+
+def _off_by_one(node: ast.Constant) -> bool:
+    if type(node.value) is not int:
+        return False
+    node.value += 1
+    return True
+
+
+def _wrong_element(node: ast.Subscript) -> bool:
+    if not isinstance(node.slice, ast.Slice):
+        node.slice = _plus(node.slice, 1)
+    elif node.slice.lower is not None:
+        node.slice.lower = None
+    elif node.slice.upper is not None:
+        node.slice.upper = None
+    else:
+        return False
+    return True
+
+
+def _forgotten_argument(node: ast.Call) -> bool:
+    if not node.keywords:
+        return False
+    node.keywords.pop()
+    return True
+
+
+def _forgotten_else(node: ast.If) -> bool:
+    forgotten = bool(node.orelse)
+    node.orelse = []
+    return forgotten
+
+
+def _stops_after_one(node: ast.For) -> bool:
+    node.body.append(ast.Break())
+    return True
+
+
+def _misspelt_name(node: ast.Name) -> bool:
+    if not isinstance(node.ctx, ast.Load) or len(node.id) < 3:
+        return False
+    node.id = node.id.removesuffix("s") if node.id.endswith("s") else f"{node.id}s"
+    return True
+
+
+def _forgotten_case(node: ast.FunctionDef) -> bool:
+    return _without(node, lambda it: isinstance(it, ast.If) and isinstance(it.body[-1], ast.Return | ast.Raise))
+
+
+def _forgotten_import(node: ast.FunctionDef) -> bool:
+    return _without(node, lambda it: isinstance(it, ast.Import | ast.ImportFrom))
+
+
+def _without(node: ast.FunctionDef, unwanted: Callable[[ast.stmt], bool]) -> bool:
+    found = next((it for it in node.body if unwanted(it)), None)
+    if found is None or len(node.body) < 2:
+        return False
+    node.body.remove(found)
+    return True
+
+
+def _returns_from_the_loop(node: ast.FunctionDef) -> bool:
+    if len(node.body) < 2:
+        return False
+    loop, last = node.body[-2:]
+    if not (isinstance(loop, ast.For) and isinstance(last, ast.Return)):
+        return False
+    loop.body.append(node.body.pop())
+    return True
+
+
+def _forgotten_return(node: ast.FunctionDef) -> bool:
+    last = node.body[-1]
+    if not isinstance(last, ast.Return) or last.value is None:
+        return False
+    node.body[-1] = ast.Assign([ast.Name("result", ast.Store())], last.value, lineno=last.lineno)
+    return True
+
+
+def _one_too_many(node: ast.FunctionDef) -> bool:
+    last = node.body[-1]
+    if not isinstance(last, ast.Return) or last.value is None:
+        return False
+    last.value = _plus(last.value, 1)
+    return True
+
+
+def _stub(node: ast.FunctionDef) -> bool:
+    node.body = [it for it in node.body[:1] if is_text(it)] + ast.parse("pass  # to do").body
+    return True
+
+
+SLIPS: Sequence[Slip] = (
+    Slip(ast.Compare, _compare(_WRONG_WAY_ROUND)),
+    Slip(ast.Compare, _compare(_OFF_BY_EQUAL), overlooked=True),
+    Slip(ast.BinOp, _wrong_operator, overlooked=True),
+    Slip(ast.BoolOp, _and_for_or),
+    Slip(ast.Call, _wrong_builtin, overlooked=True),
+    Slip(ast.Call, _ends_early, overlooked=True),
+    Slip(ast.Call, _begins_late, overlooked=True),
+    Slip(ast.Call, _forgotten_argument),
+    Slip(ast.Constant, _off_by_one, overlooked=True),
+    Slip(ast.Subscript, _wrong_element, overlooked=True),
+    Slip(ast.If, _forgotten_else),
+    Slip(ast.For, _stops_after_one),
+    Slip(ast.Name, _misspelt_name, overlooked=True),
+    Slip(ast.FunctionDef, _forgotten_case, overlooked=True),
+    Slip(ast.FunctionDef, _forgotten_import),
+    Slip(ast.FunctionDef, _returns_from_the_loop),
+    Slip(ast.FunctionDef, _forgotten_return),
+    Slip(ast.FunctionDef, _one_too_many),
+    Slip(ast.FunctionDef, _stub),
+)

@@ -1,0 +1,148 @@
+"""What a wire format is: how a call is written for a server, and how its answer is read."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
+import orjson
+
+from koderz.models.faults import Response, Retryable, clean, problem_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from koderz.models.transport import Http
+    from koderz.types import Message, Sampling
+
+T = TypeVar("T")
+
+_MOST_TOKENS = 100_000_000  # of one call; a server that counts more is not believed
+_FINISHES = {
+    "end_turn": "stop",
+    "eos": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_length": "length",
+    "model_context_window_exceeded": "length",
+    "content_filter": "refusal",
+    "safety": "refusal",
+}
+# One JSON escape: a surrogate pair, half of one, or another.
+_ESCAPE = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)|\\.", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class WireReply:
+    """A reply as read off the wire. Token counts are None where the server tells none to be believed."""
+
+    text: str
+    reasoning: str = ""
+    finish_reason: str = "stop"
+    model: str = ""
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    cache_read: int = 0
+    cache_write: int = 0
+
+
+class Wire(Protocol):
+    """One wire format."""
+
+    path: str  # below the base URL
+    headers: Mapping[str, str]  # with the key; never shown, never recorded
+    parameters: tuple[str, ...]  # the keys of a request that a model may refuse
+    other_names: Mapping[str, str]  # what such a key is called for other models
+    lacking: tuple[str, ...]  # the keys of a request that the format has no place for
+    remedy: str  # what to do where nothing answers
+
+    def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
+        """The JSON of a call."""
+
+    def read(self, body: bytes) -> WireReply:
+        """The reply in the body of a successful response. Raises Retryable where it isn't one."""
+
+    async def look(self, http: Http, model: str, say: Callable[[str], None], /) -> dict[str, str]:
+        """What can be found out about the model for nothing; nothing where the server doesn't offer that.
+
+        Raises Retryable where nothing answers; FatalFault or Unreachable where no call can succeed.
+        """
+
+
+def encode(request: Mapping[str, Any]) -> bytes:
+    """A request as JSON. Half a surrogate pair, which JSON can't carry, becomes a question mark."""
+    try:
+        return orjson.dumps(request)
+    except TypeError:
+        return json.dumps(request, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """The JSON of a server as a type. Raises Retryable where it isn't that: often it is cut short."""
+    try:
+        return _decoded(body, kind)
+    except msgspec.ValidationError as error:
+        raise Retryable(f"the server's answer is not of its format: {clean(str(error))}", most_retries=2) from error
+    except (ValueError, RecursionError) as error:
+        start = clean(body[:60].decode("utf-8", "replace")) or "nothing"
+        raise Retryable(f"the server's answer is not JSON: {start}") from error
+
+
+def inner_error(error: object) -> Exception:
+    """The problem in a response of status 200 that holds an error, as gateways send it."""
+    code = error.get("code") if isinstance(error, dict) else None
+    status = code if isinstance(code, int) and 400 <= code < 600 else 502
+    return problem_of(Response(status, encode({"error": error})))
+
+
+def finish(word: str | None) -> str:
+    """Why a reply ended: "stop", "length", "refusal", or else the provider's own word."""
+    word = clean(word or "stop")
+    return _FINISHES.get(word.lower(), word)
+
+
+def count(tokens: float | None) -> int | None:
+    """A token count, where it can be one."""
+    if tokens is None or not math.isfinite(tokens) or not 0 <= tokens <= _MOST_TOKENS:
+        return None
+    return int(tokens)
+
+
+async def fetched(
+    http: Http, path: str, headers: Mapping[str, str], kind: type[T], *, must_exist: bool = False
+) -> T | None:
+    """What a server has at a path; None where it has nothing readable.
+
+    Raises FatalFault where it refuses the key, or has nothing although it must exist.
+    """
+    response = await http.get(path, headers)
+    if response.status == 401 or (response.status == 404 and must_exist):
+        raise problem_of(response)
+    if not 200 <= response.status < 300:
+        return None
+    try:
+        return decode(response.body, kind)
+    except Retryable:
+        return None
+
+
+def _decoded(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError:
+        raise
+    except ValueError:
+        return msgspec.json.decode(_mended(body), type=kind)
+
+
+def _mended(body: bytes) -> str:
+    """JSON with a replacement character for what is no text: broken UTF-8 and halves of surrogate pairs.
+
+    Servers that cut replies between two tokens of one character send these.
+    """
+    text = body.decode("utf-8", "replace")
+    return _ESCAPE.sub(lambda escape: r"\ufffd" if escape[1] else escape[0], text)

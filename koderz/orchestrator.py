@@ -1,0 +1,249 @@
+"""Carries out a plan: hands experiments to an engine, and what comes back to the tracker."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from koderz.budget import CapReached
+from koderz.calls import Caller
+from koderz.engines.local import run_local
+from koderz.errors import FatalFault, Fault, KoderzError
+from koderz.plan import Plan
+from koderz.replay import Ask, Handles, Identity, Replaying, Settled
+from koderz.sandbox import Sandbox
+from koderz.types import Completion, Judging, Reply, Sampling, Task, Verdict
+from tracker import records
+from tracker.blobs import read_text
+from tracker.records import Record, Text
+from tracker.tracker import Tracker
+
+if TYPE_CHECKING:
+    from koderz.models import Model
+
+_FAULTS_IN_A_ROW = 10  # and at least two rounds of what runs at once: then the run stops
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a run is doing right now, for whoever shows it."""
+
+    planned: int
+    started: float = field(default_factory=time.monotonic)
+    in_flight: int = 0  # experiments
+    done_before: int = 0  # experiments that ended in earlier sessions
+    stopping: str = ""  # why no more experiments are begun
+
+
+Observer = Callable[[Record], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a session ended."""
+
+    status: str  # complete | incomplete | interrupted | stopped | failed
+    reason: str = ""
+
+
+class Orchestrator:
+    """One session of one run. It is the `World` that the experiments' handles reach."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        tracker: Tracker,
+        models: Mapping[str, Model],
+        sandbox: Sandbox,
+        *,
+        how: Replaying | None = None,
+        observe: Observer | None = None,
+    ) -> None:
+        self.progress = Progress(plan.record.planned, done_before=tracker.tally.judged + tracker.tally.faults)
+        self.caller = Caller(plan.settings, models, spent=tracker.tally.cost)
+        self._plan, self._tracker, self._sandbox = plan, tracker, sandbox
+        self._how = how or Replaying()
+        self._observe = observe
+        settings = plan.settings
+        self._judging = Judging(settings.test_timeout, settings.test_memory, settings.feedback)
+        self._stopping = asyncio.Event()
+        self._ended: Ended | None = None
+        self._faults_in_a_row = 0
+
+    async def run(self) -> Ended:
+        """Performs what is left of the plan. Raises JournalError where the disk refuses."""
+        engine = asyncio.create_task(
+            run_local(self._left(), self._perform, concurrency=self._plan.settings.concurrency, stopping=self._stopping)
+        )
+        with self._signals(engine):
+            try:
+                await engine
+            except BaseExceptionGroup as group:
+                raise _first(group) from None
+            except asyncio.CancelledError:
+                if self._ended is None:
+                    raise
+        tally = self._tracker.tally
+        if self._ended and tally.judged + tally.faults < self._plan.record.planned:
+            return self._ended
+        return Ended("incomplete" if tally.faults else "complete")
+
+    def stop(self, status: str, reason: str) -> None:
+        """Begins no more experiments. What is under way goes on."""
+        self._ended = self._ended or Ended(status, reason)
+        self.progress.stopping = self._ended.reason
+        if status in ("failed", "stopped"):
+            self.caller.closed = reason
+        self._stopping.set()
+
+    # What the handles reach
+
+    async def complete(self, ask: Ask, sample: int) -> tuple[Completion, str, Sampling]:
+        return await self.caller.complete(ask, sample)
+
+    async def judge(self, task: Task, answer: Reply | str) -> Verdict:
+        return await self._plan.suite.judge(task, answer, self._sandbox, self._judging)
+
+    async def record(self, *lines: Record) -> None:
+        await self._tracker.record(*lines)
+        if self._observe:
+            for line in lines:
+                self._observe(line)
+
+    def text(self, text: Text) -> str:
+        return read_text(text, self._tracker.folder)
+
+    # One experiment
+
+    def _left(self) -> Iterator[Identity]:
+        for experiment in self._plan.experiments():
+            if not self._tracker.ended(experiment.experiment_id):
+                yield experiment
+
+    async def _perform(self, experiment: Identity) -> None:
+        solver = self._plan.solver(experiment.solver)
+        recorded = self._tracker.recorded(experiment.experiment_id)
+        how = replace(self._how, restart=True) if solver.restarts else self._how
+        handles = Handles(experiment, recorded, self, how)
+        started = time.monotonic()
+        self.progress.in_flight += 1
+        try:
+            verdict = await self._solve(solver, handles)
+            fault = handles.fault
+        except Fault as error:
+            verdict, fault = None, handles.fault or error
+        finally:
+            self.progress.in_flight -= 1
+        if isinstance(fault, CapReached):
+            self.stop("stopped", str(fault))
+        elif isinstance(fault, FatalFault):
+            self.stop("failed", str(fault))
+        elif fault:
+            await self.record(self._fault(experiment, handles, fault))
+            self._count_fault(fault)
+        elif verdict:
+            self._faults_in_a_row = 0
+            await self.record(self._experiment(experiment, handles, verdict, time.monotonic() - started))
+
+    async def _solve(self, solver: Callable[..., Awaitable[Any]], handles: Handles) -> Verdict:
+        async with handles:
+            try:
+                verdict = await solver(
+                    task=handles.identity.task,
+                    ask=handles.ask,
+                    judge=handles.judge,
+                    once=handles.once,
+                    rng=handles.rng,
+                    prompts=self._plan.prompts,
+                )
+            except Settled as settled:
+                return settled.verdict
+            except (Fault, KoderzError):
+                raise
+            except Exception as error:  # a solver may be anybody's code
+                raise Fault(f"the solver raised {type(error).__name__}: {error}") from error
+        if not isinstance(verdict, Verdict):
+            raise Fault(f"the solver returned {type(verdict).__name__}, not the Verdict that judge gave it")
+        return verdict
+
+    def _experiment(
+        self, experiment: Identity, handles: Handles, verdict: Verdict, seconds: float
+    ) -> records.Experiment:
+        totals = handles.totals
+        return records.Experiment(
+            experiment_id=experiment.experiment_id,
+            problem_id=experiment.task.id,
+            solver=experiment.solver,
+            sample=experiment.sample,
+            success=verdict.passed,
+            verdict=verdict.verdict,
+            cause=verdict.cause,
+            score=verdict.score,
+            metrics=verdict.metrics or None,
+            iterations=totals.attempts,
+            calls=totals.calls,
+            cost=totals.cost,
+            cost_known=totals.cost_known,
+            cost_by_tier=totals.by_tier(),
+            baseline_cost=self.caller.baseline_cost(*totals.local_tokens),
+            tokens_in=totals.tokens_in,
+            tokens_out=totals.tokens_out,
+            latency=totals.latency,
+            duration_seconds=round(seconds, 6),
+            diverged=handles.diverged,
+            note=verdict.note,
+        )
+
+    def _fault(self, experiment: Identity, handles: Handles, fault: Fault) -> records.Fault:
+        return records.Fault(
+            experiment_id=experiment.experiment_id,
+            problem_id=experiment.task.id,
+            solver=experiment.solver,
+            sample=experiment.sample,
+            reason=str(fault),
+            cost=handles.totals.cost,
+            calls=handles.totals.calls,
+        )
+
+    def _count_fault(self, fault: Fault) -> None:
+        self._faults_in_a_row += 1
+        if self._faults_in_a_row >= max(_FAULTS_IN_A_ROW, 2 * self._plan.settings.concurrency):
+            self.stop(
+                "incomplete",
+                f"{self._faults_in_a_row} experiments in a row ended in a fault, the last with: {fault}",
+            )
+
+    # Ending early
+
+    @contextmanager
+    def _signals(self, engine: asyncio.Task[None]) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self._interrupt, engine)
+        except (NotImplementedError, RuntimeError, ValueError):  # not in the main thread: its owner handles them
+            yield
+            return
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    def _interrupt(self, engine: asyncio.Task[None]) -> None:
+        if self._stopping.is_set():
+            engine.cancel()
+            return
+        grace = self._plan.settings.grace
+        self.stop("interrupted", "interrupted")
+        asyncio.get_running_loop().call_later(grace, engine.cancel)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

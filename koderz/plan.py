@@ -1,0 +1,186 @@
+"""What a run will do: tasks × solvers × model × samples, decided and written down before anything is spent."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from koderz.environment import describe_environment
+from koderz.errors import KoderzError
+from koderz.prompts import Prompts, load_prompts
+from koderz.replay import Identity
+from koderz.settings import Settings, as_config, from_config
+from koderz.solvers import Solver, load_solver
+from koderz.suites import Suite, load_suite, suite_digest
+from koderz.types import Task
+from tracker import records
+
+MODES: Mapping[str, tuple[str, ...]] = {
+    "zero-shot": ("zero-shot",),
+    "iterative": ("iterative",),
+    "comparative": ("zero-shot", "iterative"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A plan with everything at hand that it takes to carry it out."""
+
+    record: records.Plan
+    settings: Settings
+    suite: Suite
+    tasks: tuple[Task, ...]
+    solvers: tuple[Solver, ...]
+    prompts: Prompts
+
+    @property
+    def name(self) -> str:
+        """The run's id, or the id of the only experiment."""
+        return self.record.run_id or next(self.experiments()).experiment_id
+
+    def experiments(self) -> Iterator[Identity]:
+        """Every experiment, in order: a task's solvers one after the other, so that load hits all alike."""
+        digest = self.record.details["digest"]
+        for sample in range(self.record.samples):
+            for task in self.tasks:
+                for solver in self.solvers:
+                    key = (self.record.run_id, task.id, solver.name, self.settings.local_model, digest, sample)
+                    yield Identity(_experiment_id(*key), task, solver.name, sample)
+
+    def solver(self, name: str) -> Solver:
+        return next(solver for solver in self.solvers if solver.name == name)
+
+
+def make_plan(
+    settings: Settings,
+    *,
+    select: Any,
+    problem_range: str | None = None,
+    specs: Mapping[str, str] | None = None,
+    solver_arguments: Mapping[str, str] | None = None,
+    model_facts: Mapping[str, str] | None = None,
+    details: Mapping[str, Any] | None = None,
+    single: bool = False,
+) -> Plan:
+    """A new plan. `select` picks from the suite's tasks; `details` go into the record as they are.
+
+    Raises KoderzError for whatever in the settings doesn't fit the suite, the solver or the prompts.
+    """
+    suite = load_suite(settings.suite, settings.dataset)
+    prompts = load_prompts(settings.prompt_dir)
+    tasks = _with_messages(select(suite.tasks), prompts, settings)
+    solvers = _solvers(settings, specs or {}, solver_arguments or {})
+    config = as_config(settings) | {
+        "mode": _mode(settings, solvers),
+        "temperature": settings.sampling_temperature,
+        "problem_range": problem_range,
+        "problems": [task.id for task in tasks],
+    }
+    matches = _matches(suite, tasks, prompts, solvers)
+    record = records.Plan(
+        run_id=None if single else _run_id(),
+        mode=config["mode"],
+        solvers=[solver.name for solver in solvers],
+        tasks=config["problems"],
+        samples=settings.samples,
+        config=config,
+        environment=describe_environment() | {"dataset_digest": suite_digest(suite)} | dict(model_facts or {}),
+        simulated=settings.local_model == "simulated",
+        details={
+            "digest": _digest([config, matches, specs or {}]) if not single else secrets.token_hex(16),
+            "matches": matches,
+            "specs": dict(specs or {}),
+            "solver_arguments": dict(solver_arguments or {}),
+            **(details or {}),
+        },
+    )
+    return Plan(record, settings, suite, tasks, solvers, prompts)
+
+
+def restore_plan(record: records.Plan, overrides: Mapping[str, Any], *, accept_changes: bool) -> Plan:
+    """The plan of a run that is picked up again, with the few settings in `overrides` that may differ.
+
+    Raises KoderzError where the suite, the prompts or a solver are no longer what they were.
+    """
+    settings = replace(from_config(_known_mode(record.config)), **overrides)
+    suite = load_suite(settings.suite, settings.dataset)
+    prompts = load_prompts(settings.prompt_dir)
+    known = {task.id: task for task in suite.tasks}
+    gone = [name for name in record.tasks if name not in known]
+    if gone:
+        raise KoderzError(f"{record.run_id}: the suite {suite.name} has no task {gone[0]!r} any more")
+    tasks = _with_messages([known[name] for name in record.tasks], prompts, settings)
+    solvers = _solvers(settings, record.details.get("specs", {}), record.details.get("solver_arguments", {}))
+    changed = _changed(record.details.get("matches", {}), _matches(suite, tasks, prompts, solvers))
+    if changed and not accept_changes:
+        raise KoderzError(
+            f"{record.run_id}: not what it was when the run began: {', '.join(changed)}. "
+            "Put it back, or mix old and new with --accept-changes"
+        )
+    return Plan(record, settings, suite, tasks, solvers, prompts)
+
+
+def _with_messages(tasks: Sequence[Task], prompts: Prompts, settings: Settings) -> tuple[Task, ...]:
+    return tuple(
+        replace(task, messages=prompts.first_messages(task.prompt, task.entry_point, cot=settings.cot))
+        for task in tasks
+    )
+
+
+def _solvers(settings: Settings, specs: Mapping[str, str], arguments: Mapping[str, str]) -> tuple[Solver, ...]:
+    offered = as_config(settings) | {
+        "temperature": settings.sampling_temperature,
+        "specs": dict(specs),
+        "spec_model": settings.effective_spec_model,
+        "checkpoint_model": settings.effective_checkpoint_model,
+    }
+    names = (settings.solver,) if settings.solver else MODES[settings.mode]
+    return tuple(load_solver(name, offered, arguments) for name in names)
+
+
+def _mode(settings: Settings, solvers: Sequence[Solver]) -> str:
+    return solvers[0].name if settings.solver else settings.mode
+
+
+def _known_mode(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with a mode that Settings knows: a user's solver goes by its own name there."""
+    return {**config, "mode": config["mode"] if config.get("mode") in MODES else "iterative"}
+
+
+def _matches(
+    suite: Suite, tasks: Sequence[Task], prompts: Prompts, solvers: Sequence[Solver]
+) -> dict[str, dict[str, str]]:
+    """What has to be the same when the run is picked up again, by kind and name."""
+    return {
+        "suite": {"name": suite.name},
+        "task": {task.id: task.digest for task in tasks},
+        "prompt": prompts.digests(),
+        "solver": {solver.name: solver.digest for solver in solvers if solver.is_foreign},
+    }
+
+
+def _changed(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[str]:
+    return [
+        f"{kind} {name}"
+        for kind, digests in before.items()
+        for name, digest in digests.items()
+        if now.get(kind, {}).get(name) != digest
+    ][:5]
+
+
+def _run_id() -> str:
+    return f"bench_{secrets.token_hex(4)}_{datetime.now():%Y%m%d_%H%M%S}"
+
+
+def _experiment_id(*parts: object) -> str:
+    return "exp_" + hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+
+
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()

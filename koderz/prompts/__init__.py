@@ -1,0 +1,102 @@
+"""What models are told: one Markdown file a prompt, with `${name}` where a value goes.
+
+`--prompt-dir` overrides them file by file. Their digests stand in the plan, since a changed prompt is
+another experiment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+from koderz.errors import KoderzError
+from koderz.types import Message
+
+PLACEHOLDERS: Mapping[str, frozenset[str]] = {
+    "system": frozenset(),
+    "task": frozenset({"prompt", "entry_point", "reasoning", "specification"}),
+    "reasoning": frozenset(),
+    "specification": frozenset({"specification"}),
+    "feedback": frozenset({"feedback", "guidance"}),
+    "guidance": frozenset({"guidance"}),
+    "spec": frozenset({"prompt", "entry_point"}),
+    "checkpoint": frozenset({"prompt", "entry_point", "attempts"}),
+}
+"""The prompts and what each may use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Every prompt's text, by name."""
+
+    texts: Mapping[str, str]
+
+    def render(self, name: str, **values: str) -> str:
+        """The prompt with its values in place; a paragraph whose only value is empty is left out."""
+        text = self.texts[name]
+        for key, value in values.items():
+            if not value:
+                text = text.replace(f"${{{key}}}\n\n", "")
+        return Template(text).substitute(values).strip()
+
+    def first_messages(
+        self, prompt: str, entry_point: str, *, cot: bool = True, specification: str = ""
+    ) -> tuple[Message, ...]:
+        """What a model is told first of a task."""
+        told = self.render("specification", specification=specification) if specification else ""
+        user = self.render(
+            "task",
+            prompt=prompt.rstrip(),
+            entry_point=entry_point,
+            reasoning=self.render("reasoning") if cot else "",
+            specification=told,
+        )
+        return {"role": "system", "content": self.render("system")}, {"role": "user", "content": user}
+
+    def digests(self) -> dict[str, str]:
+        """Name → the first 16 hex digits of the text's SHA-256."""
+        return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in self.texts.items()}
+
+
+def load_prompts(override: Path | None = None) -> Prompts:
+    """The prompts, those in `override` before our own.
+
+    Raises KoderzError for a file there that is no prompt, or that uses what its prompt hasn't got.
+    """
+    texts = {name: _read(Path(__file__).with_name(f"{name}.md")) for name in PLACEHOLDERS}
+    if override is not None:
+        texts |= _overrides(override)
+    return Prompts(texts)
+
+
+def _overrides(folder: Path) -> dict[str, str]:
+    if not folder.is_dir():
+        raise KoderzError(f"--prompt-dir {folder}: there is no such folder")
+    texts = {}
+    for path in sorted(folder.glob("*.md")):
+        if path.stem not in PLACEHOLDERS:
+            raise KoderzError(f"{path}: no prompt has that name; there are {', '.join(PLACEHOLDERS)}")
+        texts[path.stem] = _checked(path, _read(path))
+    return texts
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise KoderzError(f"{path} can't be read as UTF-8 text ({error})") from None
+
+
+def _checked(path: Path, text: str) -> str:
+    template, allowed = Template(text), PLACEHOLDERS[path.stem]
+    if not template.is_valid():
+        raise KoderzError(f"{path}: a $ that begins no ${{name}}; write $$ for a dollar sign")
+    for name in template.get_identifiers():
+        if name not in allowed:
+            raise KoderzError(
+                f"{path}: ${{{name}}} is unknown here; it may use {', '.join(sorted(allowed)) or 'none'}"
+            )
+    return text

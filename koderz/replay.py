@@ -1,0 +1,349 @@
+"""How a solver reaches the world, and is resumed.
+
+A solver is handed `ask`, `judge` and `once`. Each records what it returns before it returns it. When an
+experiment is picked up again, its solver runs from the start and is handed what is on record, in the
+order in which it was recorded, until it passes the point where it stopped; only then does it go live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
+
+import orjson
+
+from koderz.errors import Fault
+from koderz.tape import Tape
+from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict, VerdictWord
+from tracker import records
+from tracker.records import Record, Text
+
+T = TypeVar("T")
+
+_TIERS = ("spec", "checkpoint")  # purposes that are paid for on another tier than the local one
+
+
+class Settled(BaseException):
+    """A rescored attempt passed, so the experiment ends there.
+
+    Not an Exception, so that a solver's own `except Exception` doesn't take it for a failure.
+    """
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+
+
+class AskHandle(Protocol):
+    """How a solver asks a model, see `Handles.ask`."""
+
+    async def __call__(
+        self,
+        messages: Sequence[Message],
+        model: str | None = None,
+        purpose: str = "attempt",
+        **sampling: Any,
+    ) -> Reply: ...
+
+
+class JudgeHandle(Protocol):
+    """How a solver has an answer judged, see `Handles.judge`."""
+
+    async def __call__(self, task: Task, answer: Reply | str) -> Verdict: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One call as the solver meant it, before any adaptation to a wire."""
+
+    messages: tuple[Message, ...]
+    model: str | None  # None: the run's own
+    purpose: str
+    sampling: dict[str, Any]  # only what the solver chose itself
+
+    def digest(self) -> str:
+        """32 hex digits."""
+        return _digest([self.messages, self.model, self.purpose, self.sampling])
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which experiment it is."""
+
+    experiment_id: str
+    task: Task
+    solver: str
+    sample: int
+
+
+class World(Protocol):
+    """What is beyond the handles. `complete` and `judge` raise Fault for what is not the model's doing."""
+
+    async def complete(self, ask: Ask, sample: int) -> tuple[Completion, str, Sampling]:
+        """The completion, the name of the model that was asked, and the sampling that was sent."""
+        ...
+
+    async def judge(self, task: Task, answer: Reply | str) -> Verdict: ...
+
+    async def record(self, *lines: Record) -> None:
+        """Returns once the lines are durable."""
+        ...
+
+    def text(self, text: Text) -> str:
+        """A recorded text, also where it lies in a blob."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Replaying:
+    """How what is on record is treated."""
+
+    accept_divergence: bool = False
+    rescore: bool = False  # judge every recorded attempt anew
+    calls_allowed: bool = True  # False: a new call is a fault
+    restart: bool = False  # the solver can't replay; what was paid counts, and it starts over
+
+
+@dataclass(slots=True)
+class Totals:
+    """What an experiment has come to: replayed and new."""
+
+    calls: int = 0
+    attempts: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    latency: float = 0.0
+    cost_known: bool = True
+    costs: list[tuple[str, float]] = field(default_factory=list)  # tier, US dollars
+    local_tokens: tuple[int, int] = (0, 0)  # in, out
+
+    def add(self, call: records.Call) -> None:
+        self.calls = max(self.calls, call.call)
+        self.tokens_in += call.tokens_in
+        self.tokens_out += call.tokens_out
+        self.latency += call.latency
+        self.cost_known = self.cost_known and call.cost_known
+        tier = call.purpose if call.purpose in _TIERS else "local"
+        self.costs.append((tier, call.cost))
+        if tier == "local":
+            tokens_in, tokens_out = self.local_tokens
+            self.local_tokens = tokens_in + call.tokens_in, tokens_out + call.tokens_out
+
+    @property
+    def cost(self) -> float:
+        """US dollars."""
+        return math.fsum(cost for _, cost in self.costs)
+
+    def by_tier(self) -> dict[str, float] | None:
+        """US dollars by tier; None where all of it is local."""
+        tiers = {tier for tier, _ in self.costs}
+        if tiers <= {"local"}:
+            return None
+        return {tier: math.fsum(c for t, c in self.costs if t == tier) for tier in sorted(tiers)}
+
+
+class Handles:
+    """`ask`, `judge`, `once` and `rng` of one experiment; an async context manager around its solver."""
+
+    def __init__(
+        self, identity: Identity, recorded: Sequence[Record], world: World, how: Replaying | None = None
+    ) -> None:
+        self.identity = identity
+        self.rng = random.Random(identity.experiment_id)  # noqa: S311 repeatable on purpose
+        self.totals = Totals()
+        self.fault: Fault | None = None  # the first one, also where the solver went on after it
+        self._how = how or Replaying()
+        self._world = world
+        self._nth: Counter[str] = Counter()
+        self._in_flight: set[asyncio.Task[records.Call]] = set()
+        for record in recorded:
+            if isinstance(record, records.Call):
+                self.totals.add(record)
+        self._tape = Tape([] if self._how.restart else recorded, accept=self._how.accept_divergence)
+
+    @property
+    def diverged(self) -> bool:
+        return self._tape.diverged
+
+    async def __aenter__(self) -> Handles:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._tape.close()
+        if self._in_flight:  # calls that the solver no longer waits for are paid for all the same
+            await asyncio.wait(self._in_flight)
+
+    async def ask(
+        self,
+        messages: Sequence[Message],
+        model: str | None = None,
+        purpose: str = "attempt",
+        **sampling: Any,
+    ) -> Reply:
+        """One reply of a model, paid for once. `sampling` overrides the run's temperature, max_tokens, …
+
+        Raises Fault where there is none to be had.
+        """
+        ask = Ask(tuple({"role": m["role"], "content": m["content"]} for m in messages), model, purpose, sampling)
+        key = self._key("ask", ask.digest())
+        return _reply(await self._noted(self._recorded_or_called(ask, key)), self._world)
+
+    async def judge(self, task: Task, answer: Reply | str) -> Verdict:
+        """The verdict on an answer: a reply, or the text of one."""
+        text = answer.text if isinstance(answer, Reply) else answer
+        key = self._key("judge", _digest([task.id, text]))
+        return await self._noted(self._recorded_or_judged(task, answer, key))
+
+    async def once(self, name: str, fn: Callable[[], Any]) -> Any:
+        """The value of `fn()`, or of the coroutine that it returns, made once and recorded as JSON."""
+        return await self._noted(self._recorded_or_made(name, fn, self._key("once", name)))
+
+    async def _noted(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await work
+        except Fault as fault:
+            self.fault = self.fault or fault
+            raise
+
+    def _key(self, kind: str, what: str) -> str:
+        self._nth[kind + what] += 1
+        return f"{kind}:{what}/{self._nth[kind + what]}"
+
+    async def _recorded_or_called(self, ask: Ask, key: str) -> records.Call:
+        found = await self._tape.take(key)
+        if isinstance(found, records.Call):
+            return found
+        if not self._how.calls_allowed:
+            raise Fault("rescore: needs a call")
+        task = asyncio.create_task(self._call(ask, key))
+        self._in_flight.add(task)
+        task.add_done_callback(self._in_flight.discard)
+        return await asyncio.shield(task)
+
+    async def _call(self, ask: Ask, key: str) -> records.Call:
+        completion, model, sampling = await self._world.complete(ask, self.identity.sample)
+        call = _call_record(self, ask, key, completion, model, sampling)
+        self.totals.add(call)
+        await self._world.record(call)
+        return call
+
+    async def _recorded_or_judged(self, task: Task, answer: Reply | str, key: str) -> Verdict:
+        found = await self._tape.take(key)
+        before = found if isinstance(found, records.Attempt) else None
+        self.totals.attempts += 1
+        number = self.totals.attempts
+        if before and not self._how.rescore:
+            return _verdict(before, self._world)
+        verdict = await self._world.judge(task, answer)
+        if before and not before.passed and not verdict.passed:
+            verdict = replace(verdict, feedback=self._world.text(before.feedback))
+        await self._world.record(self._attempt(verdict, answer, before.number if before else number, key))
+        if self._how.rescore and verdict.passed:
+            raise Settled(verdict)
+        return verdict
+
+    def _attempt(self, verdict: Verdict, answer: Reply | str, number: int, key: str) -> records.Attempt:
+        return records.Attempt(
+            experiment_id=self.identity.experiment_id,
+            problem_id=self.identity.task.id,
+            solver=self.identity.solver,
+            sample=self.identity.sample,
+            number=number,
+            call=answer.call if isinstance(answer, Reply) else None,
+            program=verdict.program,
+            verdict=verdict.verdict,
+            cause=verdict.cause,
+            feedback=verdict.feedback,
+            detail=verdict.detail,
+            score=verdict.score,
+            metrics=verdict.metrics,
+            key=key,
+        )
+
+    async def _recorded_or_made(self, name: str, fn: Callable[[], Any], key: str) -> Any:
+        found = await self._tape.take(key)
+        if isinstance(found, records.Once):
+            return found.value
+        value = fn()
+        if isinstance(value, Awaitable):
+            value = await value
+        value = orjson.loads(orjson.dumps(value))  # so that a replay is handed the very same
+        await self._world.record(
+            records.Once(experiment_id=self.identity.experiment_id, name=name, value=value, key=key)
+        )
+        return value
+
+
+def _digest(value: Any) -> str:
+    data = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _call_record(
+    handles: Handles, ask: Ask, key: str, completion: Completion, model: str, sampling: Sampling
+) -> records.Call:
+    raw = completion.text if completion.raw is None else completion.raw
+    return records.Call(
+        experiment_id=handles.identity.experiment_id,
+        call=handles.totals.calls + 1,
+        purpose=ask.purpose,
+        model=model,
+        messages=ask.messages,
+        reply=raw,
+        text=None if completion.raw is None else completion.text,
+        reasoning=completion.reasoning,
+        tokens_in=completion.tokens_in,
+        tokens_out=completion.tokens_out,
+        cost=completion.cost,
+        cost_known=completion.cost_known,
+        latency=completion.latency,
+        finish_reason=completion.finish_reason,
+        answered_by=completion.model,
+        sampling=_given(sampling),
+        retries=completion.retries,
+        adapted=completion.adapted,
+        key=key,
+    )
+
+
+def _given(sampling: Sampling) -> dict[str, Any]:
+    values = {name: getattr(sampling, name) for name in Sampling.__slots__}
+    return {name: value for name, value in values.items() if value not in (None, ())}
+
+
+def _reply(call: records.Call, world: World) -> Reply:
+    return Reply(
+        call=call.call,
+        text=world.text(call.reply if call.text is None else call.text),
+        reasoning=world.text(call.reasoning),
+        tokens_in=call.tokens_in,
+        tokens_out=call.tokens_out,
+        cost=call.cost,
+        finish_reason=call.finish_reason,
+        model=call.answered_by or call.model,
+    )
+
+
+_WORDS: dict[str, VerdictWord] = {
+    "passed": "passed",
+    "failed": "failed",
+    "timeout": "timeout",
+    "error": "error",
+}
+
+
+def _verdict(attempt: records.Attempt, world: World) -> Verdict:
+    return Verdict(
+        verdict=_WORDS.get(attempt.verdict, "error"),
+        cause=attempt.cause,
+        feedback=world.text(attempt.feedback),
+        detail=world.text(attempt.detail),
+        program=None if attempt.program is None else world.text(attempt.program),
+        score=attempt.score,
+        metrics=attempt.metrics,
+    )

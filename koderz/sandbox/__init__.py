@@ -1,0 +1,69 @@
+"""Where a candidate's code runs.
+
+A sandbox takes a `Job` and says what became of it. What a suite asks and how its answer becomes a
+verdict is the suite's; what contains the candidate is the sandbox's.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self, cast
+
+from koderz.errors import KoderzError
+from koderz.types import VerdictWord
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One candidate and the tests that it has to pass."""
+
+    program: str  # the whole candidate program; defines `entry_point`
+    test: str  # trusted source that defines `check(candidate)`
+    entry_point: str
+    context: str = ""  # trusted source that the tests may lean on: the task's prompt
+    timeout: float = 10.0  # CPU seconds
+    memory_mb: int = 1024
+    output_limit: int = 1 << 20  # bytes the candidate may print
+    line_offset: int = 0  # lines of the program that stand before the candidate's own first line
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a sandbox found."""
+
+    verdict: VerdictWord
+    cause: str = ""
+    message: str = ""  # the failing assertion, or the exception and where: fit to be read by the model
+    cpu: float = 0.0  # seconds
+    wall: float = 0.0  # seconds
+    rung: str = ""  # what contained the candidate
+
+
+class Sandbox(Protocol):
+    """`judge` raises Fault only where no candidate can be at fault."""
+
+    name: str
+
+    async def judge(self, job: Job) -> Outcome: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+SANDBOXES: Mapping[str, str] = {"interpreter": "koderz.sandbox.interpreter:InterpreterSandbox"}
+"""Name → `module:class`; the class takes `judges=N`, how many candidates run at once."""
+
+
+def open_sandbox(name: str, *, judges: int) -> Sandbox:
+    """A sandbox by its name, not yet entered. KoderzError for an unknown one."""
+    if name not in SANDBOXES:
+        raise KoderzError(f"there is no sandbox {name!r}; choose one of {', '.join(SANDBOXES)}")
+    module, _, attribute = SANDBOXES[name].partition(":")
+    make = cast("Callable[..., Sandbox]", getattr(importlib.import_module(module), attribute))
+    return make(judges=judges)

@@ -1,0 +1,120 @@
+"""The sandbox of choice on Linux: verdicts that no candidate can forge, contained without root or Docker.
+
+A judge process holds the tests; candidates are forked from a warm interpreter that has never seen
+them, and are asked for results, which come back as plain data. `passed` means that the tests returned
+and had called the candidate. DESIGN: zygote → candidate ⇄ judge ⇄ koderz.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.util
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Self, cast
+
+from koderz.errors import Fault, KoderzError, Unreachable
+from koderz.sandbox import Job, Outcome, rungs
+from koderz.sandbox.pool import Pool
+from koderz.sandbox.trial import Case, Finding
+from koderz.types import VerdictWord
+
+NEAR = 0.2  # of the limit: a verdict this close to it is reached again, alone, before it counts
+WALL_FACTOR, WALL_EXTRA = 3.0, 2.0  # wall limit in CPU limits, and in seconds: a back-stop
+
+
+class ContainedSandbox:
+    """Judges on `judges` warm workers.
+
+    `packages` names what candidates may import beyond the standard library. `speed` scales every
+    limit of CPU, for a machine slower than the one they were meant for. `uncontained` lets programs
+    run where the kernel holds nothing back; without it that is Unreachable.
+    """
+
+    name = "contained"
+
+    def __init__(
+        self,
+        *,
+        judges: int,
+        packages: Sequence[str] = (),
+        layers: Sequence[str] = rungs.LAYERS,
+        uncontained: bool = False,
+        speed: float = 1.0,
+    ) -> None:
+        self.rung = ""
+        self._pool = Pool(judges, layers, dict(_located(packages)))
+        self._uncontained = uncontained
+        self._speed = speed
+        self._judged: dict[bytes, asyncio.Task[Outcome]] = {}
+
+    async def __aenter__(self) -> Self:
+        await self._pool.__aenter__()
+        self.rung = rungs.label(self._pool.layers)
+        if not (self._uncontained or rungs.contained(self._pool.layers)):
+            await self._pool.__aexit__(None, None, None)
+            raise Unreachable(
+                "this machine has no Landlock and seccomp to contain other people's programs: "
+                "run them with --sandbox docker, or, at your own risk, with --sandbox uncontained"
+            )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        unfinished = [task for task in self._judged.values() if not task.done()]
+        for task in unfinished:
+            task.cancel()
+        await asyncio.gather(*unfinished, return_exceptions=True)
+        await self._pool.__aexit__(kind, error, trace)
+
+    async def judge(self, job: Job) -> Outcome:
+        """The same job is judged once, however often it is asked for. Fault: see `Sandbox`."""
+        digest = hashlib.blake2b(repr(job).encode(errors="backslashreplace"), digest_size=16).digest()
+        task = self._judged.get(digest)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            task = self._judged[digest] = asyncio.create_task(self.judge_anew(job))
+        return await asyncio.shield(task)
+
+    async def judge_anew(self, job: Job) -> Outcome:
+        """Judges whether or not the same job was judged before."""
+        limit = job.timeout * self._speed
+        finding = await self._pool.run(_case(job, limit * (1 + NEAR)))
+        if _is_near(finding, limit):
+            finding = await self._pool.run_alone(_case(job, limit))
+        if finding.fault:
+            raise Fault(finding.fault)
+        rung = f"{self.rung}, in-process" if finding.in_process else self.rung
+        word = cast("VerdictWord", finding.verdict)
+        return Outcome(word, finding.cause, finding.message, finding.cpu, finding.wall, rung)
+
+
+def _case(job: Job, cpu: float) -> Case:
+    return Case(
+        program=job.program,
+        test=job.test,
+        entry_point=job.entry_point,
+        context=job.context,
+        cpu=cpu,
+        wall=cpu * WALL_FACTOR + WALL_EXTRA,
+        memory=job.memory_mb << 20,
+        output_limit=job.output_limit,
+        line_offset=job.line_offset,
+    )
+
+
+def _is_near(finding: Finding, limit: float) -> bool:
+    """One that ran out even of the longer time is beyond doubt; one that was only kept waiting is not."""
+    if finding.cause == "cpu":
+        return False
+    return finding.cpu >= limit * (1 - NEAR) or (finding.cause == "wall" and finding.cpu >= limit * NEAR)
+
+
+def _located(packages: Iterable[str]) -> Iterable[tuple[str, str]]:
+    """Name and folder of each package, and of the shared libraries that wheels put beside it."""
+    for name in packages:
+        spec = importlib.util.find_spec(name)
+        if spec is None or not spec.submodule_search_locations:
+            raise KoderzError(f"the suite needs the package {name}, which isn't installed")
+        yield name, spec.submodule_search_locations[0]

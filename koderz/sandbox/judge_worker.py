@@ -1,0 +1,61 @@
+"""The trusted process: holds the tests, asks the candidates, tells koderz what it found.
+
+One socket to koderz as stdin; jobs come in one at a time as marshalled `Case`s from a side that is
+trusted, findings go back as JSON. `launch` starts it with next to nothing in its environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import resource
+import socket
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from koderz.sandbox import kernel, limits, trial, wire
+from koderz.sandbox.launch import Zygote
+
+_ADDRESSES = 8 << 30  # bytes; a result that unfolds to more is the candidate's failure, not this process's
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """`arguments`: the layers wanted, `name=folder` of each package allowed to candidates."""
+    parent = socket.socket(fileno=os.dup(0))
+    kernel.die_with_parent()
+    kernel.hide_memory()
+    limits.cap(resource.RLIMIT_AS, _ADDRESSES)
+    packages = dict(part.split("=", 1) for part in arguments[1:])
+    with Zygote(arguments[0].split(","), packages) as zygote:
+        _hush()
+        _tell(parent, sorted(zygote.layers))
+        while (job := _received(parent)) is not None:
+            _tell(parent, dataclasses.asdict(trial.hold(trial.Case(*wire.from_trusted(job)), zygote)))
+    sys.exit()
+
+
+def _hush() -> None:
+    """From here on, what tests print or complain of goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def _received(parent: socket.socket) -> bytes | None:
+    header = parent.recv(wire.HEADER.size, socket.MSG_WAITALL)
+    if len(header) < wire.HEADER.size:
+        return None
+    (size,) = wire.HEADER.unpack(header)
+    job = bytearray(size)
+    view = memoryview(job)
+    while view:
+        view = view[parent.recv_into(view) or size :]
+    return bytes(job)
+
+
+def _tell(parent: socket.socket, message: object) -> None:
+    data = json.dumps(message).encode()
+    parent.sendall(wire.HEADER.pack(len(data)) + data)

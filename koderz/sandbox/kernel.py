@@ -1,0 +1,78 @@
+"""The Linux calls that the standard library doesn't offer.
+
+Imported inside the workers, so this module and its siblings there use the standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+
+LINUX = sys.platform == "linux"
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_SECCOMP = 22
+PR_SET_NO_NEW_PRIVS = 38
+
+_CAPABILITY_VERSION_3 = 0x20080522
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def prctl(option: int, argument: int | ctypes.c_void_p = 0, pointer: ctypes.c_void_p | None = None) -> None:
+    """OSError when the kernel refuses."""
+    _checked(_libc.prctl(option, _word(argument), pointer, None, None), "prctl")
+
+
+def syscall(number: int, *arguments: int | ctypes.c_void_p | None) -> int:
+    """A system call by its number; pointers as `c_void_p`. OSError when the kernel refuses."""
+    return _checked(_libc.syscall(ctypes.c_long(number), *map(_word, arguments)), f"system call {number}")
+
+
+def unshare(flags: int) -> None:
+    _checked(_libc.unshare(flags), "unshare")
+
+
+def pointer_to(data: bytes) -> ctypes.c_void_p:
+    """The address of a copy of `data`, which lives as long as the pointer does."""
+    buffer = ctypes.create_string_buffer(data, len(data))
+    pointer = ctypes.cast(buffer, ctypes.c_void_p)
+    pointer._keep = buffer  # type: ignore[attr-defined]
+    return pointer
+
+
+def die_with_parent() -> None:
+    """Asks the kernel for SIGKILL when the thread that started this process ends."""
+    if LINUX:
+        prctl(PR_SET_PDEATHSIG, 9)
+
+
+def hide_memory() -> None:
+    """No other process of this user may read this one's memory, environment or descriptors."""
+    if LINUX:
+        prctl(PR_SET_DUMPABLE, 0)
+
+
+def forgo_privileges() -> None:
+    """No program started from here gains rights, which Landlock and seccomp ask for."""
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def drop_capabilities() -> None:
+    header = pointer_to(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0))
+    nothing = pointer_to(bytes(24))  # effective, permitted, inheritable; twice 32 bits each
+    _checked(_libc.capset(header, nothing), "capset")
+
+
+def _word(value: int | ctypes.c_void_p | None) -> ctypes.c_long | ctypes.c_void_p | None:
+    return ctypes.c_long(value) if isinstance(value, int) else value
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result

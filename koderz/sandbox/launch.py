@@ -1,0 +1,108 @@
+"""Starting the two kinds of process that judge: an interpreter each, with nothing of the caller's in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from koderz.sandbox.zygote import END, ENDING, ORDER
+
+_HERE = Path(__file__).resolve().parent
+
+# The package's own __init__ would load the whole of koderz: stubs with the right paths stand in.
+_BOOT = """
+import sys, types
+for name, path in (("koderz", {package!r}), ("koderz.sandbox", {sandbox!r})):
+    stub = sys.modules[name] = types.ModuleType(name)
+    stub.__path__ = [path]
+from koderz.sandbox.{module} import main
+main(sys.argv[1:])
+"""
+
+ENVIRONMENT: Mapping[str, str] = {
+    "PATH": "/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0",  # the order of a set decides no verdict
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def command(module: str, arguments: Iterable[str], *, site: bool) -> list[str]:
+    """The command line of an interpreter that runs `module`'s main; `site` lets it see installed packages."""
+    boot = _BOOT.format(package=str(_HERE.parent), sandbox=str(_HERE), module=module)
+    flags = ["-s", "-P", "-B", "-X", "utf8"] + ([] if site else ["-S"])
+    return [sys.executable, *flags, "-c", boot, *arguments]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a candidate ended."""
+
+    status: int  # exit code, or minus the signal
+    cpu: float  # seconds
+    memory: int  # bytes, the largest resident size
+    overdue: bool  # it used up its CPU
+
+
+class Zygote:
+    """A zygote as its judge sees it. EOFError from any method when it is gone."""
+
+    def __init__(self, layers: Sequence[str], packages: Mapping[str, str]) -> None:
+        self._control, theirs = socket.socketpair()
+        arguments = [str(theirs.fileno()), ",".join(layers), *(f"{k}={v}" for k, v in packages.items())]
+        with theirs:
+            self._process = subprocess.Popen(
+                command("zygote", arguments, site=False),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=ENVIRONMENT,
+                cwd="/",
+            )
+        with self._control.makefile("rb") as greeting:
+            self.layers: frozenset[str] = frozenset(json.loads(_something(greeting.readline())))
+
+    def spawn(self, cpu: float, memory: int) -> socket.socket:
+        """Forks a candidate and returns the judge's end of its socket. `memory` in bytes."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self._control, [ORDER.pack(cpu, memory)], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                raise EOFError("the zygote is gone") from error
+        return ours
+
+    def end(self) -> Ending:
+        """Ends the candidate, if it hasn't ended by itself."""
+        try:
+            self._control.sendall(END)
+            answer = _something(self._control.recv(ENDING.size, socket.MSG_WAITALL))
+        except OSError as error:
+            raise EOFError("the zygote is gone") from error
+        status, cpu, memory, overdue = ENDING.unpack(answer)
+        return Ending(os.waitstatus_to_exitcode(status), cpu, memory, overdue)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._control.close()
+        self._process.wait()
+
+
+def _something(data: bytes) -> bytes:
+    if not data:
+        raise EOFError("the zygote is gone")
+    return data

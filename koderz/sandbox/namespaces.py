@@ -1,0 +1,48 @@
+"""A world of its own for a zygote: no network, no processes but its children, no shared memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from koderz.sandbox import kernel
+
+_NEW_USER, _NEW_PID, _NEW_NET = 0x10000000, 0x20000000, 0x40000000
+_NEW_IPC, _NEW_UTS = 0x08000000, 0x04000000
+_NOBODY = 65534
+
+
+def enter(keep: int) -> None:
+    """Goes on as process 1 of new namespaces, as nobody and without capabilities.
+
+    The process that called stays behind as an empty stub, which ends with the new one; of its
+    descriptors it closes `keep`, which is the new one's. OSError when the kernel refuses, after
+    which the process isn't fit for anything else: try in a child first (`rungs.holds`).
+    """
+    user, group = os.getuid(), os.getgid()
+    kernel.unshare(_NEW_USER | _NEW_PID | _NEW_NET | _NEW_IPC | _NEW_UTS)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{_NOBODY} {user} 1")
+    Path("/proc/self/gid_map").write_text(f"{_NOBODY} {group} 1")
+    inner = os.fork()
+    if inner:
+        _stay_behind(inner, keep)
+    kernel.drop_capabilities()
+    kernel.die_with_parent()
+
+
+def sweep() -> None:
+    """Ends and reaps every process of this namespace but the first, from which it must be called."""
+    try:
+        while True:
+            os.kill(-1, signal.SIGKILL)
+            os.waitpid(-1, 0)
+    except (ProcessLookupError, ChildProcessError):
+        return
+
+
+def _stay_behind(inner: int, keep: int) -> None:
+    os.close(keep)
+    _, status = os.waitpid(inner, 0)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)

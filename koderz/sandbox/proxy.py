@@ -1,0 +1,185 @@
+"""The candidate as the tests see it: a function whose calls happen in another process."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import socket
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from koderz.sandbox import wire
+
+NOT_PROXIABLE = b"?"
+"""The kind of loss when the tests hand the candidate what can't be sent, such as a function."""
+
+_READ = 256 << 10
+_NEVER_RAISED = (StopIteration, StopAsyncIteration, GeneratorExit)  # would end a loop of the tests early
+
+
+class Lost(BaseException):
+    """The candidate can answer no more; `kind` is the frame that said so, empty when it just went.
+
+    Not an Exception, so that tests don't catch it by chance; and it stays lost, so that tests which catch
+    everything can't make a pass of it.
+    """
+
+    def __init__(self, kind: bytes = b"", payload: Any = None) -> None:
+        super().__init__(kind)
+        self.kind = kind
+        self.payload = payload
+
+
+class CandidateError(Exception):
+    """An exception of the candidate's that isn't a built-in one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception in the candidate, and the one that stands for it among the tests."""
+
+    name: str
+    message: str
+    places: tuple[tuple[int, str], ...]  # line and function, from the outermost in
+    error: Exception
+
+    @classmethod
+    def read(cls, report: Any) -> Self:
+        """Lost for a report that isn't one."""
+        try:
+            name, base, message, places = report
+            kind = _EXCEPTIONS.get(str(base), CandidateError)
+            lines = tuple((int(line), str(function)) for line, function in places[:8])
+            return cls(str(name)[:80], str(message), lines, kind(str(message)))
+        except (TypeError, ValueError) as error:
+            raise Lost(wire.UNPLAIN, "what isn't a report") from error
+
+
+class Proxy:
+    """Calls the candidate over its socket. What it gets back is plain data, or an exception by name."""
+
+    def __init__(self, connection: socket.socket, name: str, *, foresees: bool = True) -> None:
+        self.__name__ = self.__qualname__ = name
+        self.foresees = foresees
+        self.calls = 0
+        self.arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+        self.result: Any = None
+        self.raised: Raised | None = None
+        self.lost: Lost | None = None
+        self.foresaw = False
+        self._connection = connection
+        self._buffer = bytearray()
+        self._ahead: deque[bytes] = deque()
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        self.calls += 1
+        self.arguments = (arguments, keywords)
+        self.result = None
+        try:
+            self.result = self._asked(arguments, keywords)
+        except Lost as lost:
+            self.lost = lost
+            raise
+        return self.result
+
+    def ahead(self, inputs: Iterable[Iterable[Any]]) -> None:
+        """Sends the arguments of calls that will follow in this order, so that answers are there when asked.
+
+        A hint and no more: a call that comes otherwise is asked in the ordinary way.
+        """
+        if not self.foresees:
+            return
+        try:
+            payloads = [wire.to_untrusted(tuple(arguments)) for arguments in inputs]
+        except (ValueError, TypeError):
+            return
+        with contextlib.suppress(Lost):  # found lost at the next call
+            self._drop_predictions()
+            self._send_payload(wire.MARSHALLED + wire.to_untrusted((payloads, None)))
+            self._ahead.extend(payloads)
+            self.foresaw = True
+
+    def greet(self, request: tuple[Any, ...]) -> None:
+        """Tells the candidate what to load. One that is gone already is found lost at its first call."""
+        with contextlib.suppress(Lost):
+            self._send_payload(wire.MARSHALLED + wire.to_untrusted(request))
+
+    def receive(self) -> tuple[bytes, bytes]:
+        """The next frame's kind and payload. Lost for an end, a broken frame or one that is too long."""
+        buffer = self._buffer
+        while len(buffer) < 4 or len(buffer) < (end := 4 + wire.HEADER.unpack_from(buffer)[0]):
+            try:
+                data = self._connection.recv(_READ)
+            except OSError:
+                data = b""
+            if not data:
+                raise Lost
+            buffer += data
+            if len(buffer) >= 4 and wire.HEADER.unpack_from(buffer)[0] > wire.FRAME_LIMIT:
+                raise Lost(wire.PRINTED, "returned more than can be taken")
+        kind, payload = bytes(buffer[4:5]), bytes(buffer[5:end])
+        del buffer[:end]
+        return kind, payload
+
+    def _asked(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        if self.lost:
+            raise Lost(self.lost.kind, self.lost.payload)
+        if not self._is_next(arguments, keywords):
+            self._drop_predictions()
+            self._send_payload(_encoded(arguments, keywords))
+        kind, payload = self.receive()
+        value = _decoded(payload)
+        if kind == wire.RAISED:
+            self.raised = Raised.read(value)
+            raise self.raised.error
+        if kind != wire.VALUE:
+            raise Lost(kind, value)
+        return value
+
+    def _is_next(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+        if not self._ahead or keywords or wire.to_untrusted(arguments) != self._ahead[0]:
+            return False
+        self._ahead.popleft()
+        return True
+
+    def _drop_predictions(self) -> None:
+        while self._ahead:
+            self.receive()
+            self._ahead.popleft()
+
+    def _send_payload(self, payload: bytes) -> None:
+        try:
+            self._connection.sendall(wire.HEADER.pack(len(payload)) + payload)
+        except OSError as error:
+            raise Lost from error
+
+
+def _encoded(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bytes:
+    try:
+        return wire.MARSHALLED + wire.to_untrusted((arguments, keywords))
+    except ValueError:
+        pass
+    try:
+        return wire.TAGGED + wire.dumps((arguments, keywords))
+    except wire.NotPlainError as error:
+        raise Lost(NOT_PROXIABLE, str(error)) from error
+
+
+def _decoded(payload: bytes) -> Any:
+    try:
+        return wire.loads(payload) if payload else None
+    except wire.NotPlainError as error:
+        raise Lost(wire.UNPLAIN, "what isn't a value") from error
+
+
+def _exceptions() -> Mapping[str, type[Exception]]:
+    """The built-in exceptions that a text makes, by name."""
+    kinds = {name: kind for name, kind in vars(builtins).items() if isinstance(kind, type)}
+    plain = {name: kind for name, kind in kinds.items() if issubclass(kind, Exception)}
+    odd = (*_NEVER_RAISED, UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError, ExceptionGroup)
+    return {name: kind for name, kind in plain.items() if kind not in odd}
+
+
+_EXCEPTIONS = _exceptions()

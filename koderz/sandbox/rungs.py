@@ -1,0 +1,83 @@
+"""The layers that contain a candidate, and which of them this machine allows, found by trying.
+
+A kernel's version or a file under /proc says little: container profiles and security modules refuse
+what the kernel could do. So each layer is put on a throw-away child, which then has to be refused
+what the layer refuses.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import NoReturn
+
+from koderz.sandbox import kernel, landlock, namespaces, seccomp
+
+NAMESPACES, LANDLOCK, SECCOMP = "namespaces", "landlock", "seccomp"
+LAYERS = (NAMESPACES, LANDLOCK, SECCOMP)
+"""From the outermost in. The last two are the base, without which nothing counts as contained."""
+
+UNCONTAINED = "uncontained"
+
+
+def label(layers: Collection[str]) -> str:
+    """The rung as users and records see it, e.g. `landlock+seccomp`."""
+    return "+".join(layer for layer in LAYERS if layer in layers) if contained(layers) else UNCONTAINED
+
+
+def contained(layers: Collection[str]) -> bool:
+    return {LANDLOCK, SECCOMP} <= set(layers)
+
+
+def available(wanted: Collection[str] = LAYERS) -> frozenset[str]:
+    """Those of `wanted` that hold here. To be asked in a process without threads."""
+    if not kernel.LINUX:
+        return frozenset()
+    trials: dict[str, Callable[[], object]] = {
+        NAMESPACES: lambda: namespaces.enter(keep=os.dup(0)),
+        LANDLOCK: _reads_are_refused,
+        SECCOMP: _forks_are_refused,
+    }
+    return frozenset(layer for layer in LAYERS if layer in wanted and _holds(trials[layer]))
+
+
+def _holds(trial: Callable[[], object]) -> bool:
+    child = os.fork()
+    if not child:
+        _try(trial)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _try(trial: Callable[[], object]) -> NoReturn:
+    status = 1
+    try:
+        trial()
+        status = 0
+    except OSError:
+        status = 2
+    finally:
+        os._exit(status)
+
+
+def _reads_are_refused() -> None:
+    landlock.restrict([])
+    try:
+        next(Path(sys.prefix).iterdir())
+    except PermissionError:
+        return
+    raise OSError("Landlock accepted its rules and refuses nothing")
+
+
+def _forks_are_refused() -> None:
+    kernel.forgo_privileges()
+    seccomp.shared().install()
+    seccomp.candidates().install()
+    try:
+        child = os.fork()
+    except PermissionError:
+        return
+    if not child:
+        os._exit(0)
+    raise OSError("seccomp accepted its filter and refuses nothing")

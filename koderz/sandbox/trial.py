@@ -1,0 +1,209 @@
+"""One candidate before its tests: what they make of it, and why."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Any
+
+from koderz.sandbox import candidate, explain, wire
+from koderz.sandbox.launch import Ending, Zygote
+from koderz.sandbox.proxy import NOT_PROXIABLE, Lost, Proxy, Raised
+from koderz.sandbox.suite_tests import BrokenTestsError, SuiteTests, prepared
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A job as the judge is sent it. Seconds and bytes."""
+
+    program: str
+    test: str
+    entry_point: str
+    context: str
+    cpu: float
+    wall: float
+    memory: int
+    output_limit: int
+    line_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the judge found. `fault` is set, and nothing else counts, where the tests can't be run."""
+
+    verdict: str
+    cause: str = ""
+    message: str = ""
+    cpu: float = 0.0
+    wall: float = 0.0
+    in_process: bool = False
+    fault: str = ""
+
+
+class Overdue(BaseException):
+    """The wall clock has run out. Not an Exception, so that tests don't catch it by chance."""
+
+
+def hold(case: Case, zygote: Zygote) -> Finding:
+    """Judges one candidate. EOFError when the zygote is gone."""
+    began = time.monotonic()
+    try:
+        tests = prepared(case.test, case.context, case.entry_point)
+        held = _held_in_process(case, zygote) if tests.in_process else _held_by_proxy(case, tests, zygote)
+    except BrokenTestsError as error:
+        return Finding("error", fault=str(error))
+    return replace(held, wall=time.monotonic() - began)
+
+
+def _held_by_proxy(case: Case, tests: SuiteTests, zygote: Zygote, *, foresees: bool = True) -> Finding:
+    """Tests here, candidate there."""
+    with zygote.spawn(case.cpu, case.memory) as connection:
+        proxy = Proxy(connection, case.entry_point or "program", foresees=foresees)
+        proxy.greet((case.program, case.entry_point, case.output_limit))
+        random.seed(0)  # tests that draw their inputs draw the same for everyone
+        error = _within(case.wall, lambda: tests.run(tests.namespace(case.entry_point, proxy), proxy))
+        ending = zygote.end()
+    if proxy.lost and proxy.lost.kind == NOT_PROXIABLE:
+        return _held_in_process(case, zygote)
+    vanished = isinstance(error, Overdue) or (proxy.lost and not proxy.lost.kind)
+    if vanished and proxy.foresaw and proxy.calls > candidate.EAGER:
+        # Answers gathered before the end were not sent: only asking one by one tells where it was.
+        return _held_by_proxy(case, tests, zygote, foresees=False)
+    return replace(_proxied_finding(case, tests, proxy, error, ending), cpu=ending.cpu)
+
+
+def _proxied_finding(
+    case: Case, tests: SuiteTests, proxy: Proxy, error: BaseException | None, ending: Ending
+) -> Finding:
+    if isinstance(error, Overdue):
+        return _timeout(case, ending, explain.call(proxy))
+    if proxy.lost:
+        return _lost(case, proxy, proxy.lost, ending)
+    if error is None and proxy.calls:
+        return Finding("passed")
+    if not proxy.calls:
+        return Finding("error", fault=f"the tests ended without a call to the candidate: {error!r}")
+    if proxy.raised and error is proxy.raised.error:
+        return _raised(case, proxy.raised, explain.call(proxy))
+    if isinstance(error, AssertionError):
+        return Finding("failed", "assertion", explain.assertion(error, proxy, tests))
+    if isinstance(error, MemoryError):
+        return Finding("error", "memory", f"{explain.call(proxy)}\n  the result left the tests no memory")
+    what = f"{explain.call(proxy)}\n  returned  {explain.shown(proxy.result)}"
+    return Finding("failed", f"exception:{type(error).__name__}", f"{what}\n  the tests: {error!r}"[:1000])
+
+
+def _lost(case: Case, proxy: Proxy, lost: Lost, ending: Ending) -> Finding:
+    call = explain.call(proxy)
+    match lost.kind:
+        case wire.UNLOADED:
+            return _unloaded(case, lost.payload)
+        case wire.PRINTED if lost.payload is None:
+            return Finding("error", "output", f"{call}\n  printed more than {case.output_limit} bytes")
+        case wire.PRINTED:
+            return Finding("error", "output", f"{call}\n  {lost.payload}")
+        case b"":
+            return _vanished(case, ending, call)
+    return Finding("failed", "assertion", f"{call}\n  returned  {str(lost.payload)[:200]}, which isn't plain data")
+
+
+def _vanished(case: Case, ending: Ending, call: str) -> Finding:
+    if ending.overdue or ending.status == -signal.SIGXCPU:
+        return _timeout(case, ending, call)
+    if ending.status == -signal.SIGKILL:
+        return Finding("error", "killed", f"{call}\n  gave no answer and hung up")
+    if ending.status < 0:
+        return Finding("error", "killed", f"{call}\n  crashed: {signal.Signals(-ending.status).name}")
+    return Finding("error", "killed", f"{call}\n  ended its process with status {ending.status}")
+
+
+def _timeout(case: Case, ending: Ending, call: str) -> Finding:
+    if ending.overdue or ending.cpu >= case.cpu:
+        return Finding("timeout", "cpu", f"{call}\n  was still running after {case.cpu:.3g} s of CPU")
+    return Finding("timeout", "wall", f"{call}\n  was still waiting after {case.wall:.3g} s")
+
+
+def _unloaded(case: Case, payload: Any) -> Finding:
+    try:
+        cause, *report = payload
+        raised = Raised.read(report)
+    except (Lost, TypeError, ValueError):
+        return Finding("error", "killed", "the program sent nonsense while it was loaded")
+    if cause == "syntax":
+        return Finding("error", "syntax", _explained(case, raised))
+    if cause == "no_entry_point":
+        return Finding("error", "no_entry_point", f"the program doesn't define {case.entry_point}")
+    return _raised(case, raised, "")
+
+
+def _raised(case: Case, raised: Raised, call: str) -> Finding:
+    cause = "memory" if raised.name == "MemoryError" else f"exception:{raised.name}"
+    return Finding("error", cause, _explained(case, raised, call))
+
+
+def _explained(case: Case, raised: Raised, call: str = "") -> str:
+    return explain.exception(raised, case.program.splitlines(), case.line_offset, call)
+
+
+def _held_in_process(case: Case, zygote: Zygote) -> Finding:
+    """Tests and candidate in one contained process: for suites that no proxy can serve, and said so."""
+    token = secrets.token_bytes(16)
+    with zygote.spawn(case.cpu, case.memory) as connection:
+        proxy = Proxy(connection, case.entry_point)
+        proxy.greet((case.program, case.entry_point, case.output_limit, case.test, token))
+        answers: list[tuple[bytes, bytes]] = []
+        error = _within(case.wall, lambda: answers.append(proxy.receive()))
+        ending = zygote.end()
+    finding = _in_process_finding(case, answers, token, error, ending)
+    return replace(finding, cpu=ending.cpu, in_process=True)
+
+
+def _in_process_finding(
+    case: Case, answers: list[tuple[bytes, bytes]], token: bytes, error: BaseException | None, ending: Ending
+) -> Finding:
+    if isinstance(error, Overdue):
+        return _timeout(case, ending, case.entry_point)
+    if not answers:
+        return _vanished(case, ending, case.entry_point)
+    ((kind, payload),) = answers
+    if kind == wire.HELD:
+        return Finding("passed") if payload == token else Finding("error", "killed", "a forged answer")
+    if kind == wire.PRINTED:
+        return Finding("error", "output", f"printed more than {case.output_limit} bytes")
+    try:
+        value = wire.loads(payload)
+        if kind == wire.UNLOADED:
+            return _unloaded(case, value)
+        raised = Raised.read(value)
+    except (wire.NotPlainError, Lost):
+        return Finding("error", "killed", "a broken answer")
+    if raised.name == "AssertionError":
+        return Finding("failed", "assertion", _explained(case, raised))
+    return _raised(case, raised, "")
+
+
+def _within(seconds: float, run: Callable[[], object]) -> BaseException | None:
+    """Runs tests, for so long of wall time. What they raised; Overdue also if they caught it."""
+    overdue = Overdue()
+    late = False
+
+    def ring(_number: int, _frame: FrameType | None) -> None:
+        nonlocal late
+        late = True
+        raise overdue
+
+    signal.signal(signal.SIGALRM, ring)
+    raised: BaseException | None = None
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds, 0.5)  # again and again, for tests that catch it
+        run()
+    except BaseException as error:  # noqa: BLE001 - whatever ends the tests is their finding
+        raised = error
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return overdue if late else raised

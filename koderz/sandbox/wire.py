@@ -1,0 +1,216 @@
+"""What passes between judge and candidate: length-prefixed frames, and plain data as tagged JSON.
+
+The judge never unpickles or unmarshals what a candidate sends. A value arrives as JSON, so it can
+only be built-in data: no `__eq__`, no `__hash__`, no code of the candidate's comes with it.
+What JSON has no form for is an object with one key, its tag:
+
+    t tuple · d dict, as pairs · s set · f frozenset · i int beyond 64 bits, in hex · b bytes, in hex
+    c complex · r range · g any iterator, drawn out · D Decimal · F Fraction
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import marshal
+import numbers
+import operator
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from fractions import Fraction
+from types import NoneType
+from typing import Any, NoReturn
+
+HEADER = struct.Struct("<I")
+FRAME_LIMIT = 16 << 20  # bytes of one frame
+ITERATOR_LIMIT = 100_000  # items drawn from an iterator
+DEPTH_LIMIT = 200
+INTEGER_BITS = 1 << 22  # a longer integer could hold the judge for hours in one operation
+DECIMAL_EXPONENT = 100_000
+
+# How the payload of a frame of the judge's is written, by its first byte
+MARSHALLED = b"M"
+TAGGED = b"J"
+
+# What a frame of the candidate's is, by its first byte
+UNLOADED = b"L"  # the program can't be loaded: a cause and a report
+VALUE = b"V"  # what a call returned
+RAISED = b"E"  # a report of what it raised
+UNPLAIN = b"N"  # it returned what isn't data: a description
+PRINTED = b"O"  # it printed more than it may, and has ended
+HELD = b"H"  # in-process only: the tests returned
+
+
+class NotPlainError(ValueError):
+    """A value that isn't plain data, or too much of it."""
+
+
+def frame(kind: bytes, payload: bytes = b"") -> bytes:
+    return HEADER.pack(len(kind) + len(payload)) + kind + payload
+
+
+def dumps(value: object) -> bytes:
+    """A value as tagged JSON. NotPlainError for what isn't data; subclasses are flattened to their base."""
+    kind = type(value)
+    if kind is bool:
+        return b"true" if value else b"false"
+    if kind is int and -_SMALL < value < _SMALL:  # type: ignore[operator]
+        return repr(value).encode()
+    try:
+        return _encode(_tagged(value, 0)).encode()
+    except RecursionError as error:
+        raise NotPlainError("nested too deep") from error
+
+
+def loads(payload: bytes) -> Any:
+    """The value in a payload from an untrusted side. NotPlainError for anything amiss."""
+    try:
+        return _decode(payload.decode("ascii"))
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+        raise NotPlainError(f"not a value: {type(error).__name__}") from error
+
+
+def from_trusted(payload: bytes) -> Any:
+    """What the side that is trusted marshalled. Never for what a candidate sent."""
+    return marshal.loads(payload)  # noqa: S302 - as said
+
+
+def to_untrusted(value: Any) -> bytes:
+    """Equal values are equal bytes, and share nothing: version 2 of marshal knows no references.
+
+    ValueError for what isn't plain data.
+    """
+    return marshal.dumps(value, 2)
+
+
+def _refuse(value: object) -> NoReturn:
+    raise NotPlainError(f"a {type(value).__name__} object")
+
+
+_encode = json.JSONEncoder(check_circular=False, separators=(",", ":"), default=_refuse).encode
+
+_SCALARS = frozenset({str, bool, NoneType, float})
+_SMALL = 1 << 63
+_SMALL_INTEGERS = range(1 - _SMALL, _SMALL)
+
+
+def _tagged(value: Any, depth: int) -> Any:
+    """The same value in lists, strings, numbers and tags."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if kind is int:
+        return value if -_SMALL < value < _SMALL else {"i": _hex(value)}
+    if depth > DEPTH_LIMIT:
+        raise NotPlainError("nested too deep")
+    tagger = _TAGGERS.get(kind)
+    if tagger is not None:
+        return tagger(value, depth + 1)
+    return _tagged_kin(value, depth)
+
+
+def _hex(value: int) -> str:
+    if value.bit_length() > INTEGER_BITS:
+        raise NotPlainError(f"an integer of {value.bit_length()} bits")
+    return hex(value)
+
+
+def _items(values: Iterable[Any], depth: int) -> list[Any]:
+    return [_tagged(value, depth) for value in values]
+
+
+def _list(values: list[Any], depth: int) -> list[Any]:
+    kinds = set(map(type, values))
+    if kinds <= _SCALARS or (kinds == {int} and all(map(_SMALL_INTEGERS.__contains__, values))):
+        return values
+    return _items(values, depth)
+
+
+def _dict(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+    return {"d": [[_tagged(key, depth), _tagged(item, depth)] for key, item in value.items()]}
+
+
+_TAGGERS: Mapping[type, Callable[[Any, int], Any]] = {
+    list: _list,
+    tuple: lambda value, depth: {"t": _items(value, depth)},
+    dict: _dict,
+    set: lambda value, depth: {"s": _items(value, depth)},
+    frozenset: lambda value, depth: {"f": _items(value, depth)},
+    complex: lambda value, _: {"c": [value.real, value.imag]},
+    bytes: lambda value, _: {"b": value.hex()},
+    bytearray: lambda value, _: {"b": value.hex()},
+    range: lambda value, depth: {"r": _items((value.start, value.stop, value.step), depth)},
+    Decimal: lambda value, _: {"D": str(value)},
+    Fraction: lambda value, depth: {"F": _items((value.numerator, value.denominator), depth)},
+    type({}.keys()): lambda value, depth: {"s": _items(value, depth)},
+    type({}.items()): lambda value, depth: {"s": _items(value, depth)},
+    type({}.values()): lambda value, depth: {"g": _items(value, depth)},
+}
+
+_BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (int, int.__int__),
+    (float, float.__float__),
+    (str, str.__str__),
+    (dict, lambda value: dict(dict.items(value))),
+    (list, lambda value: [*list.__iter__(value)]),
+    (tuple, lambda value: (*tuple.__iter__(value),)),
+    (set, lambda value: {*set.__iter__(value)}),
+    (frozenset, lambda value: frozenset(frozenset.__iter__(value))),
+    (numbers.Integral, int),  # numpy's numbers are registered as these
+    (numbers.Real, float),
+)
+
+
+def _tagged_kin(value: Any, depth: int) -> Any:
+    """A subclass of a built-in type as its base (a namedtuple is a tuple), an iterator as its items."""
+    kind = type(value)
+    for base, flattened in _BASES:
+        if issubclass(kind, base):
+            return _tagged(flattened(value), depth + 1)
+    if hasattr(kind, "__next__"):
+        drawn = list(itertools.islice(value, ITERATOR_LIMIT + 1))
+        if len(drawn) > ITERATOR_LIMIT:
+            raise NotPlainError("an iterator without end")
+        return {"g": _items(drawn, depth + 1)}
+    return _refuse(value)
+
+
+def _untagged(pair: list[tuple[str, Any]]) -> Any:
+    ((tag, value),) = pair
+    return _UNTAGGERS[tag](value)
+
+
+def _integer(text: str) -> int:
+    if len(text) > INTEGER_BITS // 4 + 4:
+        raise ValueError("integer too long")
+    return int(text, 16)
+
+
+def _decimal(text: str) -> Decimal:
+    value = Decimal(text[:DECIMAL_EXPONENT])
+    if value.is_finite() and value and abs(value.adjusted()) > DECIMAL_EXPONENT:
+        raise ValueError("exponent too large")
+    return value
+
+
+def _fraction(parts: list[int]) -> Fraction:
+    numerator, denominator = map(operator.index, parts)
+    return Fraction(numerator, denominator)
+
+
+_UNTAGGERS: Mapping[str, Callable[[Any], Any]] = {
+    "t": tuple,
+    "d": dict,
+    "s": set,
+    "f": frozenset,
+    "i": _integer,
+    "b": bytes.fromhex,
+    "c": lambda parts: complex(*parts),
+    "r": lambda parts: range(*parts),
+    "g": iter,
+    "D": _decimal,
+    "F": _fraction,
+}
+
+_decode = json.JSONDecoder(object_pairs_hook=_untagged).decode

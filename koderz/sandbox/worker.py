@@ -1,0 +1,117 @@
+"""One warm judge as asyncio sees it: nothing here ever blocks the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import marshal
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
+from typing import Any
+
+from koderz.errors import Fault
+from koderz.sandbox import wire
+from koderz.sandbox.launch import ENVIRONMENT, command
+from koderz.sandbox.trial import Case, Finding
+
+START_SECONDS = 30.0
+GRACE_SECONDS = 5.0  # beyond a case's wall limit, before the judge itself is taken for stuck
+
+
+class WorkerLostError(Exception):
+    """A judge that died, or, if `hung`, had to be ended."""
+
+    def __init__(self, *, hung: bool) -> None:
+        super().__init__("hung" if hung else "died")
+        self.hung = hung
+
+
+class Worker:
+    """One judge process with its zygote."""
+
+    def __init__(self, process: asyncio.subprocess.Process, connection: socket.socket) -> None:
+        self.process = process
+        self.layers: frozenset[str] = frozenset()
+        self._connection = connection
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter | None = None
+
+    @classmethod
+    async def start(cls, layers: Sequence[str], packages: Mapping[str, str]) -> Worker:
+        """Fault when it doesn't come up."""
+        ours, theirs = socket.socketpair()
+        arguments = [",".join(layers), *(f"{name}={folder}" for name, folder in packages.items())]
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *command("judge_worker", arguments, site=True),
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=ENVIRONMENT,
+                cwd="/",
+                start_new_session=True,  # Ctrl-C is koderz's to handle
+            )
+        worker = cls(process, ours)
+        try:
+            await worker._greet()
+        except BaseException:
+            await worker.kill()
+            raise
+        return worker
+
+    async def run(self, case: Case) -> Finding:
+        """WorkerLostError when the judge dies or gets stuck, after which it is of no more use."""
+        job = marshal.dumps(astuple(case))
+        assert self._writer is not None
+        self._writer.write(wire.HEADER.pack(len(job)) + job)
+        try:
+            async with asyncio.timeout(case.wall + GRACE_SECONDS):
+                return Finding(**await self._received())
+        except TimeoutError as error:
+            raise WorkerLostError(hung=True) from error
+        except (asyncio.IncompleteReadError, OSError) as error:
+            raise WorkerLostError(hung=False) from error
+
+    async def end(self) -> None:
+        """An idle judge ends when its socket does; one that doesn't is killed."""
+        self._hang_up()
+        try:
+            async with asyncio.timeout(GRACE_SECONDS):
+                await self.process.wait()
+        except TimeoutError:
+            pass
+        finally:
+            await self.kill()
+
+    async def kill(self) -> None:
+        """Ends the judge and all that it started: one process group, which candidates can't leave."""
+        self._hang_up()
+        if self.process.returncode is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        await self.process.communicate()
+
+    def _hang_up(self) -> None:
+        if self._writer is None:
+            self._connection.close()
+        else:
+            self._writer.close()
+
+    async def _greet(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection(sock=self._connection)
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                self.layers = frozenset(await self._received())
+        except (TimeoutError, asyncio.IncompleteReadError, OSError) as error:
+            if self.process.returncode is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            _, complaint = await self.process.communicate()
+            reason = complaint.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
+            raise Fault(f"the judge doesn't start: {reason[0]}") from error
+
+    async def _received(self) -> Any:
+        (size,) = wire.HEADER.unpack(await self._reader.readexactly(wire.HEADER.size))
+        return json.loads(await self._reader.readexactly(size))

@@ -1,0 +1,70 @@
+"""Which tasks of a suite a run is about."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from koderz.errors import KoderzError
+from koderz.types import Task
+
+
+def select_tasks(
+    tasks: Sequence[Task],
+    *,
+    start: int | None = None,
+    end: int | None = None,
+    problems: Sequence[str] = (),
+    limit: int | None = None,
+    shuffle: bool = False,
+    seed: int = 0,
+) -> tuple[Task, ...]:
+    """The tasks in the half-open range that are also among `problems`, as far as either is given.
+
+    `shuffle` mixes them by `seed`, `limit` then takes the first of them. Raises KoderzError where a name or
+    the range is beyond the suite, or nothing is left.
+    """
+    chosen = _in_range(tasks, start, end)
+    if problems:
+        wanted = _known(tasks, problems)
+        chosen = [task for task in chosen if task.id in wanted]
+        if not chosen:
+            raise KoderzError(f"none of the problems named lies in the range {start} to {end}")
+    if shuffle:
+        random.Random(seed).shuffle(chosen)  # noqa: S311 repeatable on purpose
+    return tuple(chosen[:limit])
+
+
+def read_problems(path: Path) -> tuple[str, ...]:
+    """Problem ids from a file: one a line, or separated by commas; `#` begins a comment."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise KoderzError(f"--problems-file {path} can't be read: {error}") from None
+    return tuple(name for line in text.splitlines() for name in split_problems(line.partition("#")[0]))
+
+
+def split_problems(text: str) -> tuple[str, ...]:
+    """`HumanEval/3, HumanEval/7` as a tuple."""
+    return tuple(text.replace(",", " ").split())
+
+
+def _in_range(tasks: Sequence[Task], start: int | None, end: int | None) -> list[Task]:
+    low, high = start or 0, len(tasks) if end is None else end
+    if low < 0 or high < 0:
+        raise KoderzError(f"a range begins at 0: {low} to {high} won't do")
+    if high <= low:
+        raise KoderzError(f"END has to be above START, since the range is half-open: {low} {low + 1} is one problem")
+    if high > len(tasks):
+        raise KoderzError(f"the suite has {len(tasks)} problems, so END is at most {len(tasks)}, not {high}")
+    return list(tasks[low:high])
+
+
+def _known(tasks: Sequence[Task], problems: Sequence[str]) -> set[str]:
+    known = {task.id for task in tasks}
+    unknown = [name for name in problems if name not in known]
+    if unknown:
+        shown = ", ".join(repr(name) for name in unknown[:5])
+        raise KoderzError(f"the suite has no problem {shown}; they are named like {tasks[0].id}")
+    return set(problems)

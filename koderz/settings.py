@@ -1,0 +1,186 @@
+"""Settings: flags over environment over koderz.toml over defaults, validated once.
+
+Every field is a flag `--field-name`, a variable `KODERZ_FIELD_NAME` and a key `field-name` of koderz.toml,
+but for what only makes sense for one command.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from koderz.errors import KoderzError
+from koderz.types import FeedbackKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that a run depends on. Times are seconds, costs US dollars."""
+
+    # who answers
+    local_model: str | None = None
+    base_url: str | None = None
+    api_key_env: str | None = None  # the variable that holds the key for base_url
+    temperature: float | None = None  # None: 0 for one sample, 0.8 for several
+    top_p: float | None = None
+    max_tokens: int = 4096  # of a reply
+    context: int = 16384  # tokens of a conversation; Ollama's num_ctx
+    keep_alive: str | None = None  # Ollama: how long the model stays loaded, e.g. "30m"
+    request_timeout: float = 600.0
+    max_retries: int = 6
+    simulated_skill: float = 0.6  # 0..1
+    simulated_latency: float = 0.0
+    simulated_fault_rate: float = 0.0  # 0..1
+    # what is asked
+    suite: str = "humaneval"
+    dataset: Path | None = None
+    problems: tuple[str, ...] = ()
+    limit: int | None = None
+    shuffle: bool = False
+    seed: int = 0
+    samples: int = 1
+    # how it is worked on
+    mode: Literal["zero-shot", "iterative", "comparative"] = "iterative"
+    solver: str | None = None  # FILE:NAME or a registered name, in place of mode
+    max_iterations: int = 10
+    history: int = 3
+    feedback: FeedbackKind = "tests"
+    frontier_spec_model: str | None = None
+    frontier_checkpoint_model: str | None = None
+    checkpoint_interval: int = 5
+    baseline_model: str | None = None
+    reuse_spec: bool = False
+    spec: bool = True
+    checkpoints: bool = True
+    cot: bool = True
+    prompt_dir: Path | None = None
+    # where it runs
+    sandbox: str = "interpreter"
+    test_timeout: float = 10.0  # CPU seconds
+    test_memory: int = 1024  # MB
+    judges: int | None = None  # None: one a core
+    concurrency: int = 8
+    max_cost: float | None = None
+    grace: float = 10.0  # how long Ctrl-C lets what is under way finish
+    results: Path = Path("benchmark_results")
+
+    @property
+    def sampling_temperature(self) -> float:
+        if self.temperature is not None:
+            return self.temperature
+        return 0.0 if self.samples == 1 else 0.8
+
+    @property
+    def effective_spec_model(self) -> str | None:
+        return self.frontier_spec_model if self.spec else None
+
+    @property
+    def effective_checkpoint_model(self) -> str | None:
+        return self.frontier_checkpoint_model if self.checkpoints else None
+
+    @property
+    def judge_count(self) -> int:
+        return self.judges or os.cpu_count() or 1
+
+
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "max_tokens": (1, 10_000_000),
+    "context": (256, 100_000_000),
+    "request_timeout": (0.1, 86_400),
+    "max_retries": (0, 100),
+    "simulated_skill": (0, 1),
+    "simulated_latency": (0, 3600),
+    "simulated_fault_rate": (0, 1),
+    "limit": (1, 10_000_000),
+    "seed": (0, 2**31 - 1),
+    "samples": (1, 100_000),
+    "max_iterations": (1, 1000),
+    "history": (0, 1000),
+    "checkpoint_interval": (1, 1000),
+    "test_timeout": (0.1, 3600),
+    "test_memory": (64, 1_000_000),
+    "judges": (1, 256),
+    "concurrency": (1, 4096),
+    "max_cost": (0, 1e9),
+    "grace": (0, 3600),
+}
+"""What a number may be, ends included."""
+
+FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
+_TYPES = typing.get_type_hints(Settings)
+
+
+def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The settings that `KODERZ_*` variables give. Unknown ones are ignored, wrong ones are a KoderzError."""
+    found = {}
+    for name in FIELDS:
+        text = environ.get(f"KODERZ_{name.upper()}")
+        if text:
+            value: Any = tuple(text.replace(",", " ").split()) if name == "problems" else text
+            found[name] = checked(name, value, f"KODERZ_{name.upper()}", lax=True)
+    return found
+
+
+def checked(name: str, value: Any, where: str, *, lax: bool = False) -> Any:
+    """The value of a setting as its type, within its bounds. Raises KoderzError beginning with `where`.
+
+    `lax` reads numbers and booleans from text.
+    """
+    if lax and isinstance(value, str) and _TYPES[name] is bool:
+        value = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(
+            value.lower(), value
+        )
+    try:
+        converted = msgspec.convert(value, _TYPES[name], strict=not lax, dec_hook=_path)
+    except msgspec.ValidationError as error:
+        raise KoderzError(f"{where}: {value!r} won't do: {_in_words(name, error)}") from None
+    low, high = BOUNDS.get(name, (float("-inf"), float("inf")))
+    if isinstance(converted, int | float) and not low <= converted <= high:
+        raise KoderzError(f"{where}: {value} won't do; it goes from {low:g} to {high:g}")
+    return converted
+
+
+def layered(*layers: Mapping[str, Any]) -> Settings:
+    """One Settings from layers, the first of which wins."""
+    values: dict[str, Any] = {}
+    for layer in reversed(layers):
+        values |= layer
+    return Settings(**values)
+
+
+def as_config(settings: Settings) -> dict[str, Any]:
+    """The settings as JSON has them."""
+    return {name: _plain(getattr(settings, name)) for name in FIELDS}
+
+
+def from_config(config: Mapping[str, Any]) -> Settings:
+    """Settings out of a recorded plan; fields that this version doesn't know are left out."""
+    return Settings(**{name: checked(name, config[name], f"config.{name}") for name in FIELDS if name in config})
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _path(kind: type[Any], value: Any) -> Any:
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise NotImplementedError(f"no reading of {kind}")
+
+
+def _in_words(name: str, error: msgspec.ValidationError) -> str:
+    choices = [arg for arg in _literals(_TYPES[name]) if isinstance(arg, str)]
+    return f"choose one of {', '.join(choices)}" if choices else str(error)
+
+
+def _literals(kind: Any) -> tuple[Any, ...]:
+    return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()

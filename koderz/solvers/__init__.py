@@ -1,0 +1,136 @@
+"""How a model works on a task.
+
+A solver is an async function. It is handed by name what its signature names: `task`, `ask`, `judge`,
+`once`, `rng` and `prompts`; every other parameter comes from the settings (or `--solver-arg k=v`). It
+returns the final Verdict. A solver that can't be replayed says so: `solver.resume = "restart"`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, cast
+
+from koderz.errors import KoderzError
+from koderz.types import Verdict
+
+SOLVERS: Mapping[str, str] = {
+    "zero-shot": "koderz.solvers.zero_shot:zero_shot",
+    "iterative": "koderz.solvers.iterative:iterative",
+}
+"""Name → `module:function`. Other packages add theirs by the entry-point group `koderz.solvers`."""
+
+HANDLES = frozenset({"task", "ask", "judge", "once", "rng", "prompts"})
+
+SolverFunction = Callable[..., Awaitable[Verdict]]
+
+
+@dataclass(frozen=True, slots=True)
+class Solver:
+    """A solver with its parameters settled."""
+
+    name: str
+    function: SolverFunction
+    wants: frozenset[str]  # the handles that its signature names
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    digest: str = ""  # of its source
+    is_foreign: bool = False  # not one of koderz' own, whose source changes with every version
+
+    @property
+    def restarts(self) -> bool:
+        """Whether it starts over instead of being replayed."""
+        return getattr(self.function, "resume", "replay") == "restart"
+
+    def __call__(self, **handles: Any) -> Awaitable[Verdict]:
+        return self.function(
+            **{name: handles[name] for name in self.wants},
+            **self.parameters,
+        )
+
+
+def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, str]) -> Solver:
+    """A solver by its name, or by `FILE:NAME`.
+
+    `settings` are offered to its parameters by name; `arguments` must each be one of them, and are read
+    as the type of the parameter's default. Raises KoderzError where there is no such solver or parameter.
+    """
+    function = _from_file(name) if ":" in name else _registered(name)
+    label = name.rpartition(":")[2].replace("_", "-") if ":" in name else name
+    wanted = inspect.signature(function).parameters
+    parameters = {key: settings[key] for key in wanted if key in settings and key not in HANDLES}
+    for key, text in arguments.items():
+        if key not in wanted or key in HANDLES:
+            known = ", ".join(sorted(set(wanted) - HANDLES)) or "none"
+            raise KoderzError(f"--solver-arg {key}: {label} has no such parameter; it has {known}")
+        parameters[key] = _read_as(wanted[key].default, key, text)
+    _require_all(label, wanted, parameters)
+    return Solver(
+        label, function, HANDLES & set(wanted), parameters, _source_digest(function), is_foreign=name not in SOLVERS
+    )
+
+
+def _registered(name: str) -> SolverFunction:
+    target = SOLVERS.get(name)
+    if target is None:
+        for entry in entry_points(group="koderz.solvers", name=name):
+            return _checked(entry.load(), name)
+        raise KoderzError(f"there is no solver {name!r}; choose one of {', '.join(SOLVERS)}, or FILE:NAME")
+    module, _, attribute = target.partition(":")
+    return _checked(getattr(importlib.import_module(module), attribute), name)
+
+
+def _from_file(name: str) -> SolverFunction:
+    file, _, attribute = name.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise KoderzError(f"--solver {name}: there is no file {path}; give FILE:NAME")
+    spec = importlib.util.spec_from_file_location(f"koderz_solver_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise KoderzError(f"--solver {name}: {path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the user's own file may raise anything
+        raise KoderzError(f"--solver {name}: {path} can't be loaded: {type(error).__name__}: {error}") from error
+    if not hasattr(module, attribute):
+        raise KoderzError(f"--solver {name}: {path} defines no {attribute}")
+    return _checked(getattr(module, attribute), name)
+
+
+def _checked(function: Any, name: str) -> SolverFunction:
+    if not inspect.iscoroutinefunction(function):
+        raise KoderzError(f"the solver {name} is no async function")
+    return cast("SolverFunction", function)
+
+
+def _require_all(label: str, wanted: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> None:
+    for key, parameter in wanted.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise KoderzError(f"the solver {label} takes *{key}; name the parameters, so that they can be given")
+        if key not in HANDLES and key not in given and parameter.default is parameter.empty:
+            raise KoderzError(f"the solver {label} needs --solver-arg {key}=…")
+
+
+def _read_as(default: Any, key: str, text: str) -> Any:
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise KoderzError(f"--solver-arg {key}={text}: true or false")
+        return text.lower() == "true"
+    if isinstance(default, int | float):
+        try:
+            return type(default)(text)
+        except ValueError:
+            raise KoderzError(f"--solver-arg {key}={text}: not a number") from None
+    return text
+
+
+def _source_digest(function: SolverFunction) -> str:
+    file = inspect.getsourcefile(function)
+    data = Path(file).read_bytes() if file else b""
+    return hashlib.sha256(data).hexdigest()[:16]

@@ -1,0 +1,60 @@
+"""What is asked, and how an answer is judged."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Protocol, cast
+
+from koderz.errors import KoderzError
+from koderz.sandbox import Sandbox
+from koderz.types import Judging, Reply, Task, Verdict
+
+
+class Suite(Protocol):
+    """A set of tasks and their judge. Task messages are filled in by the plan."""
+
+    name: str
+    source: str  # where the tasks come from, for the record
+    tasks: tuple[Task, ...]
+
+    async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
+        """Raises Fault only where no candidate is to blame."""
+        ...
+
+
+SUITES: Mapping[str, str] = {
+    "humaneval": "koderz.suites.humaneval:humaneval",
+    "humaneval+": "koderz.suites.humaneval:humaneval_plus",
+    "mbpp": "koderz.suites.mbpp:mbpp",
+    "mbpp+": "koderz.suites.mbpp:mbpp_plus",
+}
+"""Name → `module:function`, which takes the dataset's path or None for its usual place.
+
+Other packages add theirs by the entry-point group `koderz.suites`.
+"""
+
+
+def load_suite(name: str, dataset: Path | None = None) -> Suite:
+    """A suite with its tasks. Raises KoderzError for an unknown one, or naming the line of a malformed row."""
+    target = SUITES.get(name)
+    if target is None:
+        for entry in entry_points(group="koderz.suites", name=name):
+            return cast("Suite", entry.load()(dataset))
+        raise KoderzError(f"there is no suite {name!r}; choose one of {', '.join(SUITES)}")
+    module, _, attribute = target.partition(":")
+    load = cast("Callable[[Path | None], Suite]", getattr(importlib.import_module(module), attribute))
+    return load(dataset)
+
+
+def task_digest(*parts: str) -> str:
+    """16 hex digits that change with any of the parts."""
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def suite_digest(suite: Suite) -> str:
+    """16 hex digits of all its tasks."""
+    return task_digest(*(f"{task.id} {task.digest}" for task in suite.tasks))

@@ -1,0 +1,99 @@
+"""Suites whose answers are Python functions, judged by running tests on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from koderz.sandbox import Job, Outcome, Sandbox
+from koderz.suites.examples import examples_test
+from koderz.suites.extraction import Extraction, extract_program
+from koderz.types import Judging, Reply, Task, Verdict
+
+FEEDBACK_CHARS = 2000
+
+_NO_PROGRAM: Mapping[str, str] = {
+    "no_code": "The answer holds no Python code. Put the whole function in one ```python code block.",
+    "no_entry_point": "The answer doesn't define the function {entry_point}.",
+    "refused": "The answer holds no code, only a refusal. Put the whole function in one ```python code block.",
+    "length": "The answer was cut off before the function was complete. Answer more briefly.",
+    "syntax": "The code isn't valid Python.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSuite:
+    """Tasks that ask for one function each, with `check(candidate)` tests."""
+
+    name: str
+    source: str
+    tasks: tuple[Task, ...] = field(repr=False)
+
+    async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
+        """Takes the program out of the answer and runs the task's tests on it."""
+        text, finish = (answer.text, answer.finish_reason) if isinstance(answer, Reply) else (answer, "stop")
+        found = extract_program(text, task.prompt, task.entry_point, finish_reason=finish)
+        if found.cause or found.program is None:
+            return _unusable(found, task, finish)
+        job = _job(task, found, task.test, how)
+        outcome = await sandbox.judge(job)
+        return Verdict(
+            verdict=outcome.verdict,
+            cause=outcome.cause,
+            feedback="" if outcome.verdict == "passed" else await _feedback(task, found, outcome, sandbox, how),
+            detail=outcome.message,
+            program=found.program,
+            metrics={"cpu": outcome.cpu, "wall": outcome.wall},
+        )
+
+
+def _job(task: Task, found: Extraction, test: str, how: Judging) -> Job:
+    assert found.program is not None
+    return Job(
+        program=found.program,
+        test=test,
+        entry_point=task.entry_point,
+        context=task.prompt,
+        timeout=how.timeout,
+        memory_mb=how.memory_mb,
+        line_offset=found.line_offset,
+    )
+
+
+def _unusable(found: Extraction, task: Task, finish: str) -> Verdict:
+    cause = "length" if finish == "length" else found.cause or "no_code"
+    feedback = _NO_PROGRAM[cause].format(entry_point=task.entry_point)
+    if found.cause == "syntax" and found.program is not None:
+        feedback += _syntax_error(found)
+    return Verdict("error", cause, feedback=feedback, detail=feedback, program=found.program)
+
+
+def _syntax_error(found: Extraction) -> str:
+    try:
+        compile(found.program or "", "<answer>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        where = f" (line {line - found.line_offset})" if line else ""
+        return f" {type(error).__name__}: {getattr(error, 'msg', error)}{where}"
+    return ""
+
+
+async def _feedback(task: Task, found: Extraction, outcome: Outcome, sandbox: Sandbox, how: Judging) -> str:
+    """What the solver may be told, which is less than the record holds unless tests are open to it."""
+    if how.feedback == "tests":
+        return trimmed(outcome.message)
+    failed = "The function doesn't pass its tests."
+    test = examples_test(task.prompt, task.entry_point) if how.feedback == "examples" else None
+    if test is None:
+        return failed
+    shown = await sandbox.judge(_job(task, found, test, how))
+    if shown.verdict == "passed":
+        return "The function gives the results of the docstring's examples, but doesn't pass all tests."
+    return trimmed(shown.message)
+
+
+def trimmed(text: str, limit: int = FEEDBACK_CHARS) -> str:
+    """The text with its middle left out where it is longer than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit // 2]}\n… {len(text) - limit} characters left out …\n{text[-limit // 2 :]}"

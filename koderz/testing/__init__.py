@@ -1,0 +1,13 @@
+"""A loopback model server, for koderz' own tests and for its users'.
+
+    async with ModelServer({"has_close_elements": "no idea"}, faults={"429": 0.1}) as server:
+        ...  # point a client at server.url, then look at server.requests, .counts, .peak_in_flight
+
+From a shell: `python -m koderz.testing --latency-ms 200 --faults 429:0.1`.
+"""
+
+from koderz.testing.replies import Answering, NoReply, Replies
+from koderz.testing.server import ModelServer
+from koderz.testing.wire import Request
+
+__all__ = ["Answering", "ModelServer", "NoReply", "Replies", "Request"]

@@ -1,0 +1,110 @@
+"""What the server answers: a text, texts by what is asked, a function, or a model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+from koderz.models.reasoning import part
+from koderz.testing.wire import Request
+from koderz.types import Completion, Message, Sampling
+
+CHARACTERS_PER_TOKEN = 4
+
+
+class NoReply(LookupError):
+    """No reply was given for a conversation."""
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """Whatever completes a conversation, such as `koderz.models.simulated.Simulated`."""
+
+    async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion: ...
+
+
+Said = str | Completion
+Replies = str | Mapping[str, str | Sequence[str]] | Callable[[Request], Said | Awaitable[Said]] | Answering
+"""A text for every request; or texts by words that the conversation holds, of which the n-th is for a
+conversation with n earlier replies in it, and the last for all that follow; or a function; or a model."""
+
+Answer = Callable[[Request], Awaitable[Completion]]
+
+
+def answer_from(replies: Replies | None) -> Answer:
+    """A function from a request to its completion, which raises NoReply where there is none.
+
+    None stands for the simulated model over HumanEval.
+    """
+    if replies is None:
+        return answer_from(_simulated_humaneval())
+    if isinstance(replies, str):
+        return _answer_calling(lambda _: replies)
+    if isinstance(replies, Mapping):
+        return _answer_calling(lambda request: _looked_up(replies, request))
+    if isinstance(replies, Answering):
+        return lambda request: replies.complete(request.messages, request.sampling)
+    return _answer_calling(replies)
+
+
+def with_reasoning_inline(completion: Completion) -> Completion:
+    """The completion as a server sends it that doesn't tell reasoning from reply."""
+    if not completion.reasoning:
+        return completion
+    whole = f"<think>\n{completion.reasoning}\n</think>\n\n{completion.text}"
+    return replace(completion, text=completion.raw or whole, reasoning="")
+
+
+def truncated(completion: Completion) -> Completion:
+    """The first half of a completion, as a server sends it at its token limit."""
+    half = completion.text[: len(completion.text) // 2]
+    return replace(completion, text=half, finish_reason="length", tokens_out=completion.tokens_out // 2)
+
+
+def empty(completion: Completion) -> Completion:
+    return replace(completion, text="", reasoning="", tokens_out=0)
+
+
+def _simulated_humaneval() -> Answering:
+    from koderz.models.simulated import Simulated
+    from koderz.suites import load_suite
+
+    return Simulated(load_suite("humaneval").tasks)
+
+
+def _answer_calling(function: Callable[[Request], Said | Awaitable[Said]]) -> Answer:
+    async def answer(request: Request) -> Completion:
+        said = function(request)
+        if inspect.isawaitable(said):
+            said = await said
+        return said if isinstance(said, Completion) else _completion(request, said)
+
+    return answer
+
+
+def _looked_up(replies: Mapping[str, str | Sequence[str]], request: Request) -> str:
+    told = "\n".join(one["content"] for one in request.messages if one["role"] != "assistant")
+    found = next((reply for words, reply in replies.items() if words in told), None)
+    if found is None:
+        raise NoReply(f"no reply was given for a conversation that holds none of: {', '.join(replies)}")
+    if isinstance(found, str):
+        return found
+    turns = sum(one["role"] == "assistant" for one in request.messages)
+    return found[min(turns, len(found) - 1)]
+
+
+def _completion(request: Request, text: str) -> Completion:
+    parted = part(text, complete=True)
+    return Completion(
+        text=parted.text,
+        reasoning=parted.reasoning,
+        tokens_in=_tokens("".join(message["content"] for message in request.messages)),
+        tokens_out=_tokens(text),
+        raw=text if parted.cut else None,
+    )
+
+
+def _tokens(text: str) -> int:
+    return -(-len(text) // CHARACTERS_PER_TOKEN)

@@ -1,0 +1,150 @@
+"""The server itself: connections, and the books of what was asked and answered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import orjson
+
+from koderz.testing.faults import Faults
+from koderz.testing.http import HttpRequest, read_request, response
+from koderz.testing.replies import Replies, answer_from
+from koderz.testing.service import Manner, Reasoning, Sent, Service, Status, read_models
+from koderz.testing.wire import Request, Wire
+
+
+class ModelServer:
+    """A model server on loopback that speaks Ollama, OpenAI and Anthropic on one port.
+
+    `replies` says what it answers (`koderz.testing.Replies`); without, the simulated model answers HumanEval.
+    `models` are the names it answers to, with 404 for all others. Every answer takes `latency` seconds.
+    `faults` gives shares of the requests to faults, such as `{"429": 0.1, "drop": 0.02}` (`koderz.testing.faults`
+    says which there are), drawn by `seed` and the same however requests interleave; the first `fail_first`
+    requests of each conversation get 500; above `max_in_flight` requests at once, 429. `retry_after` is what
+    429, 503 and 529 say. With `api_key` OpenAI's and Anthropic's paths answer 401 to any other; Ollama's never
+    ask. Parameters in `refuse` are answered with 400 and the words of the real server. `reasoning` says how a
+    model's thoughts are sent: in the text between `<think>` tags, or in a field, by OpenAI's wire of this name.
+    `log` is a file that gets one JSON line for each answer, at once.
+
+    Raises KoderzError for faults or models that can't be. Usable once, as an async context manager.
+    """
+
+    def __init__(
+        self,
+        replies: Replies | None = None,
+        *,
+        models: Collection[str] = ("recorded",),
+        latency: float = 0.0,
+        faults: Mapping[str, float] | None = None,
+        seed: int = 0,
+        fail_first: int = 0,
+        max_in_flight: int | None = None,
+        retry_after: str = "0",
+        api_key: str | None = None,
+        refuse: Collection[str] = (),
+        reasoning: Reasoning = "inline",
+        port: int = 0,
+        log: Path | None = None,
+        keep_requests: bool = True,
+    ) -> None:
+        manner = Manner(latency, api_key, read_models(models), frozenset(refuse), reasoning, retry_after)
+        drawn = Faults(faults or {}, seed=seed, fail_first=fail_first)
+        self._service = Service(manner, drawn, answer_from(replies))
+        self._max_in_flight = max_in_flight
+        self._port, self._log_path, self._keep_requests = port, log, keep_requests
+        self._in_flight = 0
+        self._connections: set[asyncio.Task[None]] = set()
+        self._log: BinaryIO | None = None
+        self.requests: list[Request] = []  # to a model, well-formed, in order; empty with keep_requests=False
+        self.counts: Counter[Status] = Counter()  # answers by HTTP status; by the fault's word for one without
+        self.peak_in_flight = 0
+
+    @property
+    def url(self) -> str:
+        """`http://127.0.0.1:PORT`, once the server is entered."""
+        return f"http://127.0.0.1:{self._port}"
+
+    async def __aenter__(self) -> Self:
+        if self._log_path is not None:
+            self._log = self._log_path.open("ab", buffering=0)
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port, backlog=1024)
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._server.wait_closed()
+        if self._log is not None:
+            self._log.close()
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.create_task(self._converse(reader, writer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while (http := await read_request(reader)) is not None:
+                sent = await self._answer(http, reader)
+                writer.write(sent.data)
+                await writer.drain()
+                if sent.closes or not http.keeps_alive:
+                    break
+        except ValueError as error:
+            writer.write(response(400, str(error).encode(), content_type="text/plain"))
+        except ConnectionError:
+            self.counts["gone"] += 1
+        finally:
+            writer.close()
+
+    async def _answer(self, http: HttpRequest, reader: asyncio.StreamReader) -> Sent:
+        wire = self._service.wire_of(http)
+        if wire is None:
+            return self._service.catalogue(http)
+        self._in_flight += 1
+        self.peak_in_flight = max(self.peak_in_flight, self._in_flight)
+        try:
+            return await self._complete(wire, http, reader)
+        finally:
+            self._in_flight -= 1
+
+    async def _complete(self, wire: Wire, http: HttpRequest, reader: asyncio.StreamReader) -> Sent:
+        request = self._service.check(wire, http)
+        if isinstance(request, Sent):
+            self._book(wire, None, request.status)
+            return request
+        if self._keep_requests:
+            self.requests.append(request)
+        if self._max_in_flight is not None and self._in_flight > self._max_in_flight:
+            sent = self._service.overloaded(wire)
+        else:
+            sent = await self._service.complete(wire, request)
+        if sent.status == "hang":
+            await reader.read(1)  # until the client gives up
+        self._book(wire, request, "gone" if reader.at_eof() and sent.status != "hang" else sent.status)
+        return sent
+
+    def _book(self, wire: Wire, request: Request | None, status: Status) -> None:
+        self.counts[status] += 1
+        if self._log is None:
+            return
+        line = {
+            "t": time.time(),
+            "kind": wire.kind,
+            "digest": request.digest if request else None,
+            "seed": request.sampling.seed if request else None,
+            "status": status,
+            "model": request.model if request else None,
+        }
+        self._log.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))

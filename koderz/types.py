@@ -1,0 +1,102 @@
+"""What a solver, a suite, a model and a sandbox say to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Message = dict[str, str]
+"""`{"role": "system" | "user" | "assistant", "content": text}`."""
+
+FeedbackKind = Literal["tests", "examples", "none"]
+"""What a solver is told of a failure: the failing test, the task's own examples, only that it failed."""
+
+VerdictWord = Literal["passed", "failed", "timeout", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a reply is drawn. None leaves the choice to the server."""
+
+    temperature: float | None = None
+    max_tokens: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One paid answer of a model, as it came off the wire."""
+
+    text: str
+    reasoning: str = ""  # kept apart: a field of the wire or a leading <think> block
+    tokens_in: int = 0
+    tokens_out: int = 0  # reasoning included
+    cost: float = 0.0  # US dollars
+    cost_known: bool = True
+    latency: float = 0.0  # seconds of the request that succeeded, without its retries
+    finish_reason: str = "stop"  # "stop", "length", "refusal", or the provider's own word
+    model: str = ""  # the model that the server says answered
+    retries: int = 0
+    adapted: tuple[str, ...] = ()  # what had to be changed for this model, e.g. "temperature dropped"
+    raw: str | None = None  # the reply as sent, where `text` had a <think> block cut out of it
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What `ask` hands to a solver."""
+
+    call: int  # from 1 within the experiment
+    text: str
+    reasoning: str = ""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float = 0.0
+    finish_reason: str = "stop"
+    model: str = ""
+
+    @property
+    def tokens(self) -> int:
+        return self.tokens_in + self.tokens_out
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the judge says of one attempt, and what `judge` hands to a solver."""
+
+    verdict: VerdictWord
+    cause: str = ""  # assertion, exception:TYPE, cpu, wall, memory, output, killed, syntax, no_code, …
+    feedback: str = ""  # what the model may be told; holds no hidden test unless the run allows it
+    detail: str = ""  # the whole story, for people
+    program: str | None = None
+    score: float | None = None  # 0..1 where a suite grades
+    metrics: dict[str, float] = field(default_factory=dict)
+    note: str = ""  # what a solver wants the record to say of how it ended
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict == "passed"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thing asked. `messages` is the first prompt, ready to be sent."""
+
+    id: str
+    prompt: str
+    entry_point: str
+    test: str = field(repr=False, default="")
+    reference: str = field(repr=False, default="")
+    digest: str = ""
+    messages: tuple[Message, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """How answers are judged."""
+
+    timeout: float = 10.0  # CPU seconds
+    memory_mb: int = 1024
+    feedback: FeedbackKind = "tests"

@@ -1,0 +1,88 @@
+"""What tests of every kind use: the real command in a folder of its own, with nothing of the user's about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Shell:
+    """A folder in which `koderz` is run."""
+
+    folder: Path
+
+    def __call__(self, *arguments: object, code: int = 0, env: Mapping[str, str] | None = None) -> Done:
+        """Runs the command and checks its exit code."""
+        command = [sys.executable, "-m", "koderz", *map(str, arguments)]
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.environment(env),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == code, f"{arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return Done(done.stdout, done.stderr)
+
+    def start(self, *arguments: object, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """Begins the command and goes on."""
+        command = [sys.executable, "-m", "koderz", *map(str, arguments)]
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self.environment(env),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        """No key, no configuration and no Ollama of the machine's reaches the command."""
+        kept = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH", "TMPDIR") if name in os.environ}
+        own = {
+            "HOME": str(self.folder),
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
+            "XDG_STATE_HOME": str(self.folder / "state"),
+            "OLLAMA_HOST": "127.0.0.1:9",
+            "PYTHONWARNINGS": "error",
+        }
+        return {**kept, **own, **(more or {})}
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "benchmark_results"
+
+    def summary(self) -> dict[str, Any]:
+        """The only summary there is."""
+        (path,) = self.results.glob("*.json")
+        return dict(json.loads(path.read_text()))
+
+    def journal(self) -> list[dict[str, Any]]:
+        """The lines of the only run there is."""
+        (path,) = self.results.glob("*/journal.jsonl")
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command printed."""
+
+    out: str
+    err: str
+
+
+@pytest.fixture
+def koderz(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)

@@ -1,0 +1,97 @@
+"""The main job, as users run it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections import Counter
+
+from tests.conftest import Shell
+
+
+def test_a_first_command_runs_both_modes_and_saves_a_summary(koderz: Shell) -> None:
+    done = koderz("benchmark", 0, 3, "--mode", "comparative")
+
+    assert re.match(
+        r"Benchmark Run ID: bench_[0-9a-f]{8}_\d{8}_\d{6}\nRange: 0 to 3\nLocal model: simulated\n", done.out
+    )
+    assert "Testing both zero-shot and iterative modes" in done.out
+    assert (
+        "COMPARATIVE BENCHMARK RESULTS\nMode            | Success Rate    | Avg Cost     | Avg Iterations\n" in done.out
+    )
+    assert "BENCHMARK SUMMARY SAVED\nFile: benchmark_results/bench_" in done.out
+    assert "SIMULATED" in done.err
+    summary = koderz.summary()
+    assert summary["simulated"] is True
+    assert summary["status"] == "complete"
+    assert summary["config"]["problem_range"] == "0-3"
+    for arm in ("zero_shot", "iterative"):
+        assert len(summary[arm]["results"]) == summary[arm]["summary"]["total_problems"] == 3
+
+
+def test_options_may_stand_before_the_range(koderz: Shell) -> None:
+    koderz("benchmark", "--mode", "zero-shot", "--quiet", 0, 2)
+
+    summary = koderz.summary()
+    assert list(summary)[:3] == ["run_id", "mode", "start_time"]
+    assert summary["mode"] == "zero-shot"
+    assert [result["problem_id"] for result in summary["results"]] == ["HumanEval/0", "HumanEval/1"]
+
+
+def test_json_is_all_that_is_on_standard_output(koderz: Shell) -> None:
+    done = koderz("benchmark", 0, 2, "--json", "--quiet")
+
+    (path,) = koderz.results.glob("*.json")
+    assert done.out == path.read_text()
+
+
+def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(koderz: Shell) -> None:
+    done = koderz("benchmark", "resum", code=2)
+
+    assert "Did you mean 'resume'" in done.err
+
+
+def test_killed_at_any_moment_it_resumes_without_asking_anything_twice(koderz: Shell) -> None:
+    running = koderz.start("benchmark", 0, 12, "--mode", "comparative", "--simulated-latency", 0.05)
+    for moment in (0.3, 0.7):
+        _kill_after_first_lines(koderz, running, moment)
+        running = koderz.start("benchmark", "resume", "latest")
+    running.communicate(timeout=120)
+
+    assert running.returncode == 0
+    journal = koderz.journal()
+    ends = Counter(line["experiment_id"] for line in journal if line["kind"] == "experiment")
+    assert len(ends) == 24
+    assert set(ends.values()) == {1}
+    calls = Counter((line["experiment_id"], line["key"]) for line in journal if line["kind"] == "call")
+    assert set(calls.values()) == {1}
+    attempts = Counter((line["experiment_id"], line["number"]) for line in journal if line["kind"] == "attempt")
+    assert set(attempts.values()) == {1}
+
+
+def test_a_finished_run_has_nothing_to_resume(koderz: Shell) -> None:
+    koderz("benchmark", 0, 1, "--quiet")
+    before = koderz.journal()
+
+    done = koderz("benchmark", "resume", "latest")
+
+    assert "nothing to do" in done.err
+    assert koderz.journal() == before
+
+
+def _kill_after_first_lines(koderz: Shell, running: subprocess.Popen[str], moment: float) -> None:
+    """Waits for the run to have begun, then a little, then ends it as nothing can be ended more abruptly."""
+    deadline = time.monotonic() + 60
+    before = _size(koderz)
+    while _size(koderz) <= before and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(moment)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.communicate()
+
+
+def _size(koderz: Shell) -> int:
+    return sum(path.stat().st_size for path in koderz.results.glob("*/journal.jsonl"))

@@ -1,0 +1,1 @@
+"""Records experiments, and knows nothing of models, prompts or sandboxes."""

@@ -1,0 +1,98 @@
+"""Texts that are too large for a journal line, or that many lines share."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+from tracker.errors import JournalError
+from tracker.records import Blob, Call, LongMessage, Record, Text
+
+BLOB_BYTES = 1 << 20  # above this, a text lies in blobs/
+MESSAGE_BYTES = 4096  # above this, a message is stored once and named by its digest
+
+
+def digest_of(text: str) -> str:
+    """SHA-256 of the text in UTF-8, 64 hex digits."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def spill(record: Record, folder: Path) -> Record:
+    """The record with each text above 1 MB replaced by a Blob, its file durable under `folder/blobs`."""
+    large = {
+        name: _store(value, folder)
+        for name in record.__slots__
+        if isinstance(value := getattr(record, name), str) and len(value) > BLOB_BYTES // 4
+    }
+    return dataclasses.replace(record, **large) if large else record  # type: ignore[arg-type]
+
+
+def share_messages(call: Call, stored: set[int]) -> list[LongMessage | Call]:
+    """The call with its long messages named by digest, after those that `stored` doesn't know yet.
+
+    `stored` holds the first 64 bits of each digest and is brought up to date.
+    """
+    if all(len(message["content"]) <= MESSAGE_BYTES // 4 for message in call.messages):
+        return [call]
+    new: list[LongMessage | Call] = []
+    messages: list[dict[str, Any]] = []
+    for message in call.messages:
+        size = len(message["content"].encode("utf-8", "surrogatepass"))
+        if size <= MESSAGE_BYTES:
+            messages.append(message)
+            continue
+        digest = digest_of(message["content"])
+        messages.append({"role": message["role"], "digest": digest, "bytes": size})
+        if int(digest[:16], 16) not in stored:
+            stored.add(int(digest[:16], 16))
+            new.append(LongMessage(digest=digest, role=message["role"], content=message["content"]))
+    return [*new, dataclasses.replace(call, messages=messages)]
+
+
+def read_text(text: Text, folder: Path) -> str:
+    """The text itself, fetched from `folder/blobs` where it lies there. Raises JournalError if it is gone."""
+    if isinstance(text, str):
+        return text
+    try:
+        with gzip.open(_path(folder, text.blob)) as file:
+            return file.read().decode("utf-8", "replace")
+    except (OSError, EOFError) as error:
+        raise JournalError(f"{folder}: the text {text.blob[:12]}… is gone from blobs/ ({error})") from None
+
+
+def _store(text: str, folder: Path) -> Text:
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) <= BLOB_BYTES:
+        return text
+    blob = Blob(hashlib.sha256(data).hexdigest(), len(data))
+    path = _path(folder, blob.blob)
+    if path.exists():
+        return blob
+    path.parent.mkdir(exist_ok=True)
+    write_durably(path, gzip.compress(data, compresslevel=6, mtime=0))
+    return blob
+
+
+def _path(folder: Path, digest: str) -> Path:
+    return folder / "blobs" / f"{digest}.gz"
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Writes a file whole or not at all: under another name, synced, then renamed.
+
+    Raises JournalError where the disk refuses.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise JournalError(f"{path} can't be written ({error.strerror})") from None

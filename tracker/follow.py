@@ -1,0 +1,70 @@
+"""A run as it grows, seen from another process: only its journal is read."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import orjson
+
+from tracker.journal import NAME
+
+
+class Follower:
+    """Folds the whole lines of a journal as they come."""
+
+    def __init__(self, folder: Path) -> None:
+        self.judged = self.passed = self.faults = self.calls = self.tokens_out = 0
+        self.cost = 0.0  # US dollars
+        self.ended = ""  # the status and reason of the last session, once it is over
+        self._path = folder / NAME
+        self._offset = 0
+        self._begun: set[str] = set()
+        self._outcomes: dict[str, str] = {}
+        self._since = time.monotonic()
+        self._first: tuple[int, int] | None = None  # experiments and tokens at the first look
+
+    def catch_up(self) -> None:
+        """Reads what has been added since the last look."""
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._offset += len(line)
+                self._fold(orjson.loads(line))
+        self._first = self._first or (len(self._outcomes), self.tokens_out)
+
+    @property
+    def done(self) -> int:
+        return len(self._outcomes)
+
+    @property
+    def in_flight(self) -> int:
+        """Experiments that have a call on record but no end."""
+        return len(self._begun - self._outcomes.keys())
+
+    def pace(self) -> tuple[float, float]:
+        """Experiments and tokens a second since the first look."""
+        seconds = max(time.monotonic() - self._since, 1e-9)
+        done, tokens = self._first or (0, 0)
+        return (self.done - done) / seconds, (self.tokens_out - tokens) / seconds
+
+    def _fold(self, line: dict[str, object]) -> None:
+        kind, experiment = line.get("kind"), str(line.get("experiment_id"))
+        if kind == "call":
+            self._begun.add(experiment)
+            self.calls += 1
+            self.tokens_out += int(str(line.get("tokens_out", 0)))
+            self.cost += float(str(line.get("cost", 0.0)))
+        elif kind in ("experiment", "fault"):
+            self._count(self._outcomes.get(experiment, ""), -1)
+            outcome = "fault" if kind == "fault" else "passed" if line.get("success") else "judged"
+            self._outcomes[experiment] = outcome
+            self._count(outcome, +1)
+        self.ended = f"{line.get('status')} {line.get('reason')}".strip() if kind == "finished" else ""
+
+    def _count(self, outcome: str, sign: int) -> None:
+        self.faults += sign * (outcome == "fault")
+        self.judged += sign * (outcome in ("judged", "passed"))
+        self.passed += sign * (outcome == "passed")

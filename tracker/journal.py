@@ -1,0 +1,176 @@
+"""The append-only truth of one run: `journal.jsonl`, a line a record, durable before it counts.
+
+Lines are written by one thread that takes whatever has gathered while the last group was being made
+durable: a busy run pays for one fsync a group, an idle one for one a line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracker.errors import JournalError
+from tracker.index import CODES, Entry, Index, header, index_path, pack, subject_number
+from tracker.records import Call, Experiment, Record, encode
+
+NAME = "journal.jsonl"
+
+
+@dataclass(slots=True)
+class _Write:
+    """Lines that become durable together, and who waits for them."""
+
+    data: bytes
+    entries: list[Entry]
+    done: asyncio.Future[None]
+
+
+class Journal:
+    """Appends to a journal that this process alone holds open."""
+
+    def __init__(self, path: Path, index: Index, on_durable: Callable[[Entry], None]) -> None:
+        """Opens the journal at the end of its last whole line; a torn one is cut off.
+
+        `on_durable` is called for each line, in order, on the event loop, before its writer goes on.
+        """
+        self.path = path
+        self._on_durable = on_durable
+        self._file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        self._size = index.end
+        os.ftruncate(self._file, self._size)
+        self._index = _open_index(path, index)
+        self._queue: list[_Write] = []
+        self._wake = threading.Condition()
+        self._closing = False
+        self._error: JournalError | None = None
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._write_groups, name="koderz-journal", daemon=True)
+        self._thread.start()
+
+    async def append(self, records: Sequence[Record]) -> None:
+        """Returns once the records are on disk. Raises JournalError where they can't be."""
+        lines = [encode(record) for record in records]
+        done = self._loop.create_future()
+        with self._wake:
+            if self._error:
+                raise self._error
+            entries = []
+            for record, line in zip(records, lines, strict=True):
+                entries.append(_entry(record, self._size, len(line)))
+                self._size += len(line)
+            self._queue.append(_Write(b"".join(lines), entries, done))
+            self._wake.notify()
+        await asyncio.shield(done)
+
+    def close(self) -> None:
+        """Writes what waits, then lets go of the files."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+        os.close(self._file)
+        if self._index is not None:
+            os.close(self._index)
+
+    def _write_groups(self) -> None:
+        durable = os.lseek(self._file, 0, os.SEEK_END)
+        while group := self._next_group():
+            if self._error is None:
+                durable = self._write(group, durable)
+            # A loop that is closed has nobody left who waits.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._settle, group, self._error)
+
+    def _next_group(self) -> list[_Write]:
+        with self._wake:
+            while not self._queue and not self._closing:
+                self._wake.wait()
+            group, self._queue = self._queue, []
+            return group
+
+    def _write(self, group: list[_Write], durable: int) -> int:
+        """Makes a group durable; returns the journal's new size."""
+        data = b"".join(write.data for write in group)
+        try:
+            _write_all(self._file, data)
+            os.fdatasync(self._file) if hasattr(os, "fdatasync") else os.fsync(self._file)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # a torn line is dropped on reading too
+                os.ftruncate(self._file, durable)
+            with self._wake:
+                self._error = JournalError(_explain(error, self.path))
+            return durable
+        self._write_index(group)
+        return durable + len(data)
+
+    def _write_index(self, group: list[_Write]) -> None:
+        if self._index is None:
+            return
+        try:
+            _write_all(self._index, pack(entry for write in group for entry in write.entries))
+        except OSError:  # the cache is not worth a run; what it lacks is read off the journal
+            os.close(self._index)
+            self._index = None
+
+    def _settle(self, group: list[_Write], error: JournalError | None) -> None:
+        for write in group:
+            if error is None:
+                for entry in write.entries:
+                    self._on_durable(entry)
+            if write.done.done():
+                continue
+            if error is None:
+                write.done.set_result(None)
+            else:
+                write.done.set_exception(error)
+                write.done.exception()  # its writer may have been cancelled: then nobody asks
+
+
+def _entry(record: Record, offset: int, length: int) -> Entry:
+    return Entry(
+        CODES[record.kind],
+        int(isinstance(record, Experiment) and record.success),
+        0,
+        length,
+        offset,
+        subject_number(getattr(record, "experiment_id", ""), getattr(record, "digest", "")),
+        record.cost if isinstance(record, Call) else 0.0,
+    )
+
+
+def _open_index(journal: Path, index: Index) -> int | None:
+    """The index's file, brought level with the journal; None where it can't be written."""
+    path = index_path(journal)
+    head = header(_first_line(journal))
+    try:
+        if not index.cached:
+            path.write_bytes(head)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        os.ftruncate(file, len(head) + index.cached)  # an entry may be torn
+        _write_all(file, index.packed[index.cached :])
+    except OSError:
+        return None
+    return file
+
+
+def _first_line(journal: Path) -> bytes:
+    with journal.open("rb") as file:
+        return file.readline()
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _explain(error: OSError, path: Path) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk that holds {path} is full; make room, then resume the run: nothing paid for is lost"
+    return f"{path} can't be written ({error.strerror}); what was recorded is safe, resume the run once it can"

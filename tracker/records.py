@@ -1,0 +1,246 @@
+"""The types of everything that is written down.
+
+A journal holds one JSON object a line. `kind` is the first key and `time` the second; fields only ever
+grow, and a reader ignores those that it doesn't know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+import orjson
+
+from tracker.errors import JournalError
+
+SCHEMA_VERSION = 1
+
+
+def now() -> str:
+    """Local time in ISO 8601 with microseconds, without an offset: the form of every recorded time."""
+    return datetime.now().isoformat(timespec="microseconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Stands for a text that lies compressed in `blobs/`."""
+
+    blob: str  # SHA-256, hex
+    bytes: int  # of the text in UTF-8
+
+
+Text = str | Blob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The first line: everything that the run will do."""
+
+    kind: Literal["plan"] = "plan"
+    time: str = field(default_factory=now)
+    schema_version: int = SCHEMA_VERSION
+    run_id: str | None  # None: a single experiment
+    mode: str
+    solvers: Sequence[str]  # one an arm
+    tasks: Sequence[str]  # ids, in the order of the run
+    samples: int
+    config: dict[str, Any]  # the settings as users know them: `config` of the summary
+    environment: dict[str, Any]
+    simulated: bool = False
+    details: dict[str, Any] = field(default_factory=dict)  # what the runner needs to pick the run up again
+
+    @property
+    def planned(self) -> int:
+        """How many experiments there are to be."""
+        return len(self.tasks) * len(self.solvers) * self.samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongMessage:
+    """A message above 4 KB, stored once; calls name it by its digest."""
+
+    kind: Literal["message"] = "message"
+    time: str = field(default_factory=now)
+    digest: str
+    role: str
+    content: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request to a model and its reply, paid for once."""
+
+    kind: Literal["call"] = "call"
+    time: str = field(default_factory=now)
+    experiment_id: str
+    call: int  # from 1 within the experiment
+    purpose: str
+    model: str
+    messages: Sequence[dict[str, Any]]  # {role, content}, or {role, digest, bytes} of a LongMessage
+    reply: Text  # raw and whole
+    text: Text | None = None  # the reply without its reasoning; None: the same as `reply`
+    reasoning: Text = ""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float = 0.0  # US dollars
+    cost_known: bool = True
+    latency: float = 0.0  # seconds
+    finish_reason: str = "stop"
+    answered_by: str = ""  # the model that the server named
+    sampling: dict[str, Any] = field(default_factory=dict)
+    retries: int = 0
+    adapted: Sequence[str] = ()
+    key: str = ""  # what the solver asked, as a digest: how a replay finds this line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One answer and its verdict."""
+
+    kind: Literal["attempt"] = "attempt"
+    time: str = field(default_factory=now)
+    experiment_id: str
+    problem_id: str
+    solver: str
+    sample: int
+    number: int  # from 1 within the experiment
+    call: int | None = None  # of the judged reply
+    program: Text | None = None
+    verdict: str
+    cause: str = ""
+    feedback: Text = ""  # what the solver was told
+    detail: Text = ""  # what people are told
+    score: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    key: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict == "passed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Once:
+    """Something else that can't be made again."""
+
+    kind: Literal["once"] = "once"
+    time: str = field(default_factory=now)
+    experiment_id: str
+    name: str
+    value: Any = None
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """How an experiment ended."""
+
+    kind: Literal["experiment"] = "experiment"
+    time: str = field(default_factory=now)
+    experiment_id: str
+    problem_id: str
+    solver: str
+    sample: int
+    success: bool
+    verdict: str
+    cause: str = ""
+    score: float | None = None
+    metrics: dict[str, float] | None = None
+    iterations: int = 0  # attempts
+    calls: int = 0
+    cost: float = 0.0  # US dollars, of all its calls
+    cost_known: bool = True
+    cost_by_tier: dict[str, float] | None = None  # None: all of it is local
+    baseline_cost: float | None = None  # what the local tokens would have cost on the baseline model
+    tokens_in: int = 0
+    tokens_out: int = 0
+    latency: float = 0.0  # seconds spent waiting for models
+    duration_seconds: float = 0.0  # of the session that ended it
+    diverged: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """An experiment that could not be judged."""
+
+    kind: Literal["fault"] = "fault"
+    time: str = field(default_factory=now)
+    experiment_id: str
+    problem_id: str
+    solver: str
+    sample: int
+    reason: str
+    cost: float = 0.0  # US dollars already paid
+    calls: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """A later session begins here."""
+
+    kind: Literal["resumed"] = "resumed"
+    time: str = field(default_factory=now)
+    how: str = "resume"  # or "retry", "rescore"
+    config: dict[str, Any] = field(default_factory=dict)  # what differs from the plan's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A session ended in an orderly way."""
+
+    kind: Literal["finished"] = "finished"
+    time: str = field(default_factory=now)
+    status: str  # complete | incomplete | interrupted | stopped | failed
+    reason: str = ""
+
+
+Record = Plan | LongMessage | Call | Attempt | Once | Experiment | Fault | Resumed | Finished
+
+KINDS: dict[str, type[Record]] = {
+    "plan": Plan,
+    "message": LongMessage,
+    "call": Call,
+    "attempt": Attempt,
+    "once": Once,
+    "experiment": Experiment,
+    "fault": Fault,
+    "resumed": Resumed,
+    "finished": Finished,
+}
+
+_PREFIX = b'{"kind":"'
+_decoders: dict[str, msgspec.json.Decoder[Any]] = {name: msgspec.json.Decoder(t) for name, t in KINDS.items()}
+
+
+def encode(record: Record) -> bytes:
+    """One journal line, newline included. Raises JournalError for text that isn't Unicode."""
+    try:
+        return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError as error:
+        raise JournalError(f"a {record.kind} can't be written down as JSON: {error}") from None
+
+
+def kind_of(line: bytes) -> str:
+    """The kind of a journal line, without parsing the rest of it; "" where the line isn't one."""
+    if not line.startswith(_PREFIX):
+        return ""
+    return line[len(_PREFIX) : line.find(b'"', len(_PREFIX))].decode("ascii", "replace")
+
+
+def decode(line: bytes) -> Record | None:
+    """The record of a line; None for a kind that this version doesn't know.
+
+    Raises JournalError where a known kind has fields of another type.
+    """
+    decoder = _decoders.get(kind_of(line))
+    if decoder is None:
+        return None
+    try:
+        record: Record = decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise JournalError(f"not a journal line: {error}") from None
+    return record

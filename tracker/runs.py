@@ -1,0 +1,142 @@
+"""The results folder: where runs land, and how people name them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracker.errors import JournalError, KoderzError
+from tracker.journal import NAME
+from tracker.records import Plan, decode, encode
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+RUN_ID = re.compile(r"bench_[0-9a-f]{8}_\d{8}_\d{6}")
+
+
+def create_run(results: Path, name: str, plan: Plan) -> Path:
+    """A new run's folder, with its plan in it. It appears by rename, or not at all.
+
+    Raises KoderzError where the results folder can't be written.
+    """
+    draft = results / f".{name}.{os.getpid()}"
+    try:
+        draft.mkdir(parents=True)
+        with (draft / NAME).open("wb") as file:
+            file.write(encode(plan))
+            file.flush()
+            os.fsync(file.fileno())
+        folder = results / name
+        draft.rename(folder)
+        _sync_folder(results)
+    except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise KoderzError(
+            f"the results folder {results} can't be written ({error.strerror}); choose another with --results"
+        ) from None
+    return folder
+
+
+def lock_run(folder: Path) -> BaseFileLock:
+    """Holds the run for this process; the kernel lets go when the process ends, however it ends.
+
+    Raises KoderzError where another process holds it.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder / "lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise KoderzError(
+            f"another koderz process is working on {folder.name}; see it with: koderz benchmark watch {folder.name}"
+        ) from None
+    except OSError as error:
+        raise KoderzError(f"{folder} can't be locked ({error.strerror})") from None
+    return lock
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process is working on the run right now."""
+    try:
+        lock_run(folder).release()
+    except KoderzError:
+        return True
+    return False
+
+
+def read_plan(folder: Path) -> Plan:
+    """The plan of a run. Raises JournalError where there is none."""
+    try:
+        with (folder / NAME).open("rb") as file:
+            plan = decode(file.readline())
+    except OSError as error:
+        raise JournalError(f"{folder / NAME} can't be read ({error.strerror})") from None
+    if not isinstance(plan, Plan):
+        raise JournalError(f"{folder / NAME} doesn't begin with a plan, so it is no run of koderz")
+    return plan
+
+
+def run_folders(results: Path) -> list[Path]:
+    """Every run's folder, oldest first."""
+    if not results.is_dir():
+        return []
+    found = [path for path in results.iterdir() if RUN_ID.fullmatch(path.name) and (path / NAME).exists()]
+    return sorted(found, key=lambda path: (path.name.split("_", 2)[2], (path / NAME).stat().st_ctime_ns))
+
+
+def find_run(results: Path, name: str) -> Path:
+    """The folder meant by an id, a unique prefix of one, a summary file, `latest` or `latest~1`.
+
+    Raises KoderzError, saying what there is, where that is no run or several.
+    """
+    if matched := re.fullmatch(r"latest(?:~(\d+))?", name):
+        return _nth_latest(results, int(matched[1] or 0))
+    given = Path(name)
+    if given.suffix == ".json" or given.is_dir():
+        return _beside(given)
+    if not re.fullmatch(r"[A-Za-z0-9_]+", name):
+        raise KoderzError(f"{name!r} is no run: give its id, the beginning of its id, a summary file or latest")
+    exact = results / name
+    if (exact / NAME).exists():
+        return exact
+    return _only(results, name, lambda path: path.name.startswith(name) or path.name[6:].startswith(name))
+
+
+def _nth_latest(results: Path, back: int) -> Path:
+    folders = run_folders(results)
+    if back >= len(folders):
+        raise KoderzError(f"{results} holds {len(folders)} runs, so there is no latest~{back}")
+    return folders[-1 - back]
+
+
+def _beside(given: Path) -> Path:
+    folder = given.with_suffix("") if given.suffix == ".json" else given
+    if not (folder / NAME).exists():
+        raise KoderzError(f"{given}: the run's journal {folder / NAME} isn't there, so it can't be picked up")
+    return folder
+
+
+def _only(results: Path, name: str, matches: Callable[[Path], bool]) -> Path:
+    found = [path for path in run_folders(results) if matches(path)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        some = ", ".join(path.name for path in found[:3])
+        raise KoderzError(f"{name} is the beginning of {len(found)} runs ({some}, …); give more of the id")
+    known = run_folders(results)
+    hint = f"the latest is {known[-1].name}" if known else "it holds none yet"
+    raise KoderzError(f"there is no run {name} in {results}; {hint}")
+
+
+def _sync_folder(folder: Path) -> None:
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

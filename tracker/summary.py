@@ -1,0 +1,384 @@
+"""Folds a journal into its summary: a pure function, the only home of rates, intervals and pass@k."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tracker.index import CODES, Entry, load_index, read_spans
+from tracker.journal import NAME
+from tracker.records import SCHEMA_VERSION, Experiment, Fault, Finished, Plan, Record, decode
+
+_Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
+PASS_AT = (1, 2, 5, 10, 25, 50, 100)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One judged experiment."""
+
+    experiment_id: str
+    problem_id: str
+    success: bool
+    iterations: int
+    cost: float  # US dollars
+    solver: str
+    sample: int
+    verdict: str
+    cause: str
+    tokens: int
+    tokens_in: int
+    tokens_out: int
+    calls: int
+    latency: float  # seconds spent waiting for models
+    duration_seconds: float
+    cost_known: bool
+    cost_by_tier: Mapping[str, float] | None
+    score: float | None
+    metrics: Mapping[str, float] | None
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What the results of one solver come to. Rates are per cent, costs US dollars."""
+
+    total_problems: int
+    successes: int
+    success_rate: float
+    success_rate_interval: tuple[float, float] | None  # 95 %: Wilson, or clustered by task for several samples
+    total_cost: float
+    avg_cost: float
+    avg_iterations: float
+    cost_known: bool
+    cost_by_tier: dict[str, float]
+    cost_per_success: float | None
+    baseline_cost: float | None  # what the same local tokens would have cost on the baseline model
+    tokens_in: int
+    tokens_out: int
+    avg_latency: float  # seconds of model time an experiment
+    pass_at_k: dict[str, float]  # fractions
+    verdicts: dict[str, int]
+    causes: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One solver's results, in the order of the plan."""
+
+    results: Sequence[Result]
+    summary: Figures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Iterative against zero-shot, over the task and sample pairs that both were judged on."""
+
+    problems: int
+    success_rate_improvement: float  # points
+    cost_difference: float  # US dollars, of the totals
+    avg_cost_difference: float  # US dollars a problem
+    iteration_difference: float  # of the averages
+    both_passed: int
+    only_zero_shot: int
+    only_iterative: int
+    neither: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One run."""
+
+    run_id: str | None
+    mode: str
+    start_time: str
+    end_time: str
+    duration_seconds: float  # of the sessions that worked on it, pauses left out
+    status: str
+    reason: str
+    planned: int
+    config: dict[str, Any]
+    arms: dict[str, Arm] = field(repr=False)  # by solver
+    comparison: Comparison | None
+    faults: Sequence[dict[str, Any]]
+    paid: dict[str, float]  # US dollars: total, results, faults, unfinished
+    simulated: bool
+    environment: dict[str, Any] = field(repr=False)
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def results(self) -> Sequence[Result]:
+        """Every arm's results, one after the other."""
+        return [result for arm in self.arms.values() for result in arm.results]
+
+    @property
+    def summary(self) -> Figures:
+        """The figures of the only arm; of a comparative run, those of the iterative one."""
+        return list(self.arms.values())[-1].summary
+
+
+def summarize(folder: Path) -> Summary:
+    """The summary of the run in `folder`, off its journal. Raises JournalError where that is damaged."""
+    journal = folder / NAME
+    lines = _Outline(load_index(journal))
+    plan = _first(journal, Plan, lines.first)
+    order = {task: position for position, task in enumerate(plan.tasks)}
+    experiments: list[Experiment] = []
+    faults: list[Fault] = []
+    for record in map(decode, read_spans(journal, lines.outcomes.values())):
+        if isinstance(record, Experiment):
+            experiments.append(record)
+        elif isinstance(record, Fault):
+            faults.append(record)
+    experiments.sort(key=lambda e: (e.sample, order.get(e.problem_id, len(order))))
+    faults.sort(key=lambda f: (f.sample, order.get(f.problem_id, len(order)), f.solver))
+    arms = {solver: _arm(solver, experiments) for solver in plan.solvers}
+    finished = _last_finished(journal, lines)
+    times = [_time(line) for line in read_spans(journal, lines.session_ends)]
+    return Summary(
+        run_id=plan.run_id,
+        mode=plan.mode,
+        start_time=plan.time,
+        end_time=times[-1],
+        duration_seconds=_active_seconds(times),
+        status=finished.status if finished else "unfinished",
+        reason=finished.reason if finished else "",
+        planned=plan.planned,
+        config=plan.config,
+        arms=arms,
+        comparison=_compare(arms) if plan.mode == "comparative" else None,
+        faults=[_fault_row(fault) for fault in faults],
+        paid=_paid(lines.paid, experiments, faults),
+        simulated=plan.simulated,
+        environment=plan.environment,
+    )
+
+
+def figures(results: Sequence[Result], baseline_cost: float | None = None) -> Figures:
+    """What results come to; zeros where there are none."""
+    n = len(results)
+    successes = sum(result.success for result in results)
+    total_cost = math.fsum(result.cost for result in results)
+    return Figures(
+        total_problems=n,
+        successes=successes,
+        success_rate=100 * successes / n if n else 0.0,
+        success_rate_interval=_rate_interval(results),
+        total_cost=total_cost,
+        avg_cost=total_cost / n if n else 0.0,
+        avg_iterations=sum(result.iterations for result in results) / n if n else 0.0,
+        cost_known=all(result.cost_known for result in results),
+        cost_by_tier=_by_tier(results),
+        cost_per_success=total_cost / successes if successes else None,
+        baseline_cost=baseline_cost,
+        tokens_in=sum(result.tokens_in for result in results),
+        tokens_out=sum(result.tokens_out for result in results),
+        avg_latency=math.fsum(result.latency for result in results) / n if n else 0.0,
+        pass_at_k=pass_at_k_of(results),
+        verdicts=dict(Counter(result.verdict for result in results)),
+        causes=dict(Counter(result.cause for result in results if result.cause)),
+    )
+
+
+def wilson(successes: int, n: int, z: float = _Z95) -> tuple[float, float]:
+    """The score interval for a proportion, as fractions; (0, 1) for n = 0.
+
+    Source: E. B. Wilson, "Probable inference, the law of succession, and statistical inference",
+    JASA 22 (1927), 209-212.
+    """
+    if not n:
+        return 0.0, 1.0
+    p, zz = successes / n, z * z
+    centre = (p + zz / (2 * n)) / (1 + zz / n)
+    half = z * math.sqrt(p * (1 - p) / n + zz / (4 * n * n)) / (1 + zz / n)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """The chance that one of k samples passes, estimated without bias from c passes among n samples.
+
+    Source: Chen et al., "Evaluating large language models trained on code" (2021), equation 1, in the
+    product form that doesn't overflow. Raises ValueError for k > n.
+    """
+    if k > n:
+        raise ValueError(f"pass@{k} needs at least {k} samples, not {n}")
+    if n - c < k:
+        return 1.0
+    return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1))
+
+
+def pass_at_k_of(results: Sequence[Result]) -> dict[str, float]:
+    """`{"pass@1": …}` over tasks, for each usual k that every task has samples for."""
+    tasks: dict[str, list[bool]] = defaultdict(list)
+    for result in results:
+        tasks[result.problem_id].append(result.success)
+    fewest = min(map(len, tasks.values()), default=0)
+    return {
+        f"pass@{k}": statistics.fmean(pass_at_k(len(passes), sum(passes), k) for passes in tasks.values())
+        for k in PASS_AT
+        if k <= fewest
+    }
+
+
+def _rate_interval(results: Sequence[Result]) -> tuple[float, float] | None:
+    """95 % interval of the success rate in per cent; None where there is nothing to base it on.
+
+    Samples of one task resemble each other, so with several the standard error is clustered by task
+    (E. Miller, "Adding error bars to evals", 2024, section 2.2).
+    """
+    if not results:
+        return None
+    tasks: dict[str, list[bool]] = defaultdict(list)
+    for result in results:
+        tasks[result.problem_id].append(result.success)
+    n = len(results)
+    successes = sum(result.success for result in results)
+    if len(tasks) == n:
+        low, high = wilson(successes, n)
+        return 100 * low, 100 * high
+    rate = successes / n
+    error = math.sqrt(sum((sum(passes) - rate * len(passes)) ** 2 for passes in tasks.values())) / n
+    return 100 * max(0.0, rate - _Z95 * error), 100 * min(1.0, rate + _Z95 * error)
+
+
+def _by_tier(results: Sequence[Result]) -> dict[str, float]:
+    tiers = {"local": 0.0, "checkpoint": 0.0, "spec": 0.0}
+    for result in results:
+        for tier, cost in (result.cost_by_tier or {"local": result.cost}).items():
+            tiers[tier] = tiers.get(tier, 0.0) + cost
+    return tiers
+
+
+def _arm(solver: str, experiments: Iterable[Experiment]) -> Arm:
+    mine = [experiment for experiment in experiments if experiment.solver == solver]
+    known = [e.baseline_cost for e in mine if e.baseline_cost is not None]
+    results = [_result(experiment) for experiment in mine]
+    return Arm(results, figures(results, math.fsum(known) if known and len(known) == len(mine) else None))
+
+
+def _result(e: Experiment) -> Result:
+    return Result(
+        experiment_id=e.experiment_id,
+        problem_id=e.problem_id,
+        success=e.success,
+        iterations=e.iterations,
+        cost=e.cost,
+        solver=e.solver,
+        sample=e.sample,
+        verdict=e.verdict,
+        cause=e.cause,
+        tokens=e.tokens_in + e.tokens_out,
+        tokens_in=e.tokens_in,
+        tokens_out=e.tokens_out,
+        calls=e.calls,
+        latency=e.latency,
+        duration_seconds=e.duration_seconds,
+        cost_known=e.cost_known,
+        cost_by_tier=e.cost_by_tier,
+        score=e.score,
+        metrics=e.metrics,
+        note=e.note,
+    )
+
+
+def _fault_row(fault: Fault) -> dict[str, Any]:
+    return {
+        "experiment_id": fault.experiment_id,
+        "problem_id": fault.problem_id,
+        "solver": fault.solver,
+        "sample": fault.sample,
+        "reason": fault.reason,
+        "cost": fault.cost,
+    }
+
+
+def _compare(arms: Mapping[str, Arm]) -> Comparison:
+    zero_shot, iterative = (
+        {(result.problem_id, result.sample): result for result in arms[name].results}
+        for name in ("zero-shot", "iterative")
+    )
+    pairs = [(zero_shot[key], iterative[key]) for key in zero_shot if key in iterative]
+    n = max(len(pairs), 1)
+    outcomes = Counter((a.success, b.success) for a, b in pairs)
+    cost = math.fsum(b.cost - a.cost for a, b in pairs)
+    return Comparison(
+        problems=len(pairs),
+        success_rate_improvement=100 * sum(b.success - a.success for a, b in pairs) / n,
+        cost_difference=cost,
+        avg_cost_difference=cost / n,
+        iteration_difference=sum(b.iterations - a.iterations for a, b in pairs) / n,
+        both_passed=outcomes[True, True],
+        only_zero_shot=outcomes[True, False],
+        only_iterative=outcomes[False, True],
+        neither=outcomes[False, False],
+    )
+
+
+def _paid(total: float, experiments: Iterable[Experiment], faults: Iterable[Fault]) -> dict[str, float]:
+    results = math.fsum(e.cost for e in experiments)
+    faulted = math.fsum(f.cost for f in faults)
+    return {
+        "total": total,
+        "results": results,
+        "faults": faulted,
+        "unfinished": max(0.0, round(total - results - faulted, 12)),
+    }
+
+
+class _Outline:
+    """What the index alone tells: which line ended each experiment, and where sessions begin and end."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.outcomes: dict[int, Entry] = {}
+        self.session_ends: list[Entry] = []  # pairs: a session's first line, its last line
+        self.last: Entry
+        self.first: Entry
+        costs: list[float] = []
+        before: Entry | None = None
+        for entry in entries:
+            if entry.code in _OUTCOMES:
+                self.outcomes[entry.experiment] = entry
+            elif entry.code == CODES["call"]:
+                costs.append(entry.cost)
+            elif before is None:
+                self.first = entry
+                self.session_ends.append(entry)
+            elif entry.code == CODES["resumed"]:
+                self.session_ends += [before, entry]
+            before = entry
+        assert before is not None, "an index has at least the plan's entry"
+        self.last = before
+        self.session_ends.append(before)
+        self.paid = math.fsum(costs)
+
+
+_OUTCOMES = (CODES["experiment"], CODES["fault"])
+
+
+def _first(journal: Path, kind: type[Plan], entry: Entry) -> Plan:
+    record = decode(next(iter(read_spans(journal, [entry]))))
+    assert isinstance(record, kind), "a run's folder appears with its plan in it"
+    return record
+
+
+def _last_finished(journal: Path, lines: _Outline) -> Finished | None:
+    record: Record | None = decode(next(iter(read_spans(journal, [lines.last]))))
+    return record if isinstance(record, Finished) else None
+
+
+def _time(line: bytes) -> str:
+    record = decode(line)
+    return record.time if record else ""
+
+
+def _active_seconds(times: Sequence[str]) -> float:
+    """Seconds between the first and the last line of each session, added up."""
+    moments = [datetime.fromisoformat(time) for time in times]
+    spans = zip(moments[::2], moments[1::2], strict=True)
+    return sum(max(0.0, (end - start).total_seconds()) for start, end in spans)

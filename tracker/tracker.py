@@ -1,0 +1,137 @@
+"""Opens, resumes, records and finishes one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from tracker.blobs import share_messages, spill
+from tracker.errors import JournalError
+from tracker.index import CODES, Entry, Index, experiment_number, load_index, read_spans
+from tracker.journal import NAME, Journal
+from tracker.records import Call, Finished, Plan, Record, Resumed, decode
+from tracker.runs import create_run, lock_run, read_plan
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+_CALL, _EXPERIMENT, _FAULT, _MESSAGE = (CODES[name] for name in ("call", "experiment", "fault", "message"))
+_FAULTED, _JUDGED, _PASSED = range(3)  # how an experiment ended: judged and passed are apart
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run has come to so far."""
+
+    judged: int = 0
+    passed: int = 0
+    faults: int = 0
+    calls: int = 0
+    cost: float = 0.0  # US dollars
+
+
+class Tracker:
+    """One run that this process records. Made by `create` or `reopen`; closed as a context manager."""
+
+    def __init__(self, folder: Path, plan: Plan, lock: BaseFileLock) -> None:
+        self.folder = folder
+        self.plan = plan
+        self.tally = Tally()
+        self._lock = lock
+        self._ended: dict[int, int] = {}  # how each experiment ended last
+        self._messages: set[int] = set()
+        index = load_index(folder / NAME)
+        for entry in index:
+            self._count(entry)
+        self._index: Index | None = index
+        self._open: dict[int, list[Entry]] = {}
+        self._journal = Journal(folder / NAME, index, self._count)
+
+    @classmethod
+    def create(cls, results: Path, name: str, plan: Plan) -> Self:
+        """Begins a run: its folder appears with the plan in it."""
+        folder = create_run(results, name, plan)
+        return cls(folder, plan, lock_run(folder))
+
+    @classmethod
+    def reopen(cls, folder: Path) -> Self:
+        """Takes up a run that was begun before. KoderzError where another process holds it."""
+        plan = read_plan(folder)
+        lock = lock_run(folder)
+        try:
+            return cls(folder, plan, lock)
+        except JournalError:
+            lock.release()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._journal.close()
+        self._lock.release()
+
+    async def record(self, *records: Record) -> None:
+        """Returns once the records are durable. Raises JournalError where the disk refuses."""
+        lines: list[Record] = []
+        for record in records:
+            if isinstance(record, Call):
+                lines += [spill(part, self.folder) for part in share_messages(record, self._messages)]
+            else:
+                lines.append(spill(record, self.folder))
+        await self._journal.append(lines)
+
+    def select(self, *, faults: bool = False, judged: bool = False) -> None:
+        """Says which experiments are to be worked on in this session besides those that never ended.
+
+        Their recorded lines become available by `recorded`.
+        """
+        redo = {_FAULTED: faults, _JUDGED: judged, _PASSED: judged}
+        self._ended = {number: outcome for number, outcome in self._ended.items() if not redo[outcome]}
+        for entry in self._index or ():
+            if entry.experiment and entry.code != _MESSAGE and entry.experiment not in self._ended:
+                self._open.setdefault(entry.experiment, []).append(entry)
+        self._index = None
+        self.tally.judged = self.tally.passed = self.tally.faults = 0
+        for outcome in self._ended.values():
+            self._tally_end(outcome, +1)
+
+    def ended(self, experiment_id: str) -> bool:
+        return experiment_number(experiment_id) in self._ended
+
+    def recorded(self, experiment_id: str) -> list[Record]:
+        """What an experiment that was left unfinished has on record, in order."""
+        entries = self._open.pop(experiment_number(experiment_id), ())
+        return list(_decoded(read_spans(self.folder / NAME, entries)))
+
+    async def begin_session(self, how: str, config: dict[str, object]) -> None:
+        await self.record(Resumed(how=how, config=config))
+
+    async def finish(self, status: str, reason: str = "") -> None:
+        await self.record(Finished(status=status, reason=reason))
+
+    def _count(self, entry: Entry) -> None:
+        if entry.code == _CALL:
+            self.tally.calls += 1
+            self.tally.cost += entry.cost
+        elif entry.code in (_EXPERIMENT, _FAULT):
+            if (before := self._ended.get(entry.experiment)) is not None:
+                self._tally_end(before, -1)
+            outcome = _FAULTED if entry.code == _FAULT else _PASSED if entry.success else _JUDGED
+            self._ended[entry.experiment] = outcome
+            self._tally_end(outcome, +1)
+        elif entry.code == _MESSAGE:
+            self._messages.add(entry.experiment)
+
+    def _tally_end(self, outcome: int, sign: int) -> None:
+        self.tally.faults += sign * (outcome == _FAULTED)
+        self.tally.judged += sign * (outcome != _FAULTED)
+        self.tally.passed += sign * (outcome == _PASSED)
+
+
+def _decoded(lines: Iterable[bytes]) -> Iterator[Record]:
+    for line in lines:
+        if (record := decode(line)) is not None:
+            yield record
