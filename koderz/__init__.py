@@ -13,14 +13,14 @@ from koderz._version import __version__
 
 if TYPE_CHECKING:
     from koderz.api import benchmark, rescore, resume, retry, run
-    from koderz.errors import FatalFault, Fault, JournalError, KoderzError, Unreachable
+    from koderz.errors import FatalFault, Fault, JournalError, KoderzError, StorageError, Unreachable
     from koderz.settings import Settings
     from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
     from tracker.summary import Summary
 
 _HOMES = {
     "koderz.api": ("benchmark", "rescore", "resume", "retry", "run"),
-    "koderz.errors": ("FatalFault", "Fault", "JournalError", "KoderzError", "Unreachable"),
+    "koderz.errors": ("FatalFault", "Fault", "JournalError", "KoderzError", "StorageError", "Unreachable"),
     "koderz.settings": ("Settings",),
     "koderz.types": ("Completion", "Message", "Reply", "Sampling", "Task", "Verdict"),
     "tracker.summary": ("Summary",),
@@ -36,6 +36,7 @@ __all__ = [
     "Reply",
     "Sampling",
     "Settings",
+    "StorageError",
     "Summary",
     "Task",
     "Unreachable",

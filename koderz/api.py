@@ -21,7 +21,18 @@ from koderz.orchestrator import Ended
 from koderz.plan import Plan, make_plan, restore_plan
 from koderz.replay import Replaying
 from koderz.selection import select_tasks
-from koderz.session import NOTHING_TO_DO, Audience, Nobody, Session, begin, carry_on, close, plan_line, raise_if_failed, risky_settings
+from koderz.session import (
+    NOTHING_TO_DO,
+    Audience,
+    Nobody,
+    Session,
+    begin,
+    carry_on,
+    close,
+    plan_line,
+    raise_if_failed,
+    risky_settings,
+)
 from koderz.settings import FIELDS, Settings, checked, from_environment, layered
 from koderz.trust import require_trust
 from tracker.runs import find_run
@@ -140,7 +151,9 @@ async def pick_up(
         done = tracker.tally.judged + tracker.tally.faults
         if how != "rescore" and done == plan.record.planned:
             return close(tracker, _last_end(tracker))
-        replaying = Replaying(accept_divergence, rescore=how == "rescore", calls_allowed=calls or how != "rescore")
+        replaying = Replaying(
+            accept_divergence or accept_changes, rescore=how == "rescore", calls_allowed=calls or how != "rescore"
+        )
         recorded = {key: value for key, value in (changes or {}).items() if value is not None}
         return await carry_on(plan, tracker, replaying, audience or Nobody(), environ, how=how, changes=recorded)
 

@@ -1,7 +1,8 @@
 """Errors, as one tree.
 
 KoderzError            wrong usage, configuration or input file (exit 2)
-├─ JournalError        a run's journal can't be written, read or locked
+├─ JournalError        a run's journal can't be read, or isn't one
+│  └─ StorageError     the disk refuses what has to be recorded (exit 3)
 ├─ Unreachable         something that nothing can do without is not there (exit 4)
 └─ Fault               not the model's doing; ends one experiment, never counts as a verdict (exit 3)
    └─ FatalFault       every further call would end the same way: ends the run (exit 4)
@@ -9,9 +10,9 @@ KoderzError            wrong usage, configuration or input file (exit 2)
 
 from __future__ import annotations
 
-from tracker.errors import JournalError, KoderzError
+from tracker.errors import JournalError, KoderzError, StorageError
 
-__all__ = ["FatalFault", "Fault", "JournalError", "KoderzError", "Unreachable"]
+__all__ = ["FatalFault", "Fault", "JournalError", "KoderzError", "StorageError", "Unreachable"]
 
 
 class Unreachable(KoderzError):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from koderz.budget import CapReached
 from koderz.calls import Caller
@@ -17,6 +17,7 @@ from koderz.errors import FatalFault, Fault, KoderzError
 from koderz.plan import Plan
 from koderz.replay import Ask, Handles, Identity, Replaying, Settled
 from koderz.sandbox import Sandbox
+from koderz.solvers import Solver
 from koderz.types import Completion, Judging, Reply, Sampling, Task, Verdict
 from tracker import records
 from tracker.blobs import read_text
@@ -76,7 +77,7 @@ class Orchestrator:
         self._faults_in_a_row = 0
 
     async def run(self) -> Ended:
-        """Performs what is left of the plan. Raises JournalError where the disk refuses."""
+        """Performs what is left of the plan. Raises StorageError where the disk refuses."""
         engine = asyncio.create_task(
             run_local(self._left(), self._perform, concurrency=self._plan.settings.concurrency, stopping=self._stopping)
         )
@@ -150,17 +151,10 @@ class Orchestrator:
             self._faults_in_a_row = 0
             await self.record(self._experiment(experiment, handles, verdict, time.monotonic() - started))
 
-    async def _solve(self, solver: Callable[..., Awaitable[Any]], handles: Handles) -> Verdict:
+    async def _solve(self, solver: Solver, handles: Handles) -> Verdict:
         async with handles:
             try:
-                verdict = await solver(
-                    task=handles.identity.task,
-                    ask=handles.ask,
-                    judge=handles.judge,
-                    once=handles.once,
-                    rng=handles.rng,
-                    prompts=self._plan.prompts,
-                )
+                verdict = await solver(handles, task=handles.identity.task, prompts=self._plan.prompts)
             except Settled as settled:
                 return settled.verdict
             except (Fault, KoderzError):

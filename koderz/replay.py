@@ -14,6 +14,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import orjson
@@ -154,7 +155,6 @@ class Handles:
         self, identity: Identity, recorded: Sequence[Record], world: World, how: Replaying | None = None
     ) -> None:
         self.identity = identity
-        self.rng = random.Random(identity.experiment_id)  # noqa: S311 repeatable on purpose
         self.totals = Totals()
         self.fault: Fault | None = None  # the first one, also where the solver went on after it
         self._how = how or Replaying()
@@ -165,6 +165,11 @@ class Handles:
             if isinstance(record, records.Call):
                 self.totals.add(record)
         self._tape = Tape([] if self._how.restart else recorded, accept=self._how.accept_divergence)
+
+    @cached_property
+    def rng(self) -> random.Random:
+        """Random numbers that are the same each time the experiment runs."""
+        return random.Random(self.identity.experiment_id)  # noqa: S311 repeatable on purpose
 
     @property
     def diverged(self) -> bool:

@@ -12,7 +12,7 @@ from koderz.errors import KoderzError, Unreachable
 from koderz.orchestrator import Ended, Orchestrator
 from koderz.plan import Plan
 from koderz.replay import Replaying
-from koderz.sandbox import open_sandbox
+from koderz.sandbox import Sandbox, open_sandbox
 from koderz.settings import Settings
 from koderz.trust import remember
 from tracker.journal import NAME
@@ -153,13 +153,13 @@ def asked_models(settings: Settings) -> list[str]:
 
 async def begin(plan: Plan, audience: Audience, environ: Mapping[str, str]) -> Session:
     """A new run, from its first call to its summary. Nothing is created where a model can't be asked."""
-    async with open_models(plan, environ) as (pool, models):
+    async with _sandbox(plan) as sandbox, open_models(plan, environ) as (pool, models):
         facts = await _facts(plan, models)
         plan = replace(plan, record=replace(plan.record, environment=plan.record.environment | facts))
         with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
             if risky_settings(plan.record.config):
                 remember(plan_line(tracker.folder), environ)
-            return await _carry_out(plan, tracker, pool, models, Replaying(), audience)
+            return await _carry_out(plan, tracker, Means(pool, models, sandbox), Replaying(), audience)
 
 
 async def carry_on(
@@ -173,11 +173,11 @@ async def carry_on(
     changes: Mapping[str, Any],
 ) -> Session:
     """A later session of a run."""
-    async with open_models(plan, environ) as (pool, models):
+    async with _sandbox(plan) as sandbox, open_models(plan, environ) as (pool, models):
         if replaying.calls_allowed:
             await _facts(plan, models)
         await tracker.begin_session(how, dict(changes))
-        return await _carry_out(plan, tracker, pool, models, replaying, audience)
+        return await _carry_out(plan, tracker, Means(pool, models, sandbox), replaying, audience)
 
 
 async def _facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
@@ -192,27 +192,32 @@ async def _facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
     return {"models": {name: facts for name, facts in checked.items() if facts}}
 
 
-async def _carry_out(
-    plan: Plan,
-    tracker: Tracker,
-    pool: ModelPool,
-    models: Mapping[str, Model],
-    replaying: Replaying,
-    audience: Audience,
-) -> Session:
-    async with open_sandbox(plan.settings.sandbox, judges=plan.settings.judge_count) as sandbox:
-        heard = 0
+def _sandbox(plan: Plan) -> Sandbox:
+    return open_sandbox(plan.settings.sandbox, judges=plan.settings.judge_count)
 
-        def observe(record: Record) -> None:
-            nonlocal heard
-            for text in pool.notices[heard:]:
-                heard += 1
-                audience.notice(text)
-            audience.recorded(record)
 
-        orchestrator = Orchestrator(plan, tracker, models, sandbox, how=replaying, observe=observe)
-        async with audience.showing(Stage(plan, tracker, orchestrator, pool)):
-            ended = await orchestrator.run()
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What it takes to carry out a plan."""
+
+    pool: ModelPool
+    models: Mapping[str, Model]
+    sandbox: Sandbox
+
+
+async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Replaying, audience: Audience) -> Session:
+    heard = 0
+
+    def observe(record: Record) -> None:
+        nonlocal heard
+        for text in means.pool.notices[heard:]:
+            heard += 1
+            audience.notice(text)
+        audience.recorded(record)
+
+    orchestrator = Orchestrator(plan, tracker, means.models, means.sandbox, how=replaying, observe=observe)
+    async with audience.showing(Stage(plan, tracker, orchestrator, means.pool)):
+        ended = await orchestrator.run()
     await tracker.finish(ended.status, ended.reason)
     return close(tracker, ended)
 

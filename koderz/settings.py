@@ -145,7 +145,7 @@ def checked(name: str, value: Any, where: str, *, lax: bool = False) -> Any:
         raise KoderzError(f"{where}: {value!r} won't do: {_in_words(name, error)}") from None
     low, high = BOUNDS.get(name, (float("-inf"), float("inf")))
     if isinstance(converted, int | float) and not low <= converted <= high:
-        raise KoderzError(f"{where}: {value} won't do; it goes from {low:g} to {high:g}")
+        raise KoderzError(f"{where}: {value} won't do; it goes from {_number(low)} to {_number(high)}")
     return converted
 
 
@@ -175,6 +175,10 @@ def _path(kind: type[Any], value: Any) -> Any:
     if kind is Path and isinstance(value, str):
         return Path(value)
     raise NotImplementedError(f"no reading of {kind}")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:g}"
 
 
 def _in_words(name: str, error: msgspec.ValidationError) -> str:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,3 +86,47 @@ class Done:
 @pytest.fixture
 def koderz(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
+
+
+@dataclass
+class Server:
+    """A loopback model server in a process of its own, so that it outlives any command that is killed."""
+
+    process: subprocess.Popen[str]
+    url: str
+    log: Path
+
+    def answers(self) -> list[dict[str, Any]]:
+        """One row for each answer: kind, digest of the conversation, status, model."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def env(self, key: str = "sk-test-4f9a") -> dict[str, str]:
+        """What points every provider at it."""
+        return {
+            "OLLAMA_HOST": self.url,
+            "OPENAI_BASE_URL": f"{self.url}/v1",
+            "OPENAI_API_KEY": key,
+            "ANTHROPIC_BASE_URL": self.url,
+            "ANTHROPIC_API_KEY": key,
+        }
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Starts servers: `serve("--faults", "429:0.1")`; they end with the test."""
+    started: list[Server] = []
+
+    def start(*arguments: object, env: Mapping[str, str] | None = None) -> Server:
+        log = tmp_path / f"server-{len(started)}.log"
+        log.touch()
+        command = [sys.executable, "-m", "koderz.testing", "--log", str(log), *map(str, arguments)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
+        assert process.stdout is not None
+        server = Server(process, process.stdout.readline().split()[-1], log)
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.process.terminate()
+        server.process.communicate()

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tracker.errors import JournalError
+from tracker.errors import JournalError, StorageError
 from tracker.records import Blob, Call, LongMessage, Record, Text
 
 BLOB_BYTES = 1 << 20  # above this, a text lies in blobs/
@@ -84,7 +84,7 @@ def _path(folder: Path, digest: str) -> Path:
 def write_durably(path: Path, data: bytes) -> None:
     """Writes a file whole or not at all: under another name, synced, then renamed.
 
-    Raises JournalError where the disk refuses.
+    Raises StorageError where the disk refuses.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -95,4 +95,4 @@ def write_durably(path: Path, data: bytes) -> None:
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise JournalError(f"{path} can't be written ({error.strerror})") from None
+        raise StorageError(f"{path} can't be written ({error.strerror})") from None

@@ -14,4 +14,10 @@ class KoderzError(Exception):
 
 
 class JournalError(KoderzError):
-    """The journal of a run can't be written, read or locked."""
+    """The journal of a run can't be read, or isn't one."""
+
+
+class StorageError(JournalError):
+    """The disk refuses what has to be recorded. What was recorded is safe, and the run can be resumed."""
+
+    exit_code = 3

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracker.errors import JournalError
+from tracker.errors import StorageError
 from tracker.index import CODES, Entry, Index, header, index_path, pack, subject_number
 from tracker.records import Call, Experiment, Record, encode
 
@@ -48,13 +48,13 @@ class Journal:
         self._queue: list[_Write] = []
         self._wake = threading.Condition()
         self._closing = False
-        self._error: JournalError | None = None
+        self._error: StorageError | None = None
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._write_groups, name="koderz-journal", daemon=True)
         self._thread.start()
 
     async def append(self, records: Sequence[Record]) -> None:
-        """Returns once the records are on disk. Raises JournalError where they can't be."""
+        """Returns once the records are on disk. Raises StorageError where they can't be."""
         lines = [encode(record) for record in records]
         done = self._loop.create_future()
         with self._wake:
@@ -104,7 +104,7 @@ class Journal:
             with contextlib.suppress(OSError):  # a torn line is dropped on reading too
                 os.ftruncate(self._file, durable)
             with self._wake:
-                self._error = JournalError(_explain(error, self.path))
+                self._error = StorageError(_explain(error, self.path))
             return durable
         self._write_index(group)
         return durable + len(data)
@@ -118,7 +118,7 @@ class Journal:
             os.close(self._index)
             self._index = None
 
-    def _settle(self, group: list[_Write], error: JournalError | None) -> None:
+    def _settle(self, group: list[_Write], error: StorageError | None) -> None:
         for write in group:
             if error is None:
                 for entry in write.entries:

@@ -110,6 +110,8 @@ def find_run(results: Path, name: str) -> Path:
 
 def _nth_latest(results: Path, back: int) -> Path:
     folders = run_folders(results)
+    if not folders:
+        raise KoderzError(f"{results} holds no run yet; make one with: koderz benchmark 0 10")
     if back >= len(folders):
         raise KoderzError(f"{results} holds {len(folders)} runs, so there is no latest~{back}")
     return folders[-1 - back]

@@ -74,7 +74,7 @@ class Tracker:
         self._lock.release()
 
     async def record(self, *records: Record) -> None:
-        """Returns once the records are durable. Raises JournalError where the disk refuses."""
+        """Returns once the records are durable. Raises StorageError where the disk refuses."""
         lines: list[Record] = []
         for record in records:
             if isinstance(record, Call):
@@ -103,7 +103,9 @@ class Tracker:
 
     def recorded(self, experiment_id: str) -> list[Record]:
         """What an experiment that was left unfinished has on record, in order."""
-        entries = self._open.pop(experiment_number(experiment_id), ())
+        entries = self._open.pop(experiment_number(experiment_id), None)
+        if entries is None:
+            return []
         return list(_decoded(read_spans(self.folder / NAME, entries)))
 
     async def begin_session(self, how: str, config: dict[str, object]) -> None:

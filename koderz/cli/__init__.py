@@ -8,7 +8,7 @@ import sys
 import typer
 
 from koderz.cli.groups import LazyGroup
-from koderz.errors import JournalError, KoderzError
+from koderz.errors import KoderzError
 
 COMMANDS = {
     "benchmark": (
@@ -60,7 +60,7 @@ def run() -> int:
     except KoderzError as error:
         if os.environ.get("KODERZ_DEBUG"):
             raise
-        return _fail(str(error), 3 if isinstance(error, JournalError) else error.exit_code)
+        return _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:  # whoever read the output has gone
@@ -71,5 +71,6 @@ def run() -> int:
 def _fail(message: str, code: int) -> int:
     from koderz.cli.console import plain
 
-    sys.stderr.write(f"koderz: {plain(message)}\n")
+    if message:  # a group without a command has printed its help already
+        sys.stderr.write(f"koderz: {plain(message)}\n")
     return code

@@ -143,9 +143,9 @@ def _parameter(name: str, text: Text, panel: str) -> inspect.Parameter:
     option = typer.Option(
         None,
         *flags,
-        help=text.help,
+        help=f"{text.help}{_default(name)}",
         metavar=text.metavar,
-        show_default=_default(name),
+        show_default=False,
         rich_help_panel=panel,
     )
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=_annotation(name))
@@ -160,12 +160,12 @@ def _annotation(name: str) -> Any:
     return str | None
 
 
-def _default(name: str) -> str | bool:
-    """What the help shows as the default; nothing where the text says it or there is none."""
+def _default(name: str) -> str:
+    """What the help says of the default; nothing where the text says it already or there is none."""
     default = FIELDS[name].default
     if default is None or default is False or name in _NEGATED or default == ():
-        return False
-    return f"{default:g}" if isinstance(default, float) else str(default)
+        return ""
+    return f" Default: {default:g}." if isinstance(default, float) else f" Default: {default}."
 
 
 def _problems_file() -> inspect.Parameter:

@@ -76,12 +76,15 @@ class RemoteModel:
 
         Raises Unreachable where nothing answers, FatalFault where no call can succeed.
         """
+        service = self._service
+        look = partial(self._wire.look, service.http, self.name.name, service.say)
         try:
-            return await self._wire.look(self._service.http, self.name.name, self._service.say)
+            found, _ = await retrying(look, max_retries=1, backoff=service.endpoint.backoff, sleep=service.limiter.rest)
         except Fault as error:
             raise FatalFault(self._told(error)) from None
         except Retryable as error:
             raise Unreachable(f"{self._told(error)}; {self._wire.remedy}") from None
+        return found
 
     def price(self) -> Price | None:
         """What its tokens cost; None where nobody knows."""

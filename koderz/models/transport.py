@@ -123,8 +123,10 @@ class Http:
                 limits=httpx.Limits(max_connections=1, keepalive_expiry=_KEPT_ALIVE),
                 proxy=self._proxy,
             )
-        except (ValueError, ImportError, httpx.InvalidURL) as error:  # and its text may hold a password
-            raise FatalFault(f"the proxy that the environment names can't be used: {type(error).__name__}") from None
+        except ImportError:
+            raise FatalFault("the environment names a SOCKS proxy, which needs: pip install 'httpx[socks]'") from None
+        except (ValueError, httpx.InvalidURL):  # whose text may hold the proxy's password
+            raise FatalFault("the proxy that the environment names is no URL; see HTTPS_PROXY and ALL_PROXY") from None
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:

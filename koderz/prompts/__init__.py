@@ -96,7 +96,5 @@ def _checked(path: Path, text: str) -> str:
         raise KoderzError(f"{path}: a $ that begins no ${{name}}; write $$ for a dollar sign")
     for name in template.get_identifiers():
         if name not in allowed:
-            raise KoderzError(
-                f"{path}: ${{{name}}} is unknown here; it may use {', '.join(sorted(allowed)) or 'none'}"
-            )
+            raise KoderzError(f"{path}: ${{{name}}} is unknown here; it may use {', '.join(sorted(allowed)) or 'none'}")
     return text

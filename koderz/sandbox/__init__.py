@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from types import TracebackType
 from typing import Protocol, Self, cast
 
@@ -57,12 +58,17 @@ class Sandbox(Protocol):
 
 
 SANDBOXES: Mapping[str, str] = {"interpreter": "koderz.sandbox.interpreter:InterpreterSandbox"}
-"""Name → `module:class`; the class takes `judges=N`, how many candidates run at once."""
+"""Name → `module:class`; the class takes `judges=N`, how many candidates run at once.
+
+Other packages add theirs by the entry-point group `koderz.sandboxes`.
+"""
 
 
 def open_sandbox(name: str, *, judges: int) -> Sandbox:
     """A sandbox by its name, not yet entered. KoderzError for an unknown one."""
     if name not in SANDBOXES:
+        for entry in entry_points(group="koderz.sandboxes", name=name):
+            return cast("Sandbox", entry.load()(judges=judges))
         raise KoderzError(f"there is no sandbox {name!r}; choose one of {', '.join(SANDBOXES)}")
     module, _, attribute = SANDBOXES[name].partition(":")
     make = cast("Callable[..., Sandbox]", getattr(importlib.import_module(module), attribute))

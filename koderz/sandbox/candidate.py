@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import os
-import random
 import signal
 import sys
 import types
@@ -23,6 +22,7 @@ FILE = "<candidate>"
 EAGER = 32  # answers of a batch that are sent at once each, before they are gathered
 PATIENCE = 0.002  # seconds that an answer of a batch may wait for others
 GATHERED = 48 << 10  # bytes
+_READ = 32 << 10
 MESSAGE_LIMIT = 500  # characters of an exception's text
 
 Call = Callable[..., bytes]
@@ -38,21 +38,21 @@ class Request(NamedTuple):
     token: bytes = b""  # what HELD has to bring back
 
 
-def prepare(descriptor: int) -> Printed:
+def prepare() -> Printed:
     """What every candidate needs alike, made before the fork: all that a fork changes has to be copied."""
-    printed = Printed(Channel(descriptor))
+    printed = Printed(Channel())
     sys.stdout = sys.stderr = printed.text()
     for number in (signal.SIGPIPE, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     return printed
 
 
-def serve(printed: Printed) -> NoReturn:
+def serve(printed: Printed, descriptor: int) -> NoReturn:
     """Answers until the judge hangs up. Called once, in a process that ends with it."""
     channel = printed.channel
+    channel.descriptor = descriptor
     request = Request(*channel.receive())
     printed.limit = request.output_limit
-    random.seed(0)
     function = _loaded(channel, request, printed)
     if request.test:
         _run_tests(channel, request)
@@ -72,27 +72,27 @@ def serve(printed: Printed) -> NoReturn:
 class Channel:
     """Whole frames in, whole frames out; ends the process when the judge is gone."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self) -> None:
+        self.descriptor = -1
+        self._ahead = b""  # what has come of later frames
 
     def receive(self) -> Any:
-        (size,) = wire.HEADER.unpack(self._exactly(wire.HEADER.size))
-        payload = self._exactly(size)
-        read = wire.from_trusted if payload[:1] == wire.MARSHALLED else wire.loads
-        return read(payload[1:])
+        data = self._ahead or self._more()
+        while len(data) < 4 or len(data) < (end := 4 + wire.HEADER.unpack_from(data)[0]):
+            data += self._more()
+        self._ahead = data[end:]
+        read = wire.from_trusted if data[4:5] == wire.MARSHALLED else wire.loads
+        return read(data[5:end])
 
     def send(self, data: bytes) -> None:
-        sent = os.write(self._descriptor, data)
+        sent = os.write(self.descriptor, data)
         while sent < len(data):
-            sent += os.write(self._descriptor, data[sent : sent + (1 << 20)])
+            sent += os.write(self.descriptor, data[sent : sent + (1 << 20)])
 
-    def _exactly(self, size: int) -> bytes:
-        data = os.read(self._descriptor, size)
-        while len(data) < size:
-            more = os.read(self._descriptor, size - len(data))
-            if not more:
-                os._exit(0)
-            data += more
+    def _more(self) -> bytes:
+        data = os.read(self.descriptor, _READ)
+        if not data:
+            os._exit(0)
         return data
 
 

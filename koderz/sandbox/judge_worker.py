@@ -13,26 +13,30 @@ import resource
 import socket
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from koderz.sandbox import kernel, limits, trial, wire
 from koderz.sandbox.launch import Zygote
 
 _ADDRESSES = 8 << 30  # bytes; a result that unfolds to more is the candidate's failure, not this process's
 
+_FIELDS = tuple(field.name for field in dataclasses.fields(trial.Finding))
+
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """`arguments`: the layers wanted, `name=folder` of each package allowed to candidates."""
+    """`arguments`: a core or -1, the layers wanted, `name=folder` of each package allowed to candidates."""
     parent = socket.socket(fileno=os.dup(0))
     kernel.die_with_parent()
     kernel.hide_memory()
     limits.cap(resource.RLIMIT_AS, _ADDRESSES)
-    packages = dict(part.split("=", 1) for part in arguments[1:])
-    with Zygote(arguments[0].split(","), packages) as zygote:
+    if int(arguments[0]) >= 0:
+        os.sched_setaffinity(0, {int(arguments[0])})
+    packages = dict(part.split("=", 1) for part in arguments[2:])
+    with Zygote(arguments[1].split(","), packages) as zygote:
         _hush()
         _tell(parent, sorted(zygote.layers))
         while (job := _received(parent)) is not None:
-            _tell(parent, dataclasses.asdict(trial.hold(trial.Case(*wire.from_trusted(job)), zygote)))
+            _tell(parent, _written(trial.hold(trial.Case(*wire.from_trusted(job)), zygote)))
     sys.exit()
 
 
@@ -54,6 +58,10 @@ def _received(parent: socket.socket) -> bytes | None:
     while view:
         view = view[parent.recv_into(view) or size :]
     return bytes(job)
+
+
+def _written(finding: trial.Finding) -> dict[str, Any]:
+    return {name: getattr(finding, name) for name in _FIELDS}
 
 
 def _tell(parent: socket.socket, message: object) -> None:

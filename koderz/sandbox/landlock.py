@@ -9,7 +9,6 @@ import os
 import stat
 import struct
 from collections.abc import Iterable
-from pathlib import Path
 
 from koderz.sandbox import kernel
 
@@ -28,7 +27,7 @@ def version() -> int:
     return kernel.syscall(_CREATE_RULESET, None, 0, _ASK_VERSION)
 
 
-def restrict(readable: Iterable[Path]) -> int:
+def restrict(readable: Iterable[str]) -> int:
     """Leaves this process, and all it will start, the reading of `readable`. Returns the version in use."""
     offered = version()
     kernel.forgo_privileges()
@@ -53,7 +52,7 @@ def _ruleset(offered: int) -> int:
     return kernel.syscall(_CREATE_RULESET, kernel.pointer_to(attributes), len(attributes), 0)
 
 
-def _allow_reading(ruleset: int, path: Path) -> None:
+def _allow_reading(ruleset: int, path: str) -> None:
     try:
         opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:  # what isn't there, or isn't ours to read, needs no permission

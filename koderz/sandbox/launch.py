@@ -13,7 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from koderz.sandbox.zygote import END, ENDING, ORDER
+from koderz.sandbox import reading
+from koderz.sandbox.zygote import END, ENDING, ORDER, Setup
 
 _HERE = Path(__file__).resolve().parent
 
@@ -58,18 +59,20 @@ class Zygote:
 
     def __init__(self, layers: Sequence[str], packages: Mapping[str, str]) -> None:
         self._control, theirs = socket.socketpair()
-        arguments = [str(theirs.fileno()), ",".join(layers), *(f"{k}={v}" for k, v in packages.items())]
         with theirs:
             self._process = subprocess.Popen(
-                command("zygote", arguments, site=False),
+                command("zygote", [str(theirs.fileno())], site=False),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=ENVIRONMENT,
                 cwd="/",
             )
-        with self._control.makefile("rb") as greeting:
-            self.layers: frozenset[str] = frozenset(json.loads(_something(greeting.readline())))
+        readable = [str(path) for path in reading.readable(map(Path, packages.values()))]
+        setup = Setup([*layers], readable, dict(packages))
+        self._control.sendall(json.dumps(setup).encode() + b"\n")
+        with self._control.makefile("rb") as answer:
+            self.layers: frozenset[str] = frozenset(json.loads(_something(answer.readline())))
 
     def spawn(self, cpu: float, memory: int) -> socket.socket:
         """Forks a candidate and returns the judge's end of its socket. `memory` in bytes."""

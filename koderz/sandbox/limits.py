@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import resource
 import time
-from pathlib import Path
 
 from koderz.sandbox import kernel
 
@@ -25,18 +25,28 @@ def share(*, own_user: bool) -> None:
         cap(resource.RLIMIT_NPROC, PROCESSES)
 
 
-def apply(cpu: float, addresses: int) -> None:
-    """One candidate's own: `cpu` in seconds, `addresses` in bytes, the interpreter's own included."""
+def bequeath_addresses(size: int) -> None:
+    """Bytes of address space that candidates forked from now on may map. They can't raise it: seccomp."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != size:
+        resource.setrlimit(resource.RLIMIT_AS, (size, hard))
+
+
+def bind(cpu: float, addresses: int) -> None:
+    """Binds the calling process for good, where no seccomp keeps it from raising a limit."""
     seconds = math.ceil(cpu) + 1  # the zygote watches more finely; this is what holds if it can't
     cap(resource.RLIMIT_CPU, seconds, seconds + 1)
-    cap(resource.RLIMIT_AS, addresses)
+    if kernel.LINUX:
+        cap(resource.RLIMIT_AS, addresses)
 
 
 def address_space() -> int:
     """Bytes of addresses this process has mapped; 0 where that can't be told."""
     if not kernel.LINUX:
         return 0
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    file = os.open("/proc/self/statm", os.O_RDONLY)
+    pages = int(os.read(file, 100).split()[0])
+    os.close(file)
     return pages * resource.getpagesize()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 from koderz.sandbox import kernel
 
@@ -22,9 +21,9 @@ def enter(keep: int) -> None:
     """
     user, group = os.getuid(), os.getgid()
     kernel.unshare(_NEW_USER | _NEW_PID | _NEW_NET | _NEW_IPC | _NEW_UTS)
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"{_NOBODY} {user} 1")
-    Path("/proc/self/gid_map").write_text(f"{_NOBODY} {group} 1")
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{_NOBODY} {user} 1")
+    _write("/proc/self/gid_map", f"{_NOBODY} {group} 1")
     inner = os.fork()
     if inner:
         _stay_behind(inner, keep)
@@ -40,6 +39,14 @@ def sweep() -> None:
             os.waitpid(-1, 0)
     except (ProcessLookupError, ChildProcessError):
         return
+
+
+def _write(path: str, text: str) -> None:
+    file = os.open(path, os.O_WRONLY)
+    try:
+        os.write(file, text.encode())
+    finally:
+        os.close(file)
 
 
 def _stay_behind(inner: int, keep: int) -> None:

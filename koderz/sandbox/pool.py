@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import itertools
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -15,6 +18,19 @@ DEATHS = 3  # of judges in a row over the same candidate, before they are its ve
 HANGS = 2
 
 
+@dataclass(slots=True)
+class Slot:
+    """Room for one judge, on a core of its own."""
+
+    core: int  # negative where the system doesn't pin processes
+    worker: Worker | None = None
+
+    async def discard(self) -> None:
+        if worker := self.worker:
+            self.worker = None
+            await worker.kill()
+
+
 class Pool:
     """Runs cases on up to `size` judges. Entering starts the first, which finds out what holds here."""
 
@@ -22,22 +38,22 @@ class Pool:
         self.layers: frozenset[str] = frozenset()
         self._size = size
         self._wanted = (layers, packages)
-        self._slots: asyncio.LifoQueue[Worker | None] = asyncio.LifoQueue()  # the warmest first
+        self._slots: asyncio.LifoQueue[Slot] = asyncio.LifoQueue()  # the warmest first
         self._alone = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        first = await Worker.start(*self._wanted)
+        slots = [Slot(core) for core in itertools.islice(_cores(), self._size)]
+        first = slots[-1].worker = await Worker.start(*self._wanted, core=slots[-1].core)
         self.layers = first.layers
-        for _ in range(self._size - 1):
-            self._slots.put_nowait(None)
-        self._slots.put_nowait(first)
+        for slot in slots:
+            self._slots.put_nowait(slot)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        workers = [self._slots.get_nowait() for _ in range(self._slots.qsize())]
-        await asyncio.gather(*(worker.end() for worker in workers if worker))
+        slots = [self._slots.get_nowait() for _ in range(self._slots.qsize())]
+        await asyncio.gather(*(slot.worker.end() for slot in slots if slot.worker))
 
     async def run(self, case: Case) -> Finding:
         """Fault when no judge can be started. A case that several judges die over has itself to blame."""
@@ -61,25 +77,31 @@ class Pool:
     @asynccontextmanager
     async def _worker(self) -> AsyncIterator[Worker]:
         """A judge to oneself. Whatever goes wrong meanwhile, also a cancellation, costs the judge its life."""
-        worker = await self._slots.get()
-        try:
-            if worker is None or worker.process.returncode is not None:
-                if worker:
-                    await worker.kill()
-                worker = None
-                worker = await Worker.start(*self._wanted)
-            yield worker
-        except BaseException:
-            self._slots.put_nowait(None)
-            if worker:
-                await asyncio.shield(worker.kill())
-            raise
-        self._slots.put_nowait(worker)
+        async with self._slot() as slot:
+            try:
+                if slot.worker is None or slot.worker.process.returncode is not None:
+                    await slot.discard()
+                    slot.worker = await Worker.start(*self._wanted, core=slot.core)
+                yield slot.worker
+            except BaseException:
+                await asyncio.shield(slot.discard())
+                raise
 
     @asynccontextmanager
-    async def _slot(self) -> AsyncIterator[None]:
-        worker = await self._slots.get()
+    async def _slot(self) -> AsyncIterator[Slot]:
+        slot = await self._slots.get()
         try:
-            yield
+            yield slot
         finally:
-            self._slots.put_nowait(worker)
+            self._slots.put_nowait(slot)
+
+
+def _cores() -> Iterator[int]:
+    """The cores that judges are given in turn: a judge and its candidate take turns, and do so best on one.
+
+    They begin elsewhere in every process, so that two runs at once don't share one core.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return itertools.repeat(-1)
+    cores = sorted(os.sched_getaffinity(0))
+    return itertools.islice(itertools.cycle(cores), os.getpid() % len(cores), None)

@@ -6,7 +6,7 @@ import builtins
 import contextlib
 import socket
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -69,6 +69,7 @@ class Proxy:
         self.raised: Raised | None = None
         self.lost: Lost | None = None
         self.foresaw = False
+        self.made: list[bytes] | None = []  # the arguments of each call, unless one can't be written so
         self._connection = connection
         self._buffer = bytearray()
         self._ahead: deque[bytes] = deque()
@@ -89,16 +90,16 @@ class Proxy:
 
         A hint and no more: a call that comes otherwise is asked in the ordinary way.
         """
-        if not self.foresees:
-            return
-        try:
-            payloads = [wire.to_untrusted(tuple(arguments)) for arguments in inputs]
-        except (ValueError, TypeError):
+        with contextlib.suppress(ValueError, TypeError):
+            self.expect([wire.to_untrusted(tuple(arguments)) for arguments in inputs])
+
+    def expect(self, calls: Sequence[bytes]) -> None:
+        """The same, with each call's arguments as they are sent."""
+        if self._ahead or not (self.foresees and calls):
             return
         with contextlib.suppress(Lost):  # found lost at the next call
-            self._drop_predictions()
-            self._send_payload(wire.MARSHALLED + wire.to_untrusted((payloads, None)))
-            self._ahead.extend(payloads)
+            self._send_payload(wire.MARSHALLED + wire.to_untrusted((calls, None)))
+            self._ahead.extend(calls)
             self.foresaw = True
 
     def greet(self, request: tuple[Any, ...]) -> None:
@@ -139,7 +140,17 @@ class Proxy:
         return value
 
     def _is_next(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-        if not self._ahead or keywords or wire.to_untrusted(arguments) != self._ahead[0]:
+        """Whether the answer to this call is on its way already. Notes the call, for the next candidate."""
+        if keywords or self.made is None:
+            self.made = None
+            return False
+        try:
+            call = wire.to_untrusted(arguments)
+        except ValueError:
+            self.made = None
+            return False
+        self.made.append(call)
+        if not self._ahead or self._ahead[0] != call:
             return False
         self._ahead.popleft()
         return True

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import NoReturn
 
 from koderz.sandbox import kernel, landlock, namespaces, seccomp
@@ -64,7 +63,7 @@ def _try(trial: Callable[[], object]) -> NoReturn:
 def _reads_are_refused() -> None:
     landlock.restrict([])
     try:
-        next(Path(sys.prefix).iterdir())
+        os.close(os.open(sys.prefix, os.O_RDONLY))
     except PermissionError:
         return
     raise OSError("Landlock accepted its rules and refuses nothing")

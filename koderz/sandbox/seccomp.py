@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import platform
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -39,11 +38,13 @@ class Filter:
     def __init__(self, steps: Iterable[Instruction]) -> None:
         code = b"".join(struct.pack("=HBBI", *step) for step in steps)
         self._code = kernel.pointer_to(code)
-        self._header = kernel.pointer_to(struct.pack("=HxxxxxxQ", len(code) // 8, self._code.value or 0))
+        header = kernel.pointer_to(struct.pack("=HxxxxxxQ", len(code) // 8, self._code.value or 0))
+        self._bind = kernel.prepared_prctl(kernel.PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header)
 
     def install(self) -> None:
         """Binds this thread, and all it will start. OSError when the kernel refuses."""
-        kernel.prctl(kernel.PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, self._header)
+        if self._bind():
+            raise OSError(errno.EPERM, "the kernel refuses the filter")
 
 
 def shared(machine: str = "") -> Filter:
@@ -51,7 +52,7 @@ def shared(machine: str = "") -> Filter:
 
     OSError where there is no list for this machine.
     """
-    machine = machine or platform.machine()
+    machine = machine or os.uname().machine
     if machine not in NUMBERS:
         raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
     numbers = NUMBERS[machine]
@@ -68,7 +69,7 @@ def shared(machine: str = "") -> Filter:
 
 def candidates(machine: str = "") -> Filter:
     """What a candidate binds itself to in addition: none of what keeps candidates. Short, as it is paid each time."""
-    numbers = NUMBERS[machine or platform.machine()]
+    numbers = NUMBERS[machine or os.uname().machine]
     return Filter([(_LOAD, 0, 0, _NUMBER_OFFSET), *_ruled(_candidates_rules(), numbers), _answer(0)])
 
 

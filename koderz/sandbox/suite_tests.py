@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
 FILE = "<test>"
 WORTH_FORESEEING = 8192  # characters of tests: below, it costs more than it saves
+_LEARNT_LIMIT = 256 << 10  # bytes
 _REACHES_IN = frozenset({"unittest", "mock"})
 
 
@@ -20,12 +21,15 @@ class BrokenTestsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SuiteTests:
-    """Tests ready to run."""
+    """Tests ready to run. `learnt` holds the arguments of each call that they made of the latest that passed:
+    they draw no lot that isn't the same each time, so they will most likely ask the next candidate the same.
+    """
 
     code: CodeType
     context: CodeType | None
     lines: tuple[str, ...]  # of the tests' source
     in_process: bool  # they reach into what they test, so no proxy will do
+    learnt: list[bytes] = field(default_factory=list)
 
     def namespace(self, entry_point: str, candidate: Any) -> dict[str, Any]:
         """What the tests run in: the task's helpers, and the candidate under its name."""
@@ -36,6 +40,10 @@ class SuiteTests:
             namespace[entry_point] = candidate
         return namespace
 
+    def learn(self, calls: list[bytes]) -> None:
+        if sum(map(len, calls)) <= _LEARNT_LIMIT:
+            self.learnt[:] = calls
+
     def run(self, namespace: dict[str, Any], candidate: Any) -> None:
         """Returns if the tests are content; a list of asserts is content when it has run."""
         exec(self.code, namespace)  # noqa: S102 - the suite's own tests
@@ -43,15 +51,22 @@ class SuiteTests:
             namespace["check"](candidate)
 
 
-@functools.lru_cache(maxsize=64)
 def prepared(test: str, context: str, entry_point: str) -> SuiteTests:
-    """BrokenTestsError for tests or a context that aren't Python."""
+    """BrokenTestsError for tests or a context that aren't Python. The latest are kept, fewer of the large."""
+    return (_kept if len(test) < WORTH_FORESEEING else _few_kept)(test, context, entry_point)
+
+
+def _compiled(test: str, context: str, entry_point: str) -> SuiteTests:
     try:
         in_process = any(name in test for name in _REACHES_IN) and _imports(ast.parse(test), _REACHES_IN)
         code = compile(test if len(test) < WORTH_FORESEEING else _foreseen(test, entry_point), FILE, "exec")
     except (SyntaxError, ValueError) as error:
         raise BrokenTestsError(f"the tests can't be compiled: {error}") from error
     return SuiteTests(code, _context(context), tuple(test.splitlines()), in_process)
+
+
+_kept = functools.lru_cache(maxsize=512)(_compiled)
+_few_kept = functools.lru_cache(maxsize=16)(_compiled)
 
 
 def _context(source: str) -> CodeType | None:
@@ -72,10 +87,7 @@ def _imports(tree: ast.Module, names: Collection[str]) -> bool:
 
 
 def _foreseen(test: str, entry_point: str) -> ast.Module:
-    """The same tests, which announce their calls before they make them, where these are plain to see.
-
-    That is a list named `inputs`, as EvalPlus writes its tests, and a run of asserts on literals.
-    """
+    """The same tests, which announce a list named `inputs`, as EvalPlus writes its tests, before they go through it."""
     tree = ast.parse(test, FILE)
     _announce(tree.body, entry_point)
     for node in tree.body:
@@ -85,51 +97,13 @@ def _foreseen(test: str, entry_point: str) -> ast.Module:
 
 
 def _announce(body: list[ast.stmt], candidate: str) -> None:
-    if not candidate:
-        return
     for index, statement in enumerate(body):
-        if isinstance(statement, ast.Assign) and _names(statement.targets) == ["inputs"]:
-            body.insert(index + 1, _announcement(candidate, ast.Name("inputs", ast.Load()), statement))
+        if isinstance(statement, ast.Assign) and candidate and _names(statement.targets) == ["inputs"]:
+            ahead = ast.Attribute(ast.Name(candidate, ast.Load()), "ahead", ast.Load())
+            call = ast.Expr(ast.Call(ahead, [ast.Name("inputs", ast.Load())], []))
+            body.insert(index + 1, ast.copy_location(call, statement))
             return
-    calls = [*_literal_calls(body, candidate)]
-    if len(calls) > 1:
-        inputs = ast.List([ast.Tuple(call.args, ast.Load()) for call in calls], ast.Load())
-        position = body.index(next(statement for statement in body if isinstance(statement, ast.Assert)))
-        body.insert(position, _announcement(candidate, inputs, body[position]))
-
-
-def _announcement(candidate: str, inputs: ast.expr, near: ast.stmt) -> ast.stmt:
-    ahead = ast.Attribute(ast.Name(candidate, ast.Load()), "ahead", ast.Load())
-    return ast.copy_location(ast.Expr(ast.Call(ahead, [inputs], [])), near)
 
 
 def _names(targets: Iterable[ast.expr]) -> list[str]:
     return [target.id for target in targets if isinstance(target, ast.Name)]
-
-
-def _literal_calls(body: Iterable[ast.stmt], candidate: str) -> Iterator[ast.Call]:
-    """The calls of the asserts that run one after the other, up to the first that isn't all literals."""
-    for statement in body:
-        if isinstance(statement, ast.Assert):
-            for node in ast.walk(statement):
-                if _calls(node, candidate):
-                    if not _is_literal(node):
-                        return
-                    yield node  # type: ignore[misc]
-        elif not isinstance(statement, (ast.Import, ast.ImportFrom, ast.Assign, ast.Expr)):
-            return
-
-
-def _calls(node: ast.AST, candidate: str) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == candidate
-
-
-def _is_literal(node: ast.AST) -> bool:
-    if not isinstance(node, ast.Call) or node.keywords:
-        return False
-    try:
-        for argument in node.args:
-            ast.literal_eval(argument)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return True

@@ -65,6 +65,7 @@ def _held_by_proxy(case: Case, tests: SuiteTests, zygote: Zygote, *, foresees: b
     with zygote.spawn(case.cpu, case.memory) as connection:
         proxy = Proxy(connection, case.entry_point or "program", foresees=foresees)
         proxy.greet((case.program, case.entry_point, case.output_limit))
+        proxy.expect(tests.learnt)
         random.seed(0)  # tests that draw their inputs draw the same for everyone
         error = _within(case.wall, lambda: tests.run(tests.namespace(case.entry_point, proxy), proxy))
         ending = zygote.end()
@@ -85,6 +86,7 @@ def _proxied_finding(
     if proxy.lost:
         return _lost(case, proxy, proxy.lost, ending)
     if error is None and proxy.calls:
+        tests.learn(proxy.made or [])
         return Finding("passed")
     if not proxy.calls:
         return Finding("error", fault=f"the tests ended without a call to the candidate: {error!r}")

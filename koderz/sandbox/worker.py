@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import fields
 from typing import Any
 
 from koderz.errors import Fault
@@ -20,6 +20,9 @@ from koderz.sandbox.trial import Case, Finding
 
 START_SECONDS = 30.0
 GRACE_SECONDS = 5.0  # beyond a case's wall limit, before the judge itself is taken for stuck
+
+
+_FIELDS = tuple(field.name for field in fields(Case))
 
 
 class WorkerLostError(Exception):
@@ -41,10 +44,10 @@ class Worker:
         self._writer: asyncio.StreamWriter | None = None
 
     @classmethod
-    async def start(cls, layers: Sequence[str], packages: Mapping[str, str]) -> Worker:
-        """Fault when it doesn't come up."""
+    async def start(cls, layers: Sequence[str], packages: Mapping[str, str], *, core: int = -1) -> Worker:
+        """A judge bound to `core`, unless negative. Fault when it doesn't come up."""
         ours, theirs = socket.socketpair()
-        arguments = [",".join(layers), *(f"{name}={folder}" for name, folder in packages.items())]
+        arguments = [str(core), ",".join(layers), *(f"{name}={folder}" for name, folder in packages.items())]
         with theirs:
             process = await asyncio.create_subprocess_exec(
                 *command("judge_worker", arguments, site=True),
@@ -65,7 +68,7 @@ class Worker:
 
     async def run(self, case: Case) -> Finding:
         """WorkerLostError when the judge dies or gets stuck, after which it is of no more use."""
-        job = marshal.dumps(astuple(case))
+        job = marshal.dumps(tuple(getattr(case, name) for name in _FIELDS))
         assert self._writer is not None
         self._writer.write(wire.HEADER.pack(len(job)) + job)
         try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import importlib.abc
 import importlib.util
 import json
 import os
@@ -20,18 +19,14 @@ import struct
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
-from pathlib import Path
-from types import ModuleType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
-from koderz.sandbox import candidate, kernel, landlock, limits, namespaces, reading, rungs, seccomp
+from koderz.sandbox import candidate, kernel, landlock, limits, namespaces, rungs, seccomp
 
 ORDER = struct.Struct("<dQ")  # CPU seconds, bytes of memory; the candidate's socket comes with it
 ENDING = struct.Struct("<idQ?")  # wait status, CPU seconds, largest resident bytes, out of CPU?
 END = b"."
 
-_SOCKET = 3  # the candidate's only descriptor beside the standard three
 _PRELOADED = """
     abc array bisect cmath collections contextlib copy ctypes dataclasses datetime decimal enum fractions
     functools hashlib heapq itertools math operator queue random re statistics string textwrap threading
@@ -49,13 +44,22 @@ class Cell:
     printed: candidate.Printed
 
 
+class Setup(NamedTuple):
+    """What the judge tells a zygote first, as a line of JSON."""
+
+    layers: list[str]  # wanted
+    readable: list[str]  # all that candidates may read
+    packages: dict[str, str]  # beyond the standard library: name and folder
+
+
 def main(arguments: Sequence[str]) -> NoReturn:
-    """`arguments`: the control descriptor, the layers wanted, `name=folder` of each package allowed."""
+    """`arguments`: the descriptor of the socket to the judge."""
     control = socket.socket(fileno=int(arguments[0]))
-    packages = {name: Path(folder) for name, _, folder in (part.partition("=") for part in arguments[2:])}
+    with control.makefile("rb") as line:
+        setup = Setup(*json.loads(line.readline()))
     _forget_surroundings()
-    _preload(packages)
-    cell = _contain(control, arguments[1].split(","), packages)
+    _preload(setup.packages)
+    cell = _contain(control, setup)
     gc.collect()
     gc.freeze()  # no collection in a candidate looks at, and so copies, what was there before it
     control.sendall(json.dumps(sorted(cell.layers)).encode() + b"\n")
@@ -70,46 +74,48 @@ def _forget_surroundings() -> None:
         del sys.modules[name]
 
 
-def _preload(packages: Mapping[str, Path]) -> None:
-    """Imports what programs use most, so that each finds it there."""
-    sys.meta_path.append(_Declared(packages))
-    for name in (*_PRELOADED.split(), *packages):
+def _preload(packages: Mapping[str, str]) -> None:
+    """Imports what programs use most, so that each finds it there.
+
+    `random` and `threading` would run code after every fork, to part the child from a parent that
+    goes on using them. This one doesn't, and their code is half the price of a candidate. So every
+    candidate draws the same random numbers too, as a verdict that can be repeated needs.
+    """
+    ordinary = os.register_at_fork
+    os.register_at_fork = lambda **_: None
+    for name in _PRELOADED.split():
         importlib.import_module(name)
+    for name, folder in packages.items():
+        _import_from(name, folder)
+    os.register_at_fork = ordinary
+    sys.modules["random"].seed(0)
 
 
-class _Declared(importlib.abc.MetaPathFinder):
-    """Finds the declared packages, and nothing else of the folder that they lie in."""
-
-    def __init__(self, packages: Mapping[str, Path]) -> None:
-        self._packages = packages
-
-    def find_spec(
-        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        folder = self._packages.get(fullname)
-        if folder is None:
-            return None
-        return importlib.util.spec_from_file_location(
-            fullname, folder / "__init__.py", submodule_search_locations=[str(folder)]
-        )
+def _import_from(name: str, folder: str) -> None:
+    """A package, and nothing else of the folder that it lies in."""
+    spec = importlib.util.spec_from_file_location(name, f"{folder}/__init__.py", submodule_search_locations=[folder])
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
 
 
-def _contain(control: socket.socket, wanted: Sequence[str], packages: Mapping[str, Path]) -> Cell:
-    """Puts on this process every layer that holds; seccomp comes last, on each candidate."""
-    layers = rungs.available(wanted)
+def _contain(control: socket.socket, setup: Setup) -> Cell:
+    """Puts on this process every layer that holds; a part of seccomp comes last, on each candidate."""
+    layers = rungs.available(setup.layers)
     addresses = limits.address_space()
-    paths = [*reading.readable(packages.values())] if rungs.LANDLOCK in layers else []
     kernel.die_with_parent()
     if rungs.NAMESPACES in layers:
         namespaces.enter(keep=control.fileno())
     elif kernel.LINUX:
         kernel.drop_capabilities()
     os.chdir("/")
+    os.dup2(0, 2)  # what candidates write there directly goes nowhere
     kernel.hide_memory()  # candidates too: a fork inherits it
     limits.share(own_user=rungs.NAMESPACES in layers)
     if rungs.LANDLOCK in layers:
-        landlock.restrict(paths)
-    return Cell(layers, addresses, _filter(layers), candidate.prepare(_SOCKET))
+        landlock.restrict(setup.readable)
+    return Cell(layers, addresses, _filter(layers), candidate.prepare())
 
 
 def _filter(layers: frozenset[str]) -> seccomp.Filter | None:
@@ -127,27 +133,29 @@ def _one_candidate(control: socket.socket, cell: Cell) -> None:
     if not order:
         os._exit(0)
     cpu, memory = ORDER.unpack(order)
+    if cell.filter:
+        limits.bequeath_addresses(cell.addresses + memory)
     child = os.fork()
     if not child:
-        _become_candidate(descriptors[0], cell, cpu, memory)
+        _become_candidate(control, descriptors[0], cell, cpu, memory)
     os.close(descriptors[0])
     overdue = _watch(child, control, cpu)
     control.recv(len(END))
     control.sendall(_ended(child, cell, overdue=overdue))
 
 
-def _become_candidate(descriptor: int, cell: Cell, cpu: float, memory: int) -> NoReturn:
+def _become_candidate(control: socket.socket, descriptor: int, cell: Cell, cpu: float, memory: int) -> NoReturn:
+    """The little that is left to do after the fork: each page of memory it touches is copied."""
     try:
-        os.dup2(descriptor, _SOCKET)
-        os.closerange(_SOCKET + 1, 256)
+        control.close()
         if rungs.NAMESPACES not in cell.layers:
             kernel.die_with_parent()
-        limits.apply(cpu, cell.addresses + memory)
         if cell.filter:
             cell.filter.install()
         else:
             os.setsid()  # so that what it starts can be ended with it
-        candidate.serve(cell.printed)
+            limits.bind(cpu, cell.addresses + memory)
+        candidate.serve(cell.printed, descriptor)
     finally:
         os._exit(1)
 
@@ -156,20 +164,27 @@ def _watch(child: int, control: socket.socket, cpu: float) -> bool:
     """Waits for the judge; ends a candidate that uses up its CPU first, and says whether it did."""
     judge = select.poll()
     judge.register(control, select.POLLIN)
-    while not judge.poll(max(1.0, 1000 * (cpu - limits.cpu_seconds(child)))):
-        if limits.cpu_seconds(child) >= cpu:
+    left = cpu
+    while not judge.poll(max(1.0, 1000 * left)):
+        left = cpu - limits.cpu_seconds(child)
+        if left <= 0:
             os.kill(child, signal.SIGKILL)
             return True
     return False
 
 
 def _ended(child: int, cell: Cell, *, overdue: bool) -> bytes:
-    if rungs.SECCOMP not in cell.layers:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child, signal.SIGKILL)
     os.kill(child, signal.SIGKILL)
     _, status, usage = os.wait4(child, 0)
-    if rungs.NAMESPACES in cell.layers:
-        namespaces.sweep()
+    if not cell.filter:  # it may have started others
+        _sweep(child, cell)
     scale = 1024 if kernel.LINUX else 1
     return ENDING.pack(status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * scale, overdue)
+
+
+def _sweep(child: int, cell: Cell) -> None:
+    if rungs.NAMESPACES in cell.layers:
+        namespaces.sweep()
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child, signal.SIGKILL)

@@ -47,11 +47,10 @@ class Solver:
         """Whether it starts over instead of being replayed."""
         return getattr(self.function, "resume", "replay") == "restart"
 
-    def __call__(self, **handles: Any) -> Awaitable[Verdict]:
-        return self.function(
-            **{name: handles[name] for name in self.wants},
-            **self.parameters,
-        )
+    def __call__(self, handles: Any, **others: Any) -> Awaitable[Verdict]:
+        """Runs it on the attributes of `handles`, or on `others`, that its signature names."""
+        wanted = {name: others[name] if name in others else getattr(handles, name) for name in self.wants}
+        return self.function(**wanted, **self.parameters)
 
 
 def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, str]) -> Solver:

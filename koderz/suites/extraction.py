@@ -125,7 +125,7 @@ def _is_code(search: Search, block: Block) -> bool:
         return False
     if not block.marked:
         return any(isinstance(each.node, (*DEFINITIONS, *IMPORTS)) for each in reading.body)
-    return block.language in PYTHON and any(not isinstance(each.node, ast.Expr) or each.calls for each in reading.body)
+    return block.language in PYTHON and any(not isinstance(each.node, ast.Expr) or each.runs.calls for each in reading.body)
 
 
 def _meant_as_code(block: Block) -> bool:

@@ -62,7 +62,7 @@ class ModelServer:
         self._connections: set[asyncio.Task[None]] = set()
         self._log: BinaryIO | None = None
         self.requests: list[Request] = []  # to a model, well-formed, in order; empty with keep_requests=False
-        self.counts: Counter[Status] = Counter()  # answers by HTTP status; by the fault's word for one without
+        self.counts: Counter[Status] = Counter()  # by HTTP status; `hang`, `drop`, …, `gone` (the client) else
         self.peak_in_flight = 0
 
     @property
@@ -104,7 +104,7 @@ class ModelServer:
         except ValueError as error:
             writer.write(response(400, str(error).encode(), content_type="text/plain"))
         except ConnectionError:
-            self.counts["gone"] += 1
+            pass  # the client has left, as clients may; what it was sent is in the books
         finally:
             writer.close()
 
@@ -132,7 +132,9 @@ class ModelServer:
             sent = await self._service.complete(wire, request)
         if sent.status == "hang":
             await reader.read(1)  # until the client gives up
-        self._book(wire, request, "gone" if reader.at_eof() and sent.status != "hang" else sent.status)
+        elif reader.at_eof():
+            sent = Sent("gone", b"", closes=True)
+        self._book(wire, request, sent.status)
         return sent
 
     def _book(self, wire: Wire, request: Request | None, status: Status) -> None:

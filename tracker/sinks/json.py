@@ -10,14 +10,14 @@ from typing import Any
 
 import orjson
 
-from tracker.errors import JournalError
+from tracker.errors import StorageError
 from tracker.summary import Arm, Result, Summary, summarize
 
 
 def write_summary(folder: Path) -> tuple[Path, Summary]:
     """Writes the summary of the run in `folder` beside it, whole or not at all.
 
-    Raises JournalError where the disk refuses; the run itself is safe then, and resuming writes it again.
+    Raises StorageError where the disk refuses; the run itself is safe then, and resuming writes it again.
     """
     summary = summarize(folder)
     path = folder.with_suffix(".json")
@@ -30,7 +30,7 @@ def write_summary(folder: Path) -> tuple[Path, Summary]:
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise JournalError(
+        raise StorageError(
             f"the summary {path} can't be written ({error.strerror}); make room, then: "
             f"koderz benchmark resume {folder.name}"
         ) from None

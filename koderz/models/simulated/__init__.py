@@ -17,7 +17,7 @@ from koderz.models.prices import Price
 from koderz.models.reasoning import part
 from koderz.models.simulated import wording
 from koderz.models.simulated.conversation import TaskIndex, failures_shown, guidance_given, wanted
-from koderz.models.simulated.versions import Versions, versions_of
+from koderz.models.simulated.versions import Versions
 from koderz.types import Completion, Message, Sampling, Task
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Simulated:
         self.name = ModelName(provider="simulated", name="simulated")
         self._tasks = len(tasks)
         self._index = TaskIndex(tasks)
-        self._versions: dict[str, Versions] = {}  # made when first needed; follows from task and seed alone
+        self._versions: dict[str, Versions] = {}  # follow from task and seed alone
         self._seed, self._skill = seed, skill
         self._latency, self._fault_rate = latency, fault_rate
 
@@ -106,7 +106,7 @@ class Simulated:
 
     def _versions_of(self, task: Task) -> Versions:
         if task.id not in self._versions:
-            self._versions[task.id] = versions_of(task, seed=self._seed)
+            self._versions[task.id] = Versions(task, seed=self._seed)
         return self._versions[task.id]
 
     def _is_right(self, task: Task, messages: Sequence[Message], sampling: Sampling, draws: Sequence[float]) -> bool:

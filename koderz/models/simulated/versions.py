@@ -5,33 +5,62 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from random import Random
 
 from koderz.models.simulated.slips import SLIPS, Slip, is_text
 from koderz.types import Task
 
 
-@dataclass(frozen=True, slots=True)
 class Versions:
-    """The programs for one task. `right` is empty for a task without a usable reference."""
+    """The programs for one task, each kind made when first asked for."""
 
-    right: tuple[str, ...]  # whole, as a function alone, as a body alone: all of them pass
-    wrong: tuple[str, ...]  # never empty
-    endless: str
+    def __init__(self, task: Task, *, seed: int, wrong: int = 4) -> None:
+        self._task, self._seed, self._wrong = task, seed, wrong
 
+    @cached_property
+    def right(self) -> tuple[str, ...]:
+        """Whole, as a function alone, as a body alone: all pass. Empty without a usable reference."""
+        if not self._source:
+            return ()
+        whole = self._source.strip("\n")
+        if self._source == self._task.reference:
+            return whole, self._bare
+        function = _functions(ast.parse(self._bare), self._task.entry_point)[-1]
+        return whole, self._bare, ast.unparse(function), self._task.reference.strip("\n")
 
-def versions_of(task: Task, *, seed: int, wrong: int = 4) -> Versions:
-    """The right versions of a task, up to `wrong` wrong ones, and one that never ends."""
-    source = _whole(task)
-    if source is None or not _functions(ast.parse(source), task.entry_point):
-        stub = f"def {task.entry_point}(*arguments):\n    raise NotImplementedError"
-        return Versions((), (stub,), stub)
-    bare = _undocumented(source, task.entry_point)
-    return Versions(
-        right=_right_versions(task, source, bare),
-        wrong=wrong_versions(bare, task.entry_point, seed=seed, count=wrong),
-        endless=_endless(bare, task.entry_point),
-    )
+    @cached_property
+    def wrong(self) -> tuple[str, ...]:
+        """Those most likely wrong: a stub, if nothing better can be made."""
+        stub = f"def {self._task.entry_point}(*arguments):\n    raise NotImplementedError"
+        made = wrong_versions(self._bare, self._task.entry_point, seed=self._seed, count=self._wrong)
+        return made or (stub,)
+
+    @cached_property
+    def endless(self) -> str:
+        """One that never returns: the loop in front of it forgets to move on."""
+        tree = ast.parse(self._bare)
+        loop = ast.parse("position = 0\nwhile position < 1:\n    continue").body
+        for function in _functions(tree, self._task.entry_point):
+            function.body[:0] = loop
+        return ast.unparse(tree)
+
+    @cached_property
+    def _source(self) -> str:
+        """The reference as a program: HumanEval's is the body that follows the prompt, others' are whole."""
+        for source in (self._task.reference, self._task.prompt + self._task.reference):
+            if self._task.reference.strip() and _defines(source, self._task.entry_point):
+                return source
+        return ""
+
+    @cached_property
+    def _bare(self) -> str:
+        """The reference without its docstring."""
+        tree = ast.parse(self._source)
+        for function in _functions(tree, self._task.entry_point):
+            if is_text(function.body[0]) and len(function.body) > 1:
+                del function.body[0]
+        return ast.unparse(tree)
 
 
 def wrong_versions(source: str, entry_point: str, *, seed: int, count: int) -> tuple[str, ...]:
@@ -50,44 +79,11 @@ def wrong_versions(source: str, entry_point: str, *, seed: int, count: int) -> t
     return tuple(versions)[1:]
 
 
-def _whole(task: Task) -> str | None:
-    """The reference as a program: HumanEval's is the body that follows the prompt, others' are whole."""
-    for source in (task.reference, task.prompt + task.reference):
-        if task.reference.strip() and _parses(source):
-            return source
-    return None
-
-
-def _parses(source: str) -> bool:
+def _defines(source: str, entry_point: str) -> bool:
     try:
-        ast.parse(source)
+        return bool(_functions(ast.parse(source), entry_point))
     except SyntaxError:
         return False
-    return True
-
-
-def _right_versions(task: Task, source: str, bare: str) -> tuple[str, ...]:
-    if source == task.reference:
-        return source.strip("\n"), bare
-    alone = ast.unparse(_functions(ast.parse(bare), task.entry_point)[-1])  # leans on the prompt's imports
-    return source.strip("\n"), bare, alone, task.reference.strip("\n")
-
-
-def _undocumented(source: str, entry_point: str) -> str:
-    tree = ast.parse(source)
-    for function in _functions(tree, entry_point):
-        if is_text(function.body[0]) and len(function.body) > 1:
-            del function.body[0]
-    return ast.unparse(tree)
-
-
-def _endless(source: str, entry_point: str) -> str:
-    """`source` with a loop in front that forgets to move on."""
-    tree = ast.parse(source)
-    loop = ast.parse("position = 0\nwhile position < 1:\n    continue").body
-    for function in _functions(tree, entry_point):
-        function.body[:0] = loop
-    return ast.unparse(tree)
 
 
 @dataclass(frozen=True, slots=True)

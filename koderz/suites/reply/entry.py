@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from koderz.suites.reply.names import FUNCTIONS, IMPORTS, executed
+from koderz.suites.reply.names import FUNCTIONS, IMPORTS, nested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ def offer_of(body: Sequence[Statement], entry_point: str) -> Offer | None:
     wrapping the answer into a class is a habit of some sites' tasks and not a mistake about this one. A module that
     returns is none, but a function's body.
     """
-    if any(isinstance(node, ast.Return) for each in body for node in executed(each.node)):
+    if any(isinstance(node, ast.Return) for each in body for node in nested(each.node)):
         return None
     if not entry_point:
         return _any_function(body)
@@ -65,7 +65,7 @@ def _any_function(body: Sequence[Statement]) -> Offer | None:
 
 
 def _is_defined_by(statement: ast.stmt, name: str) -> bool:
-    return any(_defines(each, name) for each in executed(statement, classes=False))
+    return any(_defines(each, name) for each in nested(statement))
 
 
 def _defines(node: ast.AST, name: str) -> bool:

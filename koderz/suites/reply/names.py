@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,24 +19,46 @@ DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
 EVERYTHING = "*"  # what `from module import *` binds
 
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+_LEAVES = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
+
 
 @dataclass(frozen=True, slots=True)
-class Statement:
-    """A statement of a module's top level."""
+class Uses:
+    """What some nodes do with names."""
 
-    node: ast.stmt
-    binds: frozenset[str]  # at the top level
-    runs_with: frozenset[str]  # names read when the statement itself runs
-    reads: frozenset[str]  # those, and what the functions that it defines read from the module
-    stores: frozenset[str]  # names whose attributes or items it sets
-    methods: frozenset[str]  # names of which it calls a method
-    calls: frozenset[str]
+    reads: set[str] = field(default_factory=set)
+    stores: set[str] = field(default_factory=set)  # whose attributes or items are set
+    methods: set[str] = field(default_factory=set)  # of which a method is called
+    calls: set[str] = field(default_factory=set)
+
+
+class Statement:
+    """A statement of a module's top level. What it does with names is found out when it is asked for."""
+
+    def __init__(self, node: ast.stmt) -> None:
+        self.node = node
+
+    @cached_property
+    def binds(self) -> set[str]:
+        """Names that it binds at the top level."""
+        return {name for each in executed(self.node, classes=False) for name in _bound_by(each)}
+
+    @cached_property
+    def runs(self) -> Uses:
+        """What happens when the statement itself runs."""
+        return _uses(executed(self.node))
+
+    @cached_property
+    def reads(self) -> set[str]:
+        """Names that it reads from the module, now or when what it defines is called."""
+        return _reads(self.node)
 
     @property
     def first_line(self) -> int:
         """From 1, decorators included."""
         decorators = self.node.decorator_list if isinstance(self.node, DEFINITIONS) else []
-        return min(self.node.lineno, *(each.lineno for each in decorators), self.node.lineno)
+        return min([self.node.lineno, *(each.lineno for each in decorators)])
 
     @property
     def last_line(self) -> int:
@@ -43,7 +66,7 @@ class Statement:
 
 
 def statements(module: ast.Module) -> list[Statement]:
-    return [_statement(node) for node in module.body]
+    return [Statement(node) for node in module.body]
 
 
 def line_groups(body: Iterable[Statement]) -> list[list[Statement]]:
@@ -109,99 +132,105 @@ def executed(node: ast.AST, *, classes: bool = True) -> Iterator[ast.AST]:
         elif isinstance(each, ast.comprehension):
             pending += [each.iter, *each.ifs]
         else:
-            pending += ast.iter_child_nodes(each)
+            pending += _children(each)
 
 
-def _statement(node: ast.stmt) -> Statement:
-    running = list(executed(node))
-    own = executed(node, classes=False)
-    return Statement(
-        node=node,
-        binds=frozenset(name for each in own for name in _bound_by(each)),
-        runs_with=frozenset(name for each in running for name in _read_by(each)),
-        reads=frozenset(_reads(node)),
-        stores=frozenset(name for each in running for name in _stored_into(each)),
-        methods=frozenset(name for each in running for name in _called_on(each)),
-        calls=frozenset(name for each in running for name in _called_by(each)),
-    )
+def nested(statement: ast.stmt) -> Iterator[ast.stmt]:
+    """Yield the statement and those within it that run with it, as under `if` or `for`; no expressions."""
+    pending: list[ast.AST] = [statement]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, ast.stmt):
+            yield each
+        if not isinstance(each, DEFINITIONS):
+            for name in _BLOCKS:
+                pending += getattr(each, name, ())
+
+
+def descendants(node: ast.AST) -> list[ast.AST]:
+    """Return the node and all nodes in it."""
+    found = [node]
+    for each in found:
+        found += _children(each)
+    return found
+
+
+def _children(node: ast.AST) -> list[ast.AST]:
+    """The nodes right below, but for operators and the like: half the time of `ast.iter_child_nodes`."""
+    found: list[ast.AST] = []
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            found += [each for each in value if isinstance(each, ast.AST) and not isinstance(each, _LEAVES)]
+        elif isinstance(value, ast.AST) and not isinstance(value, _LEAVES):
+            found.append(value)
+    return found
 
 
 def _reads(node: ast.AST) -> set[str]:
-    """The names that the node reads from the module's top level, now or when what it defines is called."""
     if isinstance(node, ast.ClassDef):
-        parts = [node, *node.body, *node.decorator_list, *node.bases, *node.keywords]
-        return set().union(*map(_reads, parts[1:]))
-    everything = list(ast.walk(node))
-    read = {name for each in everything for name in _read_by(each)}
-    return read - _locals(node, everything)
+        parts = [*node.body, *node.decorator_list, *node.bases, *node.keywords]
+        return set().union(*map(_reads, parts))
+    everything = descendants(node)
+    return _uses(everything).reads - _locals(node, everything)
 
 
 def _locals(node: ast.AST, everything: list[ast.AST]) -> set[str]:
+    """Names that don't mean the module's in the node: all that a function binds, elsewhere what a loop in brackets does."""
+    found = {each.arg for each in everything if isinstance(each, ast.arg)}
     if isinstance(node, FUNCTIONS):
-        shared = {name for each in everything if isinstance(each, ast.Global) for name in each.names}
         bound = {name for each in everything if each is not node for name in _bound_by(each)}
-        return (bound | {each.arg for each in everything if isinstance(each, ast.arg)}) - shared
+        return (found | bound) - _shared(everything)
     targets = [each.target for each in everything if isinstance(each, ast.comprehension)]
-    looped = {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
-    return looped | {each.arg for each in everything if isinstance(each, ast.arg)}
+    return found | {each.id for target in targets for each in descendants(target) if isinstance(each, ast.Name)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Effects:
-    """What a call of a function does to the module's names."""
-
-    stores: set[str]
-    methods: set[str]
-    calls: set[str]
+def _shared(everything: list[ast.AST]) -> set[str]:
+    return {name for each in everything if isinstance(each, ast.Global) for name in each.names}
 
 
-def _effects(node: ast.AST) -> _Effects:
-    everything = list(ast.walk(node))
-    own = _locals(node, everything)
-    shared = {name for each in everything if isinstance(each, ast.Global) for name in each.names}
-    return _Effects(
-        stores={name for each in everything for name in _stored_into(each)} - own | shared,
-        methods={name for each in everything for name in _called_on(each)} - own,
-        calls={name for each in everything for name in _called_by(each)},
-    )
+def _effects(function: ast.AST) -> Uses:
+    """What a call of the function does with the module's names; one that is declared global counts as stored into."""
+    everything = descendants(function)
+    own = _locals(function, everything)
+    uses = _uses(everything)
+    return Uses(uses.reads - own, uses.stores - own | _shared(everything), uses.methods - own, uses.calls)
 
 
-def _bound_by(node: ast.AST) -> Iterator[str]:
+def _uses(nodes: Iterable[ast.AST]) -> Uses:
+    found = Uses()
+    for node in nodes:
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Load):
+                found.reads.add(node.id)
+        elif isinstance(node, ast.Attribute | ast.Subscript):
+            if not isinstance(node.ctx, ast.Load):
+                found.stores.update(_root(node))
+        elif isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name):
+                found.calls.add(node.func.id)
+            elif isinstance(node.func, ast.Attribute):
+                found.methods.update(_root(node.func))
+    return found
+
+
+def _bound_by(node: ast.AST) -> tuple[str, ...]:
     match node:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            yield name
         case ast.Name(id=name, ctx=ast.Store()):
-            yield name
+            return (name,)
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return (name,)
         case ast.alias(name=name, asname=asname):
-            yield asname or name.partition(".")[0]
+            return (asname or name.partition(".")[0],)
         case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-            yield name
+            return (name,)
         case ast.MatchMapping(rest=str(name)):
-            yield name
+            return (name,)
+    return ()
 
 
-def _read_by(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-        yield node.id
-
-
-def _stored_into(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
-        yield from _root(node)
-
-
-def _called_on(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        yield from _root(node.func)
-
-
-def _called_by(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        yield node.func.id
-
-
-def _root(node: ast.expr) -> Iterator[str]:
+def _root(node: ast.expr) -> tuple[str, ...]:
+    """The name that a chain of attributes and items starts from, if it is one."""
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
-    if isinstance(node, ast.Name):
-        yield node.id
+    return (node.id,) if isinstance(node, ast.Name) else ()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LONGEST = (
     256 * 1024
-)  # characters; a program as long as a model's whole context. Dense code of this size parses in a second
+)  # characters; a program as long as a model's whole context. The densest code of this size parses in half a second
 _MOST_CUTS = 6
 _MOST_WRAPPERS = 3
 
@@ -43,7 +43,7 @@ class Code:
 class Parser:
     """Parses text within a budget of characters, so that no reply can keep the caller busy for long."""
 
-    def __init__(self, budget: int = 2 * LONGEST) -> None:
+    def __init__(self, budget: int = 3 * LONGEST) -> None:
         self._left = budget
 
     def parse(self, text: str) -> Code | int:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from koderz.suites.reply.names import DEFINITIONS, FUNCTIONS, IMPORTS, statements
+from koderz.suites.reply.names import DEFINITIONS, FUNCTIONS, IMPORTS, descendants, statements
 from koderz.suites.reply.parsing import Code
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def read_context(prompt: str, entry_point: str, parser: Parser) -> Context:
         return Context()
     body = statements(found.tree)
     other = [each for each in body if not isinstance(each.node, _GIVEN) or _is_asked_for(each, entry_point)]
-    names = frozenset().union(*(each.binds for each in body)) - frozenset().union(*(each.binds for each in other))
+    names = _bound(body) - _bound(other)
     given = blanked(found.text, other).strip("\n") if names else ""
     if body and _is_asked_for(body[-1], entry_point):
         return Context(given, names, text, _indent_of(found.text, body[-1].node))
@@ -76,7 +76,7 @@ def blanked(text: str, gone: Iterable[Statement]) -> str:
 def as_body(code: Code, indent: str) -> str:
     """The code indented as a function's body; lines within a string of several lines stay as they are."""
     inside: set[int] = set()
-    for node in ast.walk(code.tree):
+    for node in descendants(code.tree):
         if isinstance(node, ast.Constant | ast.JoinedStr) and (node.end_lineno or 0) > node.lineno:
             inside.update(range(node.lineno, node.end_lineno or 0))
     lines = code.text.split("\n")
@@ -87,6 +87,10 @@ def as_body(code: Code, indent: str) -> str:
 
 def _is_asked_for(statement: Statement, entry_point: str) -> bool:
     return isinstance(statement.node, FUNCTIONS) and entry_point in statement.binds
+
+
+def _bound(body: Iterable[Statement]) -> frozenset[str]:
+    return frozenset(name for each in body for name in each.binds)
 
 
 def _indent_of(text: str, function: ast.stmt) -> str:

@@ -47,7 +47,7 @@ def demonstrations(body: Sequence[Statement], offer: Offer, given: frozenset[str
     found: list[Statement] = []
     for index, each in enumerate(body):
         if _sets_up(each, needed, objects, setting) or not (
-            _is_idle(each, index > offer.first) or each.runs_with & left
+            _is_idle(each, index > offer.first) or each.runs.reads & left
         ):
             left -= each.binds
         else:
@@ -90,8 +90,8 @@ def _bound(body: Iterable[Statement]) -> frozenset[str]:
 def _sets_up(statement: Statement, needed: set[str], objects: set[str], setting: set[str]) -> bool:
     if isinstance(statement.node, ast.Assert):
         return False
-    changed = (statement.binds | statement.stores) & needed or statement.methods & objects
-    return bool(changed or statement.calls & setting)
+    changed = (statement.binds | statement.runs.stores) & needed or statement.runs.methods & objects
+    return bool(changed or statement.runs.calls & setting)
 
 
 def _assigned(body: Sequence[Statement]) -> set[str]:

@@ -99,7 +99,8 @@ class Search:
 
     def _reading_of(self, code: Code) -> Reading:
         body = statements(code.tree)
-        return Reading(code, body, offer_of(body, self._entry_point))
+        offer = offer_of(body, self._entry_point) if self._entry_point in code.text else None
+        return Reading(code, body, offer)
 
     def _completions(self, block: Block) -> Iterator[str]:
         """The head with the block as its body: as it stands, with its first line moved in, and moved in as a whole.

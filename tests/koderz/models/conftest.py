@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,95 +15,7 @@ from koderz.models.limiter import Limiter
 from koderz.models.pool import ModelPool
 from koderz.types import Message
 
-
-@dataclass(frozen=True)
-class Asked:
-    """A request as the server saw it."""
-
-    method: str
-    path: str
-    headers: dict[str, str]
-    json: Any
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What the server does with a request."""
-
-    body: bytes = b"{}"
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
-    drop: int | None = None  # bytes of the body after which the connection is closed
-    hang: bool = False
-    raw: bytes | None = None  # sent as it is, head and all
-
-
-def chat(text: str | None = "hello", **message: Any) -> Answer:
-    """A chat completion as OpenAI sends it."""
-    choice = {"message": {"role": "assistant", "content": text, **message}, "finish_reason": "stop"}
-    usage = {"prompt_tokens": 11, "completion_tokens": 7}
-    return Answer(json.dumps({"model": "m-2", "choices": [choice], "usage": usage}).encode())
-
-
-def refusal(message: str, status: int = 400, **headers: str) -> Answer:
-    """An error as OpenAI sends it."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Answer(json.dumps({"error": {"message": message}}).encode(), status, named)
-
-
-class Server:
-    """Answers one request after the other from `answers`; the last one for ever."""
-
-    def __init__(self) -> None:
-        self.url = ""
-        self.asked: list[Asked] = []
-        self.answers: list[Answer] = [chat()]
-        self.decide: Callable[[Asked], Answer] | None = None
-        self.gate: asyncio.Event | None = None  # where set, requests wait for it
-        self.in_flight = 0
-        self.peak = 0
-        self.connections = 0
-
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        try:
-            while await self._one(reader, writer):
-                pass
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        method, path, _ = head[0].split(" ")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
-        body = await reader.readexactly(int(headers.get("content-length", 0)))
-        asked = Asked(method, path, headers, json.loads(body) if body else None)
-        self.asked.append(asked)
-        self.in_flight += 1
-        self.peak = max(self.peak, self.in_flight)
-        try:
-            if self.gate is not None:
-                await self.gate.wait()
-            answer = self.decide(asked) if self.decide else self._next()
-        finally:
-            self.in_flight -= 1
-        return await _send(writer, answer)
-
-    def _next(self) -> Answer:
-        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-
-
-async def _send(writer: asyncio.StreamWriter, answer: Answer) -> bool:
-    if answer.hang:
-        await asyncio.sleep(3600)
-    headers = {"content-type": "application/json", "content-length": str(len(answer.body)), **answer.headers}
-    lines = [f"HTTP/1.1 {answer.status} x", *(f"{name}: {value}" for name, value in headers.items())]
-    sent = "\r\n".join(lines).encode() + b"\r\n\r\n" + answer.body[: answer.drop]
-    writer.write(sent if answer.raw is None else answer.raw)
-    await writer.drain()
-    return answer.drop is None and answer.raw is None
+from .loopback import Server, serving
 
 
 class Clock:
@@ -155,21 +66,8 @@ def anyio_backend() -> str:
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
     """The loopback server, at `server.url`."""
-    served = Server()
-    handlers: set[asyncio.Task[None]] = set()
-
-    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(served.handle(reader, writer))
-        handlers.add(task)
-        task.add_done_callback(handlers.discard)
-
-    listening = await asyncio.start_server(connected, "127.0.0.1", 0)
-    served.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    async with listening:
+    async with serving() as served:
         yield served
-        for task in handlers:
-            task.cancel()
-        await asyncio.gather(*handlers, return_exceptions=True)
 
 
 @pytest.fixture

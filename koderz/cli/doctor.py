@@ -1,0 +1,31 @@
+"""`koderz doctor`: what works here."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import orjson
+import typer
+
+from koderz.cli.benchmark import Json
+from koderz.cli.console import say
+from koderz.doctor import diagnose
+
+app = typer.Typer(help="What works here, and what to do about what does not.")
+
+_MARKS = {"ok": "ok     ", "missing": "missing", "broken": "BROKEN "}
+
+
+@app.command()
+def doctor(json: Json = False) -> None:
+    """Look at models, sandbox, results folder and configuration. Exit code 1 if something is broken."""
+    findings = asyncio.run(diagnose())
+    if json:
+        sys.stdout.buffer.write(orjson.dumps(findings, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    else:
+        for finding in findings:
+            say(f"{_MARKS[finding.state]}  {finding.what:<12} {finding.detail}")
+            if finding.remedy:
+                say(f"{'':22}→ {finding.remedy}")
+    raise typer.Exit(int(any(finding.state == "broken" for finding in findings)))

@@ -1,0 +1,111 @@
+"""What works here, and what to do about what does not."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from koderz._version import __version__
+from koderz.api import results_folder
+from koderz.config import NAME, load_config
+from koderz.errors import KoderzError, Unreachable
+from koderz.sandbox import Job, open_sandbox
+
+State = Literal["ok", "missing", "broken"]
+
+_FREE_GB = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. `missing` is fine for whoever doesn't want it, `broken` is not."""
+
+    what: str
+    state: State
+    detail: str
+    remedy: str = ""
+
+
+async def diagnose(environ: Mapping[str, str] = os.environ) -> list[Finding]:
+    """Looks at everything that a run may need. Asks no host but the model servers that are configured."""
+    return [
+        Finding("koderz", "ok", f"{__version__} on Python {platform.python_version()}, {platform.system()}"),
+        _config(environ),
+        _results(environ),
+        await _sandbox(),
+        await _ollama(environ),
+        *(_key(provider, variable, environ) for provider, variable in _KEYS.items()),
+    ]
+
+
+_KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+
+
+def _config(environ: Mapping[str, str]) -> Finding:
+    try:
+        config = load_config(Path.cwd(), environ=environ)
+    except KoderzError as error:
+        return Finding(NAME, "broken", str(error), "mend the file, or remove it")
+    if config.path is None:
+        return Finding(NAME, "missing", "none in this folder; defaults hold")
+    return Finding(NAME, "ok", f"{len(config.settings)} settings, {len(config.prices)} prices")
+
+
+def _results(environ: Mapping[str, str]) -> Finding:
+    try:
+        folder = results_folder(None, environ)
+    except KoderzError as error:
+        return Finding("results", "broken", str(error), f"see {NAME}")
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            free = shutil.disk_usage(place).free / 1e9
+    except OSError as error:
+        return Finding("results", "broken", f"{folder}: {error.strerror}", "choose another with --results")
+    if free < _FREE_GB:
+        return Finding("results", "broken", f"{folder}: only {free:.1f} GB free", "make room")
+    return Finding("results", "ok", f"{folder}, {free:.0f} GB free")
+
+
+async def _sandbox() -> Finding:
+    """Judges one right and one wrong program."""
+    name = "interpreter"
+    test = "def check(candidate):\n    assert candidate() == 1\n"
+    try:
+        async with open_sandbox(name, judges=1) as sandbox:
+            right = await sandbox.judge(Job("def f():\n    return 1\n", test, "f"))
+            wrong = await sandbox.judge(Job("def f():\n    return 2\n", test, "f"))
+    except KoderzError as error:
+        return Finding("sandbox", "broken", str(error), "see the message")
+    if (right.verdict, wrong.verdict) != ("passed", "failed"):
+        return Finding(
+            "sandbox", "broken", f"{name}: {right.message or wrong.message}", "programs can't be judged here"
+        )
+    return Finding("sandbox", "ok", f"{name}: time, memory, output and files limited; not contained")
+
+
+async def _ollama(environ: Mapping[str, str]) -> Finding:
+    from koderz.models.discover import discover_ollama
+
+    try:
+        models = await discover_ollama(environ)
+    except (KoderzError, Unreachable) as error:
+        return Finding("ollama", "broken", str(error), "mend OLLAMA_HOST")
+    if models is None:
+        where = environ.get("OLLAMA_HOST") or "its default address"
+        return Finding("ollama", "missing", f"no answer at {where}", "start it with: ollama serve")
+    if not models:
+        return Finding("ollama", "missing", "it runs, without a chat model", "ollama pull qwen2.5-coder:7b")
+    return Finding("ollama", "ok", ", ".join(models))
+
+
+def _key(provider: str, variable: str, environ: Mapping[str, str]) -> Finding:
+    if environ.get(variable):
+        return Finding(provider, "ok", f"{variable} is set")
+    return Finding(provider, "missing", f"{variable} is not set", f"export {variable}=… to use {provider}/ models")

@@ -1,0 +1,302 @@
+"""The real command against a model server: three wire formats, and everything that can go wrong on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Server, Shell
+
+Serve = Callable[..., Server]
+
+FORMATS = {"ollama": "recorded", "openai": "openai/recorded", "anthropic": "anthropic/recorded"}
+FREE = '[prices."{}"]\ninput = 1.0\noutput = 2.0\n'
+
+
+@pytest.fixture(autouse=True)
+def priced(koderz: Shell) -> None:
+    (koderz.folder / "koderz.toml").write_text("".join(FREE.format(name) for name in FORMATS.values()))
+
+
+@pytest.mark.parametrize("name", FORMATS.values(), ids=FORMATS)
+def test_every_wire_format_gives_the_same_figures(koderz: Shell, serve: Serve, name: str) -> None:
+    server = serve()
+
+    koderz("benchmark", 0, 4, "--mode", "comparative", "--model", name, "--quiet", env=server.env())
+
+    summary = koderz.summary()
+    assert summary["simulated"] is False
+    assert summary["zero_shot"]["summary"]["successes"] == 2
+    assert summary["iterative"]["summary"]["total_cost"] > 0
+    calls = [line for line in koderz.journal() if line["kind"] == "call"]
+    assert len(calls) == len([row for row in server.answers() if row["status"] == 200])
+    assert all(call["tokens_in"] > 0 and call["tokens_out"] > 0 and call["cost"] > 0 for call in calls)
+    if name == "recorded":
+        assert summary["environment"]["models"]["recorded"]["digest"]
+
+
+@pytest.mark.parametrize("name", FORMATS.values(), ids=FORMATS)
+def test_faults_on_the_way_are_retried_until_every_experiment_is_judged_once(
+    koderz: Shell, serve: Serve, name: str
+) -> None:
+    server = serve("--faults", "429:0.1,500:0.1,drop:0.1,garbage:0.05", "--seed", 7)
+
+    koderz("benchmark", 0, 12, "--mode", "comparative", "--model", name, "--quiet", env=server.env())
+
+    summary = koderz.summary()
+    assert summary["status"] == "complete"
+    assert len(summary["zero_shot"]["results"]) == len(summary["iterative"]["results"]) == 12
+    assert {row["status"] for row in server.answers()} > {200, 429, 500}
+    assert any(line["retries"] for line in koderz.journal() if line["kind"] == "call")
+
+
+def test_a_server_that_hangs_is_given_up_and_the_fault_can_be_retried(koderz: Shell, serve: Serve) -> None:
+    server = serve("--faults", "hang:0.4", "--seed", 3)
+    options = ("--model", "openai/recorded", "--request-timeout", "0.5", "--max-retries", "0", "--quiet")
+
+    done = koderz("benchmark", 0, 6, "--mode", "zero-shot", *options, env=server.env(), code=3)
+
+    summary = koderz.summary()
+    assert summary["status"] == "incomplete"
+    assert 0 < len(summary["faults"]) < 6
+    assert len(summary["results"]) + len(summary["faults"]) == summary["planned"] == 6
+    assert f"koderz benchmark retry {summary['run_id']}" in done.err
+    well = serve()
+    koderz("benchmark", "retry", "latest", "--quiet", env={**server.env(), "OPENAI_BASE_URL": f"{well.url}/v1"})
+    summary = koderz.summary()
+    assert (summary["status"], summary["faults"], len(summary["results"])) == ("complete", [], 6)
+
+
+@pytest.mark.parametrize("fault", ["empty", "truncated"])
+def test_an_empty_or_cut_off_reply_is_a_verdict_and_no_fault(koderz: Shell, serve: Serve, fault: str) -> None:
+    server = serve("--faults", f"{fault}:1.0")
+
+    koderz("benchmark", 0, 2, "--mode", "zero-shot", "--model", "openai/recorded", "--quiet", env=server.env())
+
+    assert {result["verdict"] for result in koderz.summary()["results"]} <= {"error", "failed"}
+    assert koderz.summary()["faults"] == []
+
+
+def test_a_bad_key_ends_the_run_after_the_first_call_and_is_nowhere_to_be_read(koderz: Shell, serve: Serve) -> None:
+    server = serve("--api-key-var", "THE_KEY", env={"THE_KEY": "right"})
+    secret = "sk-wrong-77aa88bb"
+
+    done = koderz("benchmark", 0, 20, "--model", "openai/recorded", env=server.env(secret), code=4)
+
+    assert len([row for row in server.answers() if row["kind"] != "models"]) <= 1
+    assert "key" in done.err.lower()
+    everything = (
+        done.out
+        + done.err
+        + "".join(path.read_text(errors="replace") for path in koderz.folder.rglob("*") if path.is_file())
+    )
+    assert secret not in everything
+    assert "Traceback" not in done.err
+
+
+def test_once_the_key_is_mended_the_run_goes_on(koderz: Shell, serve: Serve) -> None:
+    strict = serve("--api-key-var", "THE_KEY", env={"THE_KEY": "right"})
+    koderz("benchmark", 0, 3, "--model", "openai/recorded", "--quiet", env=strict.env("wrong"), code=4)
+    if not koderz.results.exists():
+        pytest.skip("the key was refused before anything was created")
+
+    koderz("benchmark", "resume", "latest", "--quiet", env=strict.env("right"))
+
+    assert koderz.summary()["status"] == "complete"
+
+
+@pytest.mark.parametrize("name", FORMATS.values(), ids=FORMATS)
+def test_an_unknown_model_ends_the_run_at_once(koderz: Shell, serve: Serve, name: str) -> None:
+    server = serve("--model", "another")
+
+    done = koderz("benchmark", 0, 20, "--model", name, env=server.env(), code=4)
+
+    assert len([row for row in server.answers() if row["status"] == 404]) <= 1
+    assert "recorded" in done.err
+
+
+def test_refused_parameters_are_adapted_once_and_said(koderz: Shell, serve: Serve) -> None:
+    server = serve("--refuse", "temperature", "--refuse", "max_tokens")
+
+    done = koderz("benchmark", 0, 4, "--model", "openai/recorded", "--mode", "zero-shot", env=server.env())
+
+    assert done.err.count("temperature") == 1
+    assert Counter(row["status"] for row in server.answers())[400] <= 3
+    assert koderz.summary()["status"] == "complete"
+
+
+def test_reasoning_is_kept_apart_from_the_reply(koderz: Shell, serve: Serve) -> None:
+    server = serve("--reasoning", "reasoning_content")
+
+    koderz("benchmark", 0, 8, "--mode", "zero-shot", "--model", "openai/recorded", "--quiet", env=server.env())
+
+    thoughts = [line for line in koderz.journal() if line["kind"] == "call" and line["reasoning"]]
+    assert thoughts
+    assert all(call["reasoning"] not in call["reply"] for call in thoughts)
+
+
+def test_a_cost_cap_stops_the_run_before_the_call_that_could_pass_it(koderz: Shell, serve: Serve) -> None:
+    server = serve()
+    options = ("--mode", "zero-shot", "--model", "openai/recorded", "--max-tokens", 400, "--quiet")
+
+    done = koderz("benchmark", 0, 30, *options, "--max-cost", "0.005", env=server.env(), code=3)
+
+    stopped = koderz.summary()
+    assert stopped["status"] == "stopped"
+    assert 0 < len(stopped["results"]) < 30
+    assert stopped["paid"]["total"] <= 0.005
+    assert "--max-cost" in done.err
+    answered = len(server.answers())
+    koderz("benchmark", "resume", "latest", "--max-cost", "1", "--quiet", env=server.env())
+    summary = koderz.summary()
+    assert (summary["status"], len(summary["results"])) == ("complete", 30)
+    assert len([r for r in server.answers()[answered:] if r["kind"] != "models"]) == 30 - len(stopped["results"])
+
+
+def test_a_cap_on_an_unknown_price_is_refused(koderz: Shell, serve: Serve) -> None:
+    (koderz.folder / "koderz.toml").unlink()
+    env = {"ANTHROPIC_API_KEY": "x", "ANTHROPIC_BASE_URL": serve().url}
+
+    done = koderz("benchmark", 0, 3, "--model", "anthropic/unheard-of", "--max-cost", 1, env=env, code=4)
+
+    assert "unheard-of" in done.err
+
+
+def test_ctrl_c_finishes_what_is_under_way_and_says_how_to_go_on(koderz: Shell, serve: Serve) -> None:
+    server = serve("--latency-ms", 200)
+    running = koderz.start("benchmark", 0, 60, "--mode", "zero-shot", "--model", "openai/recorded", env=server.env())
+    _wait(lambda: len(server.answers()) > 4)
+
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+
+    assert running.returncode == 130
+    assert "BENCHMARK INTERRUPTED" in out
+    summary = koderz.summary()
+    assert summary["status"] == "interrupted"
+    assert f"koderz benchmark resume {summary['run_id']}" in err
+    assert summary["paid"]["unfinished"] == 0
+    koderz("benchmark", "resume", "latest", "--quiet", env=server.env())
+    assert len(koderz.summary()["results"]) == 60
+    calls = Counter((line["experiment_id"], line["key"]) for line in koderz.journal() if line["kind"] == "call")
+    assert set(calls.values()) == {1}
+
+
+def test_ctrl_c_twice_ends_at_once_and_resumes(koderz: Shell, serve: Serve) -> None:
+    server = serve("--faults", "hang:1.0")
+    running = koderz.start("benchmark", 0, 9, "--model", "openai/recorded", "--grace", 600, env=server.env())
+    _wait(lambda: any(koderz.results.glob("bench_*/journal.jsonl")))
+    time.sleep(0.5)
+
+    running.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+
+    assert running.returncode == 130
+    assert "Traceback" not in err
+    assert koderz.summary()["status"] == "interrupted"
+
+
+def test_two_processes_cannot_work_on_one_run(koderz: Shell, serve: Serve) -> None:
+    server = serve("--latency-ms", 300)
+    running = koderz.start("benchmark", 0, 40, "--model", "openai/recorded", env=server.env())
+    _wait(lambda: len(server.answers()) > 2)
+
+    done = koderz("benchmark", "resume", "latest", env=server.env(), code=2)
+
+    assert "another koderz process is working on" in done.err
+    os.killpg(running.pid, signal.SIGKILL)
+    running.communicate()
+
+
+def test_a_run_can_be_watched_from_another_terminal(koderz: Shell, serve: Serve) -> None:
+    server = serve("--latency-ms", 100)
+    running = koderz.start("benchmark", 0, 10, "--mode", "zero-shot", "--model", "openai/recorded", env=server.env())
+    _wait(lambda: len(server.answers()) > 2)
+
+    watched = koderz("benchmark", "watch", "latest")
+
+    running.communicate(timeout=60)
+    assert "10/10" in watched.out
+    assert "ended: complete" in watched.out
+
+
+def test_rescoring_makes_no_call(koderz: Shell, serve: Serve) -> None:
+    server = serve()
+    koderz("benchmark", 0, 8, "--mode", "comparative", "--model", "openai/recorded", "--quiet", env=server.env())
+    before, answered = koderz.summary(), len(server.answers())
+
+    koderz("benchmark", "rescore", "latest", "--quiet", env=server.env())
+
+    assert len(server.answers()) == answered
+    after = koderz.summary()
+    for arm in ("zero_shot", "iterative"):
+        assert after[arm]["summary"]["successes"] == before[arm]["summary"]["successes"]
+        assert after[arm]["summary"]["total_cost"] == before[arm]["summary"]["total_cost"]
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_no_recorded_call_is_made_again(koderz: Shell, serve: Serve) -> None:
+    server = serve("--latency-ms", 40, "--faults", "500:0.05,drop:0.05")
+    running = koderz.start("benchmark", 0, 40, "--mode", "comparative", "--model", "openai/recorded", env=server.env())
+    for wait in (0.9, 1.6, 1.2, 2.1):
+        time.sleep(wait)
+        _wait(lambda: any(koderz.results.glob("bench_*/journal.jsonl")))
+        os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
+        running = koderz.start("benchmark", "resume", "latest", env=server.env())
+    running.communicate(timeout=240)
+
+    assert running.returncode == 0
+    journal = koderz.journal()
+    ends = Counter(line["experiment_id"] for line in journal if line["kind"] == "experiment")
+    assert (len(ends), set(ends.values())) == (80, {1})
+    calls = Counter((line["experiment_id"], line["key"]) for line in journal if line["kind"] == "call")
+    assert set(calls.values()) == {1}
+    paid = sum(row["status"] == 200 for row in server.answers())
+    assert len(calls) <= paid <= len(calls) + 4 * 8 + 8  # what was in flight at a kill may be asked again
+
+
+def test_a_full_disk_ends_the_run_clearly_and_loses_nothing(koderz: Shell, serve: Serve) -> None:
+    server = serve()
+    script = (
+        "import resource, runpy, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY)); "
+        "sys.argv = ['koderz', *sys.argv[1:]]; runpy.run_module('koderz', run_name='__main__', alter_sys=True)"
+    )
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-c", script, "benchmark", "0", "40", "--model", "openai/recorded", "--quiet"]
+    done = subprocess.run(
+        command, cwd=koderz.folder, env=koderz.environment(server.env()), capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 3
+    assert "resume the run" in done.err
+    assert "Traceback" not in done.err
+    assert not list(koderz.results.glob("*.json"))
+    for line in _journal(koderz).read_bytes().splitlines():
+        json.loads(line)
+    koderz("benchmark", "resume", "latest", "--quiet", env=server.env())
+    assert koderz.summary()["status"] == "complete"
+
+
+def _journal(koderz: Shell) -> Path:
+    (path,) = koderz.results.glob("*/journal.jsonl")
+    return path
+
+
+def _wait(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline, "nothing happened in a minute"
+        time.sleep(0.02)

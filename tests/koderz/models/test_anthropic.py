@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import respx
+
+from koderz.errors import FatalFault
+from koderz.types import Message, Sampling
+
+from .conftest import Models
+from .loopback import Answer, Server
+
+pytestmark = pytest.mark.anyio
+
+USAGE = {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20}
+
+
+def reply(*blocks: dict[str, Any], stop_reason: str | None = "end_turn") -> Answer:
+    body = {"content": list(blocks), "stop_reason": stop_reason, "usage": USAGE, "model": "claude-x-1"}
+    return Answer(json.dumps(body).encode())
+
+
+def turn(role: str, content: str) -> Message:
+    return {"role": role, "content": content}
+
+
+async def test_a_call_is_written_as_anthropic_wants_it(server: Server, models: Models) -> None:
+    server.answers = [reply({"type": "text", "text": "hi"})]
+    model = await models.open("claude-x", api_key="sk-ant-0123")
+    messages = [turn("system", "Be good."), turn("user", "a"), turn("system", "Be brief.")]
+    completion = await model.complete(messages, Sampling(temperature=0.3, max_tokens=50, top_p=0.9, stop=("END",)))
+    (asked,) = server.asked
+    assert asked.path == "/v1/messages"
+    assert (asked.headers["x-api-key"], asked.headers["anthropic-version"]) == ("sk-ant-0123", "2023-06-01")
+    assert "authorization" not in asked.headers
+    assert asked.json == {
+        "model": "claude-x",
+        "system": "Be good.\n\nBe brief.",
+        "messages": [turn("user", "a")],
+        "max_tokens": 50,
+        "temperature": 0.3,
+        "top_p": 0.9,
+        "stop_sequences": ["END"],
+    }
+    assert (completion.text, completion.finish_reason, completion.model) == ("hi", "stop", "claude-x-1")
+    assert (completion.tokens_in, completion.tokens_out) == (130, 5)
+
+
+async def test_a_limit_is_sent_where_none_is_asked_for(server: Server, models: Models) -> None:
+    server.answers = [reply()]
+    await (await models.open("claude-x")).complete([turn("user", "a")], Sampling())
+    assert server.asked[0].json == {"model": "claude-x", "messages": [turn("user", "a")], "max_tokens": 8192}
+
+
+async def test_turns_in_a_row_are_joined_and_empty_ones_left_out(server: Server, models: Models) -> None:
+    server.answers = [reply()]
+    messages = [
+        turn("user", "a"),
+        turn("assistant", " \n"),
+        turn("user", "b"),
+        turn("assistant", "c"),
+        turn("user", ""),
+    ]
+    await (await models.open("claude-x")).complete(messages, Sampling())
+    assert server.asked[0].json["messages"] == [turn("user", "a\n\nb"), turn("assistant", "c")]
+
+
+async def test_there_is_no_seed_and_that_is_said_once(server: Server, models: Models) -> None:
+    server.answers = [reply()]
+    model = await models.open("claude-x")
+    for _ in range(2):
+        completion = await model.complete([turn("user", "a")], Sampling(seed=3))
+        assert completion.adapted == ("seed dropped",)
+    assert "seed" not in server.asked[0].json
+    assert models.pool.notices[-1] == "seed dropped for anthropic/claude-x: its provider takes none"
+    assert len(models.pool.notices) == 1
+
+
+async def test_thinking_is_kept_apart(server: Server, models: Models) -> None:
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "x"}
+    server.answers = [reply(thinking, {"type": "redacted_thinking", "data": "?"}, {"type": "text", "text": "hi"})]
+    completion = await (await models.open("claude-x")).complete([turn("user", "a")], Sampling())
+    assert (completion.text, completion.reasoning) == ("hi", "hm")
+
+
+@pytest.mark.parametrize(
+    ("word", "finish"),
+    [
+        ("end_turn", "stop"),
+        ("stop_sequence", "stop"),
+        ("max_tokens", "length"),
+        ("model_context_window_exceeded", "length"),
+        ("refusal", "refusal"),
+        ("pause_turn", "pause_turn"),
+        (None, "stop"),
+    ],
+)
+async def test_why_a_reply_ended_is_said_in_our_words(
+    server: Server, models: Models, word: str | None, finish: str
+) -> None:
+    server.answers = [reply(stop_reason=word)]
+    completion = await (await models.open("claude-x")).complete([turn("user", "a")], Sampling())
+    assert (completion.text, completion.finish_reason) == ("", finish)
+
+
+async def test_an_overloaded_server_is_asked_again(server: Server, models: Models) -> None:
+    body = b'{"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}'
+    server.answers = [Answer(body, 529), Answer(body, 200), reply({"type": "text", "text": "hi"})]
+    completion = await (await models.open("claude-x")).complete([turn("user", "a")], Sampling())
+    assert (completion.text, completion.retries) == ("hi", 2)
+
+
+@respx.mock
+async def test_an_unknown_model_of_anthropic_is_found_out_before_the_run(models: Models) -> None:
+    error = {"type": "error", "error": {"type": "not_found_error", "message": "model: claude-99"}}
+    respx.get("https://api.anthropic.com/v1/models/claude-99").respond(404, json=error)
+    model = await models.open("claude-99", base_url=None)
+    with pytest.raises(FatalFault, match="404: model: claude-99"):
+        await model.check()
+
+
+@respx.mock
+async def test_a_model_that_anthropic_has_passes_the_look(models: Models) -> None:
+    respx.get("https://api.anthropic.com/v1/models/claude-x").respond(json={"type": "model", "id": "claude-x"})
+    model = await models.open("claude-x", base_url=None)
+    assert await model.check() == {}

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from koderz.models.faults import Retryable
+from koderz.models.limiter import Limiter
+
+from .conftest import Clock
+
+pytestmark = pytest.mark.anyio
+
+
+async def fail(limiter: Limiter, problem: Retryable) -> None:
+    with pytest.raises(Retryable):
+        async with limiter.turn():
+            raise problem
+
+
+async def hold(limiter: Limiter, until: asyncio.Event, entered: list[int], number: int) -> None:
+    async with limiter.turn():
+        entered.append(number)
+        await until.wait()
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_no_more_calls_are_in_flight_than_allowed_and_the_first_come_goes_first() -> None:
+    limiter, until, entered = Limiter(2), asyncio.Event(), list[int]()
+    async with asyncio.TaskGroup() as group:
+        for number in range(6):
+            group.create_task(hold(limiter, until, entered, number))
+        await settle()
+        assert entered == [0, 1]
+        assert limiter.throttle("x").waiting == 4
+        until.set()
+    assert entered == list(range(6))
+    assert limiter.throttle("x").in_flight == 0
+
+
+async def test_a_refusal_for_load_lowers_the_limit_of_the_calls_in_flight_once() -> None:
+    limiter = Limiter(64)
+    until = asyncio.Event()
+
+    async def call() -> None:
+        async with limiter.turn():
+            await until.wait()
+            raise Retryable("429", throttled=True)
+
+    calls = [asyncio.create_task(call()) for _ in range(20)]
+    await settle()
+    until.set()
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert limiter.throttle("x").limit == 14
+
+
+async def test_successes_raise_the_limit_again_up_to_what_is_allowed() -> None:
+    limiter = Limiter(8)
+    for _ in range(10):
+        await fail(limiter, Retryable("429", throttled=True))
+    assert limiter.throttle("x").limit == 1
+    for _ in range(100):
+        async with limiter.turn():
+            pass
+    assert limiter.throttle("x").limit == 8
+
+
+async def test_other_failures_do_not_lower_the_limit() -> None:
+    limiter = Limiter(8)
+    await fail(limiter, Retryable("500"))
+    assert limiter.throttle("x").limit == 8
+
+
+async def test_a_wait_that_the_server_asks_for_holds_everyone(clock: Clock) -> None:
+    limiter = Limiter(8, sleep=clock.sleep, now=clock.now)
+    await fail(limiter, Retryable("429", throttled=True, retry_after=30.0))
+    assert limiter.throttle("x").pause == 30.0
+    async with asyncio.TaskGroup() as group:
+        for number in range(5):
+            until = asyncio.Event()
+            until.set()
+            group.create_task(hold(limiter, until, [], number))
+    assert clock.slept == [30.0]
+
+
+async def test_a_call_that_gives_up_in_line_leaves_no_trace() -> None:
+    limiter, until, entered = Limiter(1), asyncio.Event(), list[int]()
+    first = asyncio.create_task(hold(limiter, until, entered, 0))
+    await settle()
+    line = [asyncio.create_task(hold(limiter, until, entered, number)) for number in (1, 2, 3)]
+    await settle()
+    for given_up in (line[0], line[1]):  # the head of the line, and one behind it
+        given_up.cancel()
+    await asyncio.gather(line[0], line[1], return_exceptions=True)
+    assert limiter.throttle("x").waiting == 1
+    until.set()
+    await asyncio.gather(first, line[2])
+    assert entered == [0, 3]
+    assert limiter.throttle("x").in_flight == 0
+
+
+async def test_a_call_that_is_cut_off_makes_room() -> None:
+    limiter, entered = Limiter(1), list[int]()
+    first = asyncio.create_task(hold(limiter, asyncio.Event(), entered, 0))
+    await settle()
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    async with limiter.turn():
+        assert limiter.throttle("x").in_flight == 1
+
+
+async def test_a_pause_that_begins_while_the_line_waits_for_room_holds_it_too(clock: Clock) -> None:
+    limiter, until, entered = Limiter(1, sleep=clock.sleep, now=clock.now), asyncio.Event(), list[int]()
+
+    async def refused() -> None:
+        async with limiter.turn():
+            await until.wait()
+            raise Retryable("429", throttled=True, retry_after=9.0)
+
+    first = asyncio.create_task(refused())
+    await settle()
+    second = asyncio.create_task(hold(limiter, until, entered, 1))
+    await settle()
+    until.set()
+    await asyncio.gather(first, second, return_exceptions=True)
+    assert (entered, clock.slept) == ([1], [9.0])
+
+
+async def test_those_who_rest_between_two_tries_count_as_waiting(clock: Clock) -> None:
+    blocked = asyncio.Event()
+
+    async def sleep(_: float) -> None:
+        await blocked.wait()
+
+    limiter = Limiter(2, sleep=sleep, now=clock.now)
+    resting = asyncio.create_task(limiter.rest(5.0))
+    await settle()
+    assert limiter.throttle("x").waiting == 1
+    blocked.set()
+    await resting
+    assert limiter.throttle("x").waiting == 0

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+
+from koderz.errors import KoderzError
+from koderz.models import ModelName, opener_of, parse_model_name
+
+
+@pytest.mark.parametrize(
+    ("text", "provider", "name"),
+    [
+        ("qwen2.5-coder:32b", "ollama", "qwen2.5-coder:32b"),
+        ("ollama/qwen2.5-coder:32b", "ollama", "qwen2.5-coder:32b"),
+        ("hf.co/user/model:Q4_K_M", "ollama", "hf.co/user/model:Q4_K_M"),
+        ("library/llama3", "ollama", "library/llama3"),
+        ("gpt-oss:20b", "ollama", "gpt-oss:20b"),
+        ("gpt-oss", "ollama", "gpt-oss"),
+        ("o1-open:7b", "ollama", "o1-open:7b"),
+        ("olmo2", "ollama", "olmo2"),
+        ("openai/gpt-4o-mini", "openai", "gpt-4o-mini"),
+        ("openai/openai/gpt-oss-20b", "openai", "openai/gpt-oss-20b"),
+        ("gpt-4o-mini", "openai", "gpt-4o-mini"),
+        ("chatgpt-4o-latest", "openai", "chatgpt-4o-latest"),
+        ("o1", "openai", "o1"),
+        ("o3-mini", "openai", "o3-mini"),
+        ("o4-mini-2025-04-16", "openai", "o4-mini-2025-04-16"),
+        ("ft:gpt-4o-mini:us::x", "openai", "ft:gpt-4o-mini:us::x"),
+        ("claude-sonnet-4-5", "anthropic", "claude-sonnet-4-5"),
+        ("anthropic/claude-sonnet-4-5", "anthropic", "claude-sonnet-4-5"),
+        ("  simulated ", "simulated", "simulated"),
+    ],
+)
+def test_a_name_says_its_provider(text: str, provider: str, name: str) -> None:
+    assert parse_model_name(text) == ModelName(provider, name)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("ollama/qwen2.5-coder:32b", "qwen2.5-coder:32b"),
+        ("gpt-4o-mini", "openai/gpt-4o-mini"),
+        ("claude-sonnet-4-5", "anthropic/claude-sonnet-4-5"),
+        ("simulated", "simulated"),
+        ("ollama/simulated", "ollama/simulated"),
+        ("ollama/gpt-4o", "ollama/gpt-4o"),
+        ("ollama/openai/x", "ollama/openai/x"),
+    ],
+)
+def test_what_is_shown_parses_back_to_the_same_model(text: str, shown: str) -> None:
+    name = parse_model_name(text)
+    assert str(name) == shown
+    assert parse_model_name(shown) == name
+
+
+@pytest.mark.parametrize("text", ["", "  ", "openai/", "a\x1b[31mb", "a\nb", "a\u202eb", "x" * 300])
+def test_what_can_not_be_a_name_is_told_without_showing_control_characters(text: str) -> None:
+    with pytest.raises(KoderzError) as caught:
+        parse_model_name(text)
+    assert str(caught.value).isprintable()
+
+
+def test_an_unknown_provider_is_told_with_those_there_are() -> None:
+    with pytest.raises(KoderzError, match="there are anthropic, ollama, openai"):
+        opener_of("nobody")

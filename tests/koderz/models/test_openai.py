@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import respx
+
+from koderz.errors import FatalFault, Fault
+from koderz.types import Completion, Message, Sampling
+
+from .conftest import Models
+from .loopback import Answer, Server, chat
+
+pytestmark = pytest.mark.anyio
+
+ALL = Sampling(temperature=0.0, max_tokens=99, top_p=0.5, seed=7, stop=("\ndef",))
+
+
+async def completed(server: Server, models: Models, answer: Any) -> Completion:
+    server.answers = [answer if isinstance(answer, Answer) else Answer(json.dumps(answer).encode())]
+    model = await models.open()
+    return await model.complete([{"role": "user", "content": "Write f."}], Sampling())
+
+
+async def test_a_call_is_written_as_openai_wants_it(server: Server, models: Models, prompt: list[Message]) -> None:
+    model = await models.open(api_key="sk-0123456789")
+    await model.complete(prompt, ALL)
+    (asked,) = server.asked
+    assert (asked.method, asked.path) == ("POST", "/chat/completions")
+    assert asked.headers["authorization"] == "Bearer sk-0123456789"
+    assert asked.headers["content-type"] == "application/json"
+    assert asked.json == {
+        "model": "m",
+        "messages": prompt,
+        "temperature": 0.0,
+        "top_p": 0.5,
+        "seed": 7,
+        "max_tokens": 99,
+        "stop": ["\ndef"],
+    }
+
+
+async def test_what_is_left_to_the_server_is_not_sent(server: Server, models: Models, prompt: list[Message]) -> None:
+    model = await models.open()
+    await model.complete(prompt, Sampling())
+    assert server.asked[0].json == {"model": "m", "messages": prompt}
+    assert "authorization" not in server.asked[0].headers
+
+
+async def test_reasoning_in_a_field_of_its_own_is_kept_apart(server: Server, models: Models) -> None:
+    for field in ("reasoning_content", "reasoning"):
+        completion = await completed(server, models, chat("def f(): ...", **{field: "hm"}))
+        assert (completion.text, completion.reasoning, completion.raw) == ("def f(): ...", "hm", None)
+
+
+async def test_reasoning_in_the_text_is_cut_out_and_the_reply_kept_as_sent(server: Server, models: Models) -> None:
+    completion = await completed(server, models, chat("<think>hm</think>\ndef f(): ..."))
+    assert (completion.text, completion.reasoning) == ("def f(): ...", "hm")
+    assert completion.raw == "<think>hm</think>\ndef f(): ..."
+
+
+async def test_reasoning_that_used_up_the_tokens_leaves_no_text(server: Server, models: Models) -> None:
+    choice = {"message": {"content": "<think>on and on"}, "finish_reason": "length"}
+    completion = await completed(server, models, {"choices": [choice]})
+    assert (completion.text, completion.reasoning, completion.finish_reason) == ("", "on and on", "length")
+    assert completion.raw == "<think>on and on"
+
+
+async def test_parts_are_put_together(server: Server, models: Models) -> None:
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    content = [thinking, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    completion = await completed(server, models, {"choices": [{"message": {"content": content}}]})
+    assert (completion.text, completion.reasoning) == ("ab", "hm")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"choices": []},
+        {"choices": None, "usage": None},
+        {"choices": [{}]},
+        {"choices": [{"message": {}}]},
+        {"choices": [{"message": {"content": None}, "finish_reason": None}]},
+    ],
+)
+async def test_nothing_is_an_empty_reply(server: Server, models: Models, answer: object) -> None:
+    completion = await completed(server, models, answer)
+    assert (completion.text, completion.finish_reason, completion.model) == ("", "stop", "m")
+
+
+@pytest.mark.parametrize(
+    ("word", "finish"),
+    [
+        ("stop", "stop"),
+        ("eos", "stop"),
+        ("length", "length"),
+        ("content_filter", "refusal"),
+        ("tool_calls", "tool_calls"),
+        ("odd\x1b[31m", "odd [31m"),
+    ],
+)
+async def test_why_a_reply_ended_is_said_in_our_words(server: Server, models: Models, word: str, finish: str) -> None:
+    completion = await completed(server, models, {"choices": [{"message": {"content": "x"}, "finish_reason": word}]})
+    assert completion.finish_reason == finish
+
+
+async def test_a_refusal_is_a_refusal(server: Server, models: Models) -> None:
+    completion = await completed(server, models, chat(None, refusal="I won't."))
+    assert (completion.text, completion.finish_reason) == ("I won't.", "refusal")
+
+
+@pytest.mark.parametrize("tokens", [None, -5, 1e300, 10**12])
+async def test_token_counts_that_can_not_be_are_estimated_and_that_is_said(
+    server: Server, models: Models, tokens: float | None
+) -> None:
+    usage = {"prompt_tokens": tokens, "completion_tokens": tokens}
+    completion = await completed(server, models, {"choices": [{"message": {"content": "12345678"}}], "usage": usage})
+    assert (completion.tokens_in, completion.tokens_out) == (2, 2)
+    assert completion.adapted == ("tokens estimated",)
+    assert models.pool.notices == ["the server of openai/m doesn't count tokens: they are estimated"]
+
+
+async def test_a_field_of_a_wrong_type_is_told_by_its_place(server: Server, models: Models) -> None:
+    with pytest.raises(Fault, match=r"got `int` - at `\$\.choices\[0\]\.message\.content`"):
+        await completed(server, models, {"choices": [{"message": {"content": 5}}]})
+
+
+@respx.mock
+async def test_cached_tokens_of_a_hosted_model_cost_less(models: Models, prompt: list[Message]) -> None:
+    def answer(cached: int) -> dict[str, Any]:
+        usage = {"prompt_tokens": 1000, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": cached}}
+        return {"choices": [{"message": {"content": "x"}}], "usage": usage}
+
+    route = respx.post("https://api.openai.com/v1/chat/completions")
+    model = await models.open("gpt-4o-mini", base_url=None)
+    costs = []
+    for cached in (0, 1000):
+        route.respond(json=answer(cached))
+        costs.append((await model.complete(prompt, Sampling())).cost)
+    assert costs[0] > costs[1] > 0
+
+
+@respx.mock
+async def test_an_unknown_price_is_said_once_and_counts_nothing(models: Models, prompt: list[Message]) -> None:
+    respx.post("https://elsewhere.example/v1/chat/completions").respond(
+        json={"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 9}}
+    )
+    model = await models.open("openai/m", base_url="https://elsewhere.example/v1")
+    for _ in range(2):
+        completion = await model.complete(prompt, Sampling())
+        assert (completion.cost, completion.cost_known) == (0.0, False)
+    assert model.price() is None
+    assert len(models.pool.notices) == 1
+    assert "no price is known for openai/m" in models.pool.notices[0]
+
+
+@respx.mock
+async def test_an_unknown_model_of_openai_is_found_out_before_the_run(models: Models) -> None:
+    respx.get("https://api.openai.com/v1/models/gpt-99").respond(404, json={"error": {"message": "no gpt-99"}})
+    model = await models.open("gpt-99", base_url=None)
+    with pytest.raises(FatalFault, match="no gpt-99"):
+        await model.check()
+
+
+async def test_a_model_that_a_server_does_not_list_is_said(server: Server, models: Models) -> None:
+    server.answers = [Answer(json.dumps({"data": [{"id": name} for name in "abcdefg"]}).encode())]
+    model = await models.open()
+    assert await model.check() == {}
+    assert server.asked[0].path == "/models"
+    assert models.pool.notices == [f"{server.url} doesn't list m; it lists a, b, c, d, e, …"]

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from koderz.errors import KoderzError
+from koderz.models import Endpoint, Model, ModelName, parse_model_name
+from koderz.models.pool import ModelPool, Service
+from koderz.models.transport import proxy_for
+from koderz.types import Message, Sampling
+
+from .conftest import Models
+from .loopback import Server, until
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_model_is_opened_once(models: Models) -> None:
+    pool = await models.pooled()
+    assert pool.open("gpt-4o") is pool.open(parse_model_name("openai/gpt-4o"))
+
+
+async def test_models_of_one_address_share_connections_and_limit(
+    server: Server, models: Models, prompt: list[Message]
+) -> None:
+    pool = await models.pooled(concurrency=2)
+    local, frontier = pool.open("openai/a"), pool.open("openai/b")
+    for model in (local, frontier, local):
+        await model.complete(prompt, Sampling())
+    assert server.connections == 1
+    server.gate = asyncio.Event()
+    calls = [asyncio.create_task(model.complete(prompt, Sampling())) for model in (local, frontier) for _ in range(3)]
+    await until(lambda: pool.throttle[0].waiting == 4 and server.in_flight == 2)
+    assert len(pool.throttle) == 1
+    server.gate.set()
+    await asyncio.gather(*calls)
+    assert server.peak == 2
+
+
+async def test_what_an_endpoint_has_to_say_is_said_once() -> None:
+    async with ModelPool(lambda _: Endpoint(notices=("mind the gap",))) as pool:
+        pool.open("llama3")
+        pool.open("qwen3")
+        assert pool.notices == ["mind the gap"]
+
+
+async def test_a_provider_can_be_brought_along(models: Models) -> None:
+    opened: list[ModelName] = []
+
+    def opener(name: ModelName, service: Service) -> Model:
+        opened.append(name)
+        return models.pool.open("llama3")
+
+    await models.pooled()
+    async with ModelPool(lambda _: Endpoint(), openers={"simulated": opener}) as pool:
+        pool.open("simulated")
+    assert opened == [ModelName("simulated", "simulated")]
+
+
+async def test_an_installed_package_can_bring_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = EntryPoint("acme", "koderz.models.ollama:open_model", "koderz.models")
+    gone = EntryPoint("gone", "koderz.models.nowhere:open_model", "koderz.models")
+    installed = {"acme": [here], "gone": [gone]}
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group, name: installed.get(name, []))
+    async with ModelPool(lambda _: Endpoint(base_url="http://127.0.0.1:9")) as pool:
+        assert str(pool.open("acme/x").name) == "acme/x"
+        assert pool.open("other/x").name == ModelName("ollama", "other/x")
+        with pytest.raises(KoderzError, match="can't be loaded"):
+            pool.open("gone/x")
+
+
+@pytest.mark.parametrize(
+    ("url", "proxy"),
+    [
+        ("http://127.0.0.1:11434", None),
+        ("http://localhost:8000/v1", None),
+        ("https://api.openai.com/v1", "http://proxy.example:3128"),
+        ("http://192.168.0.9", "http://all.example"),
+        ("https://inside.example/v1", None),
+    ],
+)
+def test_a_proxy_is_for_the_way_out(monkeypatch: pytest.MonkeyPatch, url: str, proxy: str | None) -> None:
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("https_proxy", "proxy.example:3128")
+    monkeypatch.setenv("all_proxy", "http://all.example")
+    monkeypatch.setenv("no_proxy", "inside.example")
+    assert proxy_for(url) == proxy
+
+
+def test_the_seam_loads_nothing_heavy() -> None:
+    heavy = "asyncio", "httpx", "tenacity", "genai_prices", "msgspec", "orjson"
+    program = f"import sys, koderz.models; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+
+from koderz.models import Price, parse_model_name
+from koderz.models.prices import Usage, price_of, tariff_of
+
+HOSTED = "https://api.openai.com/v1"
+
+
+def test_a_price_is_dollars_per_million_tokens() -> None:
+    assert Price(2.0, 10.0).cost(Usage(1_000_000, 100_000)) == pytest.approx(3.0)
+
+
+def test_cached_tokens_have_their_own_price_where_one_is_given() -> None:
+    assert Price(2.0, 0.0, cached_input=0.5).cost(Usage(1_000_000, 0, cache_read=600_000)) == pytest.approx(1.1)
+    assert Price(2.0, 0.0).cost(Usage(1_000_000, 0, cache_read=600_000)) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("key", ["openai/gpt-4o-mini", "gpt-4o-mini"])
+def test_own_prices_win(key: str) -> None:
+    assert price_of(parse_model_name("gpt-4o-mini"), {key: Price(1.0, 2.0)}) == Price(1.0, 2.0)
+
+
+def test_own_prices_hold_for_local_models_too() -> None:
+    name = parse_model_name("qwen2.5-coder:32b")
+    assert price_of(name, {"qwen2.5-coder:32b": Price(0.1, 0.1)}) == Price(0.1, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "base_url"),
+    [("llama3", "http://box:11434"), ("simulated", None), ("openai/x", "http://127.0.0.1:8000/v1")],
+)
+def test_a_model_of_ones_own_is_free(name: str, base_url: str | None) -> None:
+    assert price_of(parse_model_name(name), {}, base_url) == Price(0.0, 0.0)
+
+
+def test_hosted_models_have_their_published_price() -> None:
+    price = price_of(parse_model_name("gpt-4o-mini"), {}, HOSTED)
+    assert price is not None
+    assert 0 < price.input < price.output
+
+
+def test_cached_tokens_of_a_hosted_model_are_cheaper() -> None:
+    tariff = tariff_of(parse_model_name("claude-sonnet-4-5"), "https://api.anthropic.com", {})
+    assert tariff is not None
+    assert 0 < tariff.cost(Usage(1000, 10, cache_read=900)) < tariff.cost(Usage(1000, 10))
+
+
+def test_a_long_context_costs_what_its_tier_says() -> None:
+    tariff = tariff_of(parse_model_name("claude-sonnet-4-5"), "https://api.anthropic.com", {})
+    assert tariff is not None
+    assert tariff.cost(Usage(400_000, 0)) > 2.5 * tariff.cost(Usage(200_000, 0))
+
+
+def test_more_cached_tokens_than_tokens_are_no_error() -> None:
+    tariff = tariff_of(parse_model_name("gpt-4o-mini"), HOSTED, {})
+    assert tariff is not None
+    assert tariff.cost(Usage(10, 10, cache_read=900, cache_write=900)) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "base_url"),
+    [
+        ("openai/nobody-knows", HOSTED),
+        ("openai/gpt-4o-mini", "http://192.168.0.9:8000/v1"),
+        ("openai/gpt-4o-mini", "https://elsewhere.example/v1"),
+    ],
+)
+def test_what_nobody_knows_is_not_guessed(name: str, base_url: str) -> None:
+    assert price_of(parse_model_name(name), {}, base_url) is None
+
+
+def test_a_known_gateway_has_its_own_prices() -> None:
+    assert price_of(parse_model_name("openai/openai/gpt-4o-mini"), {}, "https://openrouter.ai/api/v1") is not None
