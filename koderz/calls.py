@@ -16,7 +16,7 @@ from koderz.specs import keep_spec
 from koderz.types import Completion, Sampling
 
 if TYPE_CHECKING:
-    from koderz.models import Model
+    from koderz.models import Model, Price
 
 _CHARS_A_TOKEN = 3  # for estimates, on the dear side
 
@@ -24,13 +24,15 @@ _CHARS_A_TOKEN = 3  # for estimates, on the dear side
 class Caller:
     """Asks the models of one run."""
 
-    def __init__(self, settings: Settings, models: Mapping[str, Model], spent: float) -> None:
-        """`spent`: US dollars that the run has cost already."""
+    def __init__(
+        self, settings: Settings, models: Mapping[str, Model], *, spent: float, baseline: Price | None = None
+    ) -> None:
+        """`spent`: US dollars that the run has cost already; `baseline`: the price of the baseline model."""
         self.tokens_out = 0  # of this session
         self.closed = ""  # why no more calls are made
         self._models = models
         self._local = settings.local_model or ""
-        self._baseline = settings.baseline_model or ""
+        self._baseline = baseline
         self._budget = Budget(settings.max_cost, spent)
         self._sampling = Sampling(settings.sampling_temperature, settings.max_tokens, settings.top_p, settings.seed)
         self._unproven = {name: asyncio.Lock() for name in models}  # models that haven't answered yet
@@ -57,8 +59,7 @@ class Caller:
 
     def baseline_cost(self, tokens_in: int, tokens_out: int) -> float | None:
         """US dollars that these tokens would have cost on the baseline model; None where that isn't known."""
-        model = self._models.get(self._baseline)
-        price = model.price() if model else None
+        price = self._baseline
         return (tokens_in * price.input + tokens_out * price.output) / 1e6 if price else None
 
     def _sampling_of(self, ask: Ask, sample: int) -> Sampling:
@@ -76,7 +77,8 @@ class Caller:
         if price is None:
             return 0.0
         tokens_in = sum(len(message["content"]) for message in ask.messages) / _CHARS_A_TOKEN
-        return (tokens_in * price.input + (sampling.max_tokens or 0) * price.output) / 1e6
+        tokens_out = sampling.max_tokens or self._sampling.max_tokens or 0
+        return (tokens_in * price.input + tokens_out * price.output) / 1e6
 
     @asynccontextmanager
     async def _proving(self, name: str) -> AsyncIterator[None]:

@@ -25,7 +25,7 @@ from tracker.records import Record, Text
 from tracker.tracker import Tracker
 
 if TYPE_CHECKING:
-    from koderz.models import Model
+    from koderz.models import Model, Price
 
 _FAULTS_IN_A_ROW = 10  # and at least two rounds of what runs at once: then the run stops
 
@@ -64,9 +64,10 @@ class Orchestrator:
         *,
         how: Replaying | None = None,
         observe: Observer | None = None,
+        baseline: Price | None = None,
     ) -> None:
         self.progress = Progress(plan.record.planned, done_before=tracker.tally.judged + tracker.tally.faults)
-        self.caller = Caller(plan.settings, models, spent=tracker.tally.cost)
+        self.caller = Caller(plan.settings, models, spent=tracker.tally.cost, baseline=baseline)
         self._plan, self._tracker, self._sandbox = plan, tracker, sandbox
         self._how = how or Replaying()
         self._observe = observe

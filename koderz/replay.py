@@ -178,9 +178,13 @@ class Handles:
     async def __aenter__(self) -> Handles:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Waits for calls that the solver no longer waits for: they are paid for all the same."""
         self._tape.close()
-        if self._in_flight:  # calls that the solver no longer waits for are paid for all the same
+        if kind is asyncio.CancelledError:  # the run is being cut off
+            for call in self._in_flight:
+                call.cancel()
+        if self._in_flight:
             await asyncio.wait(self._in_flight)
 
     async def ask(

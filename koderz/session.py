@@ -22,7 +22,7 @@ from tracker.summary import Summary, summarize
 from tracker.tracker import Tracker
 
 if TYPE_CHECKING:
-    from koderz.models import Endpoint, Model, ModelName, Opener
+    from koderz.models import Endpoint, Model, ModelName, Opener, Price
     from koderz.models.pool import ModelPool, Service
 
 
@@ -81,12 +81,26 @@ class Session:
 @asynccontextmanager
 async def open_models(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[tuple[ModelPool, dict[str, Model]]]:
     """The models that a plan names, by the names it uses. Raises Unreachable where a key is missing."""
-    from koderz.models import Price
     from koderz.models.pool import ModelPool
 
-    prices = {name: Price(*pair) for name, pair in plan.record.details.get("prices", {}).items()}
-    async with ModelPool(_endpoints(plan, environ), prices=prices, openers=_simulated(plan)) as pool:
-        yield pool, {name: pool.open(name) for name in model_names(plan.settings)}
+    async with ModelPool(_endpoints(plan, environ), prices=own_prices(plan), openers=_simulated(plan)) as pool:
+        yield pool, {name: pool.open(name) for name in asked_models(plan.settings)}
+
+
+def own_prices(plan: Plan) -> dict[str, Price]:
+    """The prices that the plan took from koderz.toml, by model."""
+    from koderz.models import Price
+
+    return {name: Price(*pair) for name, pair in plan.record.details.get("prices", {}).items()}
+
+
+def baseline_price(plan: Plan) -> Price | None:
+    """What the baseline model's tokens cost; None where there is none, or nobody knows."""
+    from koderz.models import parse_model_name
+    from koderz.models.prices import price_of
+
+    name = plan.settings.baseline_model
+    return price_of(parse_model_name(name), own_prices(plan)) if name else None
 
 
 def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[[ModelName], Endpoint]:
@@ -134,19 +148,8 @@ def _simulated(plan: Plan) -> dict[str, Opener]:
     return {"simulated": opener}
 
 
-def model_names(settings: Settings) -> list[str]:
-    """Every model that a run may ask or price, the local one first, each once."""
-    names = (
-        settings.local_model,
-        settings.effective_spec_model,
-        settings.effective_checkpoint_model,
-        settings.baseline_model,
-    )
-    return list(dict.fromkeys(name for name in names if name))
-
-
 def asked_models(settings: Settings) -> list[str]:
-    """Those that are asked; the baseline model is only a price."""
+    """The models that a run may ask, the local one first, each once. The baseline model is only a price."""
     names = (settings.local_model, settings.effective_spec_model, settings.effective_checkpoint_model)
     return list(dict.fromkeys(name for name in names if name))
 
@@ -215,7 +218,9 @@ async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Repl
             audience.notice(text)
         audience.recorded(record)
 
-    orchestrator = Orchestrator(plan, tracker, means.models, means.sandbox, how=replaying, observe=observe)
+    orchestrator = Orchestrator(
+        plan, tracker, means.models, means.sandbox, how=replaying, observe=observe, baseline=baseline_price(plan)
+    )
     async with audience.showing(Stage(plan, tracker, orchestrator, means.pool)):
         ended = await orchestrator.run()
     await tracker.finish(ended.status, ended.reason)

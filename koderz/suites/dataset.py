@@ -1,57 +1,79 @@
-"""Task files: JSON lines, plain or gzipped, read whole and checked before anything is spent."""
+"""Task files: JSON lines or one JSON list, plain or gzipped, read whole and checked before anything is spent."""
 
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import orjson
-
 from koderz.errors import KoderzError
+
+_GZIP = b"\x1f\x8b"
 
 
 class Row(NamedTuple):
-    """One line of a task file."""
+    """One row of a task file. Its methods raise KoderzError, naming the line, for a field that isn't as it has to be."""
 
     where: str  # "FILE, line 3"
     fields: Mapping[str, Any]
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A field that has to be text. Raises KoderzError naming the line where it isn't."""
+        """A field that has to be text; without a default it has to be there."""
         value = self.fields.get(name, default)
         if not isinstance(value, str):
-            problem = "is missing" if value is None else f"is {type(value).__name__}, not text"
-            raise KoderzError(f"{self.where}: the field {name!r} {problem}")
+            raise self._unlike(name, "text")
+        if not _is_whole(value):
+            raise self.error(f"the field {name!r} holds half a surrogate pair, which isn't a character")
         return value
 
     def texts(self, name: str) -> list[str]:
-        """A field that has to be a list of texts."""
-        value = self.fields.get(name)
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise KoderzError(f"{self.where}: the field {name!r} is no list of texts")
+        """A field that has to be a list of texts; without it, none."""
+        value = self.fields.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) and _is_whole(item) for item in value):
+            raise self._unlike(name, "a list of texts")
+        return value
+
+    def lists(self, name: str) -> list[list[Any]]:
+        """A field that has to be a list of lists; without it, none."""
+        value = self.fields.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(item, list) for item in value):
+            raise self._unlike(name, "a list of lists")
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        """A field that has to be a number from 0 up."""
+        value = self.fields.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise self._unlike(name, "a number from 0 up")
         return value
 
     def error(self, problem: str) -> KoderzError:
         return KoderzError(f"{self.where}: {problem}")
 
+    def _unlike(self, name: str, wanted: str) -> KoderzError:
+        if self.fields.get(name) is None:
+            return self.error(f"the field {name!r} is missing")
+        return self.error(f"the field {name!r} has to be {wanted}")
+
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of a JSONL file, `.gz` or not. Raises KoderzError, naming the line, for what is no JSON object."""
-    for number, line in enumerate(_lines(path), 1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        try:
-            fields = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            raise KoderzError(f"{where}: not JSON ({error.msg}, column {error.colno})") from None
-        if not isinstance(fields, dict):
-            raise KoderzError(f"{where}: not a JSON object")
-        yield Row(where, fields)
+    """The rows of a file of JSON objects, one a line or all in one list. It may be gzipped, whatever its name.
+
+    Numbers keep all their digits, NaN and Infinity are understood. Raises KoderzError, naming the line, for
+    what is no JSON object, and for a file that can't be read.
+    """
+    lines = _lines(path)
+    for number, line in lines:
+        if line.startswith("["):
+            yield from _listed(path, number, chain([line], (line for _, line in lines)))
+        elif line:
+            where = f"{path}, line {number}"
+            yield Row(where, _object(where, _parsed(line, path, number)))
 
 
 def cache_folder() -> Path:
@@ -74,11 +96,53 @@ def find_dataset(given: Path | None, *names: str, hint: str) -> Path:
     raise KoderzError(f"{names[0]} isn't in {folder}; {hint}, and put it there or name it with --dataset FILE")
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines with their numbers from 1, without the white space around them."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield from file
+        with path.open("rb") as plain:
+            zipped = plain.peek(2).startswith(_GZIP)
+            for number, line in enumerate(gzip.open(plain) if zipped else plain, 1):
+                yield number, _decoded(line, path, number)
     except FileNotFoundError:
         raise KoderzError(f"there is no dataset {path}") from None
     except (OSError, EOFError, zlib.error) as error:
         raise KoderzError(f"the dataset {path} can't be read: {error}") from None
+
+
+def _decoded(line: bytes, path: Path, number: int) -> str:
+    try:
+        return line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+    except UnicodeDecodeError:
+        raise KoderzError(f"{path}, line {number}: not UTF-8 text") from None
+
+
+def _listed(path: Path, first: int, lines: Iterable[str]) -> Iterator[Row]:
+    entries = _parsed("\n".join(lines), path, first)
+    for number, entry in enumerate(entries, 1):
+        where = f"{path}, entry {number}"
+        yield Row(where, _object(where, entry))
+
+
+def _parsed(text: str, path: Path, first: int) -> Any:
+    """The value; `first` is the number of the text's first line."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        where = f"{path}, line {first + error.lineno - 1}"
+        raise KoderzError(f"{where}: not JSON ({error.msg}, column {error.colno})") from None
+    except (ValueError, RecursionError) as error:  # an integer of too many digits, lists in lists in lists
+        raise KoderzError(f"{path}, line {first}: can't be read ({error})") from None
+
+
+def _object(where: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise KoderzError(f"{where}: not a JSON object")
+    return value
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

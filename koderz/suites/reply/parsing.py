@@ -43,7 +43,7 @@ class Code:
 class Parser:
     """Parses text within a budget of characters, so that no reply can keep the caller busy for long."""
 
-    def __init__(self, budget: int = 3 * LONGEST) -> None:
+    def __init__(self, budget: int = 2 * LONGEST) -> None:
         self._left = budget
 
     def parse(self, text: str) -> Code | int:
