@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from typing import Any, Literal
 
 import msgspec
@@ -213,7 +214,12 @@ KINDS: dict[str, type[Record]] = {
 }
 
 _PREFIX = b'{"kind":"'
-_decoders: dict[str, msgspec.json.Decoder[Any]] = {name: msgspec.json.Decoder(t) for name, t in KINDS.items()}
+
+
+@cache
+def _decoder(kind: str) -> msgspec.json.Decoder[Any] | None:
+    """Made when first needed: decoders for all kinds take longer than most commands."""
+    return msgspec.json.Decoder(KINDS[kind]) if kind in KINDS else None
 
 
 def encode(record: Record) -> bytes:
@@ -236,7 +242,7 @@ def decode(line: bytes) -> Record | None:
 
     Raises JournalError where a known kind has fields of another type.
     """
-    decoder = _decoders.get(kind_of(line))
+    decoder = _decoder(kind_of(line))
     if decoder is None:
         return None
     try:

@@ -13,7 +13,7 @@ from koderz.errors import KoderzError
 COMMANDS = {
     "benchmark": (
         "koderz.cli.benchmark",
-        "Run a benchmark: START END; or resume, retry, rescore or watch one.",
+        "Run a benchmark: START END; or resume or watch one.",
     ),
     "run": ("koderz.cli.run", "One experiment, shown as it happens."),
     "doctor": ("koderz.cli.doctor", "What works here, and what to do about what does not."),
@@ -32,7 +32,8 @@ app = typer.Typer(
     name="koderz",
     help="Benchmarks language models on real tasks, zero-shot and iterating on feedback, and never loses a result.",
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
 

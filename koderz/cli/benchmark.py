@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from koderz.cli.groups import DefaultGroup
+from koderz.cli.groups import DefaultGroup, PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 
@@ -19,6 +19,7 @@ app = typer.Typer(
     cls=DefaultGroup,
     help="Runs that were begun before, by their id, the beginning of it, a summary file, latest or latest~1.",
     no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 EXIT_CODES = {"complete": 0, "incomplete": 3, "stopped": 3, "failed": 4, "interrupted": 130}
@@ -47,7 +48,7 @@ def _complete_runs(incomplete: str) -> Iterator[str]:
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Which run.", autocompletion=_complete_runs)]
 
 
-@app.command(name="run", hidden=True)
+@app.command(name="run", cls=PanelCommand, hidden=True)
 @with_settings()
 def benchmark(
     given: dict[str, Any],
@@ -85,7 +86,7 @@ def benchmark(
     _finish(api.start(plan, console), console, json=json)
 
 
-@app.command()
+@app.command(cls=PanelCommand)
 @with_settings("concurrency", "max_cost", "judges", "grace", "results")
 def resume(
     run: Run,
@@ -101,7 +102,7 @@ def resume(
     _pick_up(run, "resume", given, how, json=json, quiet=quiet)
 
 
-@app.command()
+@app.command(cls=PanelCommand)
 @with_settings("concurrency", "max_cost", "judges", "grace", "results")
 def retry(
     run: Run,
@@ -117,7 +118,7 @@ def retry(
     _pick_up(run, "retry", given, how, json=json, quiet=quiet)
 
 
-@app.command()
+@app.command(cls=PanelCommand)
 @with_settings("concurrency", "max_cost", "judges", "grace", "results")
 def rescore(
     run: Run,
@@ -136,7 +137,7 @@ def rescore(
     _pick_up(run, "rescore", given, {**how, "calls": calls}, json=json, quiet=quiet)
 
 
-@app.command()
+@app.command(cls=PanelCommand)
 @with_settings("results")
 def watch(
     run: Run,

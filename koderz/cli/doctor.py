@@ -10,14 +10,15 @@ import typer
 
 from koderz.cli.benchmark import Json
 from koderz.cli.console import say
+from koderz.cli.groups import PanelCommand
 from koderz.doctor import diagnose
 
-app = typer.Typer(help="What works here, and what to do about what does not.")
+app = typer.Typer(help="What works here, and what to do about what does not.", rich_markup_mode=None)
 
 _MARKS = {"ok": "ok     ", "missing": "missing", "broken": "BROKEN "}
 
 
-@app.command()
+@app.command(cls=PanelCommand)
 def doctor(json: Json = False) -> None:
     """Look at models, sandbox, results folder and configuration. Exit code 1 if something is broken."""
     findings = asyncio.run(diagnose())

@@ -30,6 +30,22 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+class PanelCommand(TyperCommand):
+    """A command whose help lists its options by panel, without loading what draws boxes around them."""
+
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+        for param in self.get_params(ctx):
+            if record := param.get_help_record(ctx):
+                is_option = param.param_type_name == "option"
+                panel = getattr(param, "rich_help_panel", None) or "Options"
+                panels.setdefault(panel if is_option else "Arguments", []).append(record)
+        for title in sorted(panels, key=lambda title: title == "Options"):
+            if panels[title]:
+                with formatter.section(title):
+                    formatter.write_dl(panels[title])
+
+
 class DefaultGroup(TyperGroup):
     """A group whose hidden command `run` takes over where a number or an option stands in a command's place."""
 

@@ -10,18 +10,19 @@ from typing import Annotated, Any
 import typer
 
 from koderz.cli.benchmark import EXIT_CODES, Json, Quiet, Trust
+from koderz.cli.groups import PanelCommand
 from koderz.cli.options import PANELS, with_settings
 from koderz.session import Session, Stage
 from tracker.records import Attempt, Call, Experiment, Fault, Record
 
-app = typer.Typer(help="One experiment, shown as it happens.")
+app = typer.Typer(help="One experiment, shown as it happens.", rich_markup_mode=None)
 
 EXIT_NOT_PASSED = 1
 _NOT_FOR_ONE = ("problems", "limit", "shuffle", "samples", "baseline_model", "concurrency", "judges", "grace")
 SETTINGS = [name for texts in PANELS.values() for name in texts if name not in _NOT_FOR_ONE]
 
 
-@app.command()
+@app.command(cls=PanelCommand)
 @with_settings(*SETTINGS)
 def run(
     task: Annotated[str, typer.Argument(metavar="TASK", help="Which one, e.g. HumanEval/3.")],

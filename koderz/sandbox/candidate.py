@@ -114,6 +114,9 @@ class Printed(io.RawIOBase):
     def fileno(self) -> int:
         return 1
 
+    def close(self) -> None:
+        """Stays open when a stream on top of it is dropped."""
+
     def write(self, data: Any) -> int:
         self.bytes += len(data)
         if self.bytes > self.limit:

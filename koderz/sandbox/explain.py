@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import reprlib
 import textwrap
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ def assertion(error: BaseException, proxy: Proxy, tests: suite_tests.SuiteTests)
     if found is None:
         return "\n".join([*lines, f"  failed    {str(error)[:_VALUE_LIMIT]}"])
     statement, frame = found
-    expected = _expected(statement, frame, proxy.__name__)
+    expected = _expected(statement, frame, proxy)
     if expected is not None:
         return "\n".join([*lines, f"  expected  {expected}"])
     return "\n".join([*lines, f"  failed    assert {_clipped(ast.unparse(statement.test))}"])
@@ -35,10 +36,11 @@ def exception(raised: Raised, program: Sequence[str], offset: int, called: str) 
     lines = [f"{raised.name}: {raised.message}" if raised.message else raised.name]
     if called:
         lines.append(f"  in {called}")
-    for line, function in raised.places:
+    for (line, function), repeated in itertools.groupby(raised.places):
         source = program[line - 1].strip() if 0 < line <= len(program) else ""
         where = f"line {line - offset}" if line > offset else "in the prompt's part"
-        lines.append(f"  {where}, in {function}: {source}")
+        again = ", again and again" if len([*repeated]) > 1 else ""
+        lines.append(f"  {where}, in {function}: {source}{again}")
     return "\n".join(lines)[:MESSAGE_LIMIT]
 
 
@@ -94,23 +96,24 @@ def _parsed(lines: Sequence[str]) -> ast.Assert | None:
     return statement if isinstance(statement, ast.Assert) else None
 
 
-def _expected(statement: ast.Assert, frame: FrameType, name: str) -> str | None:
+def _expected(statement: ast.Assert, frame: FrameType, proxy: Proxy) -> str | None:
     """The side of an `==` that the candidate has no part in; or a helper's argument of that name."""
     test = statement.test
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Eq, ast.Is)) and len(test.ops) == 1:
         for side, other in ((test.comparators[0], test.left), (test.left, test.comparators[0])):
-            if _mentions(other, name) and not _mentions(side, name):
+            if _mentions(other, frame, proxy) and not _mentions(side, frame, proxy):
                 return _evaluated(side, frame)
     for local in _EXPECTED_NAMES:
         if local in frame.f_locals:
             return shown(frame.f_locals[local])
-    if _mentions(test, name) and isinstance(test, ast.Call):
+    if _mentions(test, frame, proxy) and isinstance(test, ast.Call):
         return "a true value"
     return None
 
 
-def _mentions(node: ast.AST, name: str) -> bool:
-    return any(isinstance(part, ast.Name) and part.id in {name, "candidate"} for part in ast.walk(node))
+def _mentions(node: ast.AST, frame: FrameType, proxy: Proxy) -> bool:
+    names = [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
+    return any(frame.f_locals.get(name, frame.f_globals.get(name)) is proxy for name in names)
 
 
 def _evaluated(node: ast.expr, frame: FrameType) -> str | None:

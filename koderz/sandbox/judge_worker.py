@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from koderz.sandbox import kernel, limits, trial, wire
 from koderz.sandbox.launch import Zygote
 
-_ADDRESSES = 8 << 30  # bytes; a result that unfolds to more is the candidate's failure, not this process's
+_ADDRESSES = 4 << 30  # bytes; a result that unfolds to more is the candidate's failure, not this process's
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(trial.Finding))
 

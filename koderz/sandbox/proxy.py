@@ -51,8 +51,9 @@ class Raised:
         try:
             name, base, message, places = report
             kind = _EXCEPTIONS.get(str(base), CandidateError)
-            lines = tuple((int(line), str(function)) for line, function in places[:8])
-            return cls(str(name)[:80], str(message), lines, kind(str(message)))
+            lines = tuple((int(line), str(function)[:80]) for line, function in places[:8])
+            named = str(name)[:80] if str(name).isidentifier() else "Exception"
+            return cls(named, said := str(message)[:500], lines, kind(said))
         except (TypeError, ValueError) as error:
             raise Lost(wire.UNPLAIN, "what isn't a report") from error
 
@@ -174,8 +175,10 @@ def _encoded(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bytes:
         pass
     try:
         return wire.TAGGED + wire.dumps((arguments, keywords))
-    except wire.NotPlainError as error:
+    except wire.ForeignError as error:
         raise Lost(NOT_PROXIABLE, str(error)) from error
+    except wire.NotPlainError as error:  # made of the candidate's own results: no reason to trust it more
+        raise Lost(wire.UNPLAIN, str(error)) from error
 
 
 def _decoded(payload: bytes) -> Any:

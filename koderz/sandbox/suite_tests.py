@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 FILE = "<test>"
 WORTH_FORESEEING = 8192  # characters of tests: below, it costs more than it saves
 _LEARNT_LIMIT = 256 << 10  # bytes
-_REACHES_IN = frozenset({"unittest", "mock"})
 
 
 class BrokenTestsError(Exception):
@@ -58,7 +57,7 @@ def prepared(test: str, context: str, entry_point: str) -> SuiteTests:
 
 def _compiled(test: str, context: str, entry_point: str) -> SuiteTests:
     try:
-        in_process = any(name in test for name in _REACHES_IN) and _imports(ast.parse(test), _REACHES_IN)
+        in_process = _reaches_in(test)
         code = compile(test if len(test) < WORTH_FORESEEING else _foreseen(test, entry_point), FILE, "exec")
     except (SyntaxError, ValueError) as error:
         raise BrokenTestsError(f"the tests can't be compiled: {error}") from error
@@ -79,11 +78,16 @@ def _context(source: str) -> CodeType | None:
     raise BrokenTestsError("the task's context can't be compiled")
 
 
-def _imports(tree: ast.Module, names: Collection[str]) -> bool:
+def _reaches_in(test: str) -> bool:
+    """Whether tests replace parts of what they test, or are cases that know it by name alone."""
+    if "mock" not in test and "unittest" not in test:
+        return False
+    tree = ast.parse(test, FILE)
     imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
-    modules = [node.module or "" for node in imports if isinstance(node, ast.ImportFrom)]
-    modules += [alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names]
-    return any(module.partition(".")[0] in names for module in modules)
+    names = {alias.name for node in imports for alias in node.names}
+    names |= {node.module or "" for node in imports if isinstance(node, ast.ImportFrom)}
+    checks = any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body)
+    return bool(names & {"mock", "unittest.mock"}) or ("unittest" in names and not checks)
 
 
 def _foreseen(test: str, entry_point: str) -> ast.Module:

@@ -89,7 +89,8 @@ def _proxied_finding(
         tests.learn(proxy.made or [])
         return Finding("passed")
     if not proxy.calls:
-        return Finding("error", fault=f"the tests ended without a call to the candidate: {error!r}")
+        why = f"failed first: {error!r}" if error else "call nothing"
+        return Finding("error", fault=f"the tests never called {proxy.__name__}: they {why}"[:500])
     if proxy.raised and error is proxy.raised.error:
         return _raised(case, proxy.raised, explain.call(proxy))
     if isinstance(error, AssertionError):

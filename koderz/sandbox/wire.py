@@ -43,7 +43,11 @@ HELD = b"H"  # in-process only: the tests returned
 
 
 class NotPlainError(ValueError):
-    """A value that isn't plain data, or too much of it."""
+    """A value that isn't plain data, or is too much of it."""
+
+
+class ForeignError(NotPlainError):
+    """An object of a type that has no place here. No value that came over the wire ever raises this."""
 
 
 def frame(kind: bytes, payload: bytes = b"") -> bytes:
@@ -85,7 +89,7 @@ def to_untrusted(value: Any) -> bytes:
 
 
 def _refuse(value: object) -> NoReturn:
-    raise NotPlainError(f"a {type(value).__name__} object")
+    raise ForeignError(f"an object of type {type(value).__name__}")
 
 
 _encode = json.JSONEncoder(check_circular=False, separators=(",", ":"), default=_refuse).encode

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import doctest
 import re
 import textwrap
 
@@ -33,6 +32,8 @@ def _docstring(prompt: str, entry_point: str) -> str:
 
 
 def _doctests(docstring: str, entry_point: str) -> list[tuple[str, str]]:
+    import doctest  # which loads pdb
+
     try:
         examples = doctest.DocTestParser().get_examples(textwrap.dedent(docstring))
     except ValueError:

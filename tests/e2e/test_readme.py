@@ -1,0 +1,56 @@
+"""What the README says works as it stands there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Shell
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+JQ = re.findall(r"^    (jq .*)$", README, re.MULTILINE)
+
+
+def test_the_snippets_on_summaries_and_on_the_api_run(koderz: Shell) -> None:
+    koderz("benchmark", 0, 3, "--mode", "comparative", "--quiet")
+    koderz("benchmark", 0, 3, "--mode", "zero-shot", "--quiet")
+    snippets = [text for text in PYTHON if "async def best_of_three" not in text]
+    assert len(snippets) == 2
+
+    for text in snippets:
+        done = subprocess.run(
+            [sys.executable, "-c", text], cwd=koderz.folder, env=koderz.environment(), capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+
+
+def test_the_solver_of_the_readme_runs_and_replays(koderz: Shell) -> None:
+    (solver,) = [text for text in PYTHON if "async def best_of_three" in text]
+    (koderz.folder / "mine.py").write_text(solver)
+
+    koderz("benchmark", 0, 6, "--solver", "mine.py:best_of_three", "--quiet")
+
+    summary = koderz.summary()
+    assert summary["mode"] == "best-of-three"
+    assert summary["summary"]["total_problems"] == 6
+    koderz("benchmark", "rescore", "latest", "--quiet")
+    assert koderz.summary()["summary"]["successes"] == summary["summary"]["successes"]
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+@pytest.mark.parametrize("command", JQ)
+def test_every_jq_line_works_verbatim(koderz: Shell, command: str) -> None:
+    modes = ["comparative", "zero-shot"] if "zero_shot" in command else ["iterative", "zero-shot"]
+    for mode in modes:
+        koderz("benchmark", 0, 2, "--mode", mode, "--quiet")
+
+    done = subprocess.run(["bash", "-c", command], cwd=koderz.folder, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
