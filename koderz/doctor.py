@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Literal
 
 from koderz._version import __version__
-from koderz.api import results_folder
 from koderz.config import NAME, load_config
 from koderz.errors import KoderzError, Unreachable
+from koderz.preparing import results_folder
 from koderz.sandbox import Job, open_sandbox
 
 State = Literal["ok", "missing", "broken"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import orjson
@@ -57,32 +58,39 @@ class Plan:
         return next(solver for solver in self.solvers if solver.name == name)
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a plan is about: a suite, the tasks chosen from it, and what models are told of them."""
+
+    suite: Suite
+    tasks: tuple[Task, ...]
+    prompts: Prompts
+
+
+def load_subject(settings: Settings, select: Callable[[Sequence[Task]], Sequence[Task]]) -> Subject:
+    """Raises KoderzError for what in the settings doesn't fit the suite or the prompts."""
+    suite = load_suite(settings.suite, settings.dataset)
+    prompts = load_prompts(settings.prompt_dir)
+    return Subject(suite, _with_messages(select(suite.tasks), prompts, settings), prompts)
+
+
 def make_plan(
     settings: Settings,
+    subject: Subject,
+    solvers: tuple[Solver, ...],
     *,
-    select: Any,
     problem_range: str | None = None,
-    specs: Mapping[str, str] | None = None,
-    solver_arguments: Mapping[str, str] | None = None,
-    model_facts: Mapping[str, str] | None = None,
     details: Mapping[str, Any] | None = None,
     single: bool = False,
 ) -> Plan:
-    """A new plan. `select` picks from the suite's tasks; `details` go into the record as they are.
-
-    Raises KoderzError for whatever in the settings doesn't fit the suite, the solver or the prompts.
-    """
-    suite = load_suite(settings.suite, settings.dataset)
-    prompts = load_prompts(settings.prompt_dir)
-    tasks = _with_messages(select(suite.tasks), prompts, settings)
-    solvers = _solvers(settings, specs or {}, solver_arguments or {})
+    """A new plan. `details` go into the record as they are; `single`: one experiment, which is no run."""
     config = as_config(settings) | {
-        "mode": _mode(settings, solvers),
+        "mode": solvers[0].name if settings.solver else settings.mode,
         "temperature": settings.sampling_temperature,
         "problem_range": problem_range,
-        "problems": [task.id for task in tasks],
+        "problems": [task.id for task in subject.tasks],
     }
-    matches = _matches(suite, tasks, prompts, solvers)
+    matches = _matches(subject, solvers)
     record = records.Plan(
         run_id=None if single else _run_id(),
         mode=config["mode"],
@@ -90,17 +98,15 @@ def make_plan(
         tasks=config["problems"],
         samples=settings.samples,
         config=config,
-        environment=describe_environment() | {"dataset_digest": suite_digest(suite)} | dict(model_facts or {}),
+        environment=describe_environment() | {"dataset_digest": suite_digest(subject.suite)},
         simulated=settings.local_model == "simulated",
         details={
-            "digest": _digest([config, matches, specs or {}]) if not single else secrets.token_hex(16),
-            "matches": matches,
-            "specs": dict(specs or {}),
-            "solver_arguments": dict(solver_arguments or {}),
             **(details or {}),
+            "digest": secrets.token_hex(16) if single else _digest([config, matches, details or {}]),
+            "matches": matches,
         },
     )
-    return Plan(record, settings, suite, tasks, solvers, prompts)
+    return Plan(record, settings, subject.suite, subject.tasks, solvers, subject.prompts)
 
 
 def restore_plan(record: records.Plan, overrides: Mapping[str, Any], *, accept_changes: bool) -> Plan:
@@ -109,21 +115,24 @@ def restore_plan(record: records.Plan, overrides: Mapping[str, Any], *, accept_c
     Raises KoderzError where the suite, the prompts or a solver are no longer what they were.
     """
     settings = replace(from_config(_known_mode(record.config)), **overrides)
-    suite = load_suite(settings.suite, settings.dataset)
-    prompts = load_prompts(settings.prompt_dir)
-    known = {task.id: task for task in suite.tasks}
-    gone = [name for name in record.tasks if name not in known]
-    if gone:
-        raise KoderzError(f"{record.run_id}: the suite {suite.name} has no task {gone[0]!r} any more")
-    tasks = _with_messages([known[name] for name in record.tasks], prompts, settings)
-    solvers = _solvers(settings, record.details.get("specs", {}), record.details.get("solver_arguments", {}))
-    changed = _changed(record.details.get("matches", {}), _matches(suite, tasks, prompts, solvers))
+    subject = load_subject(settings, partial(_same_tasks, record))
+    details = record.details
+    solvers = load_solvers(settings, details.get("solver_arguments", {}), details.get("specs", {}))
+    changed = _changed(details.get("matches", {}), _matches(subject, solvers))
     if changed and not accept_changes:
         raise KoderzError(
             f"{record.run_id}: not what it was when the run began: {', '.join(changed)}. "
             "Put it back, or mix old and new with --accept-changes"
         )
-    return Plan(record, settings, suite, tasks, solvers, prompts)
+    return Plan(record, settings, subject.suite, subject.tasks, solvers, subject.prompts)
+
+
+def _same_tasks(record: records.Plan, tasks: Sequence[Task]) -> list[Task]:
+    known = {task.id: task for task in tasks}
+    gone = [name for name in record.tasks if name not in known]
+    if gone:
+        raise KoderzError(f"{record.run_id}: the suite has no task {gone[0]!r} any more")
+    return [known[name] for name in record.tasks]
 
 
 def _with_messages(tasks: Sequence[Task], prompts: Prompts, settings: Settings) -> tuple[Task, ...]:
@@ -133,10 +142,13 @@ def _with_messages(tasks: Sequence[Task], prompts: Prompts, settings: Settings) 
     )
 
 
-def _solvers(settings: Settings, specs: Mapping[str, str], arguments: Mapping[str, str]) -> tuple[Solver, ...]:
+def load_solvers(
+    settings: Settings, arguments: Mapping[str, str], specs: Mapping[str, str] | None = None
+) -> tuple[Solver, ...]:
+    """The solvers of a mode, or the user's own, with their parameters settled."""
     offered = as_config(settings) | {
         "temperature": settings.sampling_temperature,
-        "specs": dict(specs),
+        "specs": dict(specs or {}),
         "spec_model": settings.effective_spec_model,
         "checkpoint_model": settings.effective_checkpoint_model,
     }
@@ -144,23 +156,17 @@ def _solvers(settings: Settings, specs: Mapping[str, str], arguments: Mapping[st
     return tuple(load_solver(name, offered, arguments) for name in names)
 
 
-def _mode(settings: Settings, solvers: Sequence[Solver]) -> str:
-    return solvers[0].name if settings.solver else settings.mode
-
-
 def _known_mode(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config with a mode that Settings knows: a user's solver goes by its own name there."""
     return {**config, "mode": config["mode"] if config.get("mode") in MODES else "iterative"}
 
 
-def _matches(
-    suite: Suite, tasks: Sequence[Task], prompts: Prompts, solvers: Sequence[Solver]
-) -> dict[str, dict[str, str]]:
+def _matches(subject: Subject, solvers: Sequence[Solver]) -> dict[str, dict[str, str]]:
     """What has to be the same when the run is picked up again, by kind and name."""
     return {
-        "suite": {"name": suite.name},
-        "task": {task.id: task.digest for task in tasks},
-        "prompt": prompts.digests(),
+        "suite": {"name": subject.suite.name},
+        "task": {task.id: task.digest for task in subject.tasks},
+        "prompt": subject.prompts.digests(),
         "solver": {solver.name: solver.digest for solver in solvers if solver.is_foreign},
     }
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from koderz.audience import Audience, Nobody, Stage
 from koderz.errors import KoderzError, Unreachable
+from koderz.opening import asked_models, baseline_price, open_models
 from koderz.orchestrator import Ended, Orchestrator
 from koderz.plan import Plan
 from koderz.replay import Replaying
 from koderz.sandbox import Sandbox, open_sandbox
-from koderz.settings import Settings
 from koderz.trust import remember
 from tracker.journal import NAME
 from tracker.records import Record
@@ -22,50 +23,8 @@ from tracker.summary import Summary, summarize
 from tracker.tracker import Tracker
 
 if TYPE_CHECKING:
-    from koderz.models import Endpoint, Model, ModelName, Opener, Price
-    from koderz.models.pool import ModelPool, Service
-
-
-NOTHING_TO_DO = "nothing to do"  # the reason of a session that found the run finished
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """What an audience sees of a session."""
-
-    plan: Plan
-    tracker: Tracker
-    orchestrator: Orchestrator
-    pool: ModelPool
-
-
-class Audience(Protocol):
-    """Whoever watches a session: the terminal, or nobody."""
-
-    def showing(self, stage: Stage) -> AbstractAsyncContextManager[None]:
-        """Shows the session for as long as it is entered."""
-        ...
-
-    def recorded(self, record: Record) -> None:
-        """Something became durable."""
-        ...
-
-    def notice(self, text: str) -> None:
-        """Something that the user should hear once."""
-        ...
-
-
-class Nobody:
-    """An audience that isn't there."""
-
-    def showing(self, stage: Stage) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
-        return nullcontext()
-
-    def recorded(self, record: Record) -> None:  # noqa: ARG002
-        return
-
-    def notice(self, text: str) -> None:  # noqa: ARG002
-        return
+    from koderz.models import Model
+    from koderz.models.pool import ModelPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,85 +37,13 @@ class Session:
     summary_path: Path | None  # None: a single experiment
 
 
-@asynccontextmanager
-async def open_models(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[tuple[ModelPool, dict[str, Model]]]:
-    """The models that a plan names, by the names it uses. Raises Unreachable where a key is missing."""
-    from koderz.models.pool import ModelPool
-
-    async with ModelPool(_endpoints(plan, environ), prices=own_prices(plan), openers=_simulated(plan)) as pool:
-        yield pool, {name: pool.open(name) for name in asked_models(plan.settings)}
-
-
-def own_prices(plan: Plan) -> dict[str, Price]:
-    """The prices that the plan took from koderz.toml, by model."""
-    from koderz.models import Price
-
-    return {name: Price(*pair) for name, pair in plan.record.details.get("prices", {}).items()}
-
-
-def baseline_price(plan: Plan) -> Price | None:
-    """What the baseline model's tokens cost; None where there is none, or nobody knows."""
-    from koderz.models import parse_model_name
-    from koderz.models.prices import price_of
-
-    name = plan.settings.baseline_model
-    return price_of(parse_model_name(name), own_prices(plan)) if name else None
-
-
-def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[[ModelName], Endpoint]:
-    """Where each model is asked: `base_url` is the local model's, the frontier models have their own."""
-    from koderz.models import Endpoint, endpoint_for, parse_model_name
-
-    settings = plan.settings
-    common = Endpoint(
-        timeout=settings.request_timeout,
-        max_retries=settings.max_retries,
-        concurrency=settings.concurrency,
-        num_ctx=settings.context,
-        keep_alive=settings.keep_alive,
-    )
-    local = parse_model_name(settings.local_model or "simulated")
-
-    def endpoint_of(name: ModelName) -> Endpoint:
-        return endpoint_for(
-            name,
-            environ=environ,
-            base_url=settings.base_url if name == local else None,
-            base_url_trusted=bool(plan.record.details.get("base_url_trusted", True)),
-            api_key_env=settings.api_key_env if name == local else None,
-            settings=common,
-        )
-
-    return endpoint_of
-
-
-def _simulated(plan: Plan) -> dict[str, Opener]:
-    """The simulated model needs to know the tasks that it is going to be asked."""
-
-    def opener(_name: ModelName, _service: Service) -> Model:
-        from koderz.models.simulated import Simulated
-
-        settings = plan.settings
-        return Simulated(
-            plan.tasks,
-            seed=settings.seed,
-            skill=settings.simulated_skill,
-            latency=settings.simulated_latency,
-            fault_rate=settings.simulated_fault_rate,
-        )
-
-    return {"simulated": opener}
-
-
-def asked_models(settings: Settings) -> list[str]:
-    """The models that a run may ask, the local one first, each once. The baseline model is only a price."""
-    names = (settings.local_model, settings.effective_spec_model, settings.effective_checkpoint_model)
-    return list(dict.fromkeys(name for name in names if name))
-
-
-async def begin(plan: Plan, audience: Audience, environ: Mapping[str, str]) -> Session:
+async def begin(plan: Plan, audience: Audience | None = None, environ: Mapping[str, str] = os.environ) -> Session:
     """A new run, from its first call to its summary. Nothing is created where a model can't be asked."""
-    async with _sandbox(plan) as sandbox, open_models(plan, environ) as (pool, models):
+    audience = audience or Nobody()
+    async with (
+        open_sandbox(plan.settings.sandbox, judges=plan.settings.judge_count) as sandbox,
+        open_models(plan, environ) as (pool, models),
+    ):
         facts = await _facts(plan, models)
         plan = replace(plan, record=replace(plan.record, environment=plan.record.environment | facts))
         with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
@@ -176,7 +63,10 @@ async def carry_on(
     changes: Mapping[str, Any],
 ) -> Session:
     """A later session of a run."""
-    async with _sandbox(plan) as sandbox, open_models(plan, environ) as (pool, models):
+    async with (
+        open_sandbox(plan.settings.sandbox, judges=plan.settings.judge_count) as sandbox,
+        open_models(plan, environ) as (pool, models),
+    ):
         if replaying.calls_allowed:
             await _facts(plan, models)
         await tracker.begin_session(how, dict(changes))
@@ -195,7 +85,7 @@ async def _facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
     return {"models": {name: facts for name, facts in checked.items() if facts}}
 
 
-def _sandbox(plan: Plan) -> Sandbox:
+def _sandbox_of(plan: Plan) -> Sandbox:
     return open_sandbox(plan.settings.sandbox, judges=plan.settings.judge_count)
 
 

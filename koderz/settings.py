@@ -115,6 +115,9 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 }
 """What a number may be, ends included."""
 
+CHANGEABLE = ("concurrency", "max_cost", "judges", "grace")
+"""The settings that may differ when a run is picked up again."""
+
 FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 _TYPES = typing.get_type_hints(Settings)
 
@@ -167,6 +170,16 @@ def from_config(config: Mapping[str, Any]) -> Settings:
     return Settings(**{name: checked(name, config[name], f"config.{name}") for name in FIELDS if name in config})
 
 
+def flag_of(name: str) -> str:
+    """`max_cost` as `--max-cost`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def choices(name: str) -> tuple[str, ...]:
+    """The words that a setting may be; empty where it isn't a choice."""
+    return typing.get_args(_TYPES[name]) if typing.get_origin(_TYPES[name]) is Literal else ()
+
+
 def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
@@ -182,9 +195,4 @@ def _number(value: float) -> str:
 
 
 def _in_words(name: str, error: msgspec.ValidationError) -> str:
-    choices = [arg for arg in _literals(_TYPES[name]) if isinstance(arg, str)]
-    return f"choose one of {', '.join(choices)}" if choices else str(error)
-
-
-def _literals(kind: Any) -> tuple[Any, ...]:
-    return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+    return f"choose one of {', '.join(choices(name))}" if choices(name) else str(error)

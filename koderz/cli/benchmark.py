@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
 from koderz.cli.groups import DefaultGroup, PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
+from koderz.settings import CHANGEABLE
 
 app = typer.Typer(
     cls=DefaultGroup,
@@ -38,7 +39,7 @@ AcceptDivergence = Annotated[
 
 
 def _complete_runs(incomplete: str) -> Iterator[str]:
-    from koderz.api import results_folder
+    from koderz.preparing import results_folder
     from tracker.runs import run_folders
 
     names = [path.name for path in reversed(run_folders(results_folder()))]
@@ -70,56 +71,50 @@ def benchmark(
     With --problems as well, those of both. Any option can be set as KODERZ_OPTION_NAME, or as option-name
     in koderz.toml.
     """
-    from koderz import api
     from koderz.cli.console import Console
+    from koderz.preparing import prepare
 
     console = Console(quiet=quiet, json=json)
     span = _span(start, end, given)
     arguments = dict(_split_argument(text) for text in solver_arg or ())
-    prepared = api.prepare(given, span, solver_arguments=arguments, trust_config=trust_config, audience=console)
+    prepared = prepare(given, span, solver_arguments=arguments, trust_config=trust_config, audience=console)
     plan = asyncio.run(prepared)
     if dry_run:
         from koderz.cli.dryrun import show_plan
 
-        asyncio.run(show_plan(plan, json=json))
+        show_plan(plan, json=json)
         return
-    _finish(api.start(plan, console), console, json=json)
+    from koderz.session import begin
+
+    _finish(begin(plan, console), console, json=json)
+
+
+def _picking_up(how: Literal["resume", "retry"]) -> Callable[..., None]:
+    @with_settings(*CHANGEABLE, "results")
+    def command(
+        run: Run,
+        given: dict[str, Any],
+        json: Json = False,
+        quiet: Quiet = False,
+        accept_changes: AcceptChanges = False,
+        accept_divergence: AcceptDivergence = False,
+        trust_config: Trust = False,
+    ) -> None:
+        way = {"accept_divergence": accept_divergence, "accept_changes": accept_changes, "trust_config": trust_config}
+        _pick_up(run, {"how": how, **way}, given, json=json, quiet=quiet)
+
+    return command
+
+
+for _how, _text in (
+    ("resume", "Go on where a run stopped. What is recorded is not asked, judged or paid for again."),
+    ("retry", "Run those experiments again that ended in a fault, with what they have on record."),
+):
+    app.command(name=_how, cls=PanelCommand, help=_text)(_picking_up(cast("Literal['resume', 'retry']", _how)))
 
 
 @app.command(cls=PanelCommand)
-@with_settings("concurrency", "max_cost", "judges", "grace", "results")
-def resume(
-    run: Run,
-    given: dict[str, Any],
-    json: Json = False,
-    quiet: Quiet = False,
-    accept_changes: AcceptChanges = False,
-    accept_divergence: AcceptDivergence = False,
-    trust_config: Trust = False,
-) -> None:
-    """Go on where a run stopped. What is recorded is not asked, judged or paid for again."""
-    how = {"accept_changes": accept_changes, "accept_divergence": accept_divergence, "trust_config": trust_config}
-    _pick_up(run, "resume", given, how, json=json, quiet=quiet)
-
-
-@app.command(cls=PanelCommand)
-@with_settings("concurrency", "max_cost", "judges", "grace", "results")
-def retry(
-    run: Run,
-    given: dict[str, Any],
-    json: Json = False,
-    quiet: Quiet = False,
-    accept_changes: AcceptChanges = False,
-    accept_divergence: AcceptDivergence = False,
-    trust_config: Trust = False,
-) -> None:
-    """Run those experiments again that ended in a fault, with what they have on record."""
-    how = {"accept_changes": accept_changes, "accept_divergence": accept_divergence, "trust_config": trust_config}
-    _pick_up(run, "retry", given, how, json=json, quiet=quiet)
-
-
-@app.command(cls=PanelCommand)
-@with_settings("concurrency", "max_cost", "judges", "grace", "results")
+@with_settings(*CHANGEABLE, "results")
 def rescore(
     run: Run,
     given: dict[str, Any],
@@ -133,8 +128,8 @@ def rescore(
     trust_config: Trust = False,
 ) -> None:
     """Judge every recorded attempt anew. No call is made unless --continue."""
-    how = {"accept_changes": accept_changes, "accept_divergence": accept_divergence, "trust_config": trust_config}
-    _pick_up(run, "rescore", given, {**how, "calls": calls}, json=json, quiet=quiet)
+    way = {"accept_divergence": accept_divergence, "accept_changes": accept_changes, "trust_config": trust_config}
+    _pick_up(run, {"how": "rescore", "calls": calls, **way}, given, json=json, quiet=quiet)
 
 
 @app.command(cls=PanelCommand)
@@ -145,19 +140,19 @@ def watch(
     every: Annotated[float, typer.Option(metavar="SECONDS", help="Between two looks.", min=0.1)] = 1.0,
 ) -> None:
     """A live view of a run from another terminal, until it ends."""
-    from koderz.api import results_folder
     from koderz.cli.watching import watch_run
+    from koderz.preparing import results_folder
 
     watch_run(results_folder(given.get("results")), run, every)
 
 
-def _pick_up(run: str, how: str, given: dict[str, Any], flags: dict[str, Any], *, json: bool, quiet: bool) -> None:
-    from koderz import api
+def _pick_up(run: str, way: dict[str, Any], given: dict[str, Any], *, json: bool, quiet: bool) -> None:
     from koderz.cli.console import Console
+    from koderz.picking_up import PickUp, pick_up
 
     console = Console(quiet=quiet, json=json)
     results: Path | None = given.pop("results", None)
-    _finish(api.pick_up(run, how=how, results=results, changes=given, audience=console, **flags), console, json=json)
+    _finish(pick_up(run, PickUp(**way), results=results, changes=given, audience=console), console, json=json)
 
 
 def _finish(session: Coroutine[Any, Any, Any], console: Any, *, json: bool) -> None:

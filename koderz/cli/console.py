@@ -12,14 +12,17 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from koderz.cli.progress import Pulse, pulse_of
-from koderz.plan import Plan
-from koderz.session import NOTHING_TO_DO, Session, Stage
-from tracker.records import Record
-from tracker.summary import Comparison, Figures, Summary
+from koderz.audience import NOTHING_TO_DO, Stage
+from koderz.cli.progress import pulse_of
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
+
+    from koderz.cli.progress import Pulse
+    from koderz.plan import Plan
+    from koderz.session import Session
+    from tracker.records import Record
+    from tracker.summary import Comparison, Figures, Summary
 
 _LINE_EVERY = 5.0  # seconds between two lines of progress where there is no terminal
 _FRAME = 0.2  # seconds between two looks at the run

@@ -12,14 +12,13 @@ import orjson
 from koderz.cli.console import say
 from koderz.estimate import Estimate, estimate
 from koderz.models import Price
+from koderz.opening import asked_models, listed_price
 from koderz.plan import Plan
-from koderz.session import asked_models, open_models
 
 
-async def show_plan(plan: Plan, *, json: bool, environ: Mapping[str, str] = os.environ) -> None:
-    """Prints the plan. No model is asked."""
-    async with open_models(plan, environ) as (_, models):
-        prices = {name: models[name].price() for name in asked_models(plan.settings)}
+def show_plan(plan: Plan, *, json: bool, environ: Mapping[str, str] = os.environ) -> None:
+    """Prints the plan. No model is asked, and no key is needed."""
+    prices = {name: listed_price(plan, name, environ) for name in asked_models(plan.settings)}
     guess = estimate(plan, prices)
     if json:
         document = {"config": plan.record.config, "planned": plan.record.planned, "estimate": guess}

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 
 import typer
 
+from koderz.sandbox import SANDBOXES
 from koderz.selection import read_problems, split_problems
-from koderz.settings import FIELDS, Settings
+from koderz.settings import FIELDS, Settings, choices
+from koderz.suites import SUITES
 
 
 class Text(NamedTuple):
@@ -149,6 +151,12 @@ def _parameter(name: str, text: Text, panel: str) -> inspect.Parameter:
         rich_help_panel=panel,
     )
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=_annotation(name))
+
+
+def _completion(name: str) -> Callable[[str], list[str]] | None:
+    """What a shell may offer as the value of a setting that has a few known ones."""
+    known = {"suite": tuple(SUITES), "sandbox": tuple(SANDBOXES)}.get(name, choices(name))
+    return (lambda incomplete: [word for word in known if word.startswith(incomplete)]) if known else None
 
 
 def _annotation(name: str) -> Any:

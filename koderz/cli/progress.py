@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from koderz.session import Stage
+from koderz.audience import Stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from koderz.audience import Stage
 from koderz.cli.benchmark import EXIT_CODES, Json, Quiet, Trust
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import PANELS, with_settings
-from koderz.session import Session, Stage
+from koderz.session import Session
 from tracker.records import Attempt, Call, Experiment, Fault, Record
 
 app = typer.Typer(help="One experiment, shown as it happens.", rich_markup_mode=None)
@@ -35,12 +36,13 @@ def run(
 
     Its journal is kept under the results folder, by its own id. Exit code 0 if it passed, 1 if not.
     """
-    from koderz import api
+    from koderz.preparing import prepare
+    from koderz.session import begin
 
     teller = Teller(quiet=quiet or json)
     given |= {"problems": (task,)}
-    plan = asyncio.run(api.prepare(given, None, single=True, trust_config=trust_config, audience=teller))
-    session = asyncio.run(api.start(plan, teller))
+    plan = asyncio.run(prepare(given, None, single=True, trust_config=trust_config, audience=teller))
+    session = asyncio.run(begin(plan, teller))
     if json:
         from tracker.sinks.json import encode_summary
 

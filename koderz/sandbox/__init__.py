@@ -6,14 +6,12 @@ verdict is the suite's; what contains the candidate is the sandbox's.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from types import TracebackType
 from typing import Protocol, Self, cast
 
-from koderz.errors import KoderzError
+from koderz.registry import find
 from koderz.types import VerdictWord
 
 
@@ -66,10 +64,5 @@ Other packages add theirs by the entry-point group `koderz.sandboxes`.
 
 def open_sandbox(name: str, *, judges: int) -> Sandbox:
     """A sandbox by its name, not yet entered. KoderzError for an unknown one."""
-    if name not in SANDBOXES:
-        for entry in entry_points(group="koderz.sandboxes", name=name):
-            return cast("Sandbox", entry.load()(judges=judges))
-        raise KoderzError(f"there is no sandbox {name!r}; choose one of {', '.join(SANDBOXES)}")
-    module, _, attribute = SANDBOXES[name].partition(":")
-    make = cast("Callable[..., Sandbox]", getattr(importlib.import_module(module), attribute))
+    make = cast("Callable[..., Sandbox]", find("sandbox", name, SANDBOXES, "koderz.sandboxes"))
     return make(judges=judges)

@@ -69,6 +69,11 @@ class ContainedSandbox:
         await asyncio.gather(*unfinished, return_exceptions=True)
         await self._pool.__aexit__(kind, error, trace)
 
+    @property
+    def layers(self) -> frozenset[str]:
+        """What holds candidates here; empty before entering."""
+        return self._pool.layers
+
     async def judge(self, job: Job) -> Outcome:
         """The same job is judged once, however often it is asked for. Fault: see `Sandbox`."""
         digest = hashlib.blake2b(repr(job).encode(errors="backslashreplace"), digest_size=16).digest()

@@ -29,8 +29,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     kernel.die_with_parent()
     kernel.hide_memory()
     limits.cap(resource.RLIMIT_AS, _ADDRESSES)
-    if int(arguments[0]) >= 0:
-        os.sched_setaffinity(0, {int(arguments[0])})
+    _take_turns(int(arguments[0]))
     packages = dict(part.split("=", 1) for part in arguments[2:])
     with Zygote(arguments[1].split(","), packages) as zygote:
         _hush()
@@ -38,6 +37,13 @@ def main(arguments: Sequence[str]) -> NoReturn:
         while (job := _received(parent)) is not None:
             _tell(parent, _written(trial.hold(trial.Case(*wire.from_trusted(job)), zygote)))
     sys.exit()
+
+
+def _take_turns(core: int) -> None:
+    """Has judge, zygote and candidate share a core, and none of them interrupt another to be told of its news."""
+    if core >= 0:
+        os.sched_setaffinity(0, {core})
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _hush() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -11,11 +12,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from koderz.errors import Fault
 from koderz.sandbox.trial import Case, Finding
 from koderz.sandbox.worker import Worker, WorkerLostError
 
 DEATHS = 3  # of judges in a row over the same candidate, before they are its verdict
 HANGS = 2
+STARTS = 3  # tries
 
 
 @dataclass(slots=True)
@@ -43,7 +46,7 @@ class Pool:
 
     async def __aenter__(self) -> Self:
         slots = [Slot(core) for core in itertools.islice(_cores(), self._size)]
-        first = slots[-1].worker = await Worker.start(*self._wanted, core=slots[-1].core)
+        first = slots[-1].worker = await self._started(slots[-1].core)
         self.layers = first.layers
         for slot in slots:
             self._slots.put_nowait(slot)
@@ -81,11 +84,18 @@ class Pool:
             try:
                 if slot.worker is None or slot.worker.process.returncode is not None:
                     await slot.discard()
-                    slot.worker = await Worker.start(*self._wanted, core=slot.core)
+                    slot.worker = await self._started(slot.core)
                 yield slot.worker
             except BaseException:
                 await asyncio.shield(slot.discard())
                 raise
+
+    async def _started(self, core: int) -> Worker:
+        """A new judge; one that dies on its way gets a successor. Fault when none comes up."""
+        for _ in range(STARTS - 1):
+            with contextlib.suppress(Fault):
+                return await Worker.start(*self._wanted, core=core)
+        return await Worker.start(*self._wanted, core=core)
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[Slot]:

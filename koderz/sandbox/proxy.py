@@ -15,6 +15,9 @@ from koderz.sandbox import wire
 NOT_PROXIABLE = b"?"
 """The kind of loss when the tests hand the candidate what can't be sent, such as a function."""
 
+BROKEN = b"!"
+"""The kind of loss when the candidate sends what no answer looks like."""
+
 _READ = 256 << 10
 _NEVER_RAISED = (StopIteration, StopAsyncIteration, GeneratorExit)  # would end a loop of the tests early
 
@@ -55,7 +58,7 @@ class Raised:
             named = str(name)[:80] if str(name).isidentifier() else "Exception"
             return cls(named, said := str(message)[:500], lines, kind(said))
         except (TypeError, ValueError) as error:
-            raise Lost(wire.UNPLAIN, "what isn't a report") from error
+            raise Lost(BROKEN) from error
 
 
 class Proxy:
@@ -96,17 +99,25 @@ class Proxy:
 
     def expect(self, calls: Sequence[bytes]) -> None:
         """The same, with each call's arguments as they are sent."""
-        if self._ahead or not (self.foresees and calls):
-            return
-        with contextlib.suppress(Lost):  # found lost at the next call
-            self._send_payload(wire.MARSHALLED + wire.to_untrusted((calls, None)))
-            self._ahead.extend(calls)
-            self.foresaw = True
+        if not self._ahead:
+            self._start(self._expecting(calls))
 
-    def greet(self, request: tuple[Any, ...]) -> None:
-        """Tells the candidate what to load. One that is gone already is found lost at its first call."""
+    def _expecting(self, calls: Sequence[bytes]) -> list[tuple[Any, ...]]:
+        if not (self.foresees and calls):
+            return []
+        self._ahead.extend(calls)
+        self.foresaw = True
+        return [(calls, None)]
+
+    def _start(self, requests: Iterable[tuple[Any, ...]]) -> None:
+        """Sends what needs no answer yet. A candidate that is gone already is found lost at the next call."""
+        payloads = [wire.MARSHALLED + wire.to_untrusted(request) for request in requests]
         with contextlib.suppress(Lost):
-            self._send_payload(wire.MARSHALLED + wire.to_untrusted(request))
+            self._send(b"".join(wire.HEADER.pack(len(payload)) + payload for payload in payloads))
+
+    def greet(self, request: tuple[Any, ...], calls: Sequence[bytes] = ()) -> None:
+        """Tells the candidate what to load, and what it will most likely be asked."""
+        self._start([request, *self._expecting(calls)])
 
     def receive(self) -> tuple[bytes, bytes]:
         """The next frame's kind and payload. Lost for an end, a broken frame or one that is too long."""
@@ -130,7 +141,8 @@ class Proxy:
             raise Lost(self.lost.kind, self.lost.payload)
         if not self._is_next(arguments, keywords):
             self._drop_predictions()
-            self._send_payload(_encoded(arguments, keywords))
+            payload = _encoded(arguments, keywords)
+            self._send(wire.HEADER.pack(len(payload)) + payload)
         kind, payload = self.receive()
         value = _decoded(payload)
         if kind == wire.RAISED:
@@ -161,9 +173,9 @@ class Proxy:
             self.receive()
             self._ahead.popleft()
 
-    def _send_payload(self, payload: bytes) -> None:
+    def _send(self, data: bytes) -> None:
         try:
-            self._connection.sendall(wire.HEADER.pack(len(payload)) + payload)
+            self._connection.sendall(data)
         except OSError as error:
             raise Lost from error
 
@@ -185,7 +197,7 @@ def _decoded(payload: bytes) -> Any:
     try:
         return wire.loads(payload) if payload else None
     except wire.NotPlainError as error:
-        raise Lost(wire.UNPLAIN, "what isn't a value") from error
+        raise Lost(BROKEN) from error
 
 
 def _exceptions() -> Mapping[str, type[Exception]]:

@@ -48,29 +48,28 @@ class Filter:
 
 
 def shared(machine: str = "") -> Filter:
-    """What a zygote binds itself to, and so its candidates: the list, and what it needs to keep them.
-
-    OSError where there is no list for this machine.
-    """
-    machine = machine or os.uname().machine
-    if machine not in NUMBERS:
-        raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
-    numbers = NUMBERS[machine]
-    names = sorted(numbers[name] for name in FREE | KEEPING if name in numbers)
-    return Filter(
-        [
-            *_only_this_architecture(machine),
-            *_ruled(_shared_rules(), numbers),
-            *_allowed(names),
-            _answer(errno.EPERM),
-        ]
-    )
+    """What a zygote binds itself to, and so its candidates. OSError where there is no list for this machine."""
+    return Filter(shared_steps(machine or os.uname().machine))
 
 
 def candidates(machine: str = "") -> Filter:
-    """What a candidate binds itself to in addition: none of what keeps candidates. Short, as it is paid each time."""
-    numbers = NUMBERS[machine or os.uname().machine]
-    return Filter([(_LOAD, 0, 0, _NUMBER_OFFSET), *_ruled(_candidates_rules(), numbers), _answer(0)])
+    """What a candidate binds itself to in addition."""
+    return Filter(candidates_steps(machine or os.uname().machine))
+
+
+def shared_steps(machine: str) -> list[Instruction]:
+    """The list itself, with what a zygote needs to keep candidates."""
+    if machine not in NUMBERS:
+        raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
+    numbers = NUMBERS[machine]
+    free = sorted(numbers[name] for name in FREE | KEEPING if name in numbers)
+    rules = _ruled(_shared_rules(), numbers)
+    return [*_only_this_architecture(machine), *rules, *_allowed(free), _answer(errno.EPERM)]
+
+
+def candidates_steps(machine: str) -> list[Instruction]:
+    """None of what keeps candidates. Short, as it is paid for each of them."""
+    return [(_LOAD, 0, 0, _NUMBER_OFFSET), *_ruled(_candidates_rules(), NUMBERS[machine]), _answer(0)]
 
 
 def _only_this_architecture(machine: str) -> Iterator[Instruction]:

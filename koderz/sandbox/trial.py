@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import random
-import secrets
 import signal
 import time
 from collections.abc import Callable
@@ -64,8 +64,7 @@ def _held_by_proxy(case: Case, tests: SuiteTests, zygote: Zygote, *, foresees: b
     """Tests here, candidate there."""
     with zygote.spawn(case.cpu, case.memory) as connection:
         proxy = Proxy(connection, case.entry_point or "program", foresees=foresees)
-        proxy.greet((case.program, case.entry_point, case.output_limit))
-        proxy.expect(tests.learnt)
+        proxy.greet((case.program, case.entry_point, case.output_limit), tests.learnt)
         random.seed(0)  # tests that draw their inputs draw the same for everyone
         error = _within(case.wall, lambda: tests.run(tests.namespace(case.entry_point, proxy), proxy))
         ending = zygote.end()
@@ -110,9 +109,12 @@ def _lost(case: Case, proxy: Proxy, lost: Lost, ending: Ending) -> Finding:
             return Finding("error", "output", f"{call}\n  printed more than {case.output_limit} bytes")
         case wire.PRINTED:
             return Finding("error", "output", f"{call}\n  {lost.payload}")
+        case wire.UNPLAIN:
+            what = f"{str(lost.payload)[:200]}, which isn't plain data"
+            return Finding("failed", "assertion", f"{call}\n  returned  {what}")
         case b"":
             return _vanished(case, ending, call)
-    return Finding("failed", "assertion", f"{call}\n  returned  {str(lost.payload)[:200]}, which isn't plain data")
+    return Finding("error", "killed", f"{call}\n  answered with what isn't a value")
 
 
 def _vanished(case: Case, ending: Ending, call: str) -> Finding:
@@ -155,7 +157,7 @@ def _explained(case: Case, raised: Raised, call: str = "") -> str:
 
 def _held_in_process(case: Case, zygote: Zygote) -> Finding:
     """Tests and candidate in one contained process: for suites that no proxy can serve, and said so."""
-    token = secrets.token_bytes(16)
+    token = os.urandom(16)
     with zygote.spawn(case.cpu, case.memory) as connection:
         proxy = Proxy(connection, case.entry_point)
         proxy.greet((case.program, case.entry_point, case.output_limit, case.test, token))

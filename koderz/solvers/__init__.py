@@ -8,16 +8,15 @@ returns the final Verdict. A solver that can't be replayed says so: `solver.resu
 from __future__ import annotations
 
 import hashlib
-import importlib
 import importlib.util
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, cast
 
 from koderz.errors import KoderzError
+from koderz.registry import find
 from koderz.types import Verdict
 
 SOLVERS: Mapping[str, str] = {
@@ -59,7 +58,7 @@ def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, 
     `settings` are offered to its parameters by name; `arguments` must each be one of them, and are read
     as the type of the parameter's default. Raises KoderzError where there is no such solver or parameter.
     """
-    function = _from_file(name) if ":" in name else _registered(name)
+    function = _from_file(name) if ":" in name else _checked(find("solver", name, SOLVERS, "koderz.solvers"), name)
     label = name.rpartition(":")[2].replace("_", "-") if ":" in name else name
     wanted = inspect.signature(function).parameters
     parameters = {key: settings[key] for key in wanted if key in settings and key not in HANDLES}
@@ -72,16 +71,6 @@ def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, 
     return Solver(
         label, function, HANDLES & set(wanted), parameters, _source_digest(function), is_foreign=name not in SOLVERS
     )
-
-
-def _registered(name: str) -> SolverFunction:
-    target = SOLVERS.get(name)
-    if target is None:
-        for entry in entry_points(group="koderz.solvers", name=name):
-            return _checked(entry.load(), name)
-        raise KoderzError(f"there is no solver {name!r}; choose one of {', '.join(SOLVERS)}, or FILE:NAME")
-    module, _, attribute = target.partition(":")
-    return _checked(getattr(importlib.import_module(module), attribute), name)
 
 
 def _from_file(name: str) -> SolverFunction:

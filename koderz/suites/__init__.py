@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol, cast
 
-from koderz.errors import KoderzError
+from koderz.registry import find
 from koderz.sandbox import Sandbox
 from koderz.types import Judging, Reply, Task, Verdict
 
@@ -40,13 +38,7 @@ Other packages add theirs by the entry-point group `koderz.suites`.
 
 def load_suite(name: str, dataset: Path | None = None) -> Suite:
     """A suite with its tasks. Raises KoderzError for an unknown one, or naming the line of a malformed row."""
-    target = SUITES.get(name)
-    if target is None:
-        for entry in entry_points(group="koderz.suites", name=name):
-            return cast("Suite", entry.load()(dataset))
-        raise KoderzError(f"there is no suite {name!r}; choose one of {', '.join(SUITES)}")
-    module, _, attribute = target.partition(":")
-    load = cast("Callable[[Path | None], Suite]", getattr(importlib.import_module(module), attribute))
+    load = cast("Callable[[Path | None], Suite]", find("suite", name, SUITES, "koderz.suites"))
     return load(dataset)
 
 

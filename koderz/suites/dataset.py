@@ -7,6 +7,8 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from io import BufferedReader
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +19,7 @@ _GZIP = b"\x1f\x8b"
 
 
 class Row(NamedTuple):
-    """One row of a task file. Its methods raise KoderzError, naming the line, for a field that isn't as it has to be."""
+    """One row of a task file. Its methods raise KoderzError, naming the line, for a field of another kind."""
 
     where: str  # "FILE, line 3"
     fields: Mapping[str, Any]
@@ -99,14 +101,17 @@ def find_dataset(given: Path | None, *names: str, hint: str) -> Path:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines with their numbers from 1, without the white space around them."""
     try:
-        with path.open("rb") as plain:
-            zipped = plain.peek(2).startswith(_GZIP)
-            for number, line in enumerate(gzip.open(plain) if zipped else plain, 1):
+        with path.open("rb") as plain, _unzipped(plain) as file:
+            for number, line in enumerate(file, 1):
                 yield number, _decoded(line, path, number)
     except FileNotFoundError:
         raise KoderzError(f"there is no dataset {path}") from None
     except (OSError, EOFError, zlib.error) as error:
         raise KoderzError(f"the dataset {path} can't be read: {error}") from None
+
+
+def _unzipped(plain: BufferedReader) -> AbstractContextManager[Iterable[bytes]]:
+    return gzip.open(plain) if plain.peek(2).startswith(_GZIP) else nullcontext(plain)
 
 
 def _decoded(line: bytes, path: Path, number: int) -> str:

@@ -2,10 +2,10 @@
 
     reply ─▶ its answer, reasoning set aside ─▶ blocks that may be code ─▶ the one that answers ─▶ the program
 
-Kinds of blocks are tried in the order of `koderz.suites.reply.sources`; the first kind that answers the task wins. Within
-a kind it is the last block that defines the entry point, since a reply that has several corrects itself; then the last
-that is a body for the prompt's head; then all of them together. Only where no kind has that, a block will do that
-merely names the entry point. Nothing is executed, and nothing mended: a repair undoes how code was written down
+Kinds of blocks are tried in the order of `koderz.suites.reply.sources`; the first kind that answers the task wins.
+Within a kind it is the last block that defines the entry point, since a reply that has several corrects itself; then
+the last that is a body for the prompt's head; then all of them together. Only where no kind has that, a block will do
+that merely names the entry point. Nothing is executed, and nothing mended: a repair undoes how code was written down
 (`koderz.suites.reply.parsing`), not what it says.
 """
 
@@ -23,7 +23,7 @@ from koderz.suites.reply.search import PYTHON, Search
 from koderz.suites.reply.sources import block_kinds, looks_like_code, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from koderz.suites.reply.fences import Block
     from koderz.suites.reply.search import Reading
@@ -94,19 +94,21 @@ def _without_program(
 ) -> Extraction:
     if finish_reason in _REFUSING:
         return Extraction(None, "refused", 0)
-    if broken := _closest(search, blocks, lambda block: mentions_definition(block.text, entry_point)):
-        return _broken(search, broken)
-    if any(_is_code(search, block) for block in blocks):
-        return Extraction(None, "no_entry_point", 0)
-    if broken := _closest(search, blocks, lambda block: block.marked and _meant_as_code(block)):
+    for marked in (True, False):
+        alike = [block for block in blocks if block.marked is marked]
+        defining = [block for block in alike if mentions_definition(block.text, entry_point)]
+        if broken := _last_broken(search, defining):
+            return _broken(search, broken)
+        if any(_is_code(search, block) for block in alike):
+            return Extraction(None, "no_entry_point", 0)
+    if broken := _last_broken(search, [block for block in blocks if block.marked and _meant_as_code(block)]):
         return _broken(search, broken)
     return Extraction(None, "refused" if _REFUSAL.search(answer[:_OPENING_WORDS]) else "no_code", 0)
 
 
-def _closest(search: Search, blocks: Sequence[Block], condition: Callable[[Block], bool]) -> Block | None:
-    """The last block with the condition that doesn't parse to its end, a marked one if there is one."""
-    found = [block for block in blocks if condition(block) and not _is_whole(search.reading(block))]
-    return max(reversed(found), key=lambda block: block.marked, default=None)
+def _last_broken(search: Search, blocks: Sequence[Block]) -> Block | None:
+    """The last block that doesn't parse to its end."""
+    return next((block for block in reversed(blocks) if not _is_whole(search.reading(block))), None)
 
 
 def _broken(search: Search, block: Block) -> Extraction:
@@ -125,7 +127,9 @@ def _is_code(search: Search, block: Block) -> bool:
         return False
     if not block.marked:
         return any(isinstance(each.node, (*DEFINITIONS, *IMPORTS)) for each in reading.body)
-    return block.language in PYTHON and any(not isinstance(each.node, ast.Expr) or each.runs.calls for each in reading.body)
+    return block.language in PYTHON and any(
+        not isinstance(each.node, ast.Expr) or each.runs.calls for each in reading.body
+    )
 
 
 def _meant_as_code(block: Block) -> bool:

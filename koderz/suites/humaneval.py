@@ -14,7 +14,7 @@ from pathlib import Path
 
 from koderz.errors import KoderzError
 from koderz.suites.dataset import Row, find_dataset
-from koderz.suites.plus import plus_test
+from koderz.suites.plus import HUMANEVAL_ORACLES, plus_test
 from koderz.suites.programs import ProgramSuite
 from koderz.suites.tasks import as_python, program_task, read_tasks
 from koderz.types import Task
@@ -46,7 +46,7 @@ def read_humaneval(path: Path) -> tuple[Task, ...]:
 def _task(row: Row) -> Task:
     prompt, entry_point = row.text("prompt"), row.text("entry_point")
     reference = row.text("canonical_solution", "")
-    test = plus_test(row, entry_point, prompt + reference)
+    test = plus_test(row, entry_point, prompt + reference, oracles=HUMANEVAL_ORACLES)
     return program_task(
         row,
         task_id=row.text("task_id"),

@@ -64,7 +64,8 @@ def is_equal(_: list[Any], result: Any, expected: Any, tolerance: float) -> bool
 def is_root(arguments: list[Any], result: Any, _: Any, tolerance: float) -> bool:
     """Any root of the polynomial is right."""
     try:
-        return abs(sum(factor * math.pow(result, power) for power, factor in enumerate(arguments[0]))) <= tolerance
+        value = sum(factor * math.pow(result, power) for power, factor in enumerate(arguments[0]))
+        return bool(abs(value) <= tolerance)
     except (TypeError, ValueError, OverflowError):
         return False
 

@@ -15,13 +15,14 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from koderz.suites.dataset import Row
 from koderz.suites.shapes import argument_shapes, literal_calls
-from koderz.suites.tasks import as_python, parse
+from koderz.suites.tasks import as_python, bindings
 
-ORACLES: Mapping[str, str] = {
-    "find_zero": "is_root",
+HUMANEVAL_ORACLES: Mapping[str, str] = {"find_zero": "is_root"}
+MBPP_ORACLES: Mapping[str, str] = {
     "similar_elements": "has_same_elements",
     "find_char_long": "has_same_elements",
     "common_in_nested_lists": "has_same_elements",
@@ -38,7 +39,7 @@ ORACLES: Mapping[str, str] = {
     "surface_Area": "is_surface_area",
     "digit_distance_nums": "is_digit_distance",
 }
-"""Entry points of published tasks that aren't judged by equality → the function of the oracle that judges them."""
+"""Entry points of the tasks that aren't judged by equality → the function of the oracle that judges them."""
 
 _TEST = Template("""\
 $oracle
@@ -51,12 +52,13 @@ def drawn():
     return $inputs
 
 
-EXPECTED = results_of(PROGRAM, $entry_point, drawn())
+GIVEN = drawn()
+EXPECTED = results_of(PROGRAM, $entry_point, GIVEN)
 
 
 def check(candidate):
     inputs = drawn()
-    for arguments, given, expected in zip(inputs, drawn(), EXPECTED):
+    for arguments, given, expected in zip(inputs, GIVEN, EXPECTED):
         result = candidate(*arguments)
         assert $accepts(given, result, expected, TOLERANCE), f"expected {shown(expected)}"
 """)
@@ -65,11 +67,13 @@ _DATA = re.compile(r"^(?P<indent>[ \t]*)(?P<name>inputs|results) = (?P<value>\[.
 _TYPED = re.compile(r"\b(?:tuple|set|frozenset|complex)\b")
 
 
-def plus_test(row: Row, entry_point: str, program: str, *, calls: str | None = None) -> str | None:
+def plus_test(
+    row: Row, entry_point: str, program: str, *, oracles: Mapping[str, str], calls: str | None = None
+) -> str | None:
     """The source of a test; None for a row that isn't EvalPlus'. `program` is the reference, whole.
 
-    `calls` is Python that calls the function as its inputs have to be given to it, where JSON can't tell. Raises
-    KoderzError for a row that can't be judged by.
+    `calls` is Python that calls the function with the types that its inputs have to have; without it they are as
+    JSON has them. Raises KoderzError for a row that nothing can be judged by.
     """
     if "base_input" in row.fields:
         inputs, tolerance = _released(row, entry_point, calls), row.number("atol", 0)
@@ -84,7 +88,7 @@ def plus_test(row: Row, entry_point: str, program: str, *, calls: str | None = N
         program=ascii(program),
         inputs=inputs,
         entry_point=ascii(entry_point),
-        accepts=ORACLES.get(entry_point, "is_equal"),
+        accepts=oracles.get(entry_point, "is_equal"),
     )
 
 
@@ -99,10 +103,10 @@ def _released(row: Row, entry_point: str, calls: str | None) -> str:
     if not base + plus:
         raise row.error("the fields 'base_input' and 'plus_input' hold no input")
     shapes = () if calls is None else argument_shapes(_shown_calls(row, entry_point, calls), base)
-    return f"inputs_of({ascii(json.dumps(base + plus))}, {shapes!r})"
+    return f"inputs_of({json.dumps(base + plus)!a}, {shapes!r})"
 
 
-def _shown_calls(row: Row, entry_point: str, source: str) -> list[list[object]]:
+def _shown_calls(row: Row, entry_point: str, source: str) -> list[list[Any]]:
     calls = literal_calls(as_python(row, "assertion", source), entry_point)
     if not calls and _TYPED.search(row.text("contract", "")):
         raise row.error(
@@ -140,10 +144,5 @@ def _named(inputs: str) -> str:
 
 
 def _check_reference(row: Row, entry_point: str, program: str) -> None:
-    try:
-        body = parse(program).body
-    except SyntaxError as error:
-        raise row.error(f"the prompt with its 'canonical_solution' isn't Python: {error}") from None
-    names = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-    if entry_point not in names:
+    if entry_point not in bindings(as_python(row, "canonical_solution", program)):
         raise row.error(f"the reference doesn't define the function {entry_point}")

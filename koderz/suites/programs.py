@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from koderz.sandbox import Job, Outcome, Sandbox
-from koderz.suites.examples import examples_test
-from koderz.suites.extraction import Extraction, extract_program
+from koderz.suites.tasks import parse
 from koderz.types import Judging, Reply, Task, Verdict
+
+if TYPE_CHECKING:  # neither is needed before the first answer
+    from koderz.suites.extraction import Extraction
 
 FEEDBACK_CHARS = 2000
 
@@ -31,6 +35,8 @@ class ProgramSuite:
 
     async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
         """Takes the program out of the answer and runs the task's tests on it."""
+        from koderz.suites.extraction import extract_program
+
         text, finish = (answer.text, answer.finish_reason) if isinstance(answer, Reply) else (answer, "stop")
         found = extract_program(text, task.prompt, task.entry_point, finish_reason=finish)
         if found.cause or found.program is None:
@@ -53,11 +59,20 @@ def _job(task: Task, found: Extraction, test: str, how: Judging) -> Job:
         program=found.program,
         test=test,
         entry_point=task.entry_point,
-        context=task.prompt,
+        context=_context(task.prompt),
         timeout=how.timeout,
         memory_mb=how.memory_mb,
         line_offset=found.line_offset,
     )
+
+
+def _context(prompt: str) -> str:
+    """What tests may lean on of the prompt, its last function given a body if it has none; prose gives nothing."""
+    for source in (prompt, f"{prompt.rstrip()}\n    pass\n"):
+        with contextlib.suppress(SyntaxError):
+            parse(source)
+            return source
+    return ""
 
 
 def _unusable(found: Extraction, task: Task, finish: str) -> Verdict:
@@ -82,6 +97,8 @@ async def _feedback(task: Task, found: Extraction, outcome: Outcome, sandbox: Sa
     """What the solver may be told, which is less than the record holds unless tests are open to it."""
     if how.feedback == "tests":
         return trimmed(outcome.message)
+    from koderz.suites.examples import examples_test
+
     failed = "The function doesn't pass its tests."
     test = examples_test(task.prompt, task.entry_point) if how.feedback == "examples" else None
     if test is None:

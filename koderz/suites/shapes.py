@@ -8,6 +8,7 @@ tuple and the second a set, so the many inputs that no test shows are given thos
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from typing import Any
@@ -57,8 +58,8 @@ def _shape(literals: Sequence[Any], raw: Sequence[Any]) -> Shape | None:
     lists = [value for value in literals if isinstance(value, _SEQUENCES)]
     dicts = [value for value in literals if isinstance(value, dict)]
     written_as_lists = [] if any(isinstance(value, dict) for value in raw) else dicts
-    filled = _only({type(value).__name__ for value in lists if value})
-    empty = _only({type(value).__name__ for value in chain(lists, written_as_lists) if not value})
+    filled = _commonest(value for value in lists if value)
+    empty = _commonest(value for value in chain(lists, written_as_lists) if not value)
     shape: Shape = {
         "filled": filled or empty.replace("dict", "list") or "list",
         "empty": empty or filled or "list",
@@ -83,13 +84,16 @@ def _says_something(shape: Shape) -> bool:
     return not plain or any(shape[name] for name in ("items", "values", "keys", "number"))
 
 
-def _only(names: set[str]) -> str:
-    """The only one; "" for none, and "list", which JSON has itself, where tests differ."""
-    return "".join(names) if len(names) < 2 else "list"
+def _commonest(values: Iterable[Any]) -> str:
+    """Their type's name: "" for none, and of two equally common ones "list", which JSON has itself."""
+    counts = Counter(type(value).__name__ for value in values)
+    most = max(counts.values(), default=0)
+    names = [name for name, count in counts.items() if count == most]
+    return "list" if len(names) > 1 else "".join(names)
 
 
 def _flat(values: Iterable[Any], kinds: type | tuple[type, ...]) -> list[Any]:
-    inside = [value for value in values if isinstance(value, kinds)]
+    inside: list[Any] = [value for value in values if isinstance(value, kinds)]
     return [item for value in inside for item in (value.values() if isinstance(value, dict) else value)]
 
 

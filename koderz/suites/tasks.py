@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import keyword
 import warnings
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from koderz.errors import KoderzError
 from koderz.suites import task_digest
 from koderz.suites.dataset import Row, read_rows
 from koderz.types import Task
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def read_tasks(path: Path, as_task: Callable[[Row], Task]) -> tuple[Task, ...]:
@@ -59,3 +62,35 @@ def parse(source: str) -> ast.Module:
             return ast.parse(source)
     except (ValueError, MemoryError, RecursionError) as error:
         raise SyntaxError(str(error) or type(error).__name__) from None
+
+
+def bindings(tree: ast.Module) -> dict[str, ast.stmt]:
+    """The names that a module defines, imports or assigns at its top, with the statement that does.
+
+    What `from m import *` brings goes by the name `m.*`.
+    """
+    return {name: statement for statement in tree.body for name in _bound(statement)}
+
+
+def free_names(*trees: ast.AST) -> set[str]:
+    """The names that the code uses and doesn't define, without the built-in ones."""
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    arguments = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    defined = {name for node in nodes if isinstance(node, ast.stmt) for name in _bound(node)}
+    return names - stored - arguments - defined - vars(builtins).keys()
+
+
+def _bound(statement: ast.stmt) -> list[str]:
+    match statement:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return [statement.name]
+        case ast.ImportFrom(module=module, names=[ast.alias(name="*")]):
+            return [f"{module}.*"]
+        case ast.Import() | ast.ImportFrom():
+            return [alias.asname or alias.name.partition(".")[0] for alias in statement.names]
+        case ast.Assign() | ast.AnnAssign():
+            stored = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+            return [node.id for node in stored if isinstance(node.ctx, ast.Store)]
+    return []

@@ -66,6 +66,8 @@ def split_reasoning(text: str) -> tuple[str, str]:
     Closed reasoning is dropped, as is everything before a closing tag that has no opening one: some chat templates put
     the opening tag into the prompt. A tag counts only at the edge of a line, so that code about tags stays whole.
     """
+    if not _OPENING.search(text) and not _CLOSING.search(text):
+        return text.rpartition(_FINAL_CHANNEL)[2], ""
     answer: list[str] = []
     thoughts: list[str] | None = None
     fence: _Fence | None = None

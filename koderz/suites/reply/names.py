@@ -176,7 +176,7 @@ def _reads(node: ast.AST) -> set[str]:
 
 
 def _locals(node: ast.AST, everything: list[ast.AST]) -> set[str]:
-    """Names that don't mean the module's in the node: all that a function binds, elsewhere what a loop in brackets does."""
+    """Names that aren't the module's: all that a function binds; elsewhere what a lambda or a loop in brackets does."""
     found = {each.arg for each in everything if isinstance(each, ast.arg)}
     if isinstance(node, FUNCTIONS):
         bound = {name for each in everything if each is not node for name in _bound_by(each)}

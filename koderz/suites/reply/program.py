@@ -32,7 +32,7 @@ class Context:
 
 def read_context(prompt: str, entry_point: str, parser: Parser) -> Context:
     """Return the context that a prompt gives; an empty one where the prompt is prose, as MBPP's is."""
-    text = prompt.rstrip()
+    text = prompt.strip("\n").rstrip()
     found = parser.parse(text)
     if not isinstance(found, Code):
         found = parser.parse(f"{text}\n    pass")  # a signature alone

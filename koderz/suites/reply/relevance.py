@@ -46,13 +46,12 @@ def demonstrations(body: Sequence[Statement], offer: Offer, given: frozenset[str
     left: set[str] = set()
     found: list[Statement] = []
     for index, each in enumerate(body):
-        if _sets_up(each, needed, objects, setting) or not (
-            _is_idle(each, index > offer.first) or each.runs.reads & left
-        ):
-            left -= each.binds
-        else:
+        idle = _is_idle(each, after=index > offer.first) or (left and each.runs.reads & left)
+        if idle and not _sets_up(each, needed, objects, setting):
             left |= each.binds
             found.append(each)
+        else:
+            left -= each.binds
     return _whole_lines(found, body)
 
 
@@ -88,8 +87,8 @@ def _bound(body: Iterable[Statement]) -> frozenset[str]:
 
 
 def _sets_up(statement: Statement, needed: set[str], objects: set[str], setting: set[str]) -> bool:
-    if isinstance(statement.node, ast.Assert):
-        return False
+    if _shows_off(statement.node):
+        return bool(statement.binds & needed)
     changed = (statement.binds | statement.runs.stores) & needed or statement.runs.methods & objects
     return bool(changed or statement.runs.calls & setting)
 
@@ -100,10 +99,11 @@ def _assigned(body: Sequence[Statement]) -> set[str]:
     return {name for each in body if not isinstance(each.node, stateless) for name in each.binds}
 
 
-def _is_idle(statement: Statement, after: bool) -> bool:
+def _is_idle(statement: Statement, *, after: bool) -> bool:
     """Whether a statement that sets up nothing needed can go. `after`: the entry point is there already.
 
-    Before it, a call is kept unless it is plainly a demonstration: what it does to the process may matter.
+    Before it, a call is kept unless it plainly shows something off: what it does to the process may matter. An import
+    that nothing uses goes where it may fail, so that verdicts don't depend on what is installed.
     """
     node = statement.node
     if isinstance(node, DEFINITIONS):

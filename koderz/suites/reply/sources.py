@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from koderz.suites.reply.fences import MOST_BLOCKS, Block, fenced_blocks
+from koderz.suites.reply.parsing import mentions_definition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,7 @@ def block_kinds(answer: str, entry_point: str) -> Iterator[list[Block]]:
 
 def looks_like_code(text: str) -> bool:
     """Return whether a line of the text begins as a statement of Python, or of a language like it."""
-    return any(_is_code_line(line.lstrip(_WRAPPERS)[:_CONSIDERED]) for line in text.split("\n"))
+    return any(_is_code_line(_head(line)) for line in text.split("\n"))
 
 
 def plain(text: str) -> str:
@@ -96,18 +97,31 @@ def _bare_blocks(text: str, entry_point: str) -> list[Block]:
     The first such line comes last, since it leaves out least.
     """
     lines = text.split("\n")
-    heads = [line.lstrip(_WRAPPERS)[:_CONSIDERED] for line in lines]
-    entry = re.compile(rf"(?:async[ \t]+)?def[ \t]+{re.escape(entry_point) or '[a-z]'}\b")
-    definitions = [number for number, head in enumerate(heads) if _DEFINITION_LINE.match(head)]
-    own = [number for number in definitions if entry.match(heads[number])]
-    preferred = dict.fromkeys([*_starts_of_code(heads), *definitions[:1], *own[-1:]])
+    starts = _outer_code_lines(lines)
+    definitions = [number for number in starts if _DEFINITION_LINE.match(_head(lines[number]))]
+    own = [number for number in definitions if mentions_definition(_head(lines[number]), entry_point)]
+    first = [number for number in starts if number - 1 not in starts][:_MOST_STARTS]
+    preferred = dict.fromkeys([*first, *definitions[:1], *own[-1:]])
     return [Block(_from_line(lines, number), marked=False) for number in reversed(preferred)]
 
 
-def _starts_of_code(heads: list[str]) -> list[int]:
-    """Where code-like lines follow others; several, since prose has such lines as well ("if so, return 3:")."""
-    code = [False, *map(_is_code_line, heads)]
-    return [number for number in range(len(heads)) if code[number + 1] and not code[number]][:_MOST_STARTS]
+def _outer_code_lines(lines: list[str]) -> dict[int, None]:
+    """The numbers of the lines that look like code and aren't within a block that such a line opens."""
+    found: dict[int, None] = {}
+    inside: int | None = None  # the margin of the line that opened the block
+    for number, line in enumerate(lines):
+        margin = len(line) - len(line.lstrip())
+        if not line.strip() or (inside is not None and margin > inside):
+            continue
+        inside = None
+        if _is_code_line(_head(line)):
+            found[number] = None
+            inside = margin if line.rstrip().endswith(":") else None
+    return found
+
+
+def _head(line: str) -> str:
+    return line.lstrip(_WRAPPERS)[:_CONSIDERED]
 
 
 def _is_code_line(line: str) -> bool:

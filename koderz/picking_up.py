@@ -1,0 +1,80 @@
+"""A run that was begun before is taken up again: resumed, retried or rescored."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from koderz.audience import NOTHING_TO_DO, Audience, Nobody
+from koderz.errors import KoderzError
+from koderz.orchestrator import Ended
+from koderz.plan import restore_plan
+from koderz.preparing import results_folder
+from koderz.replay import Replaying
+from koderz.session import Session, carry_on, close, plan_line, risky_settings
+from koderz.settings import CHANGEABLE, checked, flag_of
+from koderz.trust import require_trust
+from tracker.runs import find_run
+from tracker.tracker import Tracker
+
+
+@dataclass(frozen=True, slots=True)
+class PickUp:
+    """How a run is taken up again."""
+
+    how: Literal["resume", "retry", "rescore"] = "resume"
+    calls: bool = False  # whether rescoring may make the calls that a new verdict asks for
+    accept_divergence: bool = False
+    accept_changes: bool = False
+    trust_config: bool = False
+
+    def replaying(self) -> Replaying:
+        """What that means for what is on record. Accepted changes make solvers go other ways."""
+        return Replaying(
+            accept_divergence=self.accept_divergence or self.accept_changes,
+            rescore=self.how == "rescore",
+            calls_allowed=self.calls or self.how != "rescore",
+        )
+
+
+async def pick_up(
+    name: str,
+    way: PickUp,
+    *,
+    results: Path | None = None,
+    changes: Mapping[str, Any] | None = None,
+    audience: Audience | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Session:
+    """Resumes, retries or rescores a run. Of a finished one there is nothing to do but to redo its summary."""
+    folder = find_run(results_folder(results, environ), name)
+    given = {name: value for name, value in (changes or {}).items() if value is not None}
+    with Tracker.reopen(folder) as tracker:
+        _require_own(tracker, way.trust_config, environ)
+        overrides = _overrides(given) | {"results": folder.parent}
+        plan = restore_plan(tracker.plan, overrides, accept_changes=way.accept_changes)
+        tracker.select(faults=way.how != "resume", judged=way.how == "rescore")
+        if way.how != "rescore" and tracker.tally.judged + tracker.tally.faults == plan.record.planned:
+            return close(tracker, _last_end(tracker))
+        return await carry_on(plan, tracker, way.replaying(), audience or Nobody(), environ, how=way.how, changes=given)
+
+
+def _require_own(tracker: Tracker, trust: bool, environ: Mapping[str, str]) -> None:
+    """A plan that came from elsewhere could name a solver's file or an address of its own."""
+    if risky := risky_settings(tracker.plan.config):
+        what = f"{tracker.folder.name}: its plan sets {risky[0].replace('_', '-')}, and it wasn't begun here"
+        require_trust(plan_line(tracker.folder), what, grant=trust, environ=environ)
+
+
+def _last_end(tracker: Tracker) -> Ended:
+    return Ended("incomplete" if tracker.tally.faults else "complete", NOTHING_TO_DO)
+
+
+def _overrides(changes: Mapping[str, Any]) -> dict[str, Any]:
+    for name in changes:
+        if name not in CHANGEABLE:
+            raise KoderzError(f"{name} is settled by the plan; only {', '.join(CHANGEABLE)} may differ")
+    return {name: checked(name, value, flag_of(name)) for name, value in changes.items()}

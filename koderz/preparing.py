@@ -1,0 +1,119 @@
+"""From what the user says to the plan of a new run: nothing is created, no model is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from koderz.audience import Audience, Nobody
+from koderz.config import Config, load_config
+from koderz.errors import KoderzError
+from koderz.plan import Plan, Subject, load_solvers, load_subject, make_plan
+from koderz.selection import select_tasks
+from koderz.settings import FIELDS, Settings, checked, flag_of, from_environment, layered
+
+
+async def prepare(
+    given: Mapping[str, Any],
+    span: range | None,
+    *,
+    solver_arguments: Mapping[str, str] | None = None,
+    trust_config: bool = False,
+    single: bool = False,
+    audience: Audience | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Plan:
+    """The plan of a new run. Nothing is created, no model is asked; KoderzError for what doesn't fit."""
+    unknown = set(given) - set(FIELDS)
+    if unknown:
+        raise KoderzError(f"there is no setting {min(unknown)!r}")
+    flags = {name: checked(name, _plain(value), flag_of(name)) for name, value in given.items() if value is not None}
+    config = load_config(Path.cwd(), trust=trust_config, environ=environ)
+    settings = layered(flags, from_environment(environ), config.settings)
+    if single and settings.mode == "comparative":
+        raise KoderzError("one experiment has one solver: --mode zero-shot or iterative")
+    # Whatever is wrong is said before anybody is asked.
+    subject = load_subject(settings, _selection(settings, span))
+    arguments = dict(solver_arguments or {})
+    load_solvers(settings, arguments)
+    settings = await _with_model(settings, audience or Nobody(), environ)
+    specs = _specs(settings, subject)
+    return make_plan(
+        settings,
+        subject,
+        load_solvers(settings, arguments, specs),
+        problem_range=f"{span.start}-{span.stop}" if span is not None else None,
+        details=_details(settings, config) | {"solver_arguments": arguments, "specs": specs},
+        single=single,
+    )
+
+
+def results_folder(given: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where runs land: `given`, else what environment or koderz.toml say."""
+    return given or layered(from_environment(environ), load_config(Path.cwd(), environ=environ).settings).results
+
+
+def _selection(settings: Settings, span: range | None) -> Any:
+    return partial(
+        select_tasks,
+        start=span.start if span is not None else None,
+        end=span.stop if span is not None else None,
+        problems=settings.problems,
+        limit=settings.limit,
+        shuffle=settings.shuffle,
+        seed=settings.seed,
+    )
+
+
+def _details(settings: Settings, config: Config) -> dict[str, Any]:
+    return {
+        "prices": dict(config.prices),
+        "base_url_trusted": settings.base_url is None or settings.base_url != config.settings.get("base_url"),
+    }
+
+
+async def _with_model(settings: Settings, audience: Audience, environ: Mapping[str, str]) -> Settings:
+    """The settings with a model: the one named, or what answers here; the simulated one where nothing does."""
+    if settings.local_model is not None:
+        from koderz.models import parse_model_name
+
+        return replace(settings, local_model=str(parse_model_name(settings.local_model)))
+    from koderz.models.discover import discover_ollama
+
+    if settings.base_url is not None:
+        raise KoderzError("--base-url says where, but not which model: name it with --model")
+    found = await discover_ollama(environ)
+    if found is None:
+        audience.notice(
+            "No model is named and no Ollama answers here, so this run uses the SIMULATED model: "
+            "its results say nothing about any real one. Name one with --model."
+        )
+        return replace(settings, local_model="simulated")
+    if len(found) == 1:
+        return replace(settings, local_model=found[0])
+    if not found:
+        raise KoderzError("Ollama runs here but has no chat model; get one with: ollama pull qwen2.5-coder:7b")
+    raise KoderzError(f"Ollama has several models; name one with --model: {', '.join(found)}")
+
+
+def _specs(settings: Settings, subject: Subject) -> dict[str, str]:
+    """Specifications that are in the cache, if they are to be used again."""
+    model = settings.effective_spec_model
+    if not (settings.reuse_spec and model):
+        return {}
+    from koderz.specs import cached_spec
+
+    found = {}
+    for task in subject.tasks:
+        text = subject.prompts.render("spec", prompt=task.prompt.rstrip(), entry_point=task.entry_point)
+        if spec := cached_spec(model, ({"role": "user", "content": text},)):
+            found[task.id] = spec
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value

