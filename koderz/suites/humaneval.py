@@ -46,7 +46,7 @@ def read_humaneval(path: Path) -> tuple[Task, ...]:
 def _task(row: Row) -> Task:
     prompt, entry_point = row.text("prompt"), row.text("entry_point")
     reference = row.text("canonical_solution", "")
-    test = plus_test(row, entry_point, prompt + reference, oracles=HUMANEVAL_ORACLES)
+    test = plus_test(row, entry_point, reference and prompt + reference, oracles=HUMANEVAL_ORACLES)
     return program_task(
         row,
         task_id=row.text("task_id"),

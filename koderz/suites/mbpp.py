@@ -63,7 +63,7 @@ def _plus_task(row: Row) -> Task:
     else:
         entry_point, prompt = row.text("entry_point"), row.text("prompt")
     calls = row.text("assertion", "") or "\n".join(row.texts("test_list"))
-    test = plus_test(row, entry_point, f"{prompt}\n{reference}", oracles=MBPP_ORACLES, calls=calls)
+    test = plus_test(row, entry_point, reference, oracles=MBPP_ORACLES, calls=calls)
     if test is None:
         raise row.error("neither 'base_input' nor a 'test' of the form that EvalPlus publishes is there")
     return program_task(

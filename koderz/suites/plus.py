@@ -144,5 +144,7 @@ def _named(inputs: str) -> str:
 
 
 def _check_reference(row: Row, entry_point: str, program: str) -> None:
+    if not program.strip():
+        raise row.error("there is no reference, so nothing says what is right")
     if entry_point not in bindings(as_python(row, "canonical_solution", program)):
         raise row.error(f"the reference doesn't define the function {entry_point}")

@@ -102,7 +102,7 @@ RIGHT = {
     "asterisks around": f"**{FUNCTION}**",
     "bold headings": f"**Solution**\n\n{FENCED}\n\n**Done**",
     "HTML": f'<p>So:</p>\n<pre><code class="language-python">{FUNCTION}</code></pre>\n<p>Done</p>',
-    "HTML with entities": "<pre>\n<code>def area(sides):\n    return math.prod(sides) if sides &gt; [] else 0</code>\n</pre>",
+    "HTML with entities": "<code>def area(sides):\n    return math.prod(sides) if sides &gt; [] else 0</code>",
     "answer tags": f"Well.\n<answer>\n{FUNCTION}\n</answer>\nBye.",
     "tags in brackets": f"[PYTHON]\n{FUNCTION}\n[/PYTHON]\n[TESTS]\nassert False\n[/TESTS]",
     "JSON": json.dumps({"thoughts": "I will use `def`.", "code": FUNCTION}),

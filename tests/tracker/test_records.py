@@ -1,0 +1,142 @@
+"""What is written down is one JSON object a line, which older and newer versions can read."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tracker import builders
+from tracker.errors import JournalError
+from tracker.records import (
+    KINDS,
+    Blob,
+    Call,
+    Finished,
+    LongMessage,
+    Once,
+    Record,
+    Resumed,
+    decode,
+    encode,
+    kind_of,
+    now,
+)
+
+ONE_OF_EACH: tuple[Record, ...] = (
+    builders.plan(),
+    LongMessage(digest="ab" * 32, role="user", content="long"),
+    builders.call(0, sampling={"temperature": 0.5}, adapted=["temperature dropped"], reasoning="hm"),
+    builders.attempt(0, program="def f(): ...", metrics={"cpu": 0.5}, score=0.25),
+    Once(experiment_id="exp_00000000000000ab", name="measure", value={"at": [1, 2]}, key="once:measure/1"),
+    builders.judged(0, cost_by_tier={"local": 0.1, "spec": 0.2}),
+    builders.fault(0, cost=0.5),
+    Resumed(how="retry", config={"concurrency": 3}),
+    Finished(status="complete"),
+)
+
+
+@pytest.mark.parametrize("record", ONE_OF_EACH, ids=lambda record: record.kind)
+def test_every_kind_is_read_back_as_it_was_written(record: Record) -> None:
+    again = decode(encode(record))
+
+    assert type(again) is type(record)
+    assert encode(again) == encode(record)  # type: ignore[arg-type]
+
+
+def test_there_is_an_example_of_every_kind() -> None:
+    assert {record.kind for record in ONE_OF_EACH} == set(KINDS)
+
+
+@pytest.mark.parametrize("record", ONE_OF_EACH, ids=lambda record: record.kind)
+def test_a_line_begins_with_its_kind_and_time_and_is_one_line(record: Record) -> None:
+    line = encode(record)
+
+    assert list(json.loads(line))[:2] == ["kind", "time"]
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert kind_of(line) == record.kind
+
+
+@given(st.text())
+def test_any_text_survives_and_stays_on_its_line(text: str) -> None:
+    line = encode(builders.call(0, text=text, reply=text))
+    again = decode(line)
+
+    assert isinstance(again, Call)
+    assert (again.reply, again.messages[0]["content"]) == (text, text)
+    assert line.count(b"\n") == 1
+
+
+def test_a_text_that_lies_in_a_blob_is_told_from_one_that_is_inline() -> None:
+    blob = Blob("ab" * 32, 2_000_000)
+    again = decode(encode(builders.call(0, reply=blob)))
+
+    assert isinstance(again, Call)
+    assert again.reply == blob
+    assert b'"reply":{"blob":"abab' in encode(builders.call(0, reply=blob))
+
+
+@pytest.mark.parametrize("line", [b'{"kind":"artifact","time":"t"}\n', b"[]\n", b"{}\n", b"\n", b'{"time":1}\n'])
+def test_a_kind_that_this_version_does_not_know_is_no_record(line: bytes) -> None:
+    assert decode(line) is None
+
+
+@pytest.mark.parametrize("record", ONE_OF_EACH, ids=lambda record: record.kind)
+def test_fields_that_this_version_does_not_know_are_ignored(record: Record) -> None:
+    fields = json.loads(encode(record)) | {"colour": {"deep": [1]}}
+    line = json.dumps(fields, separators=(",", ":")).encode()
+
+    assert encode(decode(line)) == encode(record)  # type: ignore[arg-type]
+
+
+def test_a_line_of_an_older_version_gets_defaults_for_what_it_lacks() -> None:
+    line = b'{"kind":"call","experiment_id":"exp_1","call":1,"purpose":"p","model":"m","messages":[],"reply":"x"}'
+    found = decode(line)
+
+    assert isinstance(found, Call)
+    assert (found.tokens_in, found.cost, found.cost_known, found.finish_reason) == (0, 0.0, True, "stop")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"kind":"finished","status":3}',
+        b'{"kind":"finished"}',
+        b'{"kind":"finished","status":"complete"',
+        b'{"kind":"call","experiment_id":"exp_1","call":"one"}',
+        b'{"kind":"finished","status":"\xff"}',
+    ],
+)
+def test_a_known_kind_that_is_malformed_is_an_error_of_the_journal(line: bytes) -> None:
+    with pytest.raises(JournalError, match="not a journal line"):
+        decode(line)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        builders.call(0, reply="half a pair \ud800"),
+        Once(experiment_id="exp_1", name="x", value=object()),
+        Finished(status="complete", reason="\udfff"),
+    ],
+)
+def test_what_no_json_can_hold_is_an_error_that_names_the_kind(record: Record) -> None:
+    with pytest.raises(JournalError, match=f"a {record.kind} can't be written down"):
+        encode(record)
+
+
+def test_times_are_local_with_microseconds_and_without_an_offset() -> None:
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}", now())
+
+
+@pytest.mark.parametrize(
+    ("more", "planned"),
+    [({}, 3), ({"solvers": ("zero-shot", "iterative")}, 6), ({"samples": 5}, 15), ({"tasks": 0}, 0)],
+)
+def test_a_plan_knows_how_many_experiments_there_are_to_be(more: dict[str, Any], planned: int) -> None:
+    assert builders.plan(**more).planned == planned
