@@ -15,7 +15,7 @@ from koderz._version import __version__
 from koderz.config import NAME, load_config
 from koderz.errors import KoderzError, Unreachable
 from koderz.preparing import results_folder
-from koderz.sandbox import Job, open_sandbox
+from koderz.sandbox import FULL, Job, open_sandbox
 
 State = Literal["ok", "missing", "broken"]
 
@@ -75,19 +75,19 @@ def _results(environ: Mapping[str, str]) -> Finding:
 
 async def _sandbox() -> Finding:
     """Judges one right and one wrong program."""
-    name = "interpreter"
     test = "def check(candidate):\n    assert candidate() == 1\n"
     try:
-        async with open_sandbox(name, judges=1) as sandbox:
+        async with open_sandbox("contained", judges=1) as sandbox:
             right = await sandbox.judge(Job("def f():\n    return 1\n", test, "f"))
             wrong = await sandbox.judge(Job("def f():\n    return 2\n", test, "f"))
+            rung = sandbox.rung
     except KoderzError as error:
-        return Finding("sandbox", "broken", str(error), "see the message")
+        return Finding("sandbox", "broken", str(error), "the simulated model works all the same")
     if (right.verdict, wrong.verdict) != ("passed", "failed"):
-        return Finding(
-            "sandbox", "broken", f"{name}: {right.message or wrong.message}", "programs can't be judged here"
-        )
-    return Finding("sandbox", "ok", f"{name}: time, memory, output and files limited; not contained")
+        return Finding("sandbox", "broken", f"{rung}: {right.message or wrong.message}", "no program can be judged")
+    if rung != FULL:
+        return Finding("sandbox", "ok", f"{rung}: contained, though not by all of {FULL}")
+    return Finding("sandbox", "ok", rung)
 
 
 async def _ollama(environ: Mapping[str, str]) -> Finding:

@@ -271,6 +271,7 @@ class Handles:
             detail=verdict.detail,
             score=verdict.score,
             metrics=verdict.metrics,
+            sandbox=verdict.sandbox,
             key=key,
         )
 
@@ -355,4 +356,5 @@ def _verdict(attempt: records.Attempt, world: World) -> Verdict:
         program=None if attempt.program is None else world.text(attempt.program),
         score=attempt.score,
         metrics=attempt.metrics,
+        sandbox=attempt.sandbox,
     )

@@ -14,7 +14,7 @@ from koderz.opening import asked_models, baseline_price, open_models
 from koderz.orchestrator import Ended, Orchestrator
 from koderz.plan import Plan
 from koderz.replay import Replaying
-from koderz.sandbox import Sandbox, open_sandbox
+from koderz.sandbox import FULL, Sandbox, open_sandbox
 from koderz.trust import remember
 from tracker.journal import NAME
 from tracker.records import Record
@@ -44,7 +44,7 @@ async def begin(plan: Plan, audience: Audience | None = None, environ: Mapping[s
         open_sandbox(plan.settings.sandbox, judges=plan.settings.judge_count) as sandbox,
         open_models(plan, environ) as (pool, models),
     ):
-        facts = await _facts(plan, models)
+        facts = await _facts(plan, models) | {"sandbox": sandbox.rung}
         plan = replace(plan, record=replace(plan.record, environment=plan.record.environment | facts))
         with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
             if risky_settings(plan.record.config):
@@ -86,7 +86,8 @@ async def _facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
 
 
 def _sandbox_of(plan: Plan) -> Sandbox:
-    return open_sandbox(plan.settings.sandbox, judges=plan.settings.judge_count)
+    settings = plan.settings
+    return open_sandbox(settings.sandbox, judges=settings.judge_count, own_programs=plan.record.simulated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,8 @@ async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Repl
             audience.notice(text)
         audience.recorded(record)
 
+    if means.sandbox.rung != FULL:
+        audience.notice(f"programs run at the sandbox rung {means.sandbox.rung}; the full one is {FULL}")
     orchestrator = Orchestrator(
         plan, tracker, means.models, means.sandbox, how=replaying, observe=observe, baseline=baseline_price(plan)
     )

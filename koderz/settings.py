@@ -62,7 +62,7 @@ class Settings:
     cot: bool = True
     prompt_dir: Path | None = None
     # where it runs
-    sandbox: str = "interpreter"
+    sandbox: str = "contained"
     test_timeout: float = 10.0  # CPU seconds
     test_memory: int = 1024  # MB
     judges: int | None = None  # None: one a core

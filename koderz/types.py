@@ -72,6 +72,7 @@ class Verdict:
     program: str | None = None
     score: float | None = None  # 0..1 where a suite grades
     metrics: dict[str, float] = field(default_factory=dict)
+    sandbox: str = ""  # what contained the program
     note: str = ""  # what a solver wants the record to say of how it ended
 
     @property

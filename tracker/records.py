@@ -116,6 +116,7 @@ class Attempt:
     detail: Text = ""  # what people are told
     score: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    sandbox: str = ""  # what contained the program
     key: str = ""
 
     @property

@@ -42,9 +42,10 @@ class Outcome:
 
 
 class Sandbox(Protocol):
-    """`judge` raises Fault only where no candidate can be at fault."""
+    """`judge` raises Fault only where no candidate can be at fault. Entering may raise Unreachable."""
 
     name: str
+    rung: str  # what contains candidates here, once it is entered
 
     async def judge(self, job: Job) -> Outcome: ...
 
@@ -55,14 +56,23 @@ class Sandbox(Protocol):
     ) -> None: ...
 
 
-SANDBOXES: Mapping[str, str] = {"interpreter": "koderz.sandbox.interpreter:InterpreterSandbox"}
-"""Name → `module:class`; the class takes `judges=N`, how many candidates run at once.
+FULL = "namespaces+landlock+seccomp"
+"""The rung with everything that a kernel has to offer."""
+
+SANDBOXES: Mapping[str, str] = {
+    "contained": "koderz.sandbox.contained:ContainedSandbox",
+    "uncontained": "koderz.sandbox.contained:ContainedSandbox",
+}
+"""Name → `module:class`, which takes `judges`, how many candidates run at once, and `uncontained`.
 
 Other packages add theirs by the entry-point group `koderz.sandboxes`.
 """
 
 
-def open_sandbox(name: str, *, judges: int) -> Sandbox:
-    """A sandbox by its name, not yet entered. KoderzError for an unknown one."""
+def open_sandbox(name: str, *, judges: int, own_programs: bool = False) -> Sandbox:
+    """A sandbox by its name, not yet entered. KoderzError for an unknown one.
+
+    `own_programs`: nobody else's program is going to be run, so it doesn't matter if nothing holds them back.
+    """
     make = cast("Callable[..., Sandbox]", find("sandbox", name, SANDBOXES, "koderz.sandboxes"))
-    return make(judges=judges)
+    return make(judges=judges, uncontained=own_programs or name == "uncontained")

@@ -7,7 +7,6 @@ and had called the candidate. DESIGN: zygote → candidate ⇄ judge ⇄ koderz.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import importlib.util
 from collections.abc import Iterable, Sequence
@@ -16,19 +15,20 @@ from typing import Self, cast
 
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox import Job, Outcome, rungs
+from koderz.sandbox.once import Once
 from koderz.sandbox.pool import Pool
 from koderz.sandbox.trial import Case, Finding
 from koderz.types import VerdictWord
 
 NEAR = 0.2  # of the limit: a verdict this close to it is reached again, alone, before it counts
-WALL_FACTOR, WALL_EXTRA = 3.0, 2.0  # wall limit in CPU limits, and in seconds: a back-stop
+WALL_FACTOR, WALL_EXTRA = 3.0, 1.0  # wall limit in CPU limits, and in seconds: a back-stop
 
 
 class ContainedSandbox:
     """Judges on `judges` warm workers.
 
     `packages` names what candidates may import beyond the standard library. `speed` scales every
-    limit of CPU, for a machine slower than the one they were meant for. `uncontained` lets programs
+    limit of CPU, for a machine slower than the one they were meant for; see `calibration`. `uncontained` lets programs
     run where the kernel holds nothing back; without it that is Unreachable.
     """
 
@@ -44,10 +44,10 @@ class ContainedSandbox:
         speed: float = 1.0,
     ) -> None:
         self.rung = ""
+        self.speed = speed
         self._pool = Pool(judges, layers, dict(_located(packages)))
         self._uncontained = uncontained
-        self._speed = speed
-        self._judged: dict[bytes, asyncio.Task[Outcome]] = {}
+        self._once: Once[Outcome] = Once()
 
     async def __aenter__(self) -> Self:
         await self._pool.__aenter__()
@@ -63,10 +63,7 @@ class ContainedSandbox:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        unfinished = [task for task in self._judged.values() if not task.done()]
-        for task in unfinished:
-            task.cancel()
-        await asyncio.gather(*unfinished, return_exceptions=True)
+        await self._once.cancel()
         await self._pool.__aexit__(kind, error, trace)
 
     @property
@@ -77,14 +74,11 @@ class ContainedSandbox:
     async def judge(self, job: Job) -> Outcome:
         """The same job is judged once, however often it is asked for. Fault: see `Sandbox`."""
         digest = hashlib.blake2b(repr(job).encode(errors="backslashreplace"), digest_size=16).digest()
-        task = self._judged.get(digest)
-        if task is None or (task.done() and (task.cancelled() or task.exception())):
-            task = self._judged[digest] = asyncio.create_task(self.judge_anew(job))
-        return await asyncio.shield(task)
+        return await self._once(digest, lambda: self.judge_anew(job))
 
     async def judge_anew(self, job: Job) -> Outcome:
         """Judges whether or not the same job was judged before."""
-        limit = job.timeout * self._speed
+        limit = job.timeout * self.speed
         finding = await self._pool.run(_case(job, limit * (1 + NEAR)))
         if _is_near(finding, limit):
             finding = await self._pool.run_alone(_case(job, limit))

@@ -28,7 +28,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
     parent = socket.socket(fileno=os.dup(0))
     kernel.die_with_parent()
     kernel.hide_memory()
-    limits.cap(resource.RLIMIT_AS, _ADDRESSES)
+    if kernel.LINUX:
+        limits.cap(resource.RLIMIT_AS, _ADDRESSES)
     _take_turns(int(arguments[0]))
     packages = dict(part.split("=", 1) for part in arguments[2:])
     with Zygote(arguments[1].split(","), packages) as zygote:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from koderz.sandbox import reading
+from koderz.sandbox import kernel, reading
 from koderz.sandbox.zygote import END, ENDING, ORDER, Setup
 
 _HERE = Path(__file__).resolve().parent
@@ -68,8 +68,8 @@ class Zygote:
                 env=ENVIRONMENT,
                 cwd="/",
             )
-        readable = [str(path) for path in reading.readable(map(Path, packages.values()))]
-        setup = Setup([*layers], readable, dict(packages))
+        readable = reading.readable(map(Path, packages.values())) if kernel.LINUX else ()
+        setup = Setup([*layers], [*map(str, readable)], dict(packages))
         self._control.sendall(json.dumps(setup).encode() + b"\n")
         with self._control.makefile("rb") as answer:
             self.layers: frozenset[str] = frozenset(json.loads(_something(answer.readline())))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable
+import re
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
 FILE = "<test>"
 WORTH_FORESEEING = 8192  # characters of tests: below, it costs more than it saves
+_CHECK = re.compile(r"^def check\((\w+)", re.MULTILINE)
+_INPUTS = re.compile(r"^ *inputs = .*$", re.MULTILINE)
 _LEARNT_LIMIT = 256 << 10  # bytes
 
 
@@ -58,7 +60,8 @@ def prepared(test: str, context: str, entry_point: str) -> SuiteTests:
 def _compiled(test: str, context: str, entry_point: str) -> SuiteTests:
     try:
         in_process = _reaches_in(test)
-        code = compile(test if len(test) < WORTH_FORESEEING else _foreseen(test, entry_point), FILE, "exec")
+        large = len(test) >= WORTH_FORESEEING
+        code = _foreseen(test, entry_point) if large else compile(test, FILE, "exec")
     except (SyntaxError, ValueError) as error:
         raise BrokenTestsError(f"the tests can't be compiled: {error}") from error
     return SuiteTests(code, _context(context), tuple(test.splitlines()), in_process)
@@ -90,24 +93,14 @@ def _reaches_in(test: str) -> bool:
     return bool(names & {"mock", "unittest.mock"}) or ("unittest" in names and not checks)
 
 
-def _foreseen(test: str, entry_point: str) -> ast.Module:
-    """The same tests, which announce a list named `inputs`, as EvalPlus writes its tests, before they go through it."""
-    tree = ast.parse(test, FILE)
-    _announce(tree.body, entry_point)
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name == "check" and node.args.args:
-            _announce(node.body, node.args.args[0].arg)
-    return ast.fix_missing_locations(tree)
+def _foreseen(test: str, entry_point: str) -> CodeType:
+    """The same tests, which announce a list named `inputs`, as EvalPlus writes its tests, before they go through it.
 
-
-def _announce(body: list[ast.stmt], candidate: str) -> None:
-    for index, statement in enumerate(body):
-        if isinstance(statement, ast.Assign) and candidate and _names(statement.targets) == ["inputs"]:
-            ahead = ast.Attribute(ast.Name(candidate, ast.Load()), "ahead", ast.Load())
-            call = ast.Expr(ast.Call(ahead, [ast.Name("inputs", ast.Load())], []))
-            body.insert(index + 1, ast.copy_location(call, statement))
-            return
-
-
-def _names(targets: Iterable[ast.expr]) -> list[str]:
-    return [target.id for target in targets if isinstance(target, ast.Name)]
+    Added to the line that makes the list, so that lines keep their numbers; left out where that is no statement.
+    """
+    check = _CHECK.search(test)
+    announced = f"; {check[1] if check else entry_point}.ahead(inputs)"
+    try:
+        return compile(_INPUTS.sub(lambda line: line[0] + announced, test, count=1), FILE, "exec")
+    except SyntaxError:
+        return compile(test, FILE, "exec")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import marshal
 import os
@@ -93,9 +94,13 @@ class Worker:
     async def kill(self) -> None:
         """Ends the judge and all that it started: one process group, which candidates can't leave."""
         self._hang_up()
-        if self.process.returncode is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+        self._kill_group()
         await self.process.communicate()
+
+    def _kill_group(self) -> None:
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):  # it ended just now
+                os.killpg(self.process.pid, signal.SIGKILL)
 
     def _hang_up(self) -> None:
         if self._writer is None:
@@ -109,8 +114,7 @@ class Worker:
             async with asyncio.timeout(START_SECONDS):
                 self.layers = frozenset(await self._received())
         except (TimeoutError, asyncio.IncompleteReadError, OSError) as error:
-            if self.process.returncode is None:
-                os.killpg(self.process.pid, signal.SIGKILL)
+            self._kill_group()
             _, complaint = await self.process.communicate()
             reason = complaint.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
             raise Fault(f"the judge doesn't start: {reason[0]}") from error

@@ -143,14 +143,19 @@ def _call_with(told: _Told, given: str) -> str:
 def _literal(text: str) -> str:
     """The value that the text states, perhaps with a remark after it; nothing where that isn't clear."""
     for stated in (text.strip().rstrip(".,;"), text.strip(), _REMARK.split(text.strip())[0]):
-        source = _WORDS.get(stated, stated)
-        try:
-            value = ast.literal_eval(source)
-        except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
-            continue
-        unclear = source.startswith("(") and not isinstance(value, tuple)  # ("a") may stand for ("a",)
-        return "" if unclear else ast.unparse(parse(source))
+        match _module(_WORDS.get(stated, stated)):
+            case ast.Module([ast.Expr(value)]) if _is_literal(value):
+                unclear = stated.startswith("(") and not isinstance(value, ast.Tuple)  # ("a") may stand for ("a",)
+                return "" if unclear else ast.unparse(value)
     return ""
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, MemoryError, RecursionError):
+        return False
+    return True
 
 
 def _module(source: str) -> ast.Module | None:

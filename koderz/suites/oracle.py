@@ -43,15 +43,6 @@ def results_of(program: str, entry_point: str, inputs: list[list[Any]]) -> list[
     return [namespace[entry_point](*arguments) for arguments in inputs]
 
 
-def shown(value: Any) -> str:
-    """A value for a message."""
-    try:
-        text = repr(value)
-    except ValueError:  # an integer of too many digits
-        return f"a large {type(value).__name__}"
-    return text if len(text) <= 400 else f"{text[:300]} … {text[-80:]}"
-
-
 def is_equal(_: list[Any], result: Any, expected: Any, tolerance: float) -> bool:
     """Equal, or of the same type with every float close."""
     if result == expected:

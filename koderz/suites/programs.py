@@ -50,6 +50,7 @@ class ProgramSuite:
             detail=outcome.message,
             program=found.program,
             metrics={"cpu": outcome.cpu, "wall": outcome.wall},
+            sandbox=outcome.rung,
         )
 
 

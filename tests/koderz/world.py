@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from koderz import api
 from koderz.models import ModelName, Price
 from koderz.orchestrator import Ended, Observer, Orchestrator
 from koderz.plan import Plan
+from koderz.preparing import prepare
 from koderz.replay import Replaying
 from koderz.sandbox import Job, Outcome, Sandbox
 from koderz.types import Completion, Judging, Message, Reply, Sampling, Task, Verdict
@@ -21,6 +21,7 @@ from tracker.records import Record, decode
 from tracker.summary import Summary, summarize
 from tracker.tracker import Tracker
 
+FREE, NAMED = Price(0.0, 0.0), ModelName("ollama", "scripted")
 Line = Callable[[Sequence[Message], Sampling], str | Completion]
 
 
@@ -37,9 +38,9 @@ class Scripted:
     """A model that answers what `line` says, and keeps what it was asked."""
 
     line: Line = good
-    cost: Price = Price(0.0, 0.0)
+    cost: Price = FREE
     delay: float = 0.0
-    name: ModelName = ModelName("ollama", "scripted")
+    name: ModelName = NAMED
     asked: list[tuple[tuple[Message, ...], Sampling]] = field(default_factory=list)
     at_once: int = 0
     most_at_once: int = 0
@@ -65,23 +66,25 @@ class Scripted:
         return
 
 
-@dataclass(frozen=True)
+@dataclass
 class Words:
-    """A suite whose judge passes every answer that holds GOOD."""
+    """A suite whose judge passes every answer that holds a word."""
 
     tasks: tuple[Task, ...]
+    passing: str = "GOOD"
     name: str = "words"
     source: str = "here"
 
     async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
         text = answer.text if isinstance(answer, Reply) else answer
-        return Verdict("passed") if "GOOD" in text else Verdict("failed", "assertion", f"no GOOD in {text}")
+        return Verdict("passed") if self.passing in text else Verdict("failed", "assertion", f"no GOOD in {text}")
 
 
 class NoSandbox:
     """Stands where a sandbox is needed and none is used."""
 
     name = "none"
+    rung = "none"
 
     async def judge(self, job: Job) -> Outcome:
         raise AssertionError
@@ -95,18 +98,12 @@ class NoSandbox:
 
 @dataclass(frozen=True)
 class Run:
-    """A session that is over."""
+    """A session that is over, and what the run had come to by then."""
 
     ended: Ended
     folder: Path
-
-    @property
-    def summary(self) -> Summary:
-        return summarize(self.folder)
-
-    @property
-    def lines(self) -> list[Record]:
-        return journal_of(self.folder)
+    lines: list[Record]
+    summary: Summary
 
     def of(self, kind: str) -> list[Any]:
         return [line for line in self.lines if line.kind == kind]
@@ -145,16 +142,23 @@ async def planned(
         "results": folder / "results",
         **settings,
     }
-    plan = await api.prepare(given, range(n), solver_arguments=solver_arguments, environ={"XDG_STATE_HOME": str(folder)})
+    plan = await prepare(given, range(n), solver_arguments=solver_arguments, environ={"XDG_STATE_HOME": str(folder)})
     return replace(plan, suite=Words(plan.tasks))
 
 
 async def begun(
-    plan: Plan, model: Scripted | Mapping[str, Scripted], *, observe: Observer | None = None, **more: Any
+    plan: Plan,
+    model: Scripted | Mapping[str, Scripted],
+    *,
+    observe: Observer | None = None,
+    baseline: Price | None = None,
+    started: Callable[[Orchestrator], None] = lambda orchestrator: None,
 ) -> Run:
     """The first session of a plan."""
     with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
-        return await _session(plan, tracker, model, None, observe, more)
+        orchestrator = Orchestrator(plan, tracker, _by_name(model), NoSandbox(), observe=observe, baseline=baseline)
+        started(orchestrator)
+        return await _finished(orchestrator, tracker)
 
 
 async def picked_up(
@@ -170,19 +174,14 @@ async def picked_up(
     with Tracker.reopen(folder) as tracker:
         tracker.select(faults=faults, judged=judged)
         await tracker.begin_session("resume", {})
-        return await _session(plan, tracker, model, how, None, {})
+        return await _finished(Orchestrator(plan, tracker, _by_name(model), NoSandbox(), how=how), tracker)
 
 
-async def _session(
-    plan: Plan,
-    tracker: Tracker,
-    model: Scripted | Mapping[str, Scripted],
-    how: Replaying | None,
-    observe: Observer | None,
-    more: Mapping[str, Any],
-) -> Run:
-    models = {"scripted": model} if isinstance(model, Scripted) else model
-    orchestrator = Orchestrator(plan, tracker, models, NoSandbox(), how=how, observe=observe, **more)
+def _by_name(model: Scripted | Mapping[str, Scripted]) -> Mapping[str, Scripted]:
+    return {"scripted": model} if isinstance(model, Scripted) else model
+
+
+async def _finished(orchestrator: Orchestrator, tracker: Tracker) -> Run:
     ended = await orchestrator.run()
     await tracker.finish(ended.status, ended.reason)
-    return Run(ended, tracker.folder)
+    return Run(ended, tracker.folder, journal_of(tracker.folder), summarize(tracker.folder))

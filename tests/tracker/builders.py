@@ -60,9 +60,7 @@ def attempt(task: int, number: int = 1, *, solver: str = "zero-shot", verdict: s
     )
 
 
-def judged(
-    task: int, success: bool = True, *, solver: str = "zero-shot", sample: int = 0, **more: Any
-) -> Experiment:
+def judged(task: int, success: bool = True, *, solver: str = "zero-shot", sample: int = 0, **more: Any) -> Experiment:
     given = {
         "verdict": "passed" if success else "failed",
         "cause": "" if success else "assertion",

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from tests.tracker import builders
-from tracker import journal as module
 from tracker.errors import JournalError, StorageError
 from tracker.index import Entry, index_path, load_index
 from tracker.journal import NAME, Journal
@@ -65,7 +64,7 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.entered, self.open, self.passed = threading.Event(), threading.Event(), 0
-        monkeypatch.setattr(module.os, "fdatasync", self)
+        monkeypatch.setattr(os, "fdatasync", self)
 
     def __call__(self, file: int) -> None:
         self.entered.set()
@@ -229,10 +228,10 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int, code: int = errno.ENOSPC) -> None:
         self.room, self._code, self._write = room, code, os.write
-        monkeypatch.setattr(module.os, "write", self)
+        monkeypatch.setattr(os, "write", self)
 
     def __call__(self, file: int, data: bytes) -> int:
-        if os.readlink(f"/proc/self/fd/{file}").endswith(NAME):
+        if Path(f"/proc/self/fd/{file}").readlink().name == NAME:
             if not self.room:
                 raise OSError(self._code, os.strerror(self._code))
             data = data[: self.room]
@@ -277,7 +276,7 @@ def test_a_sync_that_fails_counts_as_a_write_that_failed(path: Path, monkeypatch
     async def go() -> str:
         with opened(path, counted.append) as journal:
             await journal.append([note("before")])
-            monkeypatch.setattr(module.os, "fdatasync", broken)
+            monkeypatch.setattr(os, "fdatasync", broken)
             return await refused(journal.append([note("lost")]))
 
     assert "Input/output error" in asyncio.run(go())
@@ -290,7 +289,7 @@ def test_an_index_that_cannot_be_written_does_not_stop_the_journal(path: Path, m
     original = os.write
 
     def write_journal_only(file: int, data: bytes) -> int:
-        if os.readlink(f"/proc/self/fd/{file}").endswith(".index"):
+        if Path(f"/proc/self/fd/{file}").readlink().suffix == ".index":
             original(file, data[:5])
             raise OSError(errno.ENOSPC, "No space left on device")
         return original(file, data)
@@ -298,7 +297,7 @@ def test_an_index_that_cannot_be_written_does_not_stop_the_journal(path: Path, m
     async def go() -> None:
         with opened(path) as journal:
             await journal.append([note("a")])
-            monkeypatch.setattr(module.os, "write", write_journal_only)
+            monkeypatch.setattr(os, "write", write_journal_only)
             await journal.append([note("b")])
             await journal.append([note("c")])
             monkeypatch.undo()

@@ -56,7 +56,7 @@ class _Fence:
 @dataclass(frozen=True, slots=True)
 class _Span:
     opening: _Fence
-    end: int  # the line after the last of the block
+    end: int  # the number of the line after its last
     closed: bool
 
 
@@ -101,11 +101,11 @@ def fenced_blocks(text: str) -> list[Block]:
 
 
 def _after_stray_closing(line: str) -> str | None:
-    """What follows a closing tag at the start or end of a line; None where there is none."""
-    closing = _CLOSING.search(line)
-    if closing is None or (line[: closing.start()].strip() and line[closing.end() :].strip()):
+    """What follows the last closing tag of a line if that is at its start or end; else None."""
+    closings = list(_CLOSING.finditer(line))
+    if not closings or (line[: closings[-1].start()].strip() and line[closings[-1].end() :].strip()):
         return None
-    return line[closing.end() :]
+    return line[closings[-1].end() :]
 
 
 def _fence_state(fence: _Fence | None, line: str) -> _Fence | None:

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-LONGEST = (
-    256 * 1024
-)  # characters; a program as long as a model's whole context. The densest code of this size parses in half a second
+LONGEST = 128 * 1024  # characters, about 32,000 tokens; the densest code of that size parses in half a second
 _MOST_CUTS = 6
 _MOST_WRAPPERS = 3
 

@@ -65,12 +65,14 @@ def joined(given: Sequence[str], code: str, delegate: str, parser: Parser) -> tu
 
 
 def blanked(text: str, gone: Iterable[Statement]) -> str:
-    """The text with the lines of some statements left empty, and without blank lines at its end."""
+    """The text with the lines of some statements left empty, and its end without what continues into nothing."""
     lines = text.split("\n")
     for each in gone:
-        for number in range(each.first_line - 1, each.last_line):
-            lines[number] = ""
-    return "\n".join(lines).rstrip()
+        first = each.first_line - 1
+        while first > 0 and lines[first - 1].strip() == "\\":  # a line that only continues is part of the next
+            first -= 1
+        lines[first : each.last_line] = [""] * (each.last_line - first)
+    return "\n".join(lines).rstrip(" \t\n\\")
 
 
 def as_body(code: Code, indent: str) -> str:

@@ -56,11 +56,10 @@ class Search:
 
     def defining(self, blocks: Sequence[Block], strength: Strength) -> Program | None:
         """Return the program of the last block that offers the entry point in that strength."""
-        readings = [self.reading(block) for block in blocks]
-        for index in reversed(range(len(readings))):
-            reading = readings[index]
+        latest_first = [self.reading(block) for block in reversed(blocks)]  # the budget is for the preferred ones
+        for index, reading in enumerate(latest_first):
             if reading and reading.offer and reading.offer.strength == strength:
-                others = [*readings[:index][::-1], *readings[index + 1 :]]
+                others = [*latest_first[index + 1 :], *latest_first[:index][::-1]]  # those before it, then those after
                 return self._program(reading, reading.offer, [each.code for each in others if each])
         return None
 

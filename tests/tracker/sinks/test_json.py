@@ -1,0 +1,235 @@
+"""The summary file: its contract, its form, and that it is whole or not there."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tracker import builders
+from tests.tracker.builders import call, fault, judged
+from tracker.errors import StorageError
+from tracker.records import Finished, Plan, Record
+from tracker.sinks.json import encode_summary, write_summary
+from tracker.summary import Arm, Result, Summary, figures, summarize
+
+BOTH = ("zero-shot", "iterative")
+ALWAYS = {
+    "run_id",
+    "mode",
+    "start_time",
+    "end_time",
+    "duration_seconds",
+    "config",
+    "status",
+    "planned",
+    "faults",
+    "paid",
+    "simulated",
+    "environment",
+    "schema_version",
+}
+
+
+def written(tmp_path: Path, *records: Record, of: Plan | None = None) -> dict[str, Any]:
+    folder = asyncio.run(builders.recorded(tmp_path, *records, of=of))
+    path, _ = write_summary(folder)
+    assert path == folder.with_suffix(".json")
+    return dict(json.loads(path.read_text()))
+
+
+def test_a_run_of_one_solver_has_results_and_their_summary_on_top(tmp_path: Path) -> None:
+    found = written(tmp_path, judged(0, True), judged(1, False), fault(2), Finished(status="incomplete"))
+
+    assert found.keys() >= ALWAYS | {"results", "summary"}
+    assert not found.keys() & {"zero_shot", "iterative", "comparison", "arms"}
+    assert found["results"][1].keys() >= {
+        "experiment_id",
+        "problem_id",
+        "success",
+        "iterations",
+        "cost",
+        "solver",
+        "sample",
+    }
+    assert found["results"][1].keys() >= {"verdict", "cause", "tokens"}
+    assert found["summary"].keys() >= {
+        "total_problems",
+        "successes",
+        "success_rate",
+        "total_cost",
+        "avg_cost",
+        "avg_iterations",
+    }
+    assert len(found["results"]) == found["summary"]["total_problems"] == 2
+    assert (found["run_id"], found["mode"], found["planned"]) == (builders.RUN, "zero-shot", 3)
+
+
+def test_a_comparative_run_has_both_arms_and_their_comparison(tmp_path: Path) -> None:
+    records = [judged(0, False), judged(0, True, solver="iterative", cost=0.75, iterations=3)]
+    found = written(tmp_path, *records, of=builders.plan(1, solvers=BOTH))
+
+    assert found.keys() >= ALWAYS | {"zero_shot", "iterative", "comparison"}
+    assert not found.keys() & {"results", "summary", "arms"}
+    for arm in ("zero_shot", "iterative"):
+        assert found[arm].keys() == {"results", "summary"}
+        assert len(found[arm]["results"]) == found[arm]["summary"]["total_problems"] == 1
+    expected = {"success_rate_improvement": 100.0, "cost_difference": 0.5, "iteration_difference": 2.0}
+    assert found["comparison"].items() >= expected.items()
+
+
+def test_a_users_own_solver_is_a_single_mode_of_its_own_name(tmp_path: Path) -> None:
+    found = written(tmp_path, judged(0, solver="my-solver"), of=builders.plan(1, solvers=["my-solver"]))
+
+    assert found["mode"] == "my-solver"
+    assert found["results"][0]["solver"] == "my-solver"
+
+
+def test_costs_are_numbers_also_where_there_are_none(tmp_path: Path) -> None:
+    found = written(tmp_path)
+
+    assert (found["results"], found["faults"]) == ([], [])
+    assert {found["summary"][name] for name in ("total_cost", "avg_cost", "success_rate", "avg_iterations")} == {0.0}
+    assert all(isinstance(value, int | float) for value in found["paid"].values())
+
+
+def test_it_is_indented_by_two_spaces_and_ends_with_a_newline(tmp_path: Path) -> None:
+    folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
+    text = write_summary(folder)[0].read_text()
+
+    assert text.startswith('{\n  "run_id": "bench_')
+    assert text.endswith("\n}\n")
+    assert not any(len(line) - len(line.lstrip()) & 1 for line in text.splitlines())
+
+
+def test_only_the_summary_is_directly_in_the_results_folder(tmp_path: Path) -> None:
+    written(tmp_path, call(0), judged(0))
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == [builders.RUN, f"{builders.RUN}.json"]
+
+
+def test_redone_it_is_the_same_to_the_byte(tmp_path: Path) -> None:
+    folder = asyncio.run(builders.recorded(tmp_path, judged(0), fault(1), Finished(status="incomplete")))
+    first = write_summary(folder)[0].read_bytes()
+
+    assert write_summary(folder)[0].read_bytes() == first
+
+
+def test_where_the_disk_refuses_the_old_summary_stays_and_the_way_on_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
+    path, _ = write_summary(folder)
+    before = path.read_bytes()
+
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match=f"koderz benchmark resume {builders.RUN}"):
+        write_summary(folder)
+
+    assert path.read_bytes() == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == [builders.RUN, path.name]
+
+
+# The form: written in pieces, it equals the same document written at once
+
+
+def whole(summary: Summary) -> dict[str, Any]:
+    """The document that the contract describes, as one value."""
+    document: dict[str, Any] = {}
+    for item in fields(summary):
+        value = getattr(summary, item.name)
+        if item.name == "arms":
+            if len(value) > 1:
+                document |= {name.replace("-", "_"): asdict(arm) for name, arm in value.items()}
+            else:
+                document |= asdict(next(iter(value.values())))
+        elif item.name != "comparison" or value is not None:
+            document[item.name] = value
+    return document
+
+
+WORDS = st.text(max_size=12)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**53), 2**53)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=8,
+)
+FRACTIONS = st.floats(0, 10)
+RESULTS = st.builds(
+    Result,
+    experiment_id=WORDS,
+    problem_id=WORDS,
+    success=st.booleans(),
+    iterations=st.integers(0, 10),
+    cost=FRACTIONS,
+    solver=WORDS,
+    sample=st.integers(0, 3),
+    verdict=WORDS,
+    cause=WORDS,
+    tokens=st.integers(0, 10),
+    tokens_in=st.integers(0, 10),
+    tokens_out=st.integers(0, 10),
+    calls=st.integers(0, 10),
+    latency=FRACTIONS,
+    duration_seconds=FRACTIONS,
+    cost_known=st.booleans(),
+    cost_by_tier=st.none() | st.dictionaries(WORDS, FRACTIONS, max_size=3),
+    score=st.none() | FRACTIONS,
+    metrics=st.none() | st.dictionaries(WORDS, FRACTIONS, max_size=3),
+    note=WORDS,
+)
+ARMS = st.lists(RESULTS, max_size=4).map(lambda results: Arm(results, figures(results)))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    arms=st.dictionaries(st.sampled_from([*BOTH, "my-solver"]), ARMS, min_size=1, max_size=2),
+    config=st.dictionaries(WORDS, VALUES, max_size=4),
+    faults=st.lists(st.dictionaries(WORDS, VALUES, max_size=3), max_size=3),
+    words=st.tuples(WORDS, WORDS),
+)
+def test_in_pieces_it_is_what_orjson_writes_at_once(
+    arms: dict[str, Arm], config: dict[str, Any], faults: list[dict[str, Any]], words: tuple[str, str]
+) -> None:
+    summary = Summary(
+        run_id=None,
+        mode=words[0],
+        start_time="",
+        end_time="",
+        duration_seconds=0.5,
+        status="complete",
+        reason=words[1],
+        planned=3,
+        config=config,
+        arms=arms,
+        comparison=None,
+        faults=faults,
+        paid={"total": 0.0},
+        simulated=True,
+        environment=config,
+    )
+
+    assert b"".join(encode_summary(summary)) == orjson.dumps(whole(summary), option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def test_a_comparison_is_part_of_it(tmp_path: Path) -> None:
+    records = [judged(0, False), judged(0, True, solver="iterative")]
+    folder = asyncio.run(builders.recorded(tmp_path, *records, of=builders.plan(1, solvers=BOTH)))
+    summary = summarize(folder)
+
+    assert b"".join(encode_summary(summary)) == orjson.dumps(whole(summary), option=orjson.OPT_INDENT_2) + b"\n"
+    without = b"".join(encode_summary(replace(summary, comparison=None)))
+    assert b'"comparison"' not in without

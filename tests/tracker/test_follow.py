@@ -1,0 +1,133 @@
+"""A run seen from another process while it grows."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.tracker import builders
+from tests.tracker.builders import attempt, call, fault, judged
+from tracker.follow import Follower
+from tracker.journal import NAME
+from tracker.records import Finished, Record, Resumed, encode
+
+
+def follow(tmp_path: Path, *records: Record) -> Follower:
+    folder = asyncio.run(builders.recorded(tmp_path, *records))
+    follower = Follower(folder)
+    follower.catch_up()
+    return follower
+
+
+def figures(follower: Follower) -> dict[str, float]:
+    names = ("judged", "passed", "faults", "calls", "tokens_out", "cost", "done", "in_flight")
+    return {name: getattr(follower, name) for name in names}
+
+
+def test_a_follower_sees_what_the_run_has_come_to(tmp_path: Path) -> None:
+    follower = follow(tmp_path, call(0), attempt(0), judged(0, True), call(1), judged(1, False), fault(2), call(3))
+
+    assert figures(follower) == {
+        "judged": 2,
+        "passed": 1,
+        "faults": 1,
+        "calls": 3,
+        "tokens_out": 9,
+        "cost": 0.75,
+        "done": 3,
+        "in_flight": 1,
+    }
+    assert follower.ended == ""
+
+
+def test_it_reads_on_from_where_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    path = folder / NAME
+    path.write_bytes(encode(builders.plan()))
+    follower = Follower(folder)
+    for done, record in enumerate((judged(0), judged(1), judged(2)), 1):
+        with path.open("ab") as file:
+            file.write(encode(record))
+        follower.catch_up()
+        assert follower.done == done
+    follower.catch_up()
+    assert follower.done == 3
+
+
+def test_a_line_that_is_not_whole_yet_waits_for_its_rest(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    line = encode(judged(0))
+    path.write_bytes(encode(builders.plan()) + line[:40])
+    follower = Follower(tmp_path)
+
+    follower.catch_up()
+    assert follower.done == 0
+    with path.open("ab") as file:
+        file.write(line[40:])
+    follower.catch_up()
+
+    assert (follower.done, follower.passed) == (1, 1)
+
+
+def test_an_experiment_that_was_retried_counts_as_it_ended_last(tmp_path: Path) -> None:
+    follower = follow(tmp_path, fault(0), judged(1, False), Resumed(how="rescore"), judged(0, True), fault(1))
+
+    assert (follower.judged, follower.passed, follower.faults, follower.done) == (1, 1, 1, 2)
+
+
+def test_the_end_of_the_last_session_is_told_with_its_reason(tmp_path: Path) -> None:
+    stopped = Finished(status="stopped", reason="the cap")
+
+    assert follow(tmp_path / "a", stopped).ended == "stopped the cap"
+    assert follow(tmp_path / "b", Finished(status="complete")).ended == "complete"
+    assert follow(tmp_path / "c", stopped, Resumed()).ended == ""
+
+
+def test_the_pace_is_that_since_the_first_look(tmp_path: Path) -> None:
+    follower = follow(tmp_path, call(0), judged(0))
+
+    assert follower.pace() == (0, 0)
+    with (tmp_path / builders.RUN / NAME).open("ab") as file:
+        file.write(encode(call(1)) + encode(judged(1)))
+    follower.catch_up()
+    experiments, tokens = follower.pace()
+    assert experiments > 0
+    assert tokens == pytest.approx(3 * experiments, rel=0.5)
+
+
+def test_lines_of_an_unknown_kind_change_nothing(tmp_path: Path) -> None:
+    folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
+    with (folder / NAME).open("ab") as file:
+        file.write(b'{"kind":"artifact","experiment_id":"exp_00000000000000ff","cost":7}\n')
+    follower = Follower(folder)
+
+    follower.catch_up()
+
+    assert (follower.done, follower.cost, follower.in_flight) == (1, 0.0, 0)
+
+
+@pytest.mark.xfail(strict=True, reason="any other line after it makes a follower forget how the run ended")
+def test_a_line_of_an_unknown_kind_after_the_end_leaves_it_ended(tmp_path: Path) -> None:
+    folder = asyncio.run(builders.recorded(tmp_path, Finished(status="complete")))
+    with (folder / NAME).open("ab") as file:
+        file.write(b'{"kind":"artifact"}\n')
+    follower = Follower(folder)
+
+    follower.catch_up()
+
+    assert follower.ended == "complete"
+
+
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="what a power cut left at the end isn't dropped here")
+def test_a_damaged_last_line_is_left_out(tmp_path: Path) -> None:
+    folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
+    with (folder / NAME).open("ab") as file:
+        file.write(b"\0" * 50 + b"\n")
+    follower = Follower(folder)
+
+    follower.catch_up()
+
+    assert follower.done == 1

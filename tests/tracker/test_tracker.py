@@ -1,0 +1,218 @@
+"""The tracker: what a run has come to, and what is left of it, session after session."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tracker import builders
+from tests.tracker.builders import attempt, call, experiment_id, fault, judged
+from tracker.errors import KoderzError, StorageError
+from tracker.journal import NAME
+from tracker.records import Finished, Once, Record, Resumed, decode
+from tracker.runs import is_locked
+from tracker.tracker import Tracker
+
+
+def tally(tracker: Tracker) -> dict[str, Any]:
+    return dict(zip(("judged", "passed", "faults", "calls", "cost"), astuple(tracker.tally), strict=True))
+
+
+def reopened(tmp_path: Path, *records: Record, look: Callable[[Tracker], Any]) -> Any:
+    async def go() -> Any:
+        folder = await builders.recorded(tmp_path, *records)
+        with Tracker.reopen(folder) as tracker:
+            return look(tracker)
+
+    return asyncio.run(go())
+
+
+HISTORY = (
+    call(0),
+    attempt(0, verdict="passed"),
+    judged(0, True),
+    call(1),
+    attempt(1),
+    judged(1, False),
+    call(2),
+    fault(2, cost=0.25),
+    call(3),
+    attempt(3),
+)
+"""A pass, a failure, a fault, and one that never ended."""
+
+
+def test_what_a_run_has_come_to_is_counted_as_it_is_recorded(tmp_path: Path) -> None:
+    async def go() -> list[dict[str, Any]]:
+        with Tracker.create(tmp_path, builders.RUN, builders.plan()) as tracker:
+            found = [tally(tracker)]
+            for record in (call(0), judged(0, True), judged(1, False), fault(2), judged(2, True)):
+                await tracker.record(record)
+                found.append(tally(tracker))
+            return found
+
+    zero = {"judged": 0, "passed": 0, "faults": 0, "calls": 0, "cost": 0.0}
+    asked = zero | {"calls": 1, "cost": 0.25}
+    assert asyncio.run(go()) == [
+        zero,
+        asked,
+        asked | {"judged": 1, "passed": 1},
+        asked | {"judged": 2, "passed": 1},
+        asked | {"judged": 2, "passed": 1, "faults": 1},
+        asked | {"judged": 3, "passed": 2},
+    ]
+
+
+def test_a_later_session_counts_the_same(tmp_path: Path) -> None:
+    assert reopened(tmp_path, *HISTORY, look=tally) == {
+        "judged": 2,
+        "passed": 1,
+        "faults": 1,
+        "calls": 4,
+        "cost": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("choice", "ended"),
+    [({}, [0, 1, 2]), ({"faults": True}, [0, 1]), ({"judged": True}, [2]), ({"faults": True, "judged": True}, [])],
+    ids=["resume", "retry", "judged", "rescore"],
+)
+def test_each_way_to_go_on_works_on_what_it_should(tmp_path: Path, choice: dict[str, bool], ended: list[int]) -> None:
+    def look(tracker: Tracker) -> tuple[list[int], list[int], dict[str, Any]]:
+        tracker.select(**choice)
+        left = [task for task in range(5) if not tracker.ended(experiment_id(task))]
+        return (
+            [task for task in range(5) if task not in left],
+            [t for t in left if tracker.recorded(experiment_id(t))],
+            tally(tracker),
+        )
+
+    done, with_lines, counted = reopened(tmp_path, *HISTORY, look=look)
+
+    assert done == ended
+    assert with_lines == [task for task in (0, 1, 2, 3) if task not in ended]
+    assert counted["judged"] == len({0, 1} & set(ended))
+    assert counted["passed"] == len({0} & set(ended))
+    assert counted["faults"] == len({2} & set(ended))
+    assert (counted["calls"], counted["cost"]) == (4, 1.0)  # what was paid stays paid
+
+
+def test_an_experiment_that_ended_again_is_counted_once(tmp_path: Path) -> None:
+    async def go() -> dict[str, Any]:
+        folder = await builders.recorded(tmp_path, *HISTORY)
+        with Tracker.reopen(folder) as tracker:
+            tracker.select(faults=True, judged=True)
+            for record in (judged(0, False), judged(1, True), judged(2, True), judged(3, True)):
+                await tracker.record(record)
+            live = tally(tracker)
+        with Tracker.reopen(folder) as tracker:
+            assert tally(tracker) == live
+        return live
+
+    assert asyncio.run(go()) == {"judged": 4, "passed": 3, "faults": 0, "calls": 4, "cost": 1.0}
+
+
+def test_what_an_experiment_has_on_record_comes_in_order_and_only_its_own(tmp_path: Path) -> None:
+    once = Once(experiment_id=experiment_id(0), name="x", value=[1], key="once:x/1")
+    mixed = (call(0), call(1), attempt(0), once, attempt(1), call(0, 2, text="l" * 9000), attempt(0, 2))
+
+    def look(tracker: Tracker) -> list[Record]:
+        tracker.select()
+        assert tracker.recorded(experiment_id(2)) == []
+        return tracker.recorded(experiment_id(0))
+
+    found = reopened(tmp_path, *mixed, look=look)
+
+    assert [(r.kind, getattr(r, "call", None)) for r in found] == [
+        ("call", 1),
+        ("attempt", 1),
+        ("once", None),
+        ("call", 2),
+        ("attempt", 2),
+    ]
+
+
+def test_a_new_run_has_nothing_on_record(tmp_path: Path) -> None:
+    async def go() -> None:
+        with Tracker.create(tmp_path, builders.RUN, builders.plan()) as tracker:
+            await tracker.record(call(0))
+            assert tracker.recorded(experiment_id(0)) == []
+            assert not tracker.ended(experiment_id(0))
+
+    asyncio.run(go())
+
+
+def test_sessions_and_their_ends_are_on_record(tmp_path: Path) -> None:
+    async def go() -> Path:
+        with Tracker.create(tmp_path, builders.RUN, builders.plan()) as tracker:
+            await tracker.finish("stopped", "the cap")
+        with Tracker.reopen(tracker.folder) as tracker:
+            tracker.select()
+            await tracker.begin_session("retry", {"concurrency": 3})
+            await tracker.finish("complete")
+        return tracker.folder
+
+    found = [decode(line) for line in (asyncio.run(go()) / NAME).read_bytes().splitlines()]
+    assert [record.kind for record in found if record] == ["plan", "finished", "resumed", "finished"]
+    assert isinstance(found[1], Finished)
+    assert isinstance(found[2], Resumed)
+    assert (found[1].status, found[1].reason) == ("stopped", "the cap")
+    assert (found[2].how, found[2].config) == ("retry", {"concurrency": 3})
+
+
+def test_records_that_are_handed_over_together_stay_together(tmp_path: Path) -> None:
+    async def go() -> Path:
+        with Tracker.create(tmp_path, builders.RUN, builders.plan()) as tracker:
+            await asyncio.gather(*(tracker.record(attempt(task), judged(task)) for task in range(3)))
+        return tracker.folder
+
+    found = [decode(line) for line in (asyncio.run(go()) / NAME).read_bytes().splitlines()]
+    assert [record.kind for record in found if record] == ["plan", *["attempt", "experiment"] * 3]
+
+
+def test_what_the_disk_refused_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def go() -> dict[str, Any]:
+        with Tracker.create(tmp_path, builders.RUN, builders.plan()) as tracker:
+            await tracker.record(judged(0))
+            monkeypatch.setattr(os, "write", full)
+            with pytest.raises(StorageError, match="is full"):
+                await tracker.record(call(1), judged(1))
+            monkeypatch.undo()
+            return tally(tracker)
+
+    assert asyncio.run(go()) == {"judged": 1, "passed": 1, "faults": 0, "calls": 0, "cost": 0.0}
+
+
+@pytest.mark.xfail(strict=True, raises=PermissionError, reason="only errors of the journal are caught")
+def test_a_journal_that_may_not_be_written_is_said_so_and_not_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
+    original = os.open
+
+    def read_only(path: Any, flags: int, *mode: int, **more: Any) -> int:
+        if str(path).endswith(NAME) and flags & os.O_WRONLY:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return original(path, flags, *mode, **more)
+
+    async def go() -> None:
+        monkeypatch.setattr(os, "open", read_only)
+        with pytest.raises(KoderzError):
+            Tracker.reopen(folder)
+
+    try:
+        asyncio.run(go())
+    finally:
+        monkeypatch.undo()
+    assert not is_locked(folder)
