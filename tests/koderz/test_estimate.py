@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.koderz.world import Scripted, bad, begun, good, planned
 PRICED = {"scripted": Price(1.0, 2.0), "frontier": Price(10.0, 20.0)}
 
 
-def guess(folder: Path, n: int = 2, prices: dict[str, Price | None] | None = None, **settings: Any) -> Estimate:
+def guess(folder: Path, n: int = 2, prices: Mapping[str, Price | None] | None = None, **settings: Any) -> Estimate:
     return estimate(asyncio.run(planned(folder, n, **settings)), prices or PRICED)
 
 

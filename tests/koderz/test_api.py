@@ -1,0 +1,268 @@
+"""The Python API: as much as the command line, for whoever writes `import koderz`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import koderz
+from koderz import KoderzError, Unreachable
+from tests.koderz.world import write_tasks
+from tracker.journal import NAME
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of three tasks and a koderz.toml that names them, and nothing of the user's about."""
+    for name in [name for name in os.environ if name.startswith("KODERZ_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
+    write_tasks(tmp_path, 3)
+    (tmp_path / "koderz.toml").write_text(
+        'model = "simulated"\ndataset = "tasks.jsonl"\nmode = "zero-shot"\njudges = 1\n'
+    )
+    return tmp_path
+
+
+def benchmark(*problems: Any, **settings: Any) -> koderz.Summary:
+    return asyncio.run(koderz.benchmark(*problems, **settings))
+
+
+def journals() -> list[Path]:
+    return list(Path().glob(f"benchmark_results/*/{NAME}"))
+
+
+def cut_short(left_out: str) -> None:
+    """Takes the lines that hold a text out of the only journal."""
+    (path,) = journals()
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if left_out not in line))
+
+
+# Running
+
+
+def test_a_range_is_run_and_comes_back_as_its_summary() -> None:
+    summary = benchmark(range(2), mode="comparative", model="simulated")
+
+    assert (summary.status, summary.mode, summary.planned) == ("complete", "comparative", 4)
+    assert summary.comparison is not None
+    assert {name: len(arm.results) for name, arm in summary.arms.items()} == {"zero-shot": 2, "iterative": 2}
+    assert summary.simulated
+    saved = json.loads((Path("benchmark_results") / f"{summary.run_id}.json").read_text())
+    assert (saved["run_id"], saved["config"]["problem_range"]) == (summary.run_id, "0-2")
+
+
+@pytest.mark.parametrize(
+    ("problems", "ids"), [(["T/2", "T/0"], ["T/0", "T/2"]), (("T/1",), ["T/1"]), (None, ["T/0", "T/1", "T/2"])]
+)
+def test_problems_may_be_named_or_be_all(problems: Any, ids: list[str]) -> None:
+    assert [result.problem_id for result in benchmark(problems).results] == ids
+
+
+@pytest.mark.xfail(strict=True, reason="an empty choice is taken for none, so everything is run and paid for")
+def test_an_empty_choice_of_problems_runs_nothing() -> None:
+    with pytest.raises(KoderzError):
+        benchmark([])
+
+
+def test_environment_and_file_count_as_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KODERZ_SAMPLES", "2")
+    monkeypatch.setenv("KODERZ_SEED", "5")
+
+    summary = benchmark(["T/0"], seed=6)
+
+    assert (summary.config["samples"], summary.config["seed"], summary.config["mode"]) == (2, 6, "zero-shot")
+    assert len(summary.results) == 2
+
+
+def test_settings_take_paths_and_plain_values(folder: Path) -> None:
+    summary = benchmark(
+        range(1), results=folder / "elsewhere", temperature=0, max_cost=1, dataset=folder / "tasks.jsonl"
+    )
+
+    assert list((folder / "elsewhere").glob("*.json"))
+    assert summary.config["temperature"] == 0
+
+
+def test_a_solver_of_ones_own_gets_its_arguments() -> None:
+    Path("own.py").write_text(
+        "async def solve(task, ask, judge, *, times=1, loud=False, word='x'):\n"
+        "    assert (times, loud, word) == (3, True, 'a b')\n"
+        "    return await judge(task, await ask(task.messages))\n"
+    )
+
+    summary = benchmark(["T/0"], solver="own.py:solve", solver_args={"times": 3, "loud": True, "word": "a b"})
+
+    assert (summary.mode, len(summary.results), summary.faults) == ("solve", 1, [])
+
+
+@pytest.mark.parametrize(
+    ("problems", "settings", "said"),
+    [
+        (range(0, 4, 2), {}, "a range of problems goes up by one, not by 2"),
+        (range(4), {}, "the suite has 3 problems"),
+        (range(0), {}, "END has to be above START"),
+        (["T/9"], {}, "no problem 'T/9'"),
+        (range(1), {"colour": 1}, "there is no setting 'colour'"),
+        (range(1), {"concurrency": 0}, "--concurrency: 0 won't do"),
+        (range(1), {"model": ""}, "not a model's name"),
+        (range(1), {"mode": "fast"}, "choose one of"),
+        (range(1), {"suite": "nope"}, "there is no suite 'nope'"),
+        (range(1), {"base_url": "http://127.0.0.1:9", "model": "openai/x", "api_key_env": "NOPE"}, "set NOPE"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_anything_is_created(problems: Any, settings: Any, said: str) -> None:
+    with pytest.raises(KoderzError, match=said):
+        benchmark(problems, **settings)
+    assert not Path("benchmark_results").exists()
+
+
+def test_a_model_that_cannot_be_reached_is_an_error_and_never_another_one() -> None:
+    with pytest.raises((Unreachable, koderz.Fault), match=r"127\.0\.0\.1:9"):
+        benchmark(range(1), model="openai/gpt", base_url="http://127.0.0.1:9/v1", max_retries=0)
+
+
+def test_a_run_may_be_made_beside_another_in_one_loop_and_outside_the_main_thread() -> None:
+    found: list[koderz.Summary] = []
+
+    async def both() -> None:
+        found.extend(await asyncio.gather(koderz.benchmark(["T/0"]), koderz.benchmark(["T/1"])))
+
+    thread = threading.Thread(target=lambda: asyncio.run(both()))
+    thread.start()
+    thread.join()
+    assert [summary.status for summary in found] == ["complete", "complete"]
+    assert len({summary.run_id for summary in found}) == 2
+
+
+# One experiment
+
+
+def test_one_experiment_has_a_journal_and_no_run() -> None:
+    summary = asyncio.run(koderz.run("T/1"))
+
+    assert (summary.run_id, [result.problem_id for result in summary.results]) == (None, ["T/1"])
+    (journal,) = journals()
+    assert journal.parent.name == summary.results[0].experiment_id
+    assert not list(Path("benchmark_results").glob("*.json"))
+
+
+def test_one_experiment_is_one_whatever_else_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KODERZ_SAMPLES", "4")
+
+    assert len(asyncio.run(koderz.run("T/1")).results) == 1
+
+
+def test_one_experiment_has_one_solver() -> None:
+    with pytest.raises(KoderzError, match="one experiment has one solver"):
+        asyncio.run(koderz.run("T/1", mode="comparative"))
+
+
+# Picking up
+
+
+def test_of_a_finished_run_there_is_nothing_to_do_but_its_summary() -> None:
+    first = benchmark(range(2))
+    (journal,), summary = journals(), Path("benchmark_results") / f"{first.run_id}.json"
+    before, saved = journal.read_bytes(), summary.read_bytes()
+    summary.unlink()
+
+    again = asyncio.run(koderz.resume())
+
+    assert (again, journal.read_bytes(), summary.read_bytes()) == (first, before, saved)
+
+
+def test_what_is_missing_is_done_by_resume_wherever_the_run_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = benchmark(range(3), dataset=folder / "tasks.jsonl")
+    cut_short('"problem_id":"T/1"')
+    (folder / "other").mkdir()
+    monkeypatch.chdir(folder / "other")
+
+    again = asyncio.run(koderz.resume(str(first.run_id), results=folder / "benchmark_results", concurrency=1))
+
+    assert [result.problem_id for result in again.results] == ["T/0", "T/1", "T/2"]
+    assert again.status == "complete"
+
+
+def test_a_retry_runs_what_ended_in_a_fault() -> None:
+    first = benchmark(range(3), simulated_fault_rate=1.0)
+    assert (len(first.faults), first.status) == (3, "incomplete")
+
+    again = asyncio.run(koderz.retry())
+
+    assert len(again.faults) == 3  # the plan's fault rate is settled; each was tried again
+    (path,) = journals()
+    assert path.read_text().count('{"kind":"fault"') == 6
+
+
+def test_rescoring_asks_nothing() -> None:
+    first = benchmark(range(3))
+
+    again = asyncio.run(koderz.rescore())
+
+    assert [result.success for result in again.results] == [result.success for result in first.results]
+    (path,) = journals()
+    assert path.read_text().count('{"kind":"call"') == 3
+    assert path.read_text().count('{"kind":"experiment"') == 6
+
+
+@pytest.mark.parametrize("name", ["model", "seed", "samples", "results_folder"])
+def test_what_the_plan_settled_stays_settled(name: str) -> None:
+    benchmark(range(1))
+
+    with pytest.raises(KoderzError, match=f"{name} is settled by the plan; only concurrency, max_cost"):
+        asyncio.run(koderz.resume("latest", results=None, **{name: 1}))
+
+
+def test_a_change_of_what_may_differ_is_checked() -> None:
+    benchmark(range(1))
+
+    with pytest.raises(KoderzError, match="--concurrency: 0 won't do"):
+        asyncio.run(koderz.resume(concurrency=0))
+
+
+def test_a_run_by_a_solver_of_ones_own_is_picked_up_where_it_was_begun_and_nowhere_else(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("own.py").write_text(
+        "async def solve(task, ask, judge):\n    return await judge(task, await ask(task.messages))\n"
+    )
+    benchmark(range(2), solver="own.py:solve")
+    cut_short('"problem_id":"T/1"')
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "another user"))
+
+    with pytest.raises(KoderzError, match="its plan sets solver, and it wasn't begun here"):
+        asyncio.run(koderz.resume())
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    assert asyncio.run(koderz.resume()).status == "complete"
+
+
+# The module
+
+
+def test_every_public_name_is_there_sorted_and_no_other() -> None:
+    assert list(koderz.__all__) == sorted(koderz.__all__)
+    assert all(getattr(koderz, name) is not None for name in koderz.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = koderz.nothing
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    script = "import sys, koderz; koderz.__version__; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+
+    heavy = {"httpx", "typer", "rich", "orjson", "msgspec", "asyncio", "mlflow", "modal", "genai_prices"}
+    assert not heavy & set(done.stdout.split())
