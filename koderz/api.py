@@ -31,6 +31,8 @@ async def benchmark(
         raise KoderzError(f"a range of problems goes up by one, not by {span.step}")
     if problems is not None and span is None:
         settings["problems"] = tuple(problems)
+        if not settings["problems"]:
+            raise KoderzError("an empty list of problems leaves nothing to run; None means all of them")
     if model is not None:
         settings["local_model"] = model
     arguments = {key: str(value) for key, value in (solver_args or {}).items()}

@@ -20,6 +20,7 @@ class Budget:
         self.cap = cap
         self.spent = spent
         self._reserved = 0.0
+        self._under_way = 0  # calls
         self._freed = asyncio.Condition()
 
     @asynccontextmanager
@@ -44,15 +45,17 @@ class Budget:
         assert self.cap is not None
         async with self._freed:
             while self.spent + self._reserved + estimate > self.cap:
-                if self._reserved <= 1e-12:
+                if not self._under_way:
                     raise CapReached(
                         f"the cost cap of ${self.cap:g} is reached: ${self.spent:.4f} is spent, and the next call "
                         f"could cost ${estimate:.4f}; resume with a higher --max-cost"
                     )
                 await self._freed.wait()
             self._reserved += estimate
+            self._under_way += 1
 
     async def _release(self, estimate: float) -> None:
         async with self._freed:
-            self._reserved = max(0.0, self._reserved - estimate)
+            self._under_way -= 1
+            self._reserved = self._reserved - estimate if self._under_way else 0.0  # what rounding leaves is no call
             self._freed.notify_all()

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from koderz.budget import Budget, CapReached
-from koderz.errors import Fault
+from koderz.budget import Budget
+from koderz.errors import FatalFault, Fault
 from koderz.replay import Ask
 from koderz.settings import Settings
 from koderz.specs import keep_spec
@@ -29,7 +29,7 @@ class Caller:
     ) -> None:
         """`spent`: US dollars that the run has cost already; `baseline`: the price of the baseline model."""
         self.tokens_out = 0  # of this session
-        self.closed = ""  # why no more calls are made
+        self.closed: Fault | None = None  # why no more calls are made
         self._models = models
         self._local = settings.local_model or ""
         self._baseline = baseline
@@ -49,8 +49,12 @@ class Caller:
         sampling = self._sampling_of(ask, sample)
         async with self._budget.call(self._estimate(model, ask, sampling)), self._proving(name):
             if self.closed:
-                raise CapReached(self.closed)
-            completion = await model.complete(ask.messages, sampling)
+                raise self.closed
+            try:
+                completion = await model.complete(ask.messages, sampling)
+            except FatalFault as fault:  # whoever waits for a turn is not to find out for himself
+                self.closed = fault
+                raise
             self._budget.paid(completion.cost)
         self.tokens_out += completion.tokens_out
         if ask.purpose == "spec":

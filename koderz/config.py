@@ -58,7 +58,7 @@ def load_config(folder: Path, *, trust: bool = False, environ: Mapping[str, str]
 def _parse(path: Path, data: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise KoderzError(f"{path}: {error}") from None
 
 
@@ -105,4 +105,7 @@ def _require_trust(path: Path, data: bytes, values: Mapping[str, Any], trust: bo
 
 
 def _inside(folder: Path, path: Path) -> bool:
-    return (folder / path).resolve().is_relative_to(folder.resolve())
+    """Whether a path stays in the folder, and whatever prompts lie under it do: links are followed."""
+    target = folder / path
+    prompts = target.glob("*.md") if target.is_dir() else ()
+    return all(each.resolve().is_relative_to(folder.resolve()) for each in (target, *prompts))

@@ -10,12 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import msgspec
+import orjson
+
 from koderz.budget import CapReached
 from koderz.calls import Caller
 from koderz.engines.local import run_local
-from koderz.errors import FatalFault, Fault, KoderzError
+from koderz.errors import FatalFault, Fault, StorageError
 from koderz.plan import Plan
-from koderz.replay import Ask, Handles, Identity, Replaying, Settled
+from koderz.replay import Ask, Handles, Identity, NeedsCallError, Replaying, Settled
 from koderz.sandbox import Sandbox
 from koderz.solvers import Solver
 from koderz.types import Completion, Judging, Reply, Sampling, Task, Verdict
@@ -76,6 +79,8 @@ class Orchestrator:
         self._stopping = asyncio.Event()
         self._ended: Ended | None = None
         self._faults_in_a_row = 0
+        self._passed_over = 0  # experiments that rescoring can't begin
+        self._audience_error: Exception | None = None
 
     async def run(self) -> Ended:
         """Performs what is left of the plan. Raises StorageError where the disk refuses."""
@@ -93,6 +98,8 @@ class Orchestrator:
         tally = self._tracker.tally
         if self._ended and tally.judged + tally.faults < self._plan.record.planned:
             return self._ended
+        if self._passed_over:
+            return Ended("incomplete", f"{self._passed_over} experiments were never begun")
         return Ended("incomplete" if tally.faults else "complete")
 
     def stop(self, status: str, reason: str) -> None:
@@ -100,7 +107,7 @@ class Orchestrator:
         self._ended = self._ended or Ended(status, reason)
         self.progress.stopping = self._ended.reason
         if status in ("failed", "stopped"):
-            self.caller.closed = reason
+            self.caller.closed = self.caller.closed or CapReached(reason)
         self._stopping.set()
 
     # What the handles reach
@@ -114,8 +121,12 @@ class Orchestrator:
     async def record(self, *lines: Record) -> None:
         await self._tracker.record(*lines)
         if self._observe:
-            for line in lines:
-                self._observe(line)
+            try:
+                for line in lines:
+                    self._observe(line)
+            except Exception as error:
+                self._audience_error = error  # which is not the solver's doing
+                raise
 
     def text(self, text: Text) -> str:
         return read_text(text, self._tracker.folder)
@@ -124,8 +135,12 @@ class Orchestrator:
 
     def _left(self) -> Iterator[Identity]:
         for experiment in self._plan.experiments():
-            if not self._tracker.ended(experiment.experiment_id):
+            if self._tracker.ended(experiment.experiment_id):
+                continue
+            if self._how.calls_allowed or self._tracker.has_recorded(experiment.experiment_id):
                 yield experiment
+            else:
+                self._passed_over += 1
 
     async def _perform(self, experiment: Identity) -> None:
         solver = self._plan.solver(experiment.solver)
@@ -141,13 +156,16 @@ class Orchestrator:
             verdict, fault = None, handles.fault or error
         finally:
             self.progress.in_flight -= 1
+        if self._audience_error:
+            raise self._audience_error
         if isinstance(fault, CapReached):
             self.stop("stopped", str(fault))
         elif isinstance(fault, FatalFault):
             self.stop("failed", str(fault))
         elif fault:
             await self.record(self._fault(experiment, handles, fault))
-            self._count_fault(fault)
+            if not isinstance(fault, NeedsCallError):
+                self._count_fault(fault)
         elif verdict:
             self._faults_in_a_row = 0
             await self.record(self._experiment(experiment, handles, verdict, time.monotonic() - started))
@@ -158,13 +176,15 @@ class Orchestrator:
                 verdict = await solver(handles, task=handles.identity.task, prompts=self._plan.prompts)
             except Settled as settled:
                 return settled.verdict
-            except (Fault, KoderzError):
+            except (Fault, StorageError):
                 raise
-            except Exception as error:  # a solver may be anybody's code
-                raise Fault(f"the solver raised {type(error).__name__}: {error}") from error
-        if not isinstance(verdict, Verdict):
-            raise Fault(f"the solver returned {type(verdict).__name__}, not the Verdict that judge gave it")
-        return verdict
+            except asyncio.CancelledError:
+                if _is_cancelled():
+                    raise
+                raise Fault("the solver cancelled itself") from None
+            except (Exception, SystemExit) as error:  # a solver may be anybody's code
+                raise Fault(_writable(f"the solver raised {type(error).__name__}: {error}")) from error
+        return _checked(verdict)
 
     def _experiment(
         self, experiment: Identity, handles: Handles, verdict: Verdict, seconds: float
@@ -237,6 +257,29 @@ class Orchestrator:
         grace = self._plan.settings.grace
         self.stop("interrupted", "interrupted")
         asyncio.get_running_loop().call_later(grace, engine.cancel)
+
+
+def _is_cancelled() -> bool:
+    """Whether the run is being cut off, rather than a solver that cancelled something of its own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _checked(verdict: object) -> Verdict:
+    """What a solver returned, if it can be recorded. Raises Fault."""
+    if not isinstance(verdict, Verdict):
+        raise Fault(f"the solver returned {type(verdict).__name__}, not the Verdict that judge gave it")
+    try:
+        msgspec.convert(msgspec.to_builtins(verdict), Verdict)
+        orjson.dumps(verdict)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise Fault(f"the solver returned a Verdict that can't be recorded: {error}") from None
+    return verdict
+
+
+def _writable(text: str) -> str:
+    """The text without halves of characters, which no JSON can hold."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

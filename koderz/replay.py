@@ -30,6 +30,10 @@ T = TypeVar("T")
 _TIERS = ("spec", "checkpoint")  # purposes that are paid for on another tier than the local one
 
 
+class NeedsCallError(Fault):
+    """Rescoring came to where the solver asks something new, and may not."""
+
+
 class Settled(BaseException):
     """A rescored attempt passed, so the experiment ends there.
 
@@ -228,7 +232,7 @@ class Handles:
         if isinstance(found, records.Call):
             return found
         if not self._how.calls_allowed:
-            raise Fault("rescore: needs a call")
+            raise NeedsCallError("rescore: needs a call")
         task = asyncio.create_task(self._call(ask, key))
         self._in_flight.add(task)
         task.add_done_callback(self._in_flight.discard)

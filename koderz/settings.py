@@ -126,7 +126,7 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """The settings that `KODERZ_*` variables give. Unknown ones are ignored, wrong ones are a KoderzError."""
     found = {}
     for name in FIELDS:
-        text = environ.get(f"KODERZ_{name.upper()}")
+        text = environ.get(f"KODERZ_{name.upper()}") or (environ.get("KODERZ_MODEL") if name == "local_model" else None)
         if text:
             value: Any = tuple(text.replace(",", " ").split()) if name == "problems" else text
             found[name] = checked(name, value, f"KODERZ_{name.upper()}", lax=True)
@@ -186,8 +186,10 @@ def _plain(value: Any) -> Any:
 
 def _path(kind: type[Any], value: Any) -> Any:
     if kind is Path and isinstance(value, str):
+        if "\0" in value:
+            raise ValueError("no path has a null character")
         return Path(value)
-    raise NotImplementedError(f"no reading of {kind}")
+    raise TypeError(f"Expected `str`, got `{type(value).__name__}`")
 
 
 def _number(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -22,12 +23,10 @@ def keep_spec(model: str, messages: tuple[Message, ...], text: str) -> None:
     """Puts a specification into the cache. A cache that can't be written is left alone: the journal has it."""
     path = _path(model, messages)
     draft = path.with_suffix(f".{os.getpid()}")
-    try:
+    with contextlib.suppress(OSError, UnicodeEncodeError):
         path.parent.mkdir(parents=True, exist_ok=True)
         draft.write_text(text, encoding="utf-8")
         draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
 
 
 def _path(model: str, messages: tuple[Message, ...]) -> Path:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gzip
 import hashlib
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from tracker.errors import JournalError, StorageError
-from tracker.records import Blob, Call, LongMessage, Record, Text
+from tracker.records import Blob, Call, LongMessage, Once, Record, Text
 
 BLOB_BYTES = 1 << 20  # above this, a text lies in blobs/
 MESSAGE_BYTES = 4096  # above this, a message is stored once and named by its digest
@@ -23,6 +27,8 @@ def digest_of(text: str) -> str:
 
 def spill(record: Record, folder: Path) -> Record:
     """The record with each text above 1 MB replaced by a Blob, its file durable under `folder/blobs`."""
+    if isinstance(record, Once):
+        return _spill_value(record, folder)
     large = {
         name: _store(value, folder)
         for name in record.__slots__
@@ -59,9 +65,28 @@ def read_text(text: Text, folder: Path) -> str:
         return text
     try:
         with gzip.open(_path(folder, text.blob)) as file:
-            return file.read().decode("utf-8", "replace")
-    except (OSError, EOFError) as error:
+            data = file.read()
+    except (OSError, EOFError, zlib.error) as error:
         raise JournalError(f"{folder}: the text {text.blob[:12]}… is gone from blobs/ ({error})") from None
+    if hashlib.sha256(data).hexdigest() != text.blob:
+        raise JournalError(f"{folder}: the text {text.blob[:12]}… in blobs/ isn't the one that was put there")
+    return data.decode("utf-8", "replace")
+
+
+def fetched(record: Record, folder: Path) -> Record:
+    """The record with a value that lies in `folder/blobs` put back; texts are fetched by `read_text`."""
+    if not isinstance(record, Once) or not record.in_blob:
+        return record
+    value = orjson.loads(read_text(Blob(record.value["blob"], record.value["bytes"]), folder))
+    return dataclasses.replace(record, value=value, in_blob=False)
+
+
+def _spill_value(once: Once, folder: Path) -> Once:
+    text = orjson.dumps(once.value).decode()
+    if len(text) <= BLOB_BYTES // 4:
+        return once
+    stored = _store(text, folder)
+    return once if isinstance(stored, str) else dataclasses.replace(once, value=stored, in_blob=True)
 
 
 def _store(text: str, folder: Path) -> Text:
@@ -72,7 +97,6 @@ def _store(text: str, folder: Path) -> Text:
     path = _path(folder, blob.blob)
     if path.exists():
         return blob
-    path.parent.mkdir(exist_ok=True)
     write_durably(path, gzip.compress(data, compresslevel=6, mtime=0))
     return blob
 
@@ -88,11 +112,13 @@ def write_durably(path: Path, data: bytes) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        path.parent.mkdir(exist_ok=True)
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise StorageError(f"{path} can't be written ({error.strerror})") from None

@@ -29,10 +29,11 @@ class Follower:
         with self._path.open("rb") as file:
             file.seek(self._offset)
             for line in file:
-                if not line.endswith(b"\n"):
+                fields = _whole(line)
+                if fields is None:
                     break
                 self._offset += len(line)
-                self._fold(orjson.loads(line))
+                self._fold(fields)
         self._first = self._first or (len(self._outcomes), self.tokens_out)
 
     @property
@@ -62,9 +63,23 @@ class Follower:
             outcome = "fault" if kind == "fault" else "passed" if line.get("success") else "judged"
             self._outcomes[experiment] = outcome
             self._count(outcome, +1)
-        self.ended = f"{line.get('status')} {line.get('reason')}".strip() if kind == "finished" else ""
+        elif kind == "finished":
+            self.ended = f"{line.get('status')} {line.get('reason')}".strip()
+        elif kind == "resumed":
+            self.ended = ""
 
     def _count(self, outcome: str, sign: int) -> None:
         self.faults += sign * (outcome == "fault")
         self.judged += sign * (outcome in ("judged", "passed"))
         self.passed += sign * (outcome == "passed")
+
+
+def _whole(line: bytes) -> dict[str, object] | None:
+    """The fields of a line; None for one that is still being written, or that a power cut left torn."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        fields: dict[str, object] = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return fields

@@ -11,6 +11,8 @@ import hashlib
 import mmap
 import os
 import struct
+import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ CODES = {name: code for code, name in enumerate(KINDS)}
 _NAMES = tuple(KINDS)
 _UNKNOWN = 255
 _ENTRY = struct.Struct("<BBHIQQd")
-_MAGIC = b"koderz-index-2  "
+_MAGIC = b"koderz-index-3  "
 _HEADER = len(_MAGIC) + 32
 
 
@@ -35,7 +37,7 @@ class Entry(NamedTuple):
 
     code: int  # of its kind, see CODES
     success: int  # 1 for an experiment that succeeded
-    reserved: int
+    check: int  # see `pack`
     length: int  # bytes, newline included
     offset: int
     experiment: int  # the hex digits of its id; of a message, the first 64 bits of its digest; else 0
@@ -60,18 +62,40 @@ def subject_number(experiment_id: str, digest: str) -> int:
 
 def entry_of(line: bytes, offset: int) -> Entry:
     """The entry of a whole line. Raises JournalError where the line isn't a JSON object."""
+    code = CODES.get(kind_of(line), _UNKNOWN)
     try:
         fields: dict[str, Any] = orjson.loads(line)
+        if not isinstance(fields, dict):
+            raise TypeError("no JSON object")
+        if code == _UNKNOWN:  # its fields mean nothing to this version
+            return Entry(code, 0, 0, len(line), offset, 0, 0.0)
         number = subject_number(fields.get("experiment_id") or "", fields.get("digest") or "")
-    except (orjson.JSONDecodeError, AttributeError, ValueError) as error:
+        cost = float(fields.get("cost") or 0.0) if code == CODES["call"] else 0.0
+        entry = Entry(code, int(fields.get("success") is True), 0, len(line), offset, number, cost)
+        _ENTRY.pack(*entry)
+    except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError, struct.error) as error:
         raise JournalError(f"byte {offset}: not a journal line: {error}") from None
-    code = CODES.get(kind_of(line), _UNKNOWN)
-    cost = float(fields.get("cost") or 0.0) if code == CODES["call"] else 0.0
-    return Entry(code, int(fields.get("success") is True), 0, len(line), offset, number, cost)
+    return entry
 
 
-def pack(entries: Iterable[Entry]) -> bytes:
-    return b"".join(_ENTRY.pack(*entry) for entry in entries)
+def pack(entries: Iterable[Entry], check: int) -> tuple[bytes, int]:
+    """The entries as they lie in the file, and the new check.
+
+    `check` is the CRC-32 of all that comes before. Each entry holds 16 bits of what it is with that entry
+    added, so that the last one vouches for the whole file.
+    """
+    packed = []
+    for entry in entries:
+        data = _ENTRY.pack(*entry._replace(check=0))
+        data = data[:2] + _check_of(data, check) + data[4:]
+        check = zlib.crc32(data, check)
+        packed.append(data)
+    return b"".join(packed), check
+
+
+def _check_of(data: bytes, before: int) -> bytes:
+    """Of an entry whose own check is zero."""
+    return (zlib.crc32(data, before) & 0xFFFF).to_bytes(2, sys.byteorder)
 
 
 def header(first_line: bytes) -> bytes:
@@ -86,6 +110,7 @@ class Index:
     packed: bytes
     end: int  # bytes of the journal that are whole lines
     cached: int  # bytes of `packed` that the file beside the journal holds; 0 where it has to be made anew
+    check: int  # of `packed`
 
     def __iter__(self) -> Iterator[Entry]:
         return map(Entry._make, _ENTRY.iter_unpack(self.packed))
@@ -106,7 +131,8 @@ def load_index(journal: Path) -> Index:
             raise JournalError(f"{journal}: no whole line, so no plan; the run can't be picked up")
         cached, end = _read_cache(index_path(journal), header(data[:newline]), data)
         tail = list(_scan(journal, data, end))
-    return Index(cached + pack(tail), tail[-1].offset + tail[-1].length if tail else end, len(cached))
+    added, check = pack(tail, zlib.crc32(cached))
+    return Index(cached + added, tail[-1].offset + tail[-1].length if tail else end, len(cached), check)
 
 
 def read_spans(journal: Path, entries: Iterable[Entry]) -> Iterator[bytes]:
@@ -148,10 +174,15 @@ def _read_cache(path: Path, expected: bytes, journal: mmap.mmap | bytes) -> tupl
     except OSError:
         return b"", 0
     packed = data[_HEADER : len(data) - (len(data) - _HEADER) % _ENTRY.size]
-    end = _contiguous_end(packed) if data[:_HEADER] == expected and packed else 0
+    end = _contiguous_end(packed) if data[:_HEADER] == expected and packed and _is_sound(packed) else 0
     if end and end <= len(journal) and _ends_a_line(Entry(*_ENTRY.unpack(packed[-_ENTRY.size :])), journal):
         return packed, end
     return b"", 0
+
+
+def _is_sound(packed: bytes) -> bool:
+    before, last = packed[: -_ENTRY.size], packed[-_ENTRY.size :]
+    return last[2:4] == _check_of(last[:2] + bytes(2) + last[4:], zlib.crc32(before))
 
 
 def _contiguous_end(packed: bytes) -> int:

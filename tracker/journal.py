@@ -45,6 +45,7 @@ class Journal:
         self._size = index.end
         os.ftruncate(self._file, self._size)
         self._index = _open_index(path, index)
+        self._check = index.check
         self._queue: list[_Write] = []
         self._wake = threading.Condition()
         self._closing = False
@@ -113,7 +114,8 @@ class Journal:
         if self._index is None:
             return
         try:
-            _write_all(self._index, pack(entry for write in group for entry in write.entries))
+            packed, self._check = pack((entry for write in group for entry in write.entries), self._check)
+            _write_all(self._index, packed)
         except OSError:  # the cache is not worth a run; what it lacks is read off the journal
             os.close(self._index)
             self._index = None

@@ -132,7 +132,8 @@ class Once:
     time: str = field(default_factory=now)
     experiment_id: str
     name: str
-    value: Any = None
+    value: Any = None  # a Blob of its JSON, if `in_blob`
+    in_blob: bool = False
     key: str = ""
 
 

@@ -11,6 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from tracker.index import CODES, Entry, load_index, read_spans
 from tracker.journal import NAME
 from tracker.records import SCHEMA_VERSION, Experiment, Fault, Finished, Plan, Record, decode
@@ -244,6 +246,9 @@ def _rate_interval(results: Sequence[Result]) -> tuple[float, float] | None:
         return 100 * low, 100 * high
     rate = successes / n
     error = math.sqrt(sum((sum(passes) - rate * len(passes)) ** 2 for passes in tasks.values())) / n
+    if not error:  # all agree, which a few tasks do easily: as if each task had been tried once
+        low, high = wilson(round(rate * len(tasks)), len(tasks))
+        return 100 * low, 100 * high
     return 100 * max(0.0, rate - _Z95 * error), 100 * min(1.0, rate + _Z95 * error)
 
 
@@ -337,7 +342,7 @@ class _Outline:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.outcomes: dict[int, Entry] = {}
         self.session_ends: list[Entry] = []  # pairs: a session's first line, its last line
-        self.last: Entry
+        self.last_known: Entry  # the last line of a kind that this version knows
         self.first: Entry
         costs: list[float] = []
         before: Entry | None = None
@@ -352,8 +357,9 @@ class _Outline:
             elif entry.code == CODES["resumed"]:
                 self.session_ends += [before, entry]
             before = entry
+            if entry.kind:
+                self.last_known = entry
         assert before is not None, "an index has at least the plan's entry"
-        self.last = before
         self.session_ends.append(before)
         self.paid = math.fsum(costs)
 
@@ -368,13 +374,13 @@ def _first(journal: Path, kind: type[Plan], entry: Entry) -> Plan:
 
 
 def _last_finished(journal: Path, lines: _Outline) -> Finished | None:
-    record: Record | None = decode(next(iter(read_spans(journal, [lines.last]))))
+    record: Record | None = decode(next(iter(read_spans(journal, [lines.last_known]))))
     return record if isinstance(record, Finished) else None
 
 
 def _time(line: bytes) -> str:
-    record = decode(line)
-    return record.time if record else ""
+    """Of any line, also one of a kind that this version doesn't know."""
+    return str(orjson.loads(line)["time"])
 
 
 def _active_seconds(times: Sequence[str]) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tracker.blobs import share_messages, spill
+from tracker.blobs import fetched, share_messages, spill
 from tracker.errors import JournalError
 from tracker.index import CODES, Entry, Index, experiment_number, load_index, read_spans
 from tracker.journal import NAME, Journal
@@ -62,6 +62,9 @@ class Tracker:
         lock = lock_run(folder)
         try:
             return cls(folder, plan, lock)
+        except OSError as error:
+            lock.release()
+            raise JournalError(f"{folder} can't be opened for writing ({error.strerror})") from None
         except JournalError:
             lock.release()
             raise
@@ -101,12 +104,16 @@ class Tracker:
     def ended(self, experiment_id: str) -> bool:
         return experiment_number(experiment_id) in self._ended
 
+    def has_recorded(self, experiment_id: str) -> bool:
+        """Whether an experiment that is to be worked on was begun before."""
+        return experiment_number(experiment_id) in self._open
+
     def recorded(self, experiment_id: str) -> list[Record]:
         """What an experiment that was left unfinished has on record, in order."""
         entries = self._open.pop(experiment_number(experiment_id), None)
         if entries is None:
             return []
-        return list(_decoded(read_spans(self.folder / NAME, entries)))
+        return [fetched(record, self.folder) for record in _decoded(read_spans(self.folder / NAME, entries))]
 
     async def begin_session(self, how: str, config: dict[str, object]) -> None:
         await self.record(Resumed(how=how, config=config))

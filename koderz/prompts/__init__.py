@@ -72,6 +72,15 @@ def load_prompts(override: Path | None = None) -> Prompts:
     return Prompts(texts)
 
 
+def trimmed(text: str, limit: int) -> str:
+    """The text with its middle left out where it is longer than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    note = f"\n… {len(text) - limit} characters left out …\n"
+    half = max(0, limit - len(note)) // 2
+    return text[:half] + note + text[len(text) - half :]
+
+
 def _overrides(folder: Path) -> dict[str, str]:
     if not folder.is_dir():
         raise KoderzError(f"--prompt-dir {folder}: there is no such folder")

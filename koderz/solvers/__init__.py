@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +67,7 @@ def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, 
         if key not in wanted or key in HANDLES:
             known = ", ".join(sorted(set(wanted) - HANDLES)) or "none"
             raise KoderzError(f"--solver-arg {key}: {label} has no such parameter; it has {known}")
-        parameters[key] = _read_as(wanted[key].default, key, text)
+        parameters[key] = _read_as(wanted[key].default, settings.get(key), key, text)
     _require_all(label, wanted, parameters)
     return Solver(
         label, function, HANDLES & set(wanted), parameters, _source_digest(function), is_foreign=name not in SOLVERS
@@ -82,9 +83,10 @@ def _from_file(name: str) -> SolverFunction:
     if spec is None or spec.loader is None:
         raise KoderzError(f"--solver {name}: {path} is no Python file")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # the user's own file may raise anything
+    except (Exception, SystemExit) as error:  # the user's own file may do anything
         raise KoderzError(f"--solver {name}: {path} can't be loaded: {type(error).__name__}: {error}") from error
     if not hasattr(module, attribute):
         raise KoderzError(f"--solver {name}: {path} defines no {attribute}")
@@ -99,13 +101,18 @@ def _checked(function: Any, name: str) -> SolverFunction:
 
 def _require_all(label: str, wanted: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> None:
     for key, parameter in wanted.items():
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise KoderzError(f"the solver {label} takes {key} by position only; take away the / in its signature")
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise KoderzError(f"the solver {label} takes *{key}; name the parameters, so that they can be given")
         if key not in HANDLES and key not in given and parameter.default is parameter.empty:
             raise KoderzError(f"the solver {label} needs --solver-arg {key}=…")
 
 
-def _read_as(default: Any, key: str, text: str) -> Any:
+def _read_as(default: Any, setting: Any, key: str, text: str) -> Any:
+    """The text as the type of the parameter's default, else of the setting of its name, else as it is."""
+    if default in (None, inspect.Parameter.empty):
+        default = setting
     if isinstance(default, bool):
         if text.lower() not in ("true", "false"):
             raise KoderzError(f"--solver-arg {key}={text}: true or false")
@@ -119,6 +126,6 @@ def _read_as(default: Any, key: str, text: str) -> Any:
 
 
 def _source_digest(function: SolverFunction) -> str:
-    file = inspect.getsourcefile(function)
+    file = inspect.getsourcefile(getattr(function, "func", function))  # of a partial, what it completes
     data = Path(file).read_bytes() if file else b""
     return hashlib.sha256(data).hexdigest()[:16]

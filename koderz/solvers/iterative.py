@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from koderz.prompts import Prompts
+from koderz.prompts import Prompts, trimmed
 from koderz.replay import AskHandle, JudgeHandle
 from koderz.types import Message, Reply, Task, Verdict
 
+_LEAST_ROOM = 1000  # characters of the last attempt that are shown whatever the context
 _CHARS_A_TOKEN = 3  # on the careful side, so that a conversation that is said to fit does
 
 
@@ -30,6 +32,7 @@ async def iterative(
     max_iterations: int = 10,
     history: int = 3,
     context: int = 16384,
+    max_tokens: int = 4096,
     temperature: float | None = None,
     cot: bool = True,
     specs: dict[str, str] | None = None,
@@ -39,17 +42,18 @@ async def iterative(
 ) -> Verdict:
     """Up to `max_iterations` attempts, each with the last `history` ones and their feedback in view.
 
-    `context` is what a conversation may come to, in tokens. `specs` are specifications at hand, by task;
-    `spec_model` writes one where there is none. `checkpoint_model` reviews every `checkpoint_interval`
-    failed attempts.
+    `context` is what a conversation and its reply may come to, in tokens, `max_tokens` the reply alone.
+    `specs` are specifications at hand, by task; `spec_model` writes one where there is none.
+    `checkpoint_model` reviews every `checkpoint_interval` failed attempts.
     """
     first = task.messages
     if spec_model:
         specification = (specs or {}).get(task.id) or await _write_spec(task, ask, prompts, spec_model)
         first = prompts.first_messages(task.prompt, task.entry_point, cot=cot, specification=specification)
+    room = (context - min(max_tokens, context // 2)) * _CHARS_A_TOKEN - _size(first)
     tries: list[Try] = []
     for iteration in range(1, max_iterations + 1):
-        reply = await ask(_conversation(first, tries[-history:] if history else [], prompts, context))
+        reply = await ask([*first, *_turns(tries, history, prompts, room)])
         verdict = await judge(task, reply)
         if verdict.passed or iteration == max_iterations:
             return verdict
@@ -76,24 +80,40 @@ async def _review(task: Task, tries: Sequence[Try], ask: AskHandle, prompts: Pro
     return (await ask([{"role": "user", "content": text}], model=model, purpose="checkpoint")).text
 
 
-def _conversation(first: Sequence[Message], tries: Sequence[Try], prompts: Prompts, context: int) -> list[Message]:
-    """The task and as many of the last attempts as fit; the very last one always."""
-    room = context * _CHARS_A_TOKEN - sum(len(message["content"]) for message in first)
-    turns: list[Message] = []
-    for attempt in reversed(tries):
+def _turns(tries: Sequence[Try], history: int, prompts: Prompts, room: int) -> list[Message]:
+    """As many of the last attempts as fit into `room` characters; of the very last one at least what fits."""
+    if not tries:
+        return []
+    if not history:
+        return _advice(tries[-1], prompts)
+    turns = _turn(tries[-1], prompts, max(room, _LEAST_ROOM))
+    left = room - _size(turns)
+    for attempt in reversed(tries[-history:-1]):
         turn = _turn(attempt, prompts)
-        size = sum(len(message["content"]) for message in turn)
-        if turns and size > room:
+        left -= _size(turn)
+        if left < 0:
             break
-        room -= size
         turns = turn + turns
-    return [*first, *turns]
+    return turns
 
 
-def _turn(attempt: Try, prompts: Prompts) -> list[Message]:
+def _turn(attempt: Try, prompts: Prompts, room: int = sys.maxsize) -> list[Message]:
+    """An attempt and what was said of it, its middle left out where it is larger than `room` characters."""
     guidance = prompts.render("guidance", guidance=attempt.guidance) if attempt.guidance else ""
     told = prompts.render("feedback", feedback=attempt.verdict.feedback, guidance=guidance)
+    told = trimmed(told, room // 2)
     return [
-        {"role": "assistant", "content": attempt.reply.text or "(an empty reply)"},
+        {"role": "assistant", "content": trimmed(attempt.reply.text, room - len(told)) or "(an empty reply)"},
         {"role": "user", "content": told},
     ]
+
+
+def _advice(attempt: Try, prompts: Prompts) -> list[Message]:
+    """What a reviewer said, where attempts themselves are not to be shown."""
+    if not attempt.guidance:
+        return []
+    return [{"role": "user", "content": prompts.render("guidance", guidance=attempt.guidance)}]
+
+
+def _size(messages: Sequence[Message]) -> int:
+    return sum(len(message["content"]) for message in messages)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from koderz.prompts import trimmed
 from koderz.sandbox import Job, Outcome, Sandbox
 from koderz.suites.tasks import parse
 from koderz.types import Judging, Reply, Task, Verdict
@@ -97,7 +98,7 @@ def _syntax_error(found: Extraction) -> str:
 async def _feedback(task: Task, found: Extraction, outcome: Outcome, sandbox: Sandbox, how: Judging) -> str:
     """What the solver may be told, which is less than the record holds unless tests are open to it."""
     if how.feedback == "tests":
-        return trimmed(outcome.message)
+        return trimmed(outcome.message, FEEDBACK_CHARS)
     from koderz.suites.examples import examples_test
 
     failed = "The function doesn't pass its tests."
@@ -107,11 +108,4 @@ async def _feedback(task: Task, found: Extraction, outcome: Outcome, sandbox: Sa
     shown = await sandbox.judge(_job(task, found, test, how))
     if shown.verdict == "passed":
         return "The function gives the results of the docstring's examples, but doesn't pass all tests."
-    return trimmed(shown.message)
-
-
-def trimmed(text: str, limit: int = FEEDBACK_CHARS) -> str:
-    """The text with its middle left out where it is longer than `limit` characters."""
-    if len(text) <= limit:
-        return text
-    return f"{text[: limit // 2]}\n… {len(text) - limit} characters left out …\n{text[-limit // 2 :]}"
+    return trimmed(shown.message, FEEDBACK_CHARS)

@@ -72,7 +72,6 @@ def test_problems_may_be_named_or_be_all(problems: Any, ids: list[str]) -> None:
     assert [result.problem_id for result in benchmark(problems).results] == ids
 
 
-@pytest.mark.xfail(strict=True, reason="an empty choice is taken for none, so everything is run and paid for")
 def test_an_empty_choice_of_problems_runs_nothing() -> None:
     with pytest.raises(KoderzError):
         benchmark([])

@@ -169,9 +169,6 @@ def _residue(cap: float, most: float, seed: int) -> Callable[[Budget], Awaitable
     return go
 
 
-@pytest.mark.xfail(
-    strict=True, raises=TimeoutError, reason="what rounding leaves of the sum looks like a call under way"
-)
 def test_when_no_call_is_under_way_none_is_waited_for() -> None:
     async def go() -> None:
         for seed in range(40):

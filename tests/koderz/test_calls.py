@@ -167,7 +167,7 @@ def test_a_caller_that_is_closed_makes_no_more_calls() -> None:
         model = Scripted()
         calls = caller(model)
         await calls.complete(asked(), 0)
-        calls.closed = "the run is over"
+        calls.closed = CapReached("the run is over")
         with pytest.raises(CapReached, match="the run is over"):
             await calls.complete(asked(), 0)
         return model

@@ -113,7 +113,6 @@ def test_whoever_watches_hears_of_lines_that_are_on_disk(tmp_path: Path) -> None
     assert heard == ["call", "attempt", "experiment"] * 2
 
 
-@pytest.mark.xfail(strict=True, reason="what the audience raises is taken for the solver's and ends as a fault")
 def test_an_audience_that_has_gone_is_not_the_solvers_fault(tmp_path: Path) -> None:
     def observe(record: Record) -> None:
         if record.kind == "call":
@@ -181,7 +180,6 @@ def test_what_no_further_call_could_mend_ends_the_run_and_leaves_the_rest_undone
     assert (second.ended.status, len(second.summary.results), second.of("fault")) == ("complete", 20, [])
 
 
-@pytest.mark.xfail(strict=True, reason="the next call gets the proof's lock before the run has heard of the failure")
 def test_a_bad_key_is_tried_once(tmp_path: Path) -> None:
     model = Scripted(failing(*[FatalFault("the key is wrong")] * 20))
 
@@ -247,7 +245,6 @@ def _figures(run: Run) -> list[Any]:
     return [(r.experiment_id, r.success, r.iterations, r.calls, r.tokens) for r in run.summary.results]
 
 
-@pytest.mark.xfail(strict=True, reason="the grace that ran out is believed although what it waited for has come")
 def test_a_moment_in_which_everything_stood_still_is_no_divergence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,7 +347,6 @@ def test_rescoring_judges_what_is_on_record_anew_and_asks_nothing(tmp_path: Path
     assert run.ended.status == "complete"
 
 
-@pytest.mark.xfail(strict=True, reason="an experiment without a recorded call ends as a fault that needs one")
 def test_rescoring_leaves_alone_what_was_never_begun(tmp_path: Path) -> None:
     run, _ = rescored(tmp_path, lines_kept=1 + 6, judged_as="GOOD", n=4)
 
@@ -358,7 +354,6 @@ def test_rescoring_leaves_alone_what_was_never_begun(tmp_path: Path) -> None:
     assert len(run.summary.results) == 2
 
 
-@pytest.mark.xfail(strict=True, reason="the faults that rescoring makes itself count as faults in a row")
 def test_rescoring_goes_on_however_many_experiments_need_a_call(tmp_path: Path) -> None:
     async def go() -> Run:
         plan = await planned(tmp_path, 30, mode="iterative", max_iterations=2, concurrency=1)
@@ -450,7 +445,6 @@ async def solve(task, ask, judge):
     assert [result.calls for result in run.summary.results] == [1] * 3
 
 
-@pytest.mark.xfail(strict=True, reason="the lane ends silently, and the run is said to be complete")
 def test_a_solver_that_ends_by_a_cancellation_of_its_own_is_a_fault(tmp_path: Path) -> None:
     source = """
 import asyncio
@@ -476,14 +470,12 @@ async def solve(task, ask, judge):
     ],
     ids=["an error of koderz'", "half a character raised", "half a character noted", "a metric that is no number"],
 )
-@pytest.mark.xfail(strict=True, reason="it ends the whole run, without a finished line or a summary")
 def test_whatever_a_solver_does_ends_its_own_experiment_alone(tmp_path: Path, body: str) -> None:
     run = with_solver(tmp_path, f"async def solve(task, judge):\n    {body}\n")
 
     assert len(run.summary.faults) == 3
 
 
-@pytest.mark.xfail(strict=True, reason="any word is taken, and counts as judged")
 def test_a_verdict_that_no_judge_gives_is_not_taken(tmp_path: Path) -> None:
     run = with_solver(tmp_path, "from koderz import Verdict\n\nasync def solve(task):\n    return Verdict('great')\n")
 

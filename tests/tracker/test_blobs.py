@@ -112,7 +112,6 @@ def test_a_text_that_cannot_be_stored_leaves_neither_file_nor_line(
     assert [line.kind for line in lines(folder)] == ["plan"]
 
 
-@pytest.mark.xfail(strict=True, raises=FileExistsError, reason="mkdir of blobs/ is outside what StorageError covers")
 def test_a_folder_for_texts_that_cannot_be_made_is_an_error_of_storage(tmp_path: Path) -> None:
     (tmp_path / "blobs").write_text("in the way")
 
@@ -142,7 +141,6 @@ def test_a_text_whose_file_is_damaged_is_named(tmp_path: Path, damage: str) -> N
         read_text(blob, tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason="zlib.error is no OSError, and neither digest nor size is compared")
 @pytest.mark.parametrize("damage", ["overwritten", "another text", "emptied"])
 def test_a_text_that_is_not_the_one_that_was_stored_is_not_handed_out(tmp_path: Path, damage: str) -> None:
     blob, path = a_blob(tmp_path)
@@ -155,7 +153,6 @@ def test_a_text_that_is_not_the_one_that_was_stored_is_not_handed_out(tmp_path: 
         read_text(blob, tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason="a blob in place of a once's value is never read back")
 def test_a_long_text_that_a_solver_made_once_comes_back_as_it_was(tmp_path: Path) -> None:
     text = "measured " * 150_000
     once = Once(experiment_id=builders.experiment_id(0), name="log", value=text, key="once:log/1")

@@ -69,7 +69,7 @@ def test_what_is_written_down_live_equals_what_a_scan_finds(journal: Path) -> No
         scanned.append(entry_of(line, at))
         at += len(line)
 
-    assert list(load_index(journal)) == scanned
+    assert [entry._replace(check=0) for entry in load_index(journal)] == scanned
 
 
 def test_a_missing_index_is_made_anew(journal: Path) -> None:
@@ -151,7 +151,6 @@ def test_pages_that_a_power_cut_left_empty_give_the_same(journal: Path) -> None:
         assert list(load_index(journal)) == expected, f"zeros from byte {start}"
 
 
-@pytest.mark.xfail(strict=True, reason="nothing in an entry vouches for its kind, success, experiment or cost")
 def test_an_index_with_a_flipped_bit_anywhere_gives_the_same(journal: Path) -> None:
     expected, whole = fresh(journal), index_path(journal).read_bytes()
     bits = random.Random(1)
@@ -184,7 +183,6 @@ def test_lines_of_a_kind_that_is_not_known_are_counted_over(journal: Path) -> No
         b'{"kind":"artifact","experiment_id":17}\n',
     ],
 )
-@pytest.mark.xfail(strict=True, reason="a field of a kind that isn't known is read as if it were ours")
 def test_what_fields_mean_in_a_kind_that_is_not_known_is_not_guessed(journal: Path, line: bytes) -> None:
     with journal.open("ab") as file:
         file.write(line + encode(builders.judged(2)))
@@ -210,7 +208,6 @@ def test_a_line_that_is_no_record_is_damage(journal: Path, line: bytes) -> None:
         b'{"kind":"fault","experiment_id":"-ff"}\n',
     ],
 )
-@pytest.mark.xfail(strict=True, raises=Exception, reason="it ends in a ValueError, TypeError or struct.error")
 def test_a_known_kind_with_impossible_fields_is_damage_too(journal: Path, line: bytes) -> None:
     with journal.open("ab") as file:
         file.write(line + encode(builders.judged(2)))

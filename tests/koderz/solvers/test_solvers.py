@@ -1,0 +1,220 @@
+"""Solvers are found by name or in a file, and what their signature names is settled before anything is spent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koderz.errors import KoderzError
+from koderz.settings import Settings, as_config
+from koderz.solvers import SOLVERS, Solver, load_solver
+from tests.conftest import Shell
+from tests.koderz.world import write_tasks
+
+SETTINGS = as_config(Settings())
+
+
+def loaded(folder: Path, source: str, name: str = "solve", **arguments: str) -> Solver:
+    path = folder / "own.py"
+    path.write_text(source)
+    return load_solver(f"{path}:{name}", SETTINGS, arguments)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_our_own_solvers_are_found_by_name(name: str) -> None:
+    solver = load_solver(name, SETTINGS, {})
+
+    assert (solver.name, solver.is_foreign, solver.restarts) == (name, False, False)
+    assert solver.wants >= {"task", "ask", "judge"}
+
+
+def test_settings_become_parameters_of_those_who_name_them() -> None:
+    assert load_solver("zero-shot", SETTINGS, {}).parameters == {}
+    parameters = load_solver("iterative", {**SETTINGS, "max_iterations": 4}, {}).parameters
+    assert parameters.items() >= {"max_iterations": 4, "history": 3, "context": 16384, "cot": True}.items()
+
+
+def test_a_solver_in_a_file_is_found_by_its_name(tmp_path: Path) -> None:
+    solver = loaded(tmp_path, "async def my_way(task, judge, *, seed):\n    ...\n", "my_way")
+
+    assert (solver.name, solver.is_foreign) == ("my-way", True)
+    assert solver.wants == {"task", "judge"}
+    assert solver.parameters == {"seed": 0}
+    assert len(solver.digest) == 16
+
+
+def test_its_digest_is_that_of_its_file(tmp_path: Path) -> None:
+    source = "async def solve(task):\n    ...\n"
+
+    assert loaded(tmp_path, source).digest == loaded(tmp_path, source).digest
+    assert loaded(tmp_path, source).digest != loaded(tmp_path, source + "# changed\n").digest
+
+
+def test_a_solver_that_cannot_replay_says_so(tmp_path: Path) -> None:
+    source = "async def solve(task):\n    ...\n\nsolve.resume = 'restart'\n"
+
+    assert loaded(tmp_path, source).restarts
+
+
+@pytest.mark.parametrize(
+    ("default", "text", "value"),
+    [
+        ("1", "7", 7),
+        ("1", "-7", -7),
+        ("1.0", "7", 7.0),
+        ("1.0", "1e-3", 0.001),
+        ("False", "true", True),
+        ("True", "FALSE", False),
+        ("'x'", "7", "7"),
+        ("None", "7", "7"),
+        ("'x'", "", ""),
+        ("'x'", "a=b c", "a=b c"),
+    ],
+)
+def test_an_argument_is_read_as_the_type_of_its_default(tmp_path: Path, default: str, text: str, value: Any) -> None:
+    solver = loaded(tmp_path, f"async def solve(task, *, extra={default}):\n    ...\n", extra=text)
+
+    assert solver.parameters == {"extra": value}
+    assert type(solver.parameters["extra"]) is type(value)
+
+
+def test_an_argument_wins_over_a_setting(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "async def solve(task, *, seed=1):\n    ...\n", seed="5").parameters == {"seed": 5}
+
+
+@pytest.mark.parametrize(
+    ("signature", "arguments", "said"),
+    [
+        ("task, *, n=1", {"n": "many"}, "--solver-arg n=many: not a number"),
+        ("task, *, n=1", {"n": "1.5"}, "not a number"),
+        ("task, *, on=True", {"on": "yes"}, "--solver-arg on=yes: true or false"),
+        ("task, *, n=1", {"m": "1"}, "--solver-arg m: solve has no such parameter; it has n"),
+        ("task", {"m": "1"}, "no such parameter; it has none"),
+        ("task, ask", {"ask": "x"}, "no such parameter"),
+        ("task, *, depth", {}, "the solver solve needs --solver-arg depth=…"),
+        ("task, depth", {}, "the solver solve needs --solver-arg depth=…"),
+        ("*args", {}, "takes *args; name the parameters"),
+        ("task, **more", {}, "takes *more; name the parameters"),
+    ],
+)
+def test_what_does_not_fit_its_signature_is_said(
+    tmp_path: Path, signature: str, arguments: dict[str, str], said: str
+) -> None:
+    with pytest.raises(KoderzError) as raised:
+        loaded(tmp_path, f"async def solve({signature}):\n    ...\n", **arguments)
+
+    assert said in str(raised.value)
+
+
+def test_parameters_that_cannot_be_given_by_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(KoderzError):
+        loaded(tmp_path, "async def solve(task, ask, judge, /):\n    ...\n")
+
+
+def test_an_argument_that_is_also_a_setting_has_its_type(tmp_path: Path) -> None:
+    found = loaded(tmp_path, "async def solve(task, *, max_iterations):\n    ...\n", max_iterations="3")
+
+    assert found.parameters == {"max_iterations": 3}
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def solve(task):\n    ...\n", "is no async function"),
+        ("async def solve(task):\n    yield\n", "is no async function"),
+        ("class S:\n    async def __call__(self, task):\n        ...\n\nsolve = S()\n", "is no async function"),
+        ("solve = 3\n", "is no async function"),
+        ("async def other(task):\n    ...\n", "defines no solve"),
+        ("def solve(:\n", "can't be loaded: SyntaxError"),
+        ("1 / 0\n", "can't be loaded: ZeroDivisionError: division by zero"),
+        ("import no_such_module\n", "can't be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("\0", "can't be loaded: "),
+    ],
+)
+def test_what_is_no_solver_is_said(tmp_path: Path, source: str, said: str) -> None:
+    with pytest.raises(KoderzError) as raised:
+        loaded(tmp_path, source)
+
+    assert said in str(raised.value)
+    assert str(tmp_path / "own.py") in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nope", "there is no solver 'nope'; choose one of zero-shot, iterative"),
+        ("nowhere.py:solve", "there is no file nowhere.py; give FILE:NAME"),
+        ("nowhere.py:", "there is no file nowhere.py"),
+        (":solve", "give FILE:NAME"),
+        ("", "there is no solver ''"),
+    ],
+)
+def test_a_solver_that_is_not_there_is_said(name: str, said: str) -> None:
+    with pytest.raises(KoderzError, match=said):
+        load_solver(name, SETTINGS, {})
+
+
+def test_a_file_that_is_no_python_is_said(tmp_path: Path) -> None:
+    (tmp_path / "own.txt").write_text("hello")
+
+    with pytest.raises(KoderzError, match=r"own\.txt is no Python file"):
+        load_solver(f"{tmp_path}/own.txt:solve", SETTINGS, {})
+
+
+WORKING = {
+    "a method": "class S:\n    async def go(self, task, judge):\n        ...\n\nsolve = S().go\n",
+    "a decorated function": (
+        "import functools\n\ndef twice(f):\n    @functools.wraps(f)\n    async def inner(**given):\n"
+        "        return await f(**given)\n    return inner\n\n@twice\nasync def solve(task, judge):\n    ...\n"
+    ),
+    "one beside a class": "class C:\n    x: int = 1\n\nasync def solve(task, judge):\n    ...\n",
+}
+
+
+@pytest.mark.parametrize("case", WORKING)
+def test_a_solver_may_be(tmp_path: Path, case: str) -> None:
+    assert loaded(tmp_path, WORKING[case]).wants == {"task", "judge"}
+
+
+def test_a_solvers_file_may_define_dataclasses(tmp_path: Path) -> None:
+    source = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n\n"
+        "@dataclass\nclass Node:\n    depth: int = 0\n\nasync def solve(task, judge):\n    ...\n"
+    )
+
+    assert loaded(tmp_path, source).wants == {"task", "judge"}
+
+
+def test_a_solver_may_be_a_partial(tmp_path: Path) -> None:
+    source = "from functools import partial\n\nasync def go(task, judge, *, n):\n    ...\n\nsolve = partial(go, n=3)\n"
+
+    assert loaded(tmp_path, source).wants == {"task", "judge"}
+
+
+def test_a_file_that_exits_when_it_is_loaded_is_said(tmp_path: Path) -> None:
+    with pytest.raises(KoderzError, match="can't be loaded"):
+        loaded(tmp_path, "import sys\n\nsys.exit(0)\n")
+
+
+def test_a_solver_that_exits_does_not_end_koderz(koderz: Shell) -> None:
+    write_tasks(koderz.folder, 2)
+    (koderz.folder / "own.py").write_text("async def solve(task):\n    raise SystemExit(0)\n")
+
+    koderz("benchmark", 0, 2, "--dataset", "tasks.jsonl", "--solver", "own.py:solve", "--model", "simulated", code=3)
+
+    assert len(koderz.summary()["faults"]) == 2
+
+
+def test_a_solver_is_handed_what_it_wants_and_its_parameters(tmp_path: Path) -> None:
+    import asyncio
+    from types import SimpleNamespace
+
+    solver = loaded(tmp_path, "async def solve(task, rng, *, seed):\n    return [task, rng, seed]\n")
+    handles: Any = SimpleNamespace(rng="dice", ask="never")
+
+    async def go() -> Any:
+        return await solver(handles, task="t", prompts="p")
+
+    assert asyncio.run(go()) == ["t", "dice", 0]
