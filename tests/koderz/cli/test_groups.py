@@ -2,23 +2,61 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 
 import pytest
 
-from tests.conftest import Shell
+from koderz import cli
+from tests.conftest import Done, Shell
 from tests.koderz.world import write_tasks
 
+Command = Callable[..., Done]
 
-def completed(koderz: Shell, words: str, code: int = 0) -> list[str]:
+
+@pytest.fixture
+def command(koderz: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """As `koderz`, in this process: for what doesn't depend on one of its own, in a tenth of the time."""
+    for name in [name for name in os.environ if name.startswith("KODERZ_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(koderz.folder)
+
+    def call(*arguments: object, code: int = 0, env: Mapping[str, str] | None = None) -> Done:
+        for name, value in koderz.environment(env).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["koderz", *map(str, arguments)])
+        try:
+            ended: object = _command_line()
+        except SystemExit as exit_:
+            ended = exit_.code or 0
+        printed = capsys.readouterr()
+        assert ended == code, printed
+        return Done(printed.out, printed.err)
+
+    return call
+
+
+def _command_line() -> int:
+    """Runs `koderz.cli.run`, which the module of that name displaces as soon as it is loaded."""
+    spec = importlib.util.spec_from_file_location("koderz_cli", cli.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return int(module.run())
+
+
+def completed(command: Command, words: str) -> list[str]:
     """What bash offers for the last word, which may be empty."""
     asked = {
         "_KODERZ_COMPLETE": "complete_bash",
         "COMP_WORDS": words,
         "COMP_CWORD": str(len(words.split(" ")) - 1),
     }
-    return koderz(env=asked, code=code).out.split()
+    return command(env=asked).out.split()
 
 
 # The whole command
@@ -36,27 +74,36 @@ def test_the_version_is_one_line(koderz: Shell) -> None:
     from koderz import __version__
 
     assert koderz("--version").out == f"koderz {__version__}\n"
-    assert koderz("--debug", "--version").out == f"koderz {__version__}\n"
 
 
-@pytest.mark.parametrize("command", [(), ("benchmark",), ("benchmark", "resume"), ("benchmark", "watch"), ("run",)])
-def test_every_command_helps(koderz: Shell, command: tuple[str, ...]) -> None:
-    done = koderz(*command, "--help")
+@pytest.mark.xfail(strict=True, reason="the version is answered only after a command was found missing")
+@pytest.mark.parametrize("arguments", [("--debug", "--version"), ("--version", "--debug")])
+def test_the_version_is_told_whatever_stands_beside_it(command: Command, arguments: tuple[str, ...]) -> None:
+    from koderz import __version__
 
-    assert done.out.startswith(f"Usage: koderz {' '.join(command)}".rstrip())
+    assert command(*arguments).out == f"koderz {__version__}\n"
+
+
+@pytest.mark.parametrize("words", ["", "benchmark", "benchmark resume", "benchmark watch", "run", "doctor"])
+def test_every_command_helps(command: Command, words: str) -> None:
+    done = command(*words.split(), "--help")
+
+    assert done.out.startswith(f"Usage: koderz {words}".rstrip())
     assert done.err == ""
 
 
-def test_the_help_of_benchmark_shows_both_ways(koderz: Shell) -> None:
-    out = koderz("benchmark", "--help").out
+def test_the_help_of_benchmark_shows_both_ways(command: Command) -> None:
+    out = command("benchmark", "--help").out
 
     assert "--max-cost USD" in out
     assert all(f"\n  {name} " in out for name in ("resume", "retry", "rescore", "watch"))
     assert "\n  run " not in out
 
 
-def test_without_a_command_there_is_help(koderz: Shell) -> None:
-    assert "Usage: koderz" in koderz(code=2).out + koderz(code=2).err
+def test_without_a_command_there_is_help(command: Command) -> None:
+    done = command(code=2)
+
+    assert "Usage: koderz" in done.out + done.err
 
 
 @pytest.mark.parametrize(
@@ -65,7 +112,7 @@ def test_without_a_command_there_is_help(koderz: Shell) -> None:
         (("benchmrk",), "Did you mean 'benchmark'"),
         (("benchmark", "lst"), "No such command 'lst'"),
         (("benchmark", "retri"), "Did you mean 'retry'"),
-        (("benchmark", "0", "ten"), "'ten'"),
+        (("benchmark", "0", "ten"), "Invalid value for 'end'"),
         (("benchmark", "0", "1", "2"), "unexpected extra argument"),
         (("benchmark", "0", "1", "--nope"), "No such option: --nope"),
         (("benchmark", "--modee", "x"), "No such option: --modee"),
@@ -74,8 +121,8 @@ def test_without_a_command_there_is_help(koderz: Shell) -> None:
         (("run",), "Missing argument"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(koderz: Shell, arguments: tuple[str, ...], said: str) -> None:
-    done = koderz(*arguments, code=2)
+def test_wrong_usage_is_one_line_and_exit_code_2(command: Command, arguments: tuple[str, ...], said: str) -> None:
+    done = command(*arguments, code=2)
 
     assert said in done.err
     assert done.err.startswith("koderz: ")
@@ -105,9 +152,11 @@ def test_debug_shows_where_an_error_came_from(koderz: Shell) -> None:
         ("--limit", "1"),
     ],
 )
-def test_a_range_may_stand_before_or_after_its_options(koderz: Shell, arguments: tuple[str, ...]) -> None:
+def test_a_range_may_stand_before_or_after_its_options(
+    koderz: Shell, command: Command, arguments: tuple[str, ...]
+) -> None:
     write_tasks(koderz.folder, 2)
-    done = koderz(
+    done = command(
         "benchmark", *arguments, "--dataset", "tasks.jsonl", "--dry-run", env={"KODERZ_LOCAL_MODEL": "simulated"}
     )
 
@@ -128,53 +177,66 @@ def test_a_range_may_stand_before_or_after_its_options(koderz: Shell, arguments:
         ("koderz run --max-i", {"--max-iterations"}),
         ("koderz benchmark resume --acc", {"--accept-changes", "--accept-divergence"}),
         ("koderz doctor --js", {"--json"}),
-        ("koderz nope ", set()),
     ],
 )
-def test_the_shell_completes_commands_and_options(koderz: Shell, words: str, offered: set[str]) -> None:
-    assert set(completed(koderz, words)) == offered
+def test_the_shell_completes_commands_and_options(command: Command, words: str, offered: set[str]) -> None:
+    assert set(completed(command, words)) == offered
 
 
-def test_the_shell_completes_runs_the_latest_first(koderz: Shell) -> None:
+def test_the_shell_completes_runs_the_latest_first(koderz: Shell, command: Command) -> None:
     names = ["bench_0a000000_20260101_000000", "bench_0b000000_20260102_000000"]
     for name in names:
         (koderz.results / name).mkdir(parents=True)
         (koderz.results / name / "journal.jsonl").write_text("")
 
-    assert completed(koderz, "koderz benchmark resume ") == ["latest", *reversed(names)]
-    assert completed(koderz, "koderz benchmark watch bench_0a") == [names[0]]
-    assert completed(koderz, "koderz benchmark retry nope") == []
+    assert completed(command, "koderz benchmark resume ") == ["latest", *reversed(names)]
+    assert completed(command, "koderz benchmark watch bench_0a") == [names[0]]
+    assert completed(command, "koderz benchmark retry nope") == []
 
 
-def test_without_runs_the_latest_alone_is_offered(koderz: Shell) -> None:
-    assert completed(koderz, "koderz benchmark resume ") == ["latest"]
+def test_without_runs_the_latest_alone_is_offered(command: Command) -> None:
+    assert completed(command, "koderz benchmark resume ") == ["latest"]
 
 
 @pytest.mark.xfail(strict=True, reason="the words are known, but no option is given them")
-def test_the_shell_completes_the_words_of_a_choice(koderz: Shell) -> None:
-    assert completed(koderz, "koderz benchmark 0 1 --mode ") == ["zero-shot", "iterative", "comparative"]
+def test_the_shell_completes_the_words_of_a_choice(command: Command) -> None:
+    assert completed(command, "koderz benchmark 0 1 --mode ") == ["zero-shot", "iterative", "comparative"]
 
 
 @pytest.mark.xfail(strict=True, reason="the hidden command is found only once a number or a whole option stands there")
-def test_the_shell_completes_the_options_of_a_new_run_at_once(koderz: Shell) -> None:
-    assert "--mode" in completed(koderz, "koderz benchmark --mo")
+def test_the_shell_completes_the_options_of_a_new_run_at_once(command: Command) -> None:
+    assert "--mode" in completed(command, "koderz benchmark --mo")
 
 
 @pytest.mark.xfail(strict=True, reason="the error is printed into the line that is being typed")
-def test_a_broken_configuration_does_not_disturb_whoever_types(koderz: Shell) -> None:
+def test_a_broken_configuration_does_not_disturb_whoever_types(koderz: Shell, command: Command) -> None:
     (koderz.folder / "koderz.toml").write_text("a = [")
 
-    assert completed(koderz, "koderz benchmark resume ") in ([], ["latest"])
+    assert completed(command, "koderz benchmark resume ") in ([], ["latest"])
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_for_each_shell_can_be_had(koderz: Shell, shell: str) -> None:
-    done = koderz(env={"_KODERZ_COMPLETE": f"source_{shell}"})
+def test_a_script_for_each_shell_can_be_had(command: Command, shell: str) -> None:
+    done = command(env={"_KODERZ_COMPLETE": f"source_{shell}"})
 
     assert "_KODERZ_COMPLETE" in done.out
 
 
 # Loading
+
+
+@pytest.mark.xfail(strict=True, reason="the module koderz.cli.run takes the place of the function of that name")
+def test_the_command_can_be_run_again_in_the_same_process() -> None:
+    script = (
+        "import sys; from koderz.__main__ import main\n"
+        "for _ in range(2):\n"
+        "    sys.argv = ['koderz', 'run', '--help']\n"
+        "    try: main()\n"
+        "    except SystemExit as ended: assert not ended.code\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
