@@ -14,6 +14,7 @@ from koderz._version import __version__
 if TYPE_CHECKING:
     from koderz.api import benchmark, rescore, resume, retry, run
     from koderz.errors import FatalFault, Fault, JournalError, KoderzError, StorageError, Unreachable
+    from koderz.judging import judge
     from koderz.settings import Settings
     from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
     from tracker.summary import Summary
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "koderz.api": ("benchmark", "rescore", "resume", "retry", "run"),
     "koderz.errors": ("FatalFault", "Fault", "JournalError", "KoderzError", "StorageError", "Unreachable"),
+    "koderz.judging": ("judge",),
     "koderz.settings": ("Settings",),
     "koderz.types": ("Completion", "Message", "Reply", "Sampling", "Task", "Verdict"),
     "tracker.summary": ("Summary",),
@@ -43,6 +45,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "benchmark",
+    "judge",
     "rescore",
     "resume",
     "retry",

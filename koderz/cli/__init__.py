@@ -16,6 +16,7 @@ COMMANDS = {
         "Run a benchmark: START END; or resume or watch one.",
     ),
     "run": ("koderz.cli.run", "One experiment, shown as it happens."),
+    "judge": ("koderz.cli.judge", "A program or a samples file through the sandbox."),
     "doctor": ("koderz.cli.doctor", "What works here, and what to do about what does not."),
 }
 """Command → the module that holds its `app`, and what `koderz --help` says of it."""

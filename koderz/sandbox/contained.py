@@ -55,8 +55,8 @@ class ContainedSandbox:
         if not (self._uncontained or rungs.contained(self._pool.layers)):
             await self._pool.__aexit__(None, None, None)
             raise Unreachable(
-                "this machine has no Landlock and seccomp to contain other people's programs: "
-                "run them with --sandbox docker, or, at your own risk, with --sandbox uncontained"
+                "this machine has no Landlock and seccomp to contain other people's programs. With --sandbox "
+                "uncontained they run with your own rights, and could read, send or delete what you can"
             )
         return self
 

@@ -23,6 +23,12 @@ class Suite(Protocol):
         """Raises Fault only where no candidate is to blame."""
         ...
 
+    async def judge_program(
+        self, task: Task, program: str, sandbox: Sandbox, how: Judging, *, line_offset: int = 0
+    ) -> Verdict:
+        """The verdict on a whole program, as it is; `line_offset` lines before it aren't its author's."""
+        ...
+
 
 SUITES: Mapping[str, str] = {
     "humaneval": "koderz.suites.humaneval:humaneval",

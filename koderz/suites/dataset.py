@@ -6,7 +6,7 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from io import BufferedReader
 from itertools import chain
@@ -63,11 +63,12 @@ class Row(NamedTuple):
         return self.error(f"the field {name!r} has to be {wanted}")
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path, skip: Callable[[KoderzError], None] | None = None) -> Iterator[Row]:
     """The rows of a file of JSON objects, one a line or all in one list. It may be gzipped, whatever its name.
 
     Numbers keep all their digits, NaN and Infinity are understood. Raises KoderzError, naming the line, for
-    what is no JSON object, and for a file that can't be read.
+    what is no JSON object, and for a file that can't be read. With `skip`, lines that are no JSON object are
+    handed to it and left out.
     """
     lines = _lines(path)
     for number, line in lines:
@@ -75,7 +76,14 @@ def read_rows(path: Path) -> Iterator[Row]:
             yield from _listed(path, number, chain([line], (line for _, line in lines)))
         elif line:
             where = f"{path}, line {number}"
-            yield Row(where, _object(where, _parsed(line, path, number)))
+            try:
+                row = Row(where, _object(where, _parsed(line, path, number)))
+            except KoderzError as error:
+                if skip is None:
+                    raise
+                skip(error)
+            else:
+                yield row
 
 
 def cache_folder() -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from koderz.prompts import trimmed
@@ -42,12 +42,25 @@ class ProgramSuite:
         found = extract_program(text, task.prompt, task.entry_point, finish_reason=finish)
         if found.cause or found.program is None:
             return _unusable(found, task, finish)
-        job = _job(task, found, task.test, how)
-        outcome = await sandbox.judge(job)
-        return Verdict(
+        outcome, verdict = await self._run(task, found, sandbox, how)
+        if verdict.passed:
+            return verdict
+        return replace(verdict, feedback=await _feedback(task, found, outcome, sandbox, how))
+
+    async def judge_program(
+        self, task: Task, program: str, sandbox: Sandbox, how: Judging, *, line_offset: int = 0
+    ) -> Verdict:
+        """Runs the task's tests on a whole program, as it is. `line_offset` lines before it aren't its author's."""
+        from koderz.suites.extraction import Extraction
+
+        _, verdict = await self._run(task, Extraction(program, "", line_offset), sandbox, how)
+        return verdict
+
+    async def _run(self, task: Task, found: Extraction, sandbox: Sandbox, how: Judging) -> tuple[Outcome, Verdict]:
+        outcome = await sandbox.judge(_job(task, found, task.test, how))
+        return outcome, Verdict(
             verdict=outcome.verdict,
             cause=outcome.cause,
-            feedback="" if outcome.verdict == "passed" else await _feedback(task, found, outcome, sandbox, how),
             detail=outcome.message,
             program=found.program,
             metrics={"cpu": outcome.cpu, "wall": outcome.wall},

@@ -16,7 +16,8 @@ from tests.tracker import builders
 from tracker.blobs import BLOB_BYTES, MESSAGE_BYTES, digest_of, read_text, spill
 from tracker.errors import JournalError, StorageError
 from tracker.journal import NAME
-from tracker.records import Attempt, Blob, Call, LongMessage, Once, Record, decode
+from tracker.records import Attempt, Blob, Call, Finished, LongMessage, Once, Record, decode
+from tracker.summary import summarize
 from tracker.tracker import Tracker
 
 
@@ -65,6 +66,21 @@ def test_every_text_of_a_record_may_be_long(tmp_path: Path) -> None:
     assert attempt.program is not None
     assert attempt.feedback == "short"
     assert [read_text(text, tmp_path) for text in (attempt.program, attempt.detail)] == [program, detail]
+
+
+LONG = "x" * (BLOB_BYTES + 1)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [builders.fault(0, reason=LONG), builders.judged(0, note=LONG), Finished(status="stopped", reason=LONG)],
+    ids=lambda record: record.kind,
+)
+@pytest.mark.xfail(strict=True, raises=JournalError, reason="a blob takes the place of a field that can only be text")
+def test_a_record_with_a_long_text_anywhere_can_be_read_again(tmp_path: Path, record: Record) -> None:
+    folder = asyncio.run(builders.recorded(tmp_path, record))
+
+    assert summarize(folder).planned == 3
 
 
 def test_equal_texts_share_one_file(tmp_path: Path) -> None:

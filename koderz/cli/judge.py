@@ -1,0 +1,128 @@
+"""`koderz judge`: a program, or a samples file, through the sandbox."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from koderz.cli.benchmark import Json, Quiet
+from koderz.cli.console import say, warn
+from koderz.cli.groups import PanelCommand
+from koderz.cli.options import with_settings
+from koderz.errors import KoderzError
+from koderz.settings import Settings, checked, flag_of, layered
+
+app = typer.Typer(help="A program or a samples file through the sandbox.", rich_markup_mode=None)
+
+EXIT_FAILED, EXIT_MALFORMED = 1, 2
+_TELL_EVERY = 5.0  # seconds
+
+
+@app.command(cls=PanelCommand)
+@with_settings("suite", "dataset", "test_timeout", "test_memory", "judges", "sandbox")
+def judge(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python program, or samples in JSONL, plain or .gz.")],
+    given: dict[str, Any],
+    task: Annotated[
+        str | None, typer.Option(metavar="ID", help="Which task a program is for, e.g. HumanEval/3.")
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Judge one program (with --task), or every sample of a file in HumanEval's or EvalPlus' format.
+
+    A sample has task_id and completion (which goes after the prompt) or solution (which is whole). Exit code 0:
+    the program passed, or all samples were judged; 1: the program did not pass; 2: a line is malformed.
+    """
+    settings = layered({name: checked(name, _plain(value), flag_of(name)) for name, value in given.items()})
+    if task is not None:
+        code = asyncio.run(_one(file, task, settings, json=json))
+    else:
+        code = asyncio.run(_samples(file, settings, json=json, quiet=quiet))
+    raise typer.Exit(code)
+
+
+async def _one(file: Path, task: str, settings: Settings, *, json: bool) -> int:
+    from koderz import judging
+
+    verdict = await judging.judge(
+        task,
+        _program(file),
+        suite=settings.suite,
+        dataset=settings.dataset,
+        timeout=settings.test_timeout,
+        memory_mb=settings.test_memory,
+        sandbox=settings.sandbox,
+    )
+    if json:
+        _print_json({"verdict": verdict.verdict, "cause": verdict.cause, "detail": verdict.detail, **verdict.metrics})
+    else:
+        say(f"{task}: {verdict.verdict}{f' ({verdict.cause})' if verdict.cause else ''}")
+        if verdict.detail:
+            say(verdict.detail)
+    return 0 if verdict.passed else EXIT_FAILED
+
+
+async def _samples(file: Path, settings: Settings, *, json: bool, quiet: bool) -> int:
+    from koderz.judging import judge_samples
+    from koderz.suites import load_suite
+    from koderz.types import Judging
+
+    report = await judge_samples(
+        file,
+        load_suite(settings.suite, settings.dataset),
+        how=Judging(settings.test_timeout, settings.test_memory),
+        judges=settings.judge_count,
+        sandbox=settings.sandbox,
+        tell=_Teller(quiet=quiet or json),
+    )
+    if json:
+        _print_json({**report.pass_at_k, "samples": report.samples, "passed": report.passed, "causes": report.verdicts})
+    else:
+        say(f"{report.passed} of {report.samples} samples passed")
+        for name, value in report.pass_at_k.items():
+            say(f"{name}: {value:.4f}")
+        others = sorted(((n, cause) for cause, n in report.verdicts.items() if cause != "passed"), reverse=True)
+        if others:
+            say("not passed: " + ", ".join(f"{n} {cause}" for n, cause in others))
+    for line in report.malformed:
+        warn(line)
+    return EXIT_MALFORMED if report.malformed else 0
+
+
+class _Teller:
+    """Says now and then how many are done."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet, self._last = quiet, time.monotonic()
+
+    def __call__(self, done: int) -> None:
+        if not self._quiet and time.monotonic() - self._last > _TELL_EVERY:
+            self._last = time.monotonic()
+            warn(f"{done} judged")
+
+
+def _program(file: Path) -> str:
+    try:
+        text = file.read_text(encoding="utf-8")
+        ast.parse(text)
+    except OSError as error:
+        raise KoderzError(f"{file} can't be read ({error.strerror})") from None
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise KoderzError(f"{file} isn't Python: {error}") from None
+    return text
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value

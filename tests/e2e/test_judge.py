@@ -1,0 +1,78 @@
+"""`koderz judge`: programs and samples files through the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+import koderz as api
+from koderz.suites import load_suite
+from tests.conftest import Shell
+
+RIGHT = "def truncate_number(number):\n    return number % 1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [
+        (RIGHT, 0, "HumanEval/2: passed"),
+        ("def truncate_number(number):\n    return number\n", 1, "expected  0.5"),
+        ("def truncate_number(number):\n    return nothing\n", 1, "line 2, in truncate_number"),
+        ("x = 1\n", 1, "no_entry_point"),
+        ("import os\nos._exit(0)\n", 1, "HumanEval/2: error"),
+    ],
+)
+def test_a_program_is_judged_and_the_exit_code_says_how(koderz: Shell, program: str, code: int, said: str) -> None:
+    (koderz.folder / "program.py").write_text(program)
+
+    done = koderz("judge", "program.py", "--task", "HumanEval/2", code=code)
+
+    assert said in done.out
+
+
+def test_samples_are_judged_and_give_pass_at_k(koderz: Shell) -> None:
+    tasks = load_suite("humaneval").tasks[:20]
+    rows = [{"task_id": task.id, "completion": task.reference} for task in tasks]
+    rows += [{"task_id": task.id, "solution": "def nothing(): pass"} for task in tasks]
+    (koderz.folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    done = koderz("judge", "samples.jsonl", "--json")
+
+    causes = {"passed": 20, "no_entry_point": 20}
+    assert json.loads(done.out) == {"pass@1": 0.5, "samples": 40, "passed": 20, "causes": causes}
+
+
+def test_malformed_lines_are_named_and_the_others_judged(koderz: Shell) -> None:
+    reference = load_suite("humaneval").tasks[2].reference
+    right = json.dumps({"task_id": "HumanEval/2", "completion": reference})
+    unknown = json.dumps({"task_id": "HumanEval/999", "completion": ""})
+    (koderz.folder / "samples.jsonl").write_text(f'{{"task_id": 3}}\nnot json\n{right}\n{unknown}\n')
+
+    done = koderz("judge", "samples.jsonl", code=2)
+
+    assert "1 of 1 samples passed" in done.out
+    assert {line.partition("line ")[2][0] for line in done.err.splitlines()} == {"1", "2", "4"}
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "said"),
+    [
+        ("def (", ("--task", "HumanEval/2"), "isn't Python"),
+        (RIGHT, ("--task", "HumanEval/999"), "has no task 'HumanEval/999'"),
+        (RIGHT, ("--task", "HumanEval/2", "--test-timeout", "-1"), "--test-timeout"),
+    ],
+)
+def test_what_cannot_be_judged_is_one_line(koderz: Shell, text: str, arguments: tuple[str, ...], said: str) -> None:
+    (koderz.folder / "program.py").write_text(text)
+
+    done = koderz("judge", "program.py", *arguments, code=2)
+
+    assert said in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_the_same_from_python() -> None:
+    assert asyncio.run(api.judge("HumanEval/2", RIGHT)).passed
+    assert asyncio.run(api.judge("HumanEval/3", RIGHT)).cause == "no_entry_point"
