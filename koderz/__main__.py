@@ -12,9 +12,9 @@ def main() -> None:
 
         sys.stdout.write(f"koderz {__version__}\n")
         return
-    from koderz.cli import run
+    from koderz.cli import main as command_line
 
-    sys.exit(run())
+    sys.exit(command_line())
 
 
 if __name__ == "__main__":

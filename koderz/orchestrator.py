@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -173,7 +174,9 @@ class Orchestrator:
     async def _solve(self, solver: Solver, handles: Handles) -> Verdict:
         async with handles:
             try:
-                verdict = await solver(handles, task=handles.identity.task, prompts=self._plan.prompts)
+                # In a task of its own, so that one that cancels itself isn't taken for the run being cut off.
+                solving = solver(handles, task=handles.identity.task, prompts=self._plan.prompts)
+                verdict = await asyncio.ensure_future(solving)
             except Settled as settled:
                 return settled.verdict
             except (Fault, StorageError):
@@ -272,7 +275,9 @@ def _checked(verdict: object) -> Verdict:
     try:
         msgspec.convert(msgspec.to_builtins(verdict), Verdict)
         orjson.dumps(verdict)
-    except (msgspec.ValidationError, TypeError) as error:
+        if not all(map(math.isfinite, [verdict.score or 0.0, *verdict.metrics.values()])):
+            raise ValueError("its score and metrics have to be finite numbers")
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise Fault(f"the solver returned a Verdict that can't be recorded: {error}") from None
     return verdict
 

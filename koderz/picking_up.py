@@ -50,7 +50,7 @@ async def pick_up(
     environ: Mapping[str, str] = os.environ,
 ) -> Session:
     """Resumes, retries or rescores a run. Of a finished one there is nothing to do but to redo its summary."""
-    folder = find_run(results_folder(results, environ), name)
+    folder = find_run(results_folder(results, environ, trust_config=way.trust_config), name)
     given = {name: value for name, value in (changes or {}).items() if value is not None}
     with Tracker.reopen(folder) as tracker:
         _require_own(tracker, way.trust_config, environ)

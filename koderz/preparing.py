@@ -34,6 +34,8 @@ async def prepare(
     flags = {name: checked(name, _plain(value), flag_of(name)) for name, value in given.items() if value is not None}
     config = load_config(Path.cwd(), trust=trust_config, environ=environ)
     settings = layered(flags, from_environment(environ), config.settings)
+    if single:
+        settings = replace(settings, samples=1)
     if single and settings.mode == "comparative":
         raise KoderzError("one experiment has one solver: --mode zero-shot or iterative")
     # Whatever is wrong is said before anybody is asked.
@@ -52,9 +54,14 @@ async def prepare(
     )
 
 
-def results_folder(given: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+def results_folder(
+    given: Path | None = None, environ: Mapping[str, str] = os.environ, *, trust_config: bool = False
+) -> Path:
     """Where runs land: `given`, else what environment or koderz.toml say."""
-    return given or layered(from_environment(environ), load_config(Path.cwd(), environ=environ).settings).results
+    if given is not None:
+        return given
+    config = load_config(Path.cwd(), trust=trust_config, environ=environ)
+    return layered(from_environment(environ), config.settings).results
 
 
 def _selection(settings: Settings, span: range | None) -> Any:

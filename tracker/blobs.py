@@ -20,6 +20,14 @@ BLOB_BYTES = 1 << 20  # above this, a text lies in blobs/
 MESSAGE_BYTES = 4096  # above this, a message is stored once and named by its digest
 
 
+_TEXTS = {
+    "message": ("content",),
+    "call": ("reply", "text", "reasoning"),
+    "attempt": ("program", "feedback", "detail"),
+}
+"""The fields that may lie in a blob; all others stay in their line, however long."""
+
+
 def digest_of(text: str) -> str:
     """SHA-256 of the text in UTF-8, 64 hex digits."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -31,7 +39,7 @@ def spill(record: Record, folder: Path) -> Record:
         return _spill_value(record, folder)
     large = {
         name: _store(value, folder)
-        for name in record.__slots__
+        for name in _TEXTS.get(record.kind, ())
         if isinstance(value := getattr(record, name), str) and len(value) > BLOB_BYTES // 4
     }
     return dataclasses.replace(record, **large) if large else record  # type: ignore[arg-type]

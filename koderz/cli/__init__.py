@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -38,23 +39,31 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def root(
-    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
-    debug: bool = typer.Option(False, "--debug", help="Show a traceback with an error."),
-) -> None:
-    """Options that come before the command."""
-    if version:
+def _tell_version(wanted: bool) -> None:
+    if wanted:
         from koderz._version import __version__
 
         typer.echo(f"koderz {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(  # noqa: ARG001 its callback does it
+        False, "--version", help="Print the version and exit.", is_eager=True, callback=_tell_version
+    ),
+    debug: bool = typer.Option(False, "--debug", help="Show a traceback with an error."),
+) -> None:
+    """Options that come before the command."""
     if debug:
         os.environ["KODERZ_DEBUG"] = "1"
 
 
-def run() -> int:
+def main() -> int:
     """Runs the command line; returns the exit code. An error of the user's is one message, no traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal of few letters is no reason to stop
     try:
         return int(app(prog_name="koderz", standalone_mode=False) or 0)
     except typer.TyperException as error:

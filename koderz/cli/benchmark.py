@@ -38,12 +38,15 @@ AcceptDivergence = Annotated[
 ]
 
 
-def _complete_runs(incomplete: str) -> Iterator[str]:
+def _complete_runs(incomplete: str) -> list[str]:
     from koderz.preparing import results_folder
     from tracker.runs import run_folders
 
-    names = [path.name for path in reversed(run_folders(results_folder()))]
-    return (name for name in ["latest", *names[:50]] if name.startswith(incomplete))
+    try:
+        names = [path.name for path in reversed(run_folders(results_folder()))]
+    except KoderzError:  # whoever types is not to be disturbed
+        names = []
+    return [name for name in ["latest", *names[:50]] if name.startswith(incomplete)]
 
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Which run.", autocompletion=_complete_runs)]

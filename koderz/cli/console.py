@@ -114,12 +114,13 @@ class Console:
         if not self._json:
             for line in _result_lines(summary):
                 say(line)
-            say()
-            say("BENCHMARK SUMMARY SAVED")
-            say(f"File: {session.summary_path}")
+            if session.summary_path:
+                say()
+                say("BENCHMARK SUMMARY SAVED")
+                say(f"File: {session.summary_path}")
         if session.ended.reason == NOTHING_TO_DO:
-            warn(f"{summary.run_id}: nothing to do")
-        for line in _next_steps(summary):
+            warn(f"{session.folder.name}: nothing to do")
+        for line in _next_steps(summary, session.folder.name):
             warn(line)
 
 
@@ -225,18 +226,18 @@ def _causes(figures: Figures) -> str:
     return "; not passed: " + ", ".join(f"{count} {cause}" for cause, count in most)
 
 
-def _next_steps(summary: Summary) -> Iterator[str]:
+def _next_steps(summary: Summary, run: str) -> Iterator[str]:
     """What went otherwise than planned, and the command that mends it."""
     if summary.faults:
         yield f"{len(summary.faults)} of {summary.planned} experiments ended in a fault, the first with: " + str(
             summary.faults[0]["reason"]
         )
-        yield f"run them again with: koderz benchmark retry {summary.run_id}"
+        yield f"run them again with: koderz benchmark retry {run}"
     if summary.status in ("interrupted", "stopped", "failed", "incomplete") and summary.reason:
         done = sum(len(arm.results) for arm in summary.arms.values()) + len(summary.faults)
         if done < summary.planned:
             yield f"{summary.status} after {done} of {summary.planned} experiments: {summary.reason}"
-            yield f"go on with: koderz benchmark resume {summary.run_id}"
+            yield f"go on with: koderz benchmark resume {run}"
 
 
 def elapsed(seconds: float) -> str:

@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
     from typer._click.formatting import HelpFormatter
+    from typer._click.shell_completion import CompletionItem
 
 
 class LazyGroup(TyperGroup):
@@ -55,6 +56,13 @@ class DefaultGroup(TyperGroup):
         if args and args[0] not in ctx.help_option_names and _is_no_command(args[0]):
             args = [self.default, *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
+        """Commands, and the options of the hidden one."""
+        offered = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("-"):
+            offered += self.commands[self.default].shell_complete(ctx, incomplete)
+        return list({item.value: item for item in offered}.values())
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
         """The help of the hidden command, then that of the group."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import typer
 
+from koderz.errors import KoderzError
 from koderz.sandbox import SANDBOXES
 from koderz.selection import read_problems, split_problems
 from koderz.settings import FIELDS, Settings, choices
@@ -149,6 +150,7 @@ def _parameter(name: str, text: Text, panel: str) -> inspect.Parameter:
         metavar=text.metavar,
         show_default=False,
         rich_help_panel=panel,
+        autocompletion=_completion(name),
     )
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=_annotation(name))
 
@@ -189,4 +191,6 @@ def _joined(given: dict[str, Any]) -> dict[str, Any]:
         given["problems"] = split_problems(given["problems"])
     if "problems_file" in given:
         given["problems"] = (*given.get("problems", ()), *read_problems(given.pop("problems_file")))
+    if not given.get("problems", True):
+        raise KoderzError("no problem is named; without --problems and --problems-file, the range says which")
     return given | {name: False for name in _NEGATED if given.get(name)}

@@ -86,7 +86,8 @@ class ContainedSandbox:
             raise Fault(finding.fault)
         rung = f"{self.rung}, in-process" if finding.in_process else self.rung
         word = cast("VerdictWord", finding.verdict)
-        return Outcome(word, finding.cause, finding.message, finding.cpu, finding.wall, rung)
+        message = finding.message.encode("utf-8", "backslashreplace").decode()  # halves of characters fit no journal
+        return Outcome(word, finding.cause, message, finding.cpu, finding.wall, rung)
 
 
 def _case(job: Job, cpu: float) -> Case:

@@ -79,6 +79,11 @@ class Words:
         text = answer.text if isinstance(answer, Reply) else answer
         return Verdict("passed") if self.passing in text else Verdict("failed", "assertion", f"no GOOD in {text}")
 
+    async def judge_program(
+        self, task: Task, program: str, sandbox: Sandbox, how: Judging, *, line_offset: int = 0
+    ) -> Verdict:
+        return await self.judge(task, program, sandbox, how)
+
 
 class NoSandbox:
     """Stands where a sandbox is needed and none is used."""

@@ -76,7 +76,6 @@ LONG = "x" * (BLOB_BYTES + 1)
     [builders.fault(0, reason=LONG), builders.judged(0, note=LONG), Finished(status="stopped", reason=LONG)],
     ids=lambda record: record.kind,
 )
-@pytest.mark.xfail(strict=True, raises=JournalError, reason="a blob takes the place of a field that can only be text")
 def test_a_record_with_a_long_text_anywhere_can_be_read_again(tmp_path: Path, record: Record) -> None:
     folder = asyncio.run(builders.recorded(tmp_path, record))
 

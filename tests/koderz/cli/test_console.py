@@ -296,7 +296,6 @@ def test_a_hostile_reply_never_reaches_the_terminal_as_it_is(koderz: Shell, task
         assert "ValueError" in text
 
 
-@pytest.mark.xfail(strict=True, reason="no journal can hold the sandbox's message, so the model's doing is a fault")
 def test_a_program_that_raises_half_a_character_is_judged_as_any_other(koderz: Shell, tasks: Path) -> None:
     reply = "```python\ndef f0():\n    raise ValueError('\\ud83d')\n```\n"
     with answering(200, {"choices": [{"message": {"role": "assistant", "content": reply}}]}) as url:
@@ -337,7 +336,6 @@ def test_hostile_words_in_options_files_and_names_are_told_harmlessly(koderz: Sh
     assert "can't be loaded: ValueError: \\x1b[31m" in text
 
 
-@pytest.mark.xfail(strict=True, reason="what the terminal can't show ends the command with a traceback")
 def test_a_terminal_of_few_letters_is_no_reason_to_stop(koderz: Shell, tasks: Path) -> None:
     code, text = printed(koderz, "run", "T/0", "--dataset", tasks, "--model", "simulated", PYTHONIOENCODING="ascii")
 
@@ -345,7 +343,6 @@ def test_a_terminal_of_few_letters_is_no_reason_to_stop(koderz: Shell, tasks: Pa
     assert "Traceback" not in text
 
 
-@pytest.mark.xfail(strict=True, reason="it says File: None, and names the run None")
 def test_a_single_experiment_that_is_picked_up_again_has_no_summary_file(koderz: Shell, tasks: Path) -> None:
     printed(koderz, "run", "T/0", "--dataset", tasks, "--model", "simulated")
     (folder,) = koderz.results.glob("exp_*")
