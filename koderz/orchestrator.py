@@ -6,7 +6,7 @@ import asyncio
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -80,7 +80,6 @@ class Orchestrator:
         self._stopping = asyncio.Event()
         self._ended: Ended | None = None
         self._faults_in_a_row = 0
-        self._passed_over = 0  # experiments that rescoring can't begin
         self._audience_error: Exception | None = None
 
     async def run(self) -> Ended:
@@ -99,8 +98,9 @@ class Orchestrator:
         tally = self._tracker.tally
         if self._ended and tally.judged + tally.faults < self._plan.record.planned:
             return self._ended
-        if self._passed_over:
-            return Ended("incomplete", f"{self._passed_over} experiments were never begun")
+        left = self._plan.record.planned - tally.judged - tally.faults
+        if left:
+            return Ended("incomplete", f"{left} experiments have not ended")
         return Ended("incomplete" if tally.faults else "complete")
 
     def stop(self, status: str, reason: str) -> None:
@@ -138,10 +138,9 @@ class Orchestrator:
         for experiment in self._plan.experiments():
             if self._tracker.ended(experiment.experiment_id):
                 continue
-            if self._how.calls_allowed or self._tracker.has_recorded(experiment.experiment_id):
+            begins_new = self._how.begins_new and not self._how.rescore
+            if begins_new or self._tracker.is_redone(experiment.experiment_id):
                 yield experiment
-            else:
-                self._passed_over += 1
 
     async def _perform(self, experiment: Identity) -> None:
         solver = self._plan.solver(experiment.solver)
@@ -176,7 +175,7 @@ class Orchestrator:
             try:
                 # In a task of its own, so that one that cancels itself isn't taken for the run being cut off.
                 solving = solver(handles, task=handles.identity.task, prompts=self._plan.prompts)
-                verdict = await asyncio.ensure_future(solving)
+                verdict = await asyncio.create_task(_without_exit(solving))
             except Settled as settled:
                 return settled.verdict
             except (Fault, StorageError):
@@ -185,7 +184,7 @@ class Orchestrator:
                 if _is_cancelled():
                     raise
                 raise Fault("the solver cancelled itself") from None
-            except (Exception, SystemExit) as error:  # a solver may be anybody's code
+            except Exception as error:  # a solver may be anybody's code
                 raise Fault(_writable(f"the solver raised {type(error).__name__}: {error}")) from error
         return _checked(verdict)
 
@@ -260,6 +259,14 @@ class Orchestrator:
         grace = self._plan.settings.grace
         self.stop("interrupted", "interrupted")
         asyncio.get_running_loop().call_later(grace, engine.cancel)
+
+
+async def _without_exit(solving: Awaitable[Verdict]) -> Verdict:
+    """The event loop would let a SystemExit through, and end everything."""
+    try:
+        return await solving
+    except SystemExit as error:
+        raise Fault(f"the solver raised SystemExit: {error}") from error
 
 
 def _is_cancelled() -> bool:

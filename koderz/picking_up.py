@@ -37,6 +37,7 @@ class PickUp:
             accept_divergence=self.accept_divergence or self.accept_changes,
             rescore=self.how == "rescore",
             calls_allowed=self.calls or self.how != "rescore",
+            begins_new=self.how != "retry",
         )
 
 
@@ -58,7 +59,7 @@ async def pick_up(
         plan = restore_plan(tracker.plan, overrides, accept_changes=way.accept_changes)
         tracker.select(faults=way.how != "resume", judged=way.how == "rescore")
         if way.how != "rescore" and tracker.tally.judged + tracker.tally.faults == plan.record.planned:
-            return close(tracker, _last_end(tracker))
+            return close(tracker, Ended("complete", NOTHING_TO_DO))
         return await carry_on(plan, tracker, way.replaying(), audience or Nobody(), environ, how=way.how, changes=given)
 
 
@@ -67,10 +68,6 @@ def _require_own(tracker: Tracker, trust: bool, environ: Mapping[str, str]) -> N
     if risky := risky_settings(tracker.plan.config):
         what = f"{tracker.folder.name}: its plan sets {risky[0].replace('_', '-')}, and it wasn't begun here"
         require_trust(plan_line(tracker.folder), what, grant=trust, environ=environ)
-
-
-def _last_end(tracker: Tracker) -> Ended:
-    return Ended("incomplete" if tracker.tally.faults else "complete", NOTHING_TO_DO)
 
 
 def _overrides(changes: Mapping[str, Any]) -> dict[str, Any]:

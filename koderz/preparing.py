@@ -33,7 +33,8 @@ async def prepare(
         raise KoderzError(f"there is no setting {min(unknown)!r}")
     flags = {name: checked(name, _plain(value), flag_of(name)) for name, value in given.items() if value is not None}
     config = load_config(Path.cwd(), trust=trust_config, environ=environ)
-    settings = layered(flags, from_environment(environ), config.settings)
+    by_environment = from_environment(environ)
+    settings = layered(flags, by_environment, config.settings)
     if single:
         settings = replace(settings, samples=1)
     if single and settings.mode == "comparative":
@@ -44,12 +45,14 @@ async def prepare(
     load_solvers(settings, arguments)
     settings = await _with_model(settings, audience or Nobody(), environ)
     specs = _specs(settings, subject)
+    details = _details(config, settings, base_url_given="base_url" in {**flags, **by_environment})
+    details |= {"solver_arguments": arguments, "specs": specs}
     return make_plan(
         settings,
         subject,
         load_solvers(settings, arguments, specs),
         problem_range=f"{span.start}-{span.stop}" if span is not None else None,
-        details=_details(settings, config) | {"solver_arguments": arguments, "specs": specs},
+        details=details,
         single=single,
     )
 
@@ -76,10 +79,10 @@ def _selection(settings: Settings, span: range | None) -> Any:
     )
 
 
-def _details(settings: Settings, config: Config) -> dict[str, Any]:
+def _details(config: Config, settings: Settings, *, base_url_given: bool) -> dict[str, Any]:
     return {
         "prices": dict(config.prices),
-        "base_url_trusted": settings.base_url is None or settings.base_url != config.settings.get("base_url"),
+        "base_url_trusted": base_url_given or settings.base_url is None,
     }
 
 

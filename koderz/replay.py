@@ -111,6 +111,7 @@ class Replaying:
     accept_divergence: bool = False
     rescore: bool = False  # judge every recorded attempt anew
     calls_allowed: bool = True  # False: a new call is a fault
+    begins_new: bool = True  # False: only experiments that ended before are worked on; so does rescoring
     restart: bool = False  # the solver can't replay; what was paid counts, and it starts over
 
 

@@ -113,6 +113,15 @@ def _path(folder: Path, digest: str) -> Path:
     return folder / "blobs" / f"{digest}.gz"
 
 
+def sync_folder(folder: Path) -> None:
+    """Makes durable which files a folder holds."""
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
 def write_durably(path: Path, data: bytes) -> None:
     """Writes a file whole or not at all: under another name, synced, then renamed.
 
@@ -126,6 +135,7 @@ def write_durably(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        sync_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()

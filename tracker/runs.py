@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracker.blobs import sync_folder
 from tracker.errors import JournalError, KoderzError
 from tracker.journal import NAME
 from tracker.records import Plan, decode, encode
@@ -31,9 +32,10 @@ def create_run(results: Path, name: str, plan: Plan) -> Path:
             file.write(encode(plan))
             file.flush()
             os.fsync(file.fileno())
+        sync_folder(draft)
         folder = results / name
         draft.rename(folder)
-        _sync_folder(results)
+        sync_folder(results)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
         raise KoderzError(
@@ -134,11 +136,3 @@ def _only(results: Path, name: str, matches: Callable[[Path], bool]) -> Path:
     known = run_folders(results)
     hint = f"the latest is {known[-1].name}" if known else "it holds none yet"
     raise KoderzError(f"there is no run {name} in {results}; {hint}")
-
-
-def _sync_folder(folder: Path) -> None:
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

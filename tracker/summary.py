@@ -360,7 +360,7 @@ class _Outline:
             if entry.kind:
                 self.last_known = entry
         assert before is not None, "an index has at least the plan's entry"
-        self.session_ends.append(before)
+        self.session_ends.append(self.last_known)
         self.paid = math.fsum(costs)
 
 

@@ -41,6 +41,7 @@ class Tracker:
         self.tally = Tally()
         self._lock = lock
         self._ended: dict[int, int] = {}  # how each experiment ended last
+        self._redone: set[int] = set()
         self._messages: set[int] = set()
         index = load_index(folder / NAME)
         for entry in index:
@@ -92,6 +93,7 @@ class Tracker:
         Their recorded lines become available by `recorded`.
         """
         redo = {_FAULTED: faults, _JUDGED: judged, _PASSED: judged}
+        self._redone = {number for number, outcome in self._ended.items() if redo[outcome]}
         self._ended = {number: outcome for number, outcome in self._ended.items() if not redo[outcome]}
         for entry in self._index or ():
             if entry.experiment and entry.code != _MESSAGE and entry.experiment not in self._ended:
@@ -104,9 +106,9 @@ class Tracker:
     def ended(self, experiment_id: str) -> bool:
         return experiment_number(experiment_id) in self._ended
 
-    def has_recorded(self, experiment_id: str) -> bool:
-        """Whether an experiment that is to be worked on was begun before."""
-        return experiment_number(experiment_id) in self._open
+    def is_redone(self, experiment_id: str) -> bool:
+        """Whether an experiment had ended, and is worked on again in this session."""
+        return experiment_number(experiment_id) in self._redone
 
     def recorded(self, experiment_id: str) -> list[Record]:
         """What an experiment that was left unfinished has on record, in order."""

@@ -229,7 +229,7 @@ def test_without_containment_other_peoples_programs_do_not_run() -> None:
             outcome = await sandbox.judge(add("def add(x, y): return x + y"))
             return f"{outcome.verdict}, {outcome.rung}"
 
-    with pytest.raises(Unreachable, match=r"docker.*uncontained"):
+    with pytest.raises(Unreachable, match=r"--sandbox uncontained"):
         asyncio.run(enter())
     assert asyncio.run(enter(uncontained=True)) == "passed, uncontained"
 
