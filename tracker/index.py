@@ -44,6 +44,11 @@ class Entry(NamedTuple):
     cost: float  # US dollars, of a call
 
     @property
+    def span(self) -> tuple[int, int]:
+        """Offset and length."""
+        return self.offset, self.length
+
+    @property
     def kind(self) -> str:
         return _NAMES[self.code] if self.code < len(_NAMES) else ""
 
@@ -135,11 +140,11 @@ def load_index(journal: Path) -> Index:
     return Index(cached + added, tail[-1].offset + tail[-1].length if tail else end, len(cached), check)
 
 
-def read_spans(journal: Path, entries: Iterable[Entry]) -> Iterator[bytes]:
-    """The lines that the entries stand for."""
-    with _mapped(journal) as data:
-        for entry in entries:
-            yield data[entry.offset : entry.offset + entry.length]
+def read_spans(journal: Path, spans: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+    """The lines at these offsets, of these lengths."""
+    with journal.open("rb") as file:  # mapped, all of a large journal would stay in memory
+        for offset, length in spans:
+            yield os.pread(file.fileno(), length, offset)
 
 
 @contextmanager

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -131,18 +132,21 @@ def summarize(folder: Path) -> Summary:
     lines = _Outline(load_index(journal))
     plan = _first(journal, Plan, lines.first)
     order = {task: position for position, task in enumerate(plan.tasks)}
-    experiments: list[Experiment] = []
+    results: list[Result] = []
+    baselines: dict[str, list[float]] = defaultdict(list)  # known costs on the baseline model, by solver
     faults: list[Fault] = []
-    for record in map(decode, read_spans(journal, lines.outcomes.values())):
+    for record in map(decode, read_spans(journal, lines.outcomes())):
         if isinstance(record, Experiment):
-            experiments.append(record)
+            results.append(_result(record))
+            if record.baseline_cost is not None:
+                baselines[record.solver].append(record.baseline_cost)
         elif isinstance(record, Fault):
             faults.append(record)
-    experiments.sort(key=lambda e: (e.sample, order.get(e.problem_id, len(order))))
+    results.sort(key=lambda r: (r.sample, order.get(r.problem_id, len(order))))
     faults.sort(key=lambda f: (f.sample, order.get(f.problem_id, len(order)), f.solver))
-    arms = {solver: _arm(solver, experiments) for solver in plan.solvers}
+    arms = {solver: _arm(solver, results, baselines[solver]) for solver in plan.solvers}
     finished = _last_finished(journal, lines)
-    times = [_time(line) for line in read_spans(journal, lines.session_ends)]
+    times = [_time(line) for line in read_spans(journal, [entry.span for entry in lines.session_ends])]
     return Summary(
         run_id=plan.run_id,
         mode=plan.mode,
@@ -156,7 +160,7 @@ def summarize(folder: Path) -> Summary:
         arms=arms,
         comparison=_compare(arms) if plan.mode == "comparative" else None,
         faults=[_fault_row(fault) for fault in faults],
-        paid=_paid(lines.paid, experiments, faults),
+        paid=_paid(lines.paid, results, faults),
         simulated=plan.simulated,
         environment=plan.environment,
     )
@@ -260,24 +264,22 @@ def _by_tier(results: Sequence[Result]) -> dict[str, float]:
     return tiers
 
 
-def _arm(solver: str, experiments: Iterable[Experiment]) -> Arm:
-    mine = [experiment for experiment in experiments if experiment.solver == solver]
-    known = [e.baseline_cost for e in mine if e.baseline_cost is not None]
-    results = [_result(experiment) for experiment in mine]
-    return Arm(results, figures(results, math.fsum(known) if known and len(known) == len(mine) else None))
+def _arm(solver: str, results: Iterable[Result], baseline: Sequence[float]) -> Arm:
+    mine = [result for result in results if result.solver == solver]
+    return Arm(mine, figures(mine, math.fsum(baseline) if baseline and len(baseline) == len(mine) else None))
 
 
 def _result(e: Experiment) -> Result:
     return Result(
         experiment_id=e.experiment_id,
-        problem_id=e.problem_id,
+        problem_id=sys.intern(e.problem_id),  # the same few words a hundred thousand times
         success=e.success,
         iterations=e.iterations,
         cost=e.cost,
-        solver=e.solver,
+        solver=sys.intern(e.solver),
         sample=e.sample,
-        verdict=e.verdict,
-        cause=e.cause,
+        verdict=sys.intern(e.verdict),
+        cause=sys.intern(e.cause),
         tokens=e.tokens_in + e.tokens_out,
         tokens_in=e.tokens_in,
         tokens_out=e.tokens_out,
@@ -325,8 +327,8 @@ def _compare(arms: Mapping[str, Arm]) -> Comparison:
     )
 
 
-def _paid(total: float, experiments: Iterable[Experiment], faults: Iterable[Fault]) -> dict[str, float]:
-    results = math.fsum(e.cost for e in experiments)
+def _paid(total: float, judged: Iterable[Result], faults: Iterable[Fault]) -> dict[str, float]:
+    results = math.fsum(result.cost for result in judged)
     faulted = math.fsum(f.cost for f in faults)
     return {
         "total": total,
@@ -340,7 +342,7 @@ class _Outline:
     """What the index alone tells: which line ended each experiment, and where sessions begin and end."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        self.outcomes: dict[int, Entry] = {}
+        self._outcomes: dict[int, int] = {}  # where each experiment's last end lies, offset and length in one number
         self.session_ends: list[Entry] = []  # pairs: a session's first line, its last line
         self.last_known: Entry  # the last line of a kind that this version knows
         self.first: Entry
@@ -348,7 +350,7 @@ class _Outline:
         before: Entry | None = None
         for entry in entries:
             if entry.code in _OUTCOMES:
-                self.outcomes[entry.experiment] = entry
+                self._outcomes[entry.experiment] = entry.offset << 32 | entry.length
             elif entry.code == CODES["call"]:
                 costs.append(entry.cost)
             elif before is None:
@@ -363,18 +365,22 @@ class _Outline:
         self.session_ends.append(self.last_known)
         self.paid = math.fsum(costs)
 
+    def outcomes(self) -> Iterator[tuple[int, int]]:
+        """Offset and length of each experiment's last end."""
+        return ((both >> 32, both & 0xFFFFFFFF) for both in self._outcomes.values())
+
 
 _OUTCOMES = (CODES["experiment"], CODES["fault"])
 
 
 def _first(journal: Path, kind: type[Plan], entry: Entry) -> Plan:
-    record = decode(next(iter(read_spans(journal, [entry]))))
+    record = decode(next(iter(read_spans(journal, [entry.span]))))
     assert isinstance(record, kind), "a run's folder appears with its plan in it"
     return record
 
 
 def _last_finished(journal: Path, lines: _Outline) -> Finished | None:
-    record: Record | None = decode(next(iter(read_spans(journal, [lines.last_known]))))
+    record: Record | None = decode(next(iter(read_spans(journal, [lines.last_known.span]))))
     return record if isinstance(record, Finished) else None
 
 

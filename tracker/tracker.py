@@ -44,8 +44,10 @@ class Tracker:
         self._redone: set[int] = set()
         self._messages: set[int] = set()
         index = load_index(folder / NAME)
+        interesting = {_CALL, _EXPERIMENT, _FAULT, _MESSAGE}
         for entry in index:
-            self._count(entry)
+            if entry[0] in interesting:
+                self._count(entry)
         self._index: Index | None = index
         self._open: dict[int, list[Entry]] = {}
         self._journal = Journal(folder / NAME, index, self._count)
@@ -115,7 +117,10 @@ class Tracker:
         entries = self._open.pop(experiment_number(experiment_id), None)
         if entries is None:
             return []
-        return [fetched(record, self.folder) for record in _decoded(read_spans(self.folder / NAME, entries))]
+        return [
+            fetched(record, self.folder)
+            for record in _decoded(read_spans(self.folder / NAME, [entry.span for entry in entries]))
+        ]
 
     async def begin_session(self, how: str, config: dict[str, object]) -> None:
         await self.record(Resumed(how=how, config=config))

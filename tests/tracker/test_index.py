@@ -51,7 +51,7 @@ def test_an_index_that_is_there_is_used(journal: Path) -> None:
 
 def test_entries_say_what_each_line_is_about(journal: Path) -> None:
     entries = fresh(journal)
-    records = [decode(line) for line in read_spans(journal, entries)]
+    records = [decode(line) for line in read_spans(journal, [entry.span for entry in entries])]
 
     assert [entry.kind for entry in entries] == [record.kind for record in records if record]
     assert [entry.kind for entry in entries[:4]] == ["plan", "call", "attempt", "experiment"]
