@@ -41,7 +41,7 @@ async def begin(plan: Plan, audience: Audience | None = None, environ: Mapping[s
     """A new run, from its first call to its summary. Nothing is created where a model can't be asked."""
     audience = audience or Nobody()
     async with (
-        open_sandbox(plan.settings.sandbox, judges=plan.settings.judge_count) as sandbox,
+        _sandbox_of(plan) as sandbox,
         open_models(plan, environ) as (pool, models),
     ):
         facts = await _facts(plan, models) | {"sandbox": sandbox.rung}
@@ -64,7 +64,7 @@ async def carry_on(
 ) -> Session:
     """A later session of a run."""
     async with (
-        open_sandbox(plan.settings.sandbox, judges=plan.settings.judge_count) as sandbox,
+        _sandbox_of(plan) as sandbox,
         open_models(plan, environ) as (pool, models),
     ):
         if replaying.calls_allowed:
