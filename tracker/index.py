@@ -140,6 +140,15 @@ def load_index(journal: Path) -> Index:
     return Index(cached + added, tail[-1].offset + tail[-1].length if tail else end, len(cached), check)
 
 
+def scan(journal: Path, start: int) -> Iterator[Entry]:
+    """The entries of the whole lines from byte `start` on, of a journal that may be growing.
+
+    Raises JournalError where a line before the last is damaged.
+    """
+    with _mapped(journal) as data:
+        yield from _scan(journal, data, start)
+
+
 def read_spans(journal: Path, spans: Iterable[tuple[int, int]]) -> Iterator[bytes]:
     """The lines at these offsets, of these lengths."""
     with journal.open("rb") as file:  # mapped, all of a large journal would stay in memory

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self, cast
 
-from koderz.registry import find
 from koderz.types import VerdictWord
+from tracker.registry import find
 
 
 @dataclass(frozen=True, slots=True)

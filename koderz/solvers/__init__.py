@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from koderz.errors import KoderzError
-from koderz.registry import find
 from koderz.types import Verdict
+from tracker.registry import find
 
 SOLVERS: Mapping[str, str] = {
     "zero-shot": "koderz.solvers.zero_shot:zero_shot",

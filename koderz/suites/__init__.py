@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol, cast
 
-from koderz.registry import find
 from koderz.sandbox import Sandbox
 from koderz.types import Judging, Reply, Task, Verdict
+from tracker.registry import find
 
 
 class Suite(Protocol):

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from koderz.errors import KoderzError
+from tracker.errors import KoderzError
 
 
 def find(kind: str, name: str, known: Mapping[str, str], group: str) -> Any:

@@ -1,0 +1,53 @@
+"""What a run has on record of one experiment."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from tests.tracker import builders
+from tests.tracker.builders import attempt, call, experiment_id, judged
+from tracker.records import Call
+from tracker.stories import Stories
+from tracker.tracker import Tracker
+
+LONG = "a long question " * 1000
+
+
+def test_an_experiment_is_told_in_order_with_its_messages_and_texts_whole(tmp_path: Path) -> None:
+    large = "x" * (3 << 20)
+    first = replace(call(0), messages=[{"role": "user", "content": LONG}], reply=large)
+    second = replace(call(1), messages=[{"role": "user", "content": LONG}])
+    folder = asyncio.run(builders.recorded(tmp_path, first, second, attempt(0), judged(0, True)))
+    stories = Stories(folder)
+    stories.refresh()
+    story = stories.of(experiment_id(0))
+    assert [record.kind for record in story] == ["call", "attempt", "experiment"]
+    asked = story[0]
+    assert isinstance(asked, Call)
+    assert asked.messages == [{"role": "user", "content": LONG}]
+    assert asked.reply == large
+
+
+def test_a_run_that_goes_on_is_followed(tmp_path: Path) -> None:
+    async def go() -> None:
+        folder = await builders.recorded(tmp_path, call(0))
+        stories = Stories(folder)
+        assert [entry.kind for entry in stories.refresh()] == ["plan", "call"]
+        with Tracker.reopen(folder) as tracker:
+            await tracker.record(attempt(0))
+            assert [entry.kind for entry in stories.refresh()] == ["attempt"]
+            assert stories.refresh() == []
+            await tracker.record(judged(0, True))
+            assert [entry.kind for entry in stories.refresh()] == ["experiment"]
+        assert [record.kind for record in stories.of(experiment_id(0))] == ["call", "attempt", "experiment"]
+
+    asyncio.run(go())
+
+
+def test_an_unknown_experiment_has_no_story(tmp_path: Path) -> None:
+    folder = asyncio.run(builders.recorded(tmp_path, call(0)))
+    stories = Stories(folder)
+    stories.refresh()
+    assert stories.of(experiment_id(7)) == []

@@ -1,0 +1,66 @@
+"""Everything that a run has on record of one experiment, also while the run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from tracker.blobs import fetched, read_text
+from tracker.index import CODES, Entry, experiment_number, load_index, read_spans, scan
+from tracker.journal import NAME
+from tracker.records import Blob, Call, LongMessage, Record, decode
+
+_MESSAGE = CODES["message"]
+
+
+class Stories:
+    """The experiments of one journal, each read when it is asked for. JournalError where the journal is damaged."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._journal = folder / NAME
+        self._end = 0
+        self._lines: dict[int, list[tuple[int, int]]] = {}
+        self._messages: dict[int, tuple[int, int]] = {}
+
+    def refresh(self) -> list[Entry]:
+        """Takes in the whole lines that were added since the last look, and returns their entries in order."""
+        index = None if self._end else load_index(self._journal)
+        new = list(index or scan(self._journal, self._end))
+        for entry in new:
+            if entry.code == _MESSAGE:
+                self._messages[entry.experiment] = entry.span
+            elif entry.experiment:
+                self._lines.setdefault(entry.experiment, []).append(entry.span)
+            self._end = entry.offset + entry.length
+        return new
+
+    def of(self, experiment_id: str) -> list[Record]:
+        """The lines of an experiment in order, as of the last `refresh`: every text and every message whole."""
+        return list(self.records(self._lines.get(experiment_number(experiment_id), ())))
+
+    def records(self, spans: Iterable[tuple[int, int]]) -> Iterator[Record]:
+        """The records at these offsets, of these lengths: every text and every message whole."""
+        for line in read_spans(self._journal, spans):
+            if (record := decode(line)) is not None:
+                yield self._whole(record)
+
+    def _whole(self, record: Record) -> Record:
+        record = fetched(record, self.folder)
+        texts: dict[str, Any] = {
+            field.name: read_text(value, self.folder)
+            for field in fields(record)
+            if isinstance(value := getattr(record, field.name), Blob)
+        }
+        if isinstance(record, Call):
+            return replace(record, **texts, messages=[self._message(message) for message in record.messages])
+        return replace(record, **texts) if texts else record  # type: ignore[arg-type]
+
+    def _message(self, message: dict[str, Any]) -> dict[str, Any]:
+        if "digest" not in message:
+            return message
+        (stored,) = self.records([self._messages[int(message["digest"][:16], 16)]])
+        content = stored.content if isinstance(stored, LongMessage) else ""
+        return {"role": message["role"], "content": content}
