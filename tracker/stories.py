@@ -56,7 +56,7 @@ class Stories:
         }
         if isinstance(record, Call):
             return replace(record, **texts, messages=[self._message(message) for message in record.messages])
-        return replace(record, **texts) if texts else record  # type: ignore[arg-type]
+        return replace(record, **texts) if texts else record
 
     def _message(self, message: dict[str, Any]) -> dict[str, Any]:
         if "digest" not in message:
