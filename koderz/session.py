@@ -13,6 +13,7 @@ from koderz.errors import KoderzError, Unreachable
 from koderz.opening import asked_models, baseline_price, open_models
 from koderz.orchestrator import Ended, Orchestrator
 from koderz.plan import Plan
+from koderz.recalling import Lessons, open_lessons
 from koderz.replay import Replaying
 from koderz.sandbox import FULL, Sandbox, open_sandbox
 from koderz.trust import remember
@@ -43,13 +44,14 @@ async def begin(plan: Plan, audience: Audience | None = None, environ: Mapping[s
     async with (
         _sandbox_of(plan) as sandbox,
         open_models(plan, environ) as (pool, models),
+        open_lessons(plan, environ) as lessons,
     ):
         facts = await _facts(plan, models) | {"sandbox": sandbox.rung}
         plan = replace(plan, record=replace(plan.record, environment=plan.record.environment | facts))
         with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
             if risky_settings(plan.record.config):
                 remember(plan_line(tracker.folder), environ)
-            return await _carry_out(plan, tracker, Means(pool, models, sandbox), Replaying(), audience)
+            return await _carry_out(plan, tracker, Means(pool, models, sandbox, lessons), Replaying(), audience)
 
 
 async def carry_on(
@@ -66,11 +68,12 @@ async def carry_on(
     async with (
         _sandbox_of(plan) as sandbox,
         open_models(plan, environ) as (pool, models),
+        open_lessons(plan, environ) as lessons,
     ):
         if replaying.calls_allowed:
             await _facts(plan, models)
         await tracker.begin_session(how, dict(changes))
-        return await _carry_out(plan, tracker, Means(pool, models, sandbox), replaying, audience)
+        return await _carry_out(plan, tracker, Means(pool, models, sandbox, lessons), replaying, audience)
 
 
 async def _facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
@@ -97,6 +100,7 @@ class Means:
     pool: ModelPool
     models: Mapping[str, Model]
     sandbox: Sandbox
+    lessons: Lessons | None
 
 
 async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Replaying, audience: Audience) -> Session:
@@ -112,7 +116,14 @@ async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Repl
     if means.sandbox.rung != FULL:
         audience.notice(f"programs run at the sandbox rung {means.sandbox.rung}; the full one is {FULL}")
     orchestrator = Orchestrator(
-        plan, tracker, means.models, means.sandbox, how=replaying, observe=observe, baseline=baseline_price(plan)
+        plan,
+        tracker,
+        means.models,
+        means.sandbox,
+        how=replaying,
+        observe=observe,
+        baseline=baseline_price(plan),
+        lessons=means.lessons,
     )
     async with audience.showing(Stage(plan, tracker, orchestrator, means.pool)):
         ended = await orchestrator.run()

@@ -17,9 +17,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tracker.memory import caretaking, telling
+from tracker.memory import caretaking, lessons, telling
 from tracker.memory.caretaking import Forgetting
 from tracker.memory.interchange import drafts_of
+from tracker.memory.lessons import Snapshot
 from tracker.memory.memories import CATEGORIES, TYPES, Draft, InvalidMemory, choose, moment
 from tracker.memory.scrubbing import Scrubber
 from tracker.memory.search import search
@@ -211,6 +212,20 @@ class Cortex:
     async def memory_stats(self, project: str | None = None) -> dict[str, Any]:
         """How many memories there are, by category, type, importance and project; the file and its state."""
         return await self._do(lambda: caretaking.stats(self._store, project))
+
+    async def snapshot(self) -> Snapshot:
+        """The store as it is now, for `recall_lessons`."""
+        return await self._do(lambda: lessons.snapshot(self._store))
+
+    async def recall_lessons(
+        self, problem_id: str, cause: str, *, same_task: bool, simulated: bool = False, until: Snapshot | None = None
+    ) -> list[str]:
+        """What experiments that failed with this cause taught; see `tracker.memory.lessons`."""
+        return await self._do(
+            lambda: lessons.recall_lessons(
+                self._store, problem_id, cause, same_task=same_task, simulated=simulated, until=until
+            )
+        )
 
     async def start_session(self, project: str | None = None) -> dict[str, Any]:
         """Begins a session of work: its id, and the context to begin with."""

@@ -74,16 +74,23 @@ def snapshot(store: Store) -> Snapshot:
 
 
 def recall_lessons(
-    store: Store, cause: str, problem_id: str, *, same_task: bool, until: Snapshot | None = None, limit: int = 3
+    store: Store,
+    problem_id: str,
+    cause: str,
+    *,
+    same_task: bool,
+    simulated: bool = False,
+    until: Snapshot | None = None,
+    limit: int = 3,
 ) -> list[str]:
     """The newest lessons of experiments that failed with `cause`, each once: on other tasks, or on the same one.
 
-    `until` leaves out what was stored or changed after it.
+    `until` leaves out what was stored or changed after it. A simulated model learns only from its like.
     """
     until = until or Snapshot(2**62, "9999")
-    rows = store.rows(sql.LESSONS, (cause, until.last_id, until.time, problem_id, int(same_task), 20 * limit))
+    which = (cause, until.last_id, until.time, problem_id, int(same_task), int(simulated), 20 * limit)
     texts: dict[str, None] = {}
-    for row in rows:
+    for row in store.rows(sql.LESSONS, which):
         texts[str(as_memory(row).metadata.get("lesson"))] = None
     return list(texts)[:limit]
 

@@ -130,7 +130,7 @@ LESSONS = (
     f"SELECT {COLUMNS} FROM memories "
     "WHERE json_extract(metadata, '$.lesson_cause') = ?1 AND json_extract(metadata, '$.lesson_cause') IS NOT NULL "
     "AND id <= ?2 AND updated_at <= ?3 AND (json_extract(metadata, '$.problem_id') = ?4) = ?5 "
-    "ORDER BY id DESC LIMIT ?6"
+    "AND json_extract(metadata, '$.simulated') = ?6 ORDER BY id DESC LIMIT ?7"
 )
 
 
