@@ -150,12 +150,13 @@ def _readable(path: Path) -> list[Memory]:
     """The memories of a damaged file that can be read from its start or from its end."""
     found: dict[int, Memory] = {}
     for direction in ("ASC", "DESC"):
-        with suppress(sqlite3.Error, ValueError):
+        with suppress(sqlite3.Error):
             connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
             try:
                 for row in connection.execute(sql.select(0, "", newest_first=direction == "DESC"), (-1,)):
-                    memory = as_memory(row)
-                    found[memory.id] = memory
+                    with suppress(StoreDamaged):
+                        memory = as_memory(row)
+                        found[memory.id] = memory
             finally:
                 connection.close()
     return [found[id] for id in sorted(found)]

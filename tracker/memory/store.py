@@ -16,7 +16,7 @@ from typing import Any, Self
 import orjson
 
 from tracker.memory import sql
-from tracker.memory.database import BUSY_SECONDS, connect, explained, indexed, transaction, words_of_tags
+from tracker.memory.database import BUSY_SECONDS, StoreDamaged, connect, explained, indexed, transaction, words_of_tags
 from tracker.memory.memories import Draft, Memory, fingerprint, ready
 from tracker.memory.scrubbing import Scrubber
 from tracker.records import now
@@ -270,8 +270,12 @@ class _Writer:
 
 
 def as_memory(row: Sequence[Any]) -> Memory:
-    """A row of `sql.COLUMNS`, whatever comes after them."""
+    """A row of `sql.COLUMNS`, whatever comes after them. Raises StoreDamaged for one that says nothing."""
     id, key, title, content, category, type, tags, importance, metadata, project, salience, *times = row[:15]
+    try:
+        tags, metadata = orjson.loads(tags), orjson.loads(metadata)
+    except orjson.JSONDecodeError as error:
+        raise StoreDamaged(f"memory {id}", str(error)) from None
     return Memory(
         id=id,
         key=key,
@@ -279,9 +283,9 @@ def as_memory(row: Sequence[Any]) -> Memory:
         content=content,
         category=category,
         type=type,
-        tags=orjson.loads(tags),
+        tags=tags,
         importance=importance,
-        metadata=orjson.loads(metadata),
+        metadata=metadata,
         project=project,
         salience=salience,
         access_count=times[0],
