@@ -135,12 +135,9 @@ class Orchestrator:
     # One experiment
 
     def _left(self) -> Iterator[Identity]:
-        for experiment in self._plan.experiments():
-            if self._tracker.ended(experiment.experiment_id):
-                continue
-            begins_new = self._how.begins_new and not self._how.rescore
-            if begins_new or self._tracker.is_redone(experiment.experiment_id):
-                yield experiment
+        begins_new = self._how.begins_new and not self._how.rescore
+        ended, is_redone = self._tracker.ended, self._tracker.is_redone
+        return self._plan.experiments(lambda name: not ended(name) and (begins_new or is_redone(name)))
 
     async def _perform(self, experiment: Identity) -> None:
         solver = self._plan.solver(experiment.solver)

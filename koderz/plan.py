@@ -45,14 +45,19 @@ class Plan:
         """The run's id, or the id of the only experiment."""
         return self.record.run_id or next(self.experiments()).experiment_id
 
-    def experiments(self) -> Iterator[Identity]:
-        """Every experiment, in order: a task's solvers one after the other, so that load hits all alike."""
+    def experiments(self, wanted: Callable[[str], bool] | None = None) -> Iterator[Identity]:
+        """Those whose id is wanted, in order: a task's solvers one after the other, so that load hits all alike."""
         digest = self.record.details["digest"]
+        begun = [
+            (_IdOfSamples(self.record.run_id, task.id, solver.name, self.settings.local_model, digest), task, solver)
+            for task in self.tasks
+            for solver in self.solvers
+        ]
         for sample in range(self.record.samples):
-            for task in self.tasks:
-                for solver in self.solvers:
-                    key = (self.record.run_id, task.id, solver.name, self.settings.local_model, digest, sample)
-                    yield Identity(_experiment_id(*key), task, solver.name, sample)
+            for id_of, task, solver in begun:
+                experiment_id = id_of(sample)
+                if wanted is None or wanted(experiment_id):
+                    yield Identity(experiment_id, task, solver.name, sample)
 
     def solver(self, name: str) -> Solver:
         return next(solver for solver in self.solvers if solver.name == name)
@@ -184,8 +189,16 @@ def _run_id() -> str:
     return f"bench_{secrets.token_hex(4)}_{datetime.now():%Y%m%d_%H%M%S}"
 
 
-def _experiment_id(*parts: object) -> str:
-    return "exp_" + hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+class _IdOfSamples:
+    """The ids of one task's samples: what they have in common is hashed once, which resuming feels."""
+
+    def __init__(self, *parts: object) -> None:
+        self._begun = hashlib.blake2b(f"{repr(parts)[:-1]}, ".encode(), digest_size=8)
+
+    def __call__(self, sample: int) -> str:
+        digest = self._begun.copy()
+        digest.update(b"%d)" % sample)
+        return "exp_" + digest.hexdigest()
 
 
 def _digest(value: Any) -> str:
