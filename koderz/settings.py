@@ -79,11 +79,16 @@ class Settings:
 
     @property
     def effective_spec_model(self) -> str | None:
-        return self.frontier_spec_model if self.spec else None
+        return self.frontier_spec_model if self.spec and self._asks_frontier else None
 
     @property
     def effective_checkpoint_model(self) -> str | None:
-        return self.frontier_checkpoint_model if self.checkpoints else None
+        return self.frontier_checkpoint_model if self.checkpoints and self._asks_frontier else None
+
+    @property
+    def _asks_frontier(self) -> bool:
+        """Zero-shot asks no frontier model, so none needs to be there, or its key."""
+        return self.solver is not None or self.mode != "zero-shot"
 
     @property
     def judge_count(self) -> int:

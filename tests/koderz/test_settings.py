@@ -206,6 +206,17 @@ def test_a_frontier_model_counts_unless_its_part_is_left_out() -> None:
     assert (neither.effective_spec_model, neither.effective_checkpoint_model) == (None, None)
 
 
+def test_zero_shot_asks_no_frontier_model_but_a_solver_of_ones_own_may() -> None:
+    frontier: dict[str, Any] = {"frontier_spec_model": "a", "frontier_checkpoint_model": "b"}
+    for settings, asked in (
+        (Settings(mode="zero-shot", **frontier), False),
+        (Settings(mode="comparative", **frontier), True),
+        (Settings(mode="zero-shot", solver="mine.py:mine", **frontier), True),
+    ):
+        assert (settings.effective_spec_model is not None) is asked
+        assert (settings.effective_checkpoint_model is not None) is asked
+
+
 def test_there_is_a_judge_a_core_unless_said() -> None:
     assert Settings().judge_count >= 1
     assert Settings(judges=3).judge_count == 3
