@@ -13,6 +13,7 @@ from koderz.audience import Audience, Nobody
 from koderz.config import Config, load_config
 from koderz.errors import KoderzError
 from koderz.plan import Plan, Subject, load_solvers, load_subject, make_plan
+from koderz.recalling import memory_details
 from koderz.selection import select_tasks
 from koderz.settings import FIELDS, Settings, checked, flag_of, from_environment, layered
 from tracker.sinks import check_names
@@ -44,11 +45,12 @@ async def prepare(
     check_names((*settings.sinks, *settings.no_sinks))
     subject = load_subject(settings, _selection(settings, span))
     arguments = dict(solver_arguments or {})
-    load_solvers(settings, arguments)
+    recalls = any("recall" in solver.wants for solver in load_solvers(settings, arguments))
+    memory = await memory_details(settings, recalls, environ)
     settings = await _with_model(settings, audience or Nobody(), environ)
     specs = _specs(settings, subject)
     details = _details(config, settings, base_url_given="base_url" in {**flags, **by_environment})
-    details |= {"solver_arguments": arguments, "specs": specs}
+    details |= {"solver_arguments": arguments, "specs": specs, **memory}
     return make_plan(
         settings,
         subject,

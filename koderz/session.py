@@ -15,6 +15,7 @@ from koderz.opening import asked_models, baseline_price, open_models
 from koderz.orchestrator import Ended, Orchestrator
 from koderz.plan import Plan
 from koderz.projecting import start_sinks
+from koderz.recalling import Lessons, open_lessons
 from koderz.replay import Replaying
 from koderz.sandbox import FULL, Sandbox, open_sandbox
 from koderz.trust import remember
@@ -50,6 +51,7 @@ async def begin(plan: Plan, audience: Audience | None = None, environ: Mapping[s
     async with (
         _sandbox_of(plan) as sandbox,
         open_models(plan, environ) as (pool, models),
+        open_lessons(plan, environ) as lessons,
     ):
         facts = await _facts(plan, models) | {"sandbox": sandbox.rung}
         plan = replace(plan, record=replace(plan.record, environment=plan.record.environment | facts))
@@ -57,7 +59,9 @@ async def begin(plan: Plan, audience: Audience | None = None, environ: Mapping[s
             if risky_settings(plan.record.config):
                 remember(plan_line(tracker.folder), environ)
             with _sinks_of(plan, tracker, environ) as sinks:
-                return await _carry_out(plan, tracker, Means(pool, models, sandbox, sinks), Replaying(), audience)
+                return await _carry_out(
+                    plan, tracker, Means(pool, models, sandbox, lessons, sinks), Replaying(), audience
+                )
 
 
 async def carry_on(
@@ -74,12 +78,13 @@ async def carry_on(
     async with (
         _sandbox_of(plan) as sandbox,
         open_models(plan, environ) as (pool, models),
+        open_lessons(plan, environ) as lessons,
     ):
         if replaying.calls_allowed:
             await _facts(plan, models)
         await tracker.begin_session(how, dict(changes))
         with _sinks_of(plan, tracker, environ) as sinks:
-            return await _carry_out(plan, tracker, Means(pool, models, sandbox, sinks), replaying, audience)
+            return await _carry_out(plan, tracker, Means(pool, models, sandbox, lessons, sinks), replaying, audience)
 
 
 async def _facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
@@ -106,6 +111,7 @@ class Means:
     pool: ModelPool
     models: Mapping[str, Model]
     sandbox: Sandbox
+    lessons: Lessons | None
     sinks: SinkProcess | None
 
 
@@ -124,7 +130,14 @@ async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Repl
     if means.sandbox.rung != FULL:
         audience.notice(f"programs run at the sandbox rung {means.sandbox.rung}; the full one is {FULL}")
     orchestrator = Orchestrator(
-        plan, tracker, means.models, means.sandbox, how=replaying, observe=observe, baseline=baseline_price(plan)
+        plan,
+        tracker,
+        means.models,
+        means.sandbox,
+        how=replaying,
+        observe=observe,
+        baseline=baseline_price(plan),
+        lessons=means.lessons,
     )
     async with audience.showing(Stage(plan, tracker, orchestrator, means.pool)):
         ended = await orchestrator.run()

@@ -61,6 +61,8 @@ class Settings:
     checkpoints: bool = True
     cot: bool = True
     prompt_dir: Path | None = None
+    use_memory: Literal["off", "other-tasks", "same-task"] = "off"
+    memory_live: bool = False  # recall also what was remembered since the run began
     # where it runs
     sandbox: str = "contained"
     test_timeout: float = 10.0  # CPU seconds

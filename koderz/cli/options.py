@@ -85,6 +85,12 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
         "checkpoints": Text("Leave the reviews out, to see what they bring."),
         "cot": Text("Don't ask to think step by step, to see what it brings."),
         "prompt_dir": Text("Prompts of your own: *.md files that override ours.", "DIR"),
+        "use_memory": Text(
+            "Show what earlier experiments on other tasks learnt from the same kind of failure, as the memory store "
+            "was when the run began; same-task: what those on the same task did.",
+            "[other-tasks|same-task|off]",
+        ),
+        "memory_live": Text("Recall also what was remembered since the run began; then order matters."),
     },
     _RUNNING: {
         "concurrency": Text("Experiments at once; also the most calls in flight to one provider.", "N"),

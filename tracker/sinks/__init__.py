@@ -48,7 +48,7 @@ class Sink(Protocol):
 
 
 # A sink's class may also have, as class or static methods:
-#   rebuild(results: Path)                 makes the target anew, before every run is handed over again
+#   rebuild(results: Path, environ)        makes the target usable again, before every run is handed over again
 #   check(results: Path, environ) -> str   says where the target is; SinkDown where it can't be reached
 
 SINKS: Mapping[str, str] = {

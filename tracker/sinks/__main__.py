@@ -16,22 +16,24 @@ from tracker.sinks.feeding import Feeding
 from tracker.sinks.jobs import FINISH, Status, encoded, job_of
 
 LOG = "sinks.log"
+_LOWEST = 19  # niceness
 _TO_LET_GO = 2.0  # seconds that a batch has to become durable once nobody waits for it
 
 
 def main() -> None:
     """Feeds the sinks of one job after the other, until the input ends."""
-    _give_way()
     teller = _Teller()
     feedings: list[Feeding] = []
     log: Path | None = None
     for line in sys.stdin.buffer:
         if line == FINISH:
+            _set_priority(0)
             for feeding in feedings:
                 feeding.finishing.set()
         else:
             _drop_if_empty(log)
             job = job_of(line)
+            _set_priority(_LOWEST if job.follow else 0)
             log = _log_into(Path(job.folder) / LOG)
             feedings = [Feeding(job, name, os.environ, teller) for name in job.sinks]
             for feeding in feedings:
@@ -57,11 +59,19 @@ class _Teller:
             os.write(self._file, encoded(status))
 
 
-def _give_way() -> None:
-    """Lets the run have the processor. A session of its own has, on Linux, a share of its own as well."""
-    os.nice(19)
+def _set_priority(niceness: int) -> None:
+    """Lets a run that goes on have the processor, and asks for it back once that is over.
+
+    Only a privileged process may become less nice again. A session of its own has, on many Linux systems, a
+    share of its own too, within which alone niceness counts; but that share can be set, and set back by anybody.
+    """
+    tasks = Path("/proc/self/task")
+    threads = [int(task.name) for task in tasks.iterdir()] if tasks.is_dir() else [0]
+    for thread in threads:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread, niceness)
     with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text("19", encoding="ascii")
+        Path("/proc/self/autogroup").write_text(str(niceness), encoding="ascii")
 
 
 def _log_into(path: Path) -> Path | None:

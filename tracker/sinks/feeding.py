@@ -61,7 +61,7 @@ class Feeding(threading.Thread):
         with as_down():
             make_anew = getattr(find("sink", self._name, SINKS, GROUP), "rebuild", None)
             if make_anew is not None:
-                make_anew(self._folder.parent)
+                make_anew(self._folder.parent, self._environ)
         return True
 
     def _attempt(self) -> bool:

@@ -48,7 +48,7 @@ class Ledger:
         self._rows.close()
 
     @classmethod
-    def rebuild(cls, results: Path) -> None:
+    def rebuild(cls, results: Path, environ: Mapping[str, str]) -> None:
         (results / f"{cls.name}.db").unlink(missing_ok=True)
 
     def _heed(self, trouble: str) -> None:
