@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
+from itertools import chain, takewhile
 from pathlib import Path
 
 from tracker.journal import NAME
@@ -17,7 +19,16 @@ from tracker.sinks.mlflow.outbox import PARENT, Entry, Outbox
 from tracker.sinks.mlflow.page import Page, child_page
 from tracker.sinks.mlflow.parent import curve, first_page, latest_page, outcomes_of, write_files
 from tracker.sinks.mlflow.store import Store
-from tracker.sinks.mlflow.target import border, configure, opening, target_of
+from tracker.sinks.mlflow.target import (
+    border,
+    check_target,
+    configure,
+    opening,
+    store_file,
+    target_of,
+    tracking_uri,
+    without_password,
+)
 from tracker.sinks.mlflow.trace import Place, trace_id, trace_of
 from tracker.summary import summarize
 
@@ -52,6 +63,21 @@ class MlflowSink:
                 self._link_traces(self._parent)
                 self._tell_parent(self._parent, records)
             self._is_first = False
+
+    @staticmethod
+    def check(results: Path, environ: Mapping[str, str]) -> str:
+        """Where the runs go. Raises SinkDown where that can't be reached, KoderzError where it can't be."""
+        uri = tracking_uri(results, environ)
+        with border(uri):
+            check_target(uri)
+        return without_password(uri)
+
+    @staticmethod
+    def rebuild(results: Path) -> None:
+        """Puts the store in the results folder aside, so that a new one is made; a team's server is left alone."""
+        store = store_file(results)
+        if store.exists():
+            store.replace(store.with_name(f"{store.name}.{datetime.now():%Y%m%d_%H%M%S}.old"))
 
     def close(self) -> None:
         """Lets go of the outbox; MLflow's client holds nothing."""
@@ -94,8 +120,8 @@ class MlflowSink:
     def _tell_all(self, parent: str, *, is_worked_on: bool) -> None:
         """Curves, figures, files and status, unless the parent tells of this much of the journal already."""
         size = (self._folder / NAME).stat().st_size
-        entry = self._outbox.get(PARENT) or Entry()
-        if entry.run_lines >= size and not is_worked_on:
+        version = 2 * size + (not is_worked_on)  # a run that its process left says more than one that goes on
+        if (self._outbox.get(PARENT) or Entry()).run_lines >= version:
             return
         self._plot(parent, whole=True)
         summary = summarize(self._folder)
@@ -104,7 +130,7 @@ class MlflowSink:
             self._store.keep(parent, Path(files))
         page = latest_page(self._plan, self._folder.name, summary, is_worked_on=is_worked_on)
         self._store.tell(parent, page)
-        self._outbox.told(PARENT, size)
+        self._outbox.told(PARENT, version)
 
     def _plot(self, parent: str, *, whole: bool) -> None:
         """Adds to the curves what they lack."""
@@ -116,18 +142,17 @@ class MlflowSink:
 
     # The children
 
-    def _pending(self, records: Iterable[Record]) -> Iterator[str]:
+    def _pending(self, records: Sequence[Record]) -> Iterator[str]:
         """The experiments that ended and that MLflow doesn't tell in full, each once.
 
-        The first time all of the journal is looked at, whatever records are handed over: what an earlier
-        sink left out, or a store that was emptied had, is made up for.
+        The first time also those that ended before: a store that was emptied lacks what this sink was handed
+        long ago.
         """
-        known = self._outbox.entries()
-        ends = outcomes_of(self._folder) if self._is_first else records
-        names = dict.fromkeys(end.experiment_id for end in ends if isinstance(end, Experiment | Fault))
-        for name in names:
+        earlier = takewhile(lambda end: not records or end.time < records[0].time, outcomes_of(self._folder))
+        ends = chain(earlier if self._is_first else (), records)
+        for name in dict.fromkeys(end.experiment_id for end in ends if isinstance(end, Experiment | Fault)):
             lines = self._stories.lines_of(name)
-            entry = known.get(name, Entry())
+            entry = self._outbox.get(name) or Entry()
             if entry.run_lines < lines or (self._detail == "full" and entry.trace_lines < lines):
                 yield name
 

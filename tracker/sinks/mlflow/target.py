@@ -105,6 +105,17 @@ def configure(environ: Mapping[str, str]) -> None:
     os.environ.update({name: environ.get(name, value) for name, value in _ENVIRONMENT.items()})
 
 
+def check_target(uri: str) -> None:
+    """Asks the server or the database whether it is there; a file needn't be yet. Raises what they raise."""
+    if is_server(uri):
+        import requests
+
+        answer = requests.get(f"{uri.rstrip('/')}/health", timeout=_CONNECT_SECONDS)
+        answer.raise_for_status()
+    elif not uri.startswith("sqlite:"):
+        check_database(uri)
+
+
 def check_database(uri: str) -> None:
     """Connects once, since mlflow itself would try for an hour. Raises what the driver raises."""
     import sqlalchemy
