@@ -16,7 +16,7 @@ from koderz.environment import describe_environment
 from koderz.errors import KoderzError
 from koderz.prompts import Prompts, load_prompts
 from koderz.replay import Identity
-from koderz.settings import Settings, as_config, from_config
+from koderz.settings import OF_SINKS, Settings, as_config, from_config
 from koderz.solvers import Solver, load_solver
 from koderz.suites import Suite, load_suite, suite_digest
 from koderz.types import Task
@@ -107,11 +107,16 @@ def make_plan(
         simulated=settings.local_model == "simulated",
         details={
             **(details or {}),
-            "digest": secrets.token_hex(16) if single else _digest([config, matches, details or {}]),
+            "digest": secrets.token_hex(16) if single else _digest([_decisive(config), matches, details or {}]),
             "matches": matches,
         },
     )
     return Plan(record, settings, subject.suite, subject.tasks, solvers, subject.prompts)
+
+
+def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What an experiment may depend on; where it is recorded is not of it."""
+    return {name: value for name, value in config.items() if name not in OF_SINKS}
 
 
 def restore_plan(record: records.Plan, overrides: Mapping[str, Any], *, accept_changes: bool) -> Plan:
