@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,7 +15,7 @@ from tracker.memory import sql
 from tracker.memory.database import StoreDamaged, StoreDown
 from tracker.memory.memories import InvalidMemory, Memory
 from tracker.memory.scrubbing import Scrubber
-from tracker.memory.search import decayed_salience, words_in, words_of
+from tracker.memory.search import decayed_salience, folded, holds, words_of
 from tracker.memory.store import Filter, Store, as_memory, draft_of
 
 _SHOWN = 50  # of the memories that would be forgotten
@@ -125,13 +125,14 @@ def _meant(store: Store, what: Forgetting) -> list[Memory]:
     if what.below_salience is not None:
         meant = [memory for memory in meant if decayed_salience(memory, today) < what.below_salience]
     if what.query is not None:
-        words = set(words_of(what.query))
-        meant = [memory for memory in meant if words and words <= _words(memory)]
+        words = words_of(what.query)
+        meant = [memory for memory in meant if words and _holds_all(memory, words)]
     return meant
 
 
-def _words(memory: Memory) -> set[str]:
-    return set(words_in(f"{memory.title}\n{' '.join(memory.tags)}\n{memory.content}"))
+def _holds_all(memory: Memory, words: Sequence[str]) -> bool:
+    text = folded(f"{memory.title}\n{' '.join(memory.tags)}\n{memory.content}")
+    return all(holds(text, word) for word in words)
 
 
 def _duplicates(store: Store) -> list[list[Memory]]:
@@ -149,12 +150,13 @@ def _readable(path: Path) -> list[Memory]:
     """The memories of a damaged file that can be read from its start or from its end."""
     found: dict[int, Memory] = {}
     for direction in ("ASC", "DESC"):
-        with suppress(sqlite3.Error, ValueError):
+        with suppress(sqlite3.Error):
             connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
             try:
                 for row in connection.execute(sql.select(0, "", newest_first=direction == "DESC"), (-1,)):
-                    memory = as_memory(row)
-                    found[memory.id] = memory
+                    with suppress(StoreDamaged):
+                        memory = as_memory(row)
+                        found[memory.id] = memory
             finally:
                 connection.close()
     return [found[id] for id in sorted(found)]

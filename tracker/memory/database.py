@@ -26,6 +26,12 @@ class StoreDown(KoderzError):
 class StoreDamaged(StoreDown):
     """The file is no database, or its contents contradict each other."""
 
+    def __init__(self, where: object, why: str) -> None:
+        super().__init__(
+            f"the memory store {where} is damaged ({why}); set it up anew from the journals with: "
+            "koderz sync --rebuild (the damaged file is kept beside it)"
+        )
+
 
 def connect(path: Path, *, create: bool = True, timeout: float = BUSY_SECONDS) -> sqlite3.Connection:
     """A connection to the store, brought to the latest schema. Raises StoreDown, saying what to do.
@@ -80,17 +86,10 @@ def _explain(path: Path, error: sqlite3.Error) -> StoreDown:
         )
     if code == sqlite3.SQLITE_FULL:
         return StoreDown(f"the disk that holds the memory store {path} is full; make room, then: koderz sync --all")
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return damaged(path, str(error))
+    unreadable = any(words in str(error) for words in ("malformed", "Could not decode"))
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or unreadable:
+        return StoreDamaged(path, str(error))
     return StoreDown(f"the memory store {path}: {error}")
-
-
-def damaged(path: Path, why: str) -> StoreDamaged:
-    """The error for a file that can't be trusted any more."""
-    return StoreDamaged(
-        f"the memory store {path} is damaged ({why}); set it up anew from the journals with: koderz sync --rebuild "
-        "(the damaged file is kept beside it)"
-    )
 
 
 def _make_folder(path: Path) -> None:

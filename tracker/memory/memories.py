@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -83,9 +83,12 @@ class Memory:
 
     def as_dict(self) -> dict[str, Any]:
         """The form of exports: importance its word, tags a list, metadata a dict with `benchmark_run_id`."""
-        values = asdict(self)
+        values = {name: getattr(self, name) for name in _FIELDS}
         values["metadata"] = {"benchmark_run_id": None, **self.metadata}
         return values
+
+
+_FIELDS = Memory.__slots__
 
 
 def ready(draft: Draft, scrubber: Scrubber) -> Draft:
@@ -93,19 +96,20 @@ def ready(draft: Draft, scrubber: Scrubber) -> Draft:
     choose("category", draft.category, CATEGORIES)
     choose("type", draft.type, TYPES)
     choose("importance", draft.importance, tuple(IMPORTANCE))
-    title = scrubber.text(_text("title", draft.title))
-    if not title.strip():
+    if not _text("title", draft.title).strip():
         raise InvalidMemory("a memory needs a title")
-    return replace(
+    settled = replace(
         draft,
-        title=title,
-        content=scrubber.text(_text("content", draft.content)),
-        tags=[scrubber.text(tag) for tag in distinct_tags(draft.tags)],
-        metadata=_metadata(draft.metadata, scrubber),
+        title=_text("title", draft.title),
+        content=_text("content", draft.content),
+        tags=distinct_tags(draft.tags),
+        metadata=_metadata(draft.metadata),
         project=None if draft.project is None else _text("project", draft.project),
         key=None if draft.key is None else _text("key", draft.key),
         salience=IMPORTANCE[draft.importance] if draft.salience is None else draft.salience,
+        created_at=moment(draft.created_at, "created_at") if draft.created_at else None,
     )
+    return _scrubbed(settled, scrubber)
 
 
 def choose(name: str, value: str, among: Sequence[str]) -> str:
@@ -117,9 +121,10 @@ def choose(name: str, value: str, among: Sequence[str]) -> str:
 
 def distinct_tags(tags: Sequence[str]) -> list[str]:
     """Each tag once, in the order given. Raises InvalidMemory for what is no list of words."""
-    if isinstance(tags, str) or not all(isinstance(tag, str) and tag.strip() for tag in tags):
+    distinct = [] if isinstance(tags, str) else list(dict.fromkeys(_text("tags", tag) for tag in tags))
+    if isinstance(tags, str) or not all(tag.strip() for tag in distinct):
         raise InvalidMemory("tags are a list of words, none of them empty")
-    return list(dict.fromkeys(_text("tags", tag) for tag in tags))
+    return distinct
 
 
 def moment(value: str | datetime, name: str = "since") -> str:
@@ -132,9 +137,9 @@ def moment(value: str | datetime, name: str = "since") -> str:
     return local.isoformat(timespec="microseconds")
 
 
-def fingerprint(draft: Draft) -> int:
+def fingerprint(draft: Draft, created_at: str) -> int:
     """Tells two memories without a key apart: a digest of 63 bits of what doesn't change in them."""
-    parts = (draft.title, draft.content, draft.project, draft.created_at)
+    parts = (draft.title, draft.content, draft.project, created_at)
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
@@ -145,10 +150,22 @@ def _text(name: str, value: Any) -> str:
     return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
 
 
-def _metadata(metadata: Mapping[str, Any], scrubber: Scrubber) -> dict[str, Any]:
+def _metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        copied = orjson.loads(orjson.dumps(dict(metadata)))
+        copied: dict[str, Any] = orjson.loads(orjson.dumps(dict(metadata)))
     except (TypeError, ValueError) as error:
         raise InvalidMemory(f"metadata has to be a JSON object: {error}") from None
-    scrubbed: dict[str, Any] = scrubber.value(copied)
-    return scrubbed
+    return copied
+
+
+def _scrubbed(draft: Draft, scrubber: Scrubber) -> Draft:
+    everything = (draft.title, draft.content, *draft.tags, orjson.dumps(draft.metadata).decode())
+    if scrubber.is_clean("\n".join(everything)):
+        return draft
+    return replace(
+        draft,
+        title=scrubber.text(draft.title),
+        content=scrubber.text(draft.content),
+        tags=list(dict.fromkeys(scrubber.text(tag) for tag in draft.tags)),
+        metadata=scrubber.value(draft.metadata),
+    )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 from tracker.memory import sql
+from tracker.memory.database import indexed
 from tracker.memory.memories import Memory
 from tracker.memory.store import Filter, Store, as_memory
 
@@ -73,8 +75,8 @@ def decayed_salience(memory: Memory, today: datetime) -> float:
 
 
 def words_of(text: str) -> list[str]:
-    """The distinct words of a query in lower case, as full text tells words apart."""
-    return list(dict.fromkeys(re.findall(r"\w+", text.lower())))[:_WORDS]
+    """The distinct words of a query, folded, as full text tells words apart."""
+    return list(dict.fromkeys(re.findall(r"\w+", folded(text))))[:_WORDS]
 
 
 def _by_text(store: Store, words: Sequence[str], wanted: Filter) -> tuple[list[tuple[Memory, float]], Ranking]:
@@ -114,17 +116,26 @@ def _among_tagged(store: Store, words: Sequence[str], wanted: Filter) -> tuple[l
 def _held(memory: Memory, words: Sequence[str]) -> float:
     """How much of the words a memory holds, 0..1: in its title most, then its tags, then its content."""
     places = (
-        (_TITLE, set(words_in(memory.title))),
-        (_TAGS, set(words_in(" ".join(memory.tags)))),
-        (_CONTENT, set(words_in(memory.content[:8192]))),
+        (_TITLE, folded(memory.title)),
+        (_TAGS, folded(" ".join(memory.tags))),
+        (_CONTENT, folded(indexed(memory.content))),
     )
     most = sum(weight for weight, _ in places)
-    return sum(weight for word in words for weight, held in places if word in held) / (most * len(words))
+    held = sum(weight for word in words for weight, text in places if holds(text, word))
+    return held / (most * len(words))
 
 
-def words_in(text: str) -> list[str]:
-    """Every word of a text, in lower case."""
-    return re.findall(r"\w+", text.lower())
+def holds(text: str, word: str) -> bool:
+    """Whether a folded text holds a folded word, and not only as a part of another."""
+    return word in text and re.search(rf"\b{word}\b", text) is not None
+
+
+def folded(text: str) -> str:
+    """The text in lower case and without accents, as full text sees it."""
+    if text.isascii():
+        return text.lower()
+    letters = unicodedata.normalize("NFKD", text.lower())
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 
 def _fits(memory: Memory, wanted: Filter) -> bool:

@@ -93,7 +93,7 @@ INDEX_TEXT = "INSERT INTO memory_text (rowid, title, tags, content) VALUES (?, ?
 UNINDEX_TEXT = "INSERT INTO memory_text (memory_text, rowid, title, tags, content) VALUES ('delete', ?, ?, ?, ?)"
 OPTIMIZE_TEXT = "INSERT INTO memory_text (memory_text) VALUES ('optimize')"
 
-NEW_TAG = "INSERT INTO tags (name, n) VALUES (?, 0)"
+NEW_TAG = "INSERT INTO tags (name, n) VALUES (?, 1)"
 TAG = "SELECT id, n FROM tags WHERE name = ?"
 COUNT_TAG = "UPDATE tags SET n = n + ? WHERE id = ?"
 DROP_TAG = "DELETE FROM tags WHERE id = ? AND n = 0"

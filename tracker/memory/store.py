@@ -16,8 +16,8 @@ from typing import Any, Self
 import orjson
 
 from tracker.memory import sql
-from tracker.memory.database import BUSY_SECONDS, connect, explained, indexed, transaction, words_of_tags
-from tracker.memory.memories import Draft, Memory, fingerprint, moment, ready
+from tracker.memory.database import BUSY_SECONDS, StoreDamaged, connect, explained, indexed, transaction, words_of_tags
+from tracker.memory.memories import Draft, Memory, fingerprint, ready
 from tracker.memory.scrubbing import Scrubber
 from tracker.records import now
 
@@ -179,11 +179,12 @@ class _Writer:
         """Whether a memory is there: by its key, or one without a key that says the same."""
         if draft.key is not None:
             return self._execute(sql.BY_KEY, (draft.key,)).fetchone() is not None
-        return self._execute(sql.BY_FINGERPRINT, (fingerprint(self._dated(draft)),)).fetchone() is not None
+        mark = fingerprint(draft, draft.created_at or self._time)
+        return self._execute(sql.BY_FINGERPRINT, (mark,)).fetchone() is not None
 
     def put(self, draft: Draft) -> int:
         row = None if draft.key is None else self._execute(sql.BY_KEY, (draft.key,)).fetchone()
-        return self._add(self._dated(draft)) if row is None else self._bring_up_to_date(as_memory(row), draft)
+        return self._add(draft) if row is None else self._bring_up_to_date(as_memory(row), draft)
 
     def drop(self, id: int) -> int:
         """Takes a memory out of everything; 0 where it is gone already."""
@@ -209,12 +210,11 @@ class _Writer:
             if change < 0:
                 self._execute(sql.DROP_TAG, (tag,))
 
-    def _dated(self, draft: Draft) -> Draft:
-        created = moment(draft.created_at, "created_at") if draft.created_at else self._time
-        return replace(draft, created_at=created, updated_at=draft.updated_at or created)
-
     def _add(self, draft: Draft) -> int:
-        id = self._execute(sql.INSERT, _values(draft)).lastrowid
+        created = draft.created_at or self._time
+        mark = fingerprint(draft, created) if draft.key is None else None
+        times = (draft.access_count, created, draft.updated_at or created, draft.last_accessed)
+        id = self._execute(sql.INSERT, (draft.key, *_told(draft), *times, mark)).lastrowid
         assert id is not None
         self._execute(sql.INDEX_TEXT, (id, draft.title, words_of_tags(draft.tags), indexed(draft.content)))
         for tag in draft.tags:
@@ -258,13 +258,24 @@ class _Writer:
     def _tag_id(self, tag: str) -> int:
         if tag not in self._tag_ids:
             row = self._execute(sql.TAG, (tag,)).fetchone()
-            self._tag_ids[tag] = row[0] if row else int(self._execute(sql.NEW_TAG, (tag,)).lastrowid or 0)
+            self._tag_ids[tag] = row[0] if row else self._new_tag(tag)
         return self._tag_ids[tag]
+
+    def _new_tag(self, tag: str) -> int:
+        """Most tags name one experiment, so a new one begins with its only use counted."""
+        id = self._execute(sql.NEW_TAG, (tag,)).lastrowid
+        assert id is not None
+        self._counts[id] = -1
+        return id
 
 
 def as_memory(row: Sequence[Any]) -> Memory:
-    """A row of `sql.COLUMNS`, whatever comes after them."""
+    """A row of `sql.COLUMNS`, whatever comes after them. Raises StoreDamaged for one that says nothing."""
     id, key, title, content, category, type, tags, importance, metadata, project, salience, *times = row[:15]
+    try:
+        tags, metadata = orjson.loads(tags), orjson.loads(metadata)
+    except orjson.JSONDecodeError as error:
+        raise StoreDamaged(f"memory {id}", str(error)) from None
     return Memory(
         id=id,
         key=key,
@@ -272,9 +283,9 @@ def as_memory(row: Sequence[Any]) -> Memory:
         content=content,
         category=category,
         type=type,
-        tags=orjson.loads(tags),
+        tags=tags,
         importance=importance,
-        metadata=orjson.loads(metadata),
+        metadata=metadata,
         project=project,
         salience=salience,
         access_count=times[0],
@@ -296,12 +307,6 @@ def _told(draft: Draft) -> tuple[Any, ...]:
         draft.project,
         draft.salience,
     )
-
-
-def _values(draft: Draft) -> tuple[Any, ...]:
-    mark = fingerprint(draft) if draft.key is None else None
-    times = (draft.access_count, draft.created_at, draft.updated_at, draft.last_accessed)
-    return (draft.key, *_told(draft), *times, mark)
 
 
 def draft_of(memory: Memory) -> Draft:
