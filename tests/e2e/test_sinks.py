@@ -69,9 +69,20 @@ def test_a_run_is_in_every_chosen_sink_when_the_command_ends(koderz: Shell, env:
     assert "nothing to do" in koderz("sync", env=env).err
 
 
+@pytest.mark.slow
+def test_without_a_word_all_three_sinks_have_the_run(koderz: Shell) -> None:
+    done = koderz("benchmark", 0, 3, "--sink-patience", 120, env={"KODERZ_SINKS": "json,mlflow,memory"})
+
+    run = run_of(koderz).name
+    assert states(koderz) == {"json": "up to date", "mlflow": "up to date", "memory": "up to date"}
+    assert f"Cortex: tags=['benchmark_run', '{run}']\nMLflow: koderz ui\n" in done.out
+    assert "warning" not in done.err
+    assert [path.name for path in koderz.results.glob("*.json")] == [f"{run}.json"]
+
+
 def test_a_sink_that_is_down_costs_a_warning_and_a_sync(koderz: Shell, env: Mapping[str, str]) -> None:
     down = trouble(koderz, "ledger.down")
-    done = koderz("benchmark", 0, 2, *LEDGER, "--sink-patience", 6, env=env)
+    done = koderz("benchmark", 0, 2, *LEDGER, "--sink-patience", 10, env=env)
 
     run = run_of(koderz).name
     (warning,) = [line for line in done.err.splitlines() if line.startswith("warning: ")]
@@ -92,10 +103,9 @@ def test_a_sink_that_is_down_costs_a_warning_and_a_sync(koderz: Shell, env: Mapp
 
 def test_a_sink_that_hangs_is_given_up(koderz: Shell, env: Mapping[str, str]) -> None:
     hang = trouble(koderz, "ledger.hang")
-    done = koderz("benchmark", 0, 1, *LEDGER, "--sink", "other", "--sink-patience", 2, env=env)
-    assert "the sink ledger lacks some of this run (no progress for 2 s)" in done.err
+    done = koderz("benchmark", 0, 1, *LEDGER, "--sink", "other", "--sink-patience", 10, env=env)
+    assert "the sink ledger lacks some of this run (no progress for 10 s)" in done.err
     assert_whole(koderz, "other")
-    koderz("sync", "--sink-patience", 2, env=env, code=3)
 
     hang.unlink()
     koderz("sync", "--all", env=env)
@@ -229,7 +239,7 @@ def test_a_single_experiment_is_fed_to_no_sink(koderz: Shell, env: Mapping[str, 
 
 def test_doctor_says_how_many_runs_a_sink_lacks(koderz: Shell, env: Mapping[str, str]) -> None:
     trouble(koderz, "ledger.down")
-    koderz("benchmark", 0, 1, *LEDGER, "--sink-patience", 0.2, "--quiet", env=env)
+    koderz("benchmark", 0, 1, *LEDGER, "--sink-patience", 5, "--quiet", env=env)
 
     found = {
         row["what"]: row

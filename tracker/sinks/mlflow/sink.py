@@ -73,7 +73,7 @@ class MlflowSink:
         return without_password(uri)
 
     @staticmethod
-    def rebuild(results: Path) -> None:
+    def rebuild(results: Path, environ: Mapping[str, str]) -> None:  # noqa: ARG004 the file is ours wherever runs go
         """Puts the store in the results folder aside, so that a new one is made; a team's server is left alone."""
         store = store_file(results)
         if store.exists():
