@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tracker.summary import wilson
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -40,10 +42,10 @@ def mcnemar(a_only: int, b_only: int) -> float:
 def sign_flip(differences: Sequence[float]) -> float:
     """Two-sided p-value that differences, one a task, have mean 0: each task's sign is as likely the other one.
 
-    Exact for up to 13 tasks, from random flips beyond. Source: R. A. Fisher, "The design of experiments"
-    (1935), section 21; for models on the same tasks: E. J. G. Pitman, J. R. Stat. Soc. Suppl. 4 (1937), 119-130.
+    1 for fewer than two tasks; exact for up to 13, from random flips beyond. Source: R. A. Fisher, "The design
+    of experiments" (1935), section 21.
     """
-    if not any(differences):
+    if len(differences) < 2 or not any(differences):
         return 1.0
     return _permuted((differences,), "samples")
 
@@ -54,7 +56,7 @@ def shuffle_labels(a: Sequence[float], b: Sequence[float]) -> float:
     Source: E. J. G. Pitman, "Significance tests which may be applied to samples from any populations",
     J. R. Stat. Soc. Suppl. 4 (1937), 119-130.
     """
-    if not a or not b or len({*a, *b}) == 1:
+    if min(len(a), len(b)) < 2 or len({*a, *b}) == 1:
         return 1.0
     return _permuted((a, b), "independent")
 
@@ -96,6 +98,20 @@ def binary_difference(differences: Sequence[float], confidence: float = 1 - ALPH
     lost = (sum(d < 0 for d in differences) + 1) / (n + 2)
     half = normal_quantile((1 + confidence) / 2) * math.sqrt((gained + lost - (gained - lost) ** 2) / (n + 2))
     return max(-1.0, gained - lost - half), min(1.0, gained - lost + half)
+
+
+def newcombe(a: int, a_tasks: int, b: int, b_tasks: int, confidence: float = 1 - ALPHA) -> Interval:
+    """Interval of b/b_tasks - a/a_tasks for different tasks, as fractions; it keeps a width where all agree.
+
+    Source: R. G. Newcombe, "Interval estimation for the difference between independent proportions: comparison
+    of eleven methods", Statist. Med. 17 (1998), 873-890, method 10.
+    """
+    z = normal_quantile((1 + confidence) / 2)
+    (a_low, a_high), (b_low, b_high) = wilson(a, a_tasks, z), wilson(b, b_tasks, z)
+    a_rate, b_rate = a / a_tasks, b / b_tasks
+    below = math.hypot(b_rate - b_low, a_high - a_rate)
+    above = math.hypot(b_high - b_rate, a_rate - a_low)
+    return b_rate - a_rate - below, b_rate - a_rate + above
 
 
 def probability_better(a_only: int, b_only: int) -> float:

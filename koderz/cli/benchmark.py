@@ -16,7 +16,9 @@ from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.settings import CHANGEABLE
 
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "compare": ("koderz.cli.compare", "Is B better than A, and where? With gates for CI."),
+}
 """Command → the module that holds its `app`, loaded when it is run, and its line of help."""
 
 
@@ -46,7 +48,7 @@ AcceptDivergence = Annotated[
 ]
 
 
-def _complete_runs(incomplete: str) -> list[str]:
+def complete_runs(incomplete: str) -> list[str]:
     from koderz.preparing import results_folder
     from tracker.runs import run_folders
 
@@ -57,7 +59,7 @@ def _complete_runs(incomplete: str) -> list[str]:
     return [name for name in ["latest", *names[:50]] if name.startswith(incomplete)]
 
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Which run.", autocompletion=_complete_runs)]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Which run.", autocompletion=complete_runs)]
 
 
 @app.command(name="run", cls=PanelCommand, hidden=True)

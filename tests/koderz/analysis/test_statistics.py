@@ -54,6 +54,7 @@ def test_few_tasks_are_tested_exactly() -> None:
     assert statistics.shuffle_labels([0.0] * 4, [1.0] * 4) == pytest.approx(2 / 70)
     assert statistics.shuffle_labels([1.0], [1.0, 1.0]) == 1.0
     assert statistics.shuffle_labels([], [1.0]) == 1.0
+    assert statistics.sign_flip([1.0]) == 1.0
 
 
 def test_the_bootstrap_agrees_with_the_normal_interval_where_that_holds() -> None:
@@ -94,6 +95,13 @@ def test_an_interval_keeps_its_width_where_all_differences_are_equal() -> None:
     assert low < 0.1
     assert high == 1.0
     assert statistics.binary_difference([]) is None
+
+
+def test_the_interval_of_two_proportions_is_newcombes() -> None:
+    # Newcombe (1998), table II, example a: 56/70 - 48/80, method 10: 0.0524 to 0.3339
+    assert statistics.newcombe(48, 80, 56, 70) == pytest.approx((0.0524, 0.3339), abs=5e-5)
+    # example e: 5/56 - 0/29, method 10: -0.0381 to 0.1926
+    assert statistics.newcombe(0, 29, 5, 56) == pytest.approx((-0.0381, 0.1926), abs=5e-5)
 
 
 def test_the_probability_of_being_better_is_never_sure_on_a_few_tasks() -> None:
