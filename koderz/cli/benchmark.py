@@ -18,6 +18,7 @@ from koderz.settings import CHANGEABLE
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("koderz.cli.compare", "Is B better than A, and where? With gates for CI."),
+    "problems": ("koderz.cli.problems", "Which problems are hard, and for which models."),
 }
 """Command → the module that holds its `app`, loaded when it is run, and its line of help."""
 

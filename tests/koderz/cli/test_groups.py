@@ -134,7 +134,7 @@ def test_a_range_may_stand_before_or_after_its_options(
     [
         ("koderz ", set(COMMANDS)),
         ("koderz be", {"benchmark"}),
-        ("koderz benchmark ", {"resume", "retry", "rescore", "watch", "compare"}),
+        ("koderz benchmark ", {"resume", "retry", "rescore", "watch", "compare", "problems"}),
         ("koderz benchmark re", {"resume", "retry", "rescore"}),
         ("koderz benchmark 0 10 --mo", {"--model", "--mode"}),
         ("koderz run --max-i", {"--max-iterations"}),
