@@ -16,8 +16,19 @@ from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.settings import CHANGEABLE
 
+COMMANDS: dict[str, tuple[str, str]] = {
+    "compare": ("koderz.cli.compare", "Is B better than A, and where? With gates for CI."),
+    "problems": ("koderz.cli.problems", "Which problems are hard, and for which models."),
+}
+"""Command → the module that holds its `app`, loaded when it is run, and its line of help."""
+
+
+class BenchmarkGroup(DefaultGroup):
+    lazy = COMMANDS
+
+
 app = typer.Typer(
-    cls=DefaultGroup,
+    cls=BenchmarkGroup,
     help="Runs that were begun before, by their id, the beginning of it, a summary file, latest or latest~1.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -38,7 +49,7 @@ AcceptDivergence = Annotated[
 ]
 
 
-def _complete_runs(incomplete: str) -> list[str]:
+def complete_runs(incomplete: str) -> list[str]:
     from koderz.preparing import results_folder
     from tracker.runs import run_folders
 
@@ -49,7 +60,7 @@ def _complete_runs(incomplete: str) -> list[str]:
     return [name for name in ["latest", *names[:50]] if name.startswith(incomplete)]
 
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Which run.", autocompletion=_complete_runs)]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Which run.", autocompletion=complete_runs)]
 
 
 @app.command(name="run", cls=PanelCommand, hidden=True)
