@@ -1,0 +1,1 @@
+"""What results mean: listing, stories, comparison, export, report."""
