@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from koderz._version import __version__
 
 if TYPE_CHECKING:
+    from koderz.analysis.runs import Run, load_summary
     from koderz.api import benchmark, rescore, resume, retry, run
     from koderz.errors import FatalFault, Fault, JournalError, KoderzError, StorageError, Unreachable
     from koderz.judging import judge
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tracker.summary import Summary
 
 _HOMES = {
+    "koderz.analysis.runs": ("Run", "load_summary"),
     "koderz.api": ("benchmark", "rescore", "resume", "retry", "run"),
     "koderz.errors": ("FatalFault", "Fault", "JournalError", "KoderzError", "StorageError", "Unreachable"),
     "koderz.judging": ("judge",),
@@ -36,6 +38,7 @@ __all__ = [
     "KoderzError",
     "Message",
     "Reply",
+    "Run",
     "Sampling",
     "Settings",
     "StorageError",
@@ -46,6 +49,7 @@ __all__ = [
     "__version__",
     "benchmark",
     "judge",
+    "load_summary",
     "rescore",
     "resume",
     "retry",

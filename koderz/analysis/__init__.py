@@ -1,1 +1,1 @@
-"""What results mean: listing, stories, comparison, export, report."""
+"""What results mean: runs read back, statistics, comparison, difficulty, failures, stories, export and report."""

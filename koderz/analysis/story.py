@@ -89,6 +89,14 @@ class Experiments:
         )
 
 
+def journal_folder(path: Path) -> Path:
+    """The folder with the journal of the run at `path`, which may be its summary. KoderzError where there is none."""
+    folder = path if path.is_dir() else path.with_suffix("")
+    if not (folder / NAME).exists():
+        raise KoderzError(f"{path}: its journal {folder / NAME} isn't there, and only that holds programs and replies")
+    return folder
+
+
 def told(outcome: Outcome, records: Sequence[Record]) -> Story:
     """The story that ended so. Where attempts were judged anew, the last verdict on each counts."""
     return Story(

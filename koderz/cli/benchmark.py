@@ -16,8 +16,22 @@ from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.settings import CHANGEABLE
 
+COMMANDS: dict[str, tuple[str, str]] = {
+    "list": ("koderz.cli.listing", "The runs there are: rates with intervals, costs, times, status."),
+    "show": ("koderz.cli.show", "A run, its failures, or one experiment's whole story."),
+    "export": ("koderz.cli.export", "Runs as CSV, Parquet, JSONL or Markdown."),
+    "import": ("koderz.cli.importing", "Samples judged into a run, or runs of another machine."),
+    "report": ("koderz.cli.report", "Runs as one self-contained web page."),
+}
+"""Command → the module that holds its `app`, loaded when it is run, and its line of help."""
+
+
+class BenchmarkGroup(DefaultGroup):
+    lazy = COMMANDS
+
+
 app = typer.Typer(
-    cls=DefaultGroup,
+    cls=BenchmarkGroup,
     help="Runs that were begun before, by their id, the beginning of it, a summary file, latest or latest~1.",
     no_args_is_help=True,
     rich_markup_mode=None,

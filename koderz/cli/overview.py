@@ -2,52 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from koderz.cli.console import elapsed
 from koderz.settings import FIELDS
 
 if TYPE_CHECKING:
-    from tracker.summary import Figures, Summary
+    from koderz.analysis.runs import Run
+    from tracker.summary import Figures
 
 _MOST_FAULTS = 5
 _TOLD_APART = ("local_model", "suite", "mode", "problems", "results", "samples", "tags")  # have lines of their own
 
 
-def overview(summary: Summary, arms: Sequence[str], *, running: bool) -> Iterator[str]:
+def overview(run: Run, arms: Sequence[str]) -> Iterator[str]:
     """The lines, with what the named arms came to."""
-    yield from _head(summary, running=running)
+    yield from _head(run)
     for name in arms:
         yield ""
-        yield from _figures(name, summary.arms[name].summary)
-    if summary.comparison and len(arms) > 1:
-        c = summary.comparison
+        yield from _figures(name, run.arms[name].summary)
+    if run.comparison and len(arms) > 1:
         yield ""
-        yield (
-            f"iterative against zero-shot, on {c.problems} pairs: {c.success_rate_improvement:+.1f} points, "
-            f"${c.cost_difference:+.4f}; passed by both {c.both_passed}, only iterative {c.only_iterative}, "
-            f"only zero-shot {c.only_zero_shot}, neither {c.neither}"
-        )
-    yield from _faults(summary)
+        yield from _comparison(run.comparison)
+    yield from _faults(run)
 
 
-def _head(summary: Summary, *, running: bool) -> Iterator[str]:
-    config = summary.config
-    yield f"{summary.run_id} · {summary.mode} · {config.get('suite', 'humaneval')} · {config.get('local_model')}"
-    if summary.simulated:
+def _comparison(c: Mapping[str, Any]) -> Iterator[str]:
+    text = f"iterative against zero-shot: {c.get('success_rate_improvement', 0):+.1f} points"
+    if "both_passed" not in c:  # a file of an older version
+        yield text
+        return
+    yield (
+        f"{text} on {c['problems']} pairs, ${c['cost_difference']:+.4f}; passed by both {c['both_passed']}, "
+        f"only iterative {c['only_iterative']}, only zero-shot {c['only_zero_shot']}, neither {c['neither']}"
+    )
+
+
+def _head(run: Run) -> Iterator[str]:
+    config = run.config
+    yield f"{run.name} · {run.mode} · {run.suite} · {run.model}"
+    if run.simulated:
         yield "SIMULATED MODEL: these figures say nothing about any real one"
-    done = sum(len(arm.results) for arm in summary.arms.values())
-    status = "running" if running else summary.status
-    yield f"Status: {status}{f' ({summary.reason})' if summary.reason else ''}, {done} of {summary.planned} judged"
-    yield f"Begun: {summary.start_time[:19].replace('T', ' ')}, worked on for {elapsed(summary.duration_seconds)}"
+    reason = f" ({run.reason})" if run.reason else ""
+    yield f"Status: {run.status}{reason}, {len(run.results)} of {run.planned} judged"
+    yield f"Begun: {run.start_time[:19].replace('T', ' ')}, worked on for {elapsed(run.duration_seconds)}"
     if config.get("tags"):
         yield f"Tags: {', '.join(config['tags'])}"
     if set_by_user := [f"{name}={_short(value)}" for name, value in config.items() if _is_set(name, value)]:
         yield f"Settings: {', '.join(set_by_user)}"
-    yield f"Made with: {', '.join(f'{name} {_short(value)}' for name, value in _environment(summary))}"
-    if summary.paid:
-        yield f"Paid: ${summary.paid['total']:.4f}{_unjudged(summary.paid)}"
+    if made_with := ", ".join(f"{name} {_short(value)}" for name, value in _environment(run)):
+        yield f"Made with: {made_with}"
+    if run.paid:
+        yield f"Paid: ${run.paid['total']:.4f}{_unjudged(run.paid)}"
 
 
 def _figures(name: str, f: Figures) -> Iterator[str]:
@@ -69,18 +76,15 @@ def _figures(name: str, f: Figures) -> Iterator[str]:
         yield "  not passed: " + ", ".join(f"{count} {cause}" for cause, count in most)
 
 
-def _faults(summary: Summary) -> Iterator[str]:
-    if not summary.faults:
+def _faults(run: Run) -> Iterator[str]:
+    if not run.faults:
         return
     yield ""
-    yield (
-        f"{len(summary.faults)} faults, which are no failures; run them again with: "
-        f"koderz benchmark retry {summary.run_id}"
-    )
-    for fault in summary.faults[:_MOST_FAULTS]:
+    yield (f"{len(run.faults)} faults, which are no failures; run them again with: koderz benchmark retry {run.name}")
+    for fault in run.faults[:_MOST_FAULTS]:
         yield f"  {fault['problem_id']} ({fault['solver']}): {fault['reason']}"
-    if len(summary.faults) > _MOST_FAULTS:
-        yield f"  and {len(summary.faults) - _MOST_FAULTS} more: --failures"
+    if len(run.faults) > _MOST_FAULTS:
+        yield f"  and {len(run.faults) - _MOST_FAULTS} more: --failures"
 
 
 def _is_set(name: str, value: Any) -> bool:
@@ -91,13 +95,13 @@ def _is_set(name: str, value: Any) -> bool:
     return value is not None and value != default
 
 
-def _environment(summary: Summary) -> Iterator[tuple[str, Any]]:
+def _environment(run: Run) -> Iterator[tuple[str, Any]]:
     for name in ("koderz", "python", "sandbox", "git_commit"):
-        if summary.environment.get(name):
-            yield name.replace("git_", ""), summary.environment[name]
+        if run.environment.get(name):
+            yield name.replace("git_", ""), run.environment[name]
 
 
-def _unjudged(paid: dict[str, float]) -> str:
+def _unjudged(paid: Mapping[str, float]) -> str:
     parts = [f"${paid[name]:.4f} on {name}" for name in ("faults", "unfinished") if paid.get(name)]
     return f", of which {' and '.join(parts)}" if parts else ""
 

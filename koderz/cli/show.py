@@ -17,6 +17,7 @@ from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
+    from koderz.analysis.runs import Run as AnyRun
     from koderz.analysis.story import Experiments, Outcome, Story
 
 app = typer.Typer(rich_markup_mode=None)
@@ -40,21 +41,21 @@ def show(
 
     Works on a run that goes on as well, as far as it has come.
     """
+    from koderz.analysis.runs import find, load_run
     from koderz.preparing import results_folder
-    from tracker.runs import find_run
 
     if attempt is not None and problem is None:
         raise KoderzError("--attempt picks from one story: name its problem with --problem")
-    folder = find_run(results_folder(given.get("results")), run)
+    path = find(results_folder(given.get("results")), run)
     if problem is None and not failures:
-        _show_run(folder, arm, json=json)
+        _show_run(load_run(path), arm, json=json)
         return
-    from koderz.analysis.story import Experiments
+    from koderz.analysis.story import Experiments, journal_folder
 
-    experiments = Experiments(folder)
+    experiments = Experiments(journal_folder(path))
     found = _chosen(experiments, problem, arm, sample, failures=failures)
     if problem is None:
-        _show_failures(folder, found, json=json)
+        _show_failures(experiments.folder, found, json=json)
     else:
         _show_stories(experiments, found, attempt, json=json)
 
@@ -84,22 +85,27 @@ def _chosen(
     return found
 
 
-def _show_run(folder: Path, arm: str | None, *, json: bool) -> None:
+def _show_run(run: AnyRun, arm: str | None, *, json: bool) -> None:
     from koderz.cli.overview import overview
-    from tracker.runs import is_locked
+
+    if arm is not None and arm not in run.arms:
+        raise KoderzError(f"--arm {arm}: the run has {' and '.join(run.arms)}")
+    if json:
+        _print_document(run)
+        return
+    for line in overview(run, [arm] if arm else list(run.arms)):
+        say(line)
+
+
+def _print_document(run: AnyRun) -> None:
+    """The summary as it lies in its file; where there is none yet, as it would."""
+    if run.path.is_file():
+        sys.stdout.buffer.write(run.path.read_bytes())
+        return
+    from tracker.sinks.json import encode_summary
     from tracker.summary import summarize
 
-    summary = summarize(folder)
-    if arm is not None and arm not in summary.arms:
-        raise KoderzError(f"--arm {arm}: the run has {' and '.join(summary.arms)}")
-    if json:
-        from tracker.sinks.json import encode_summary
-
-        sys.stdout.buffer.writelines(encode_summary(summary))
-        return
-    running = (folder / "lock").exists() and is_locked(folder)
-    for line in overview(summary, [arm] if arm else list(summary.arms), running=running):
-        say(line)
+    sys.stdout.buffer.writelines(encode_summary(summarize(run.path)))
 
 
 def _show_failures(folder: Path, found: Sequence[Outcome], *, json: bool) -> None:
