@@ -70,6 +70,7 @@ class Settings:
     max_cost: float | None = None
     grace: float = 10.0  # how long Ctrl-C lets what is under way finish
     results: Path = Path("benchmark_results")
+    tags: tuple[str, ...] = ()  # WORD or K=V, by which `list` finds the run
 
     @property
     def sampling_temperature(self) -> float:
@@ -115,6 +116,8 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 }
 """What a number may be, ends included."""
 
+_TAG_CHARS = 100
+
 CHANGEABLE = ("concurrency", "max_cost", "judges", "grace")
 """The settings that may differ when a run is picked up again."""
 
@@ -128,7 +131,7 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     for name in FIELDS:
         text = environ.get(f"KODERZ_{name.upper()}") or (environ.get("KODERZ_MODEL") if name == "local_model" else None)
         if text:
-            value: Any = tuple(text.replace(",", " ").split()) if name == "problems" else text
+            value: Any = tuple(text.replace(",", " ").split()) if name in ("problems", "tags") else text
             found[name] = checked(name, value, f"KODERZ_{name.upper()}", lax=True)
     return found
 
@@ -146,6 +149,8 @@ def checked(name: str, value: Any, where: str, *, lax: bool = False) -> Any:
         converted = msgspec.convert(value, _TYPES[name], strict=not lax, dec_hook=_path)
     except msgspec.ValidationError as error:
         raise KoderzError(f"{where}: {value!r} won't do: {_in_words(name, error)}") from None
+    if name == "tags" and not all(map(_is_tag, converted)):
+        raise KoderzError(f"{where}: {value!r} won't do: a tag has 1 to {_TAG_CHARS} printable characters")
     low, high = BOUNDS.get(name, (float("-inf"), float("inf")))
     if isinstance(converted, int | float) and not low <= converted <= high:
         raise KoderzError(f"{where}: {value} won't do; it goes from {_number(low)} to {_number(high)}")
@@ -178,6 +183,10 @@ def flag_of(name: str) -> str:
 def choices(name: str) -> tuple[str, ...]:
     """The words that a setting may be; empty where it isn't a choice."""
     return typing.get_args(_TYPES[name]) if typing.get_origin(_TYPES[name]) is Literal else ()
+
+
+def _is_tag(text: str) -> bool:
+    return text.isprintable() and 0 < len(text) <= _TAG_CHARS and text == text.strip()
 
 
 def _plain(value: Any) -> Any:

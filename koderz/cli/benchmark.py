@@ -52,7 +52,8 @@ AcceptDivergence = Annotated[
 ]
 
 
-def _complete_runs(incomplete: str) -> list[str]:
+def complete_runs(incomplete: str) -> list[str]:
+    """The names of runs that a shell may offer, the latest first."""
     from koderz.preparing import results_folder
     from tracker.runs import run_folders
 
@@ -63,7 +64,7 @@ def _complete_runs(incomplete: str) -> list[str]:
     return [name for name in ["latest", *names[:50]] if name.startswith(incomplete)]
 
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Which run.", autocompletion=_complete_runs)]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Which run.", autocompletion=complete_runs)]
 
 
 @app.command(name="run", cls=PanelCommand, hidden=True)

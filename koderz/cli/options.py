@@ -93,6 +93,7 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
         "sandbox": Text("Where programs run.", "NAME"),
         "grace": Text("How long the first Ctrl-C lets experiments finish.", "SECONDS"),
         "results": Text("Where runs land.", "DIR"),
+        "tags": Text("A word or K=V to find the run by; repeatable.", "TAG", ("--tag",)),
     },
     _SIMULATED: {
         "simulated_skill": Text("0 to 1: how much it gets right.", "X"),
@@ -163,6 +164,8 @@ def _completion(name: str) -> Callable[[str], list[str]] | None:
 
 def _annotation(name: str) -> Any:
     kind = _TYPES[name]
+    if name == "tags":
+        return list[str] | None
     if typing.get_origin(kind) is types.UnionType:
         kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
     if kind in (int, float, bool, Path):

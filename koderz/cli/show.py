@@ -167,7 +167,7 @@ def _only(story: Story, number: int | None) -> Story:
     steps = tuple(step for step in story.steps if step.attempt and step.attempt.number == number)
     if not steps:
         raise KoderzError(
-            f"{story.problem_id} ({story.solver}) has {len(story.attempts)} attempts, so there is no attempt {number}"
+            f"{story.problem_id} ({story.solver}) ended after {len(story.attempts)}, so there is no attempt {number}"
         )
     return replace(story, steps=steps)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from koderz import cli
+from koderz.cli.benchmark import COMMANDS
 from tests.conftest import Done, Shell
 from tests.koderz.world import write_tasks
 
@@ -159,12 +160,13 @@ def test_a_range_may_stand_before_or_after_its_options(
     [
         ("koderz ", set(cli.COMMANDS)),
         ("koderz be", {"benchmark"}),
-        ("koderz benchmark ", {"resume", "retry", "rescore", "watch"}),
-        ("koderz benchmark re", {"resume", "retry", "rescore"}),
+        ("koderz benchmark ", {"resume", "retry", "rescore", "watch", *COMMANDS}),
+        ("koderz benchmark re", {"resume", "retry", "rescore", "report"}),
         ("koderz benchmark 0 10 --mo", {"--model", "--mode"}),
         ("koderz run --max-i", {"--max-iterations"}),
         ("koderz benchmark resume --acc", {"--accept-changes", "--accept-divergence"}),
         ("koderz doctor --js", {"--json"}),
+        ("koderz benchmark show --fa", {"--failures"}),
     ],
 )
 def test_the_shell_completes_commands_and_options(command: Command, words: str, offered: set[str]) -> None:
