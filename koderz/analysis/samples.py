@@ -124,10 +124,11 @@ async def import_samples(path: Path, settings: Settings, *, tell: Callable[[int]
 
 
 def _ended(plan: Plan, samples: Samples) -> Ended:
+    """Complete: there is no more to be had than the file holds."""
     missing = plan.record.planned - len(samples.written)
-    if not missing:
-        return Ended("complete")
-    return Ended("incomplete", f"the file has {missing} samples fewer than {plan.record.samples} of every task")
+    return Ended(
+        "complete", f"the file has {missing} less than {plan.record.samples} samples a task" if missing else ""
+    )
 
 
 def _plan(samples: Samples, settings: Settings) -> Plan:
