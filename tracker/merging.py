@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -64,6 +65,8 @@ def merge_run(folder: Path, results: Path) -> Merged:
         results.mkdir(parents=True, exist_ok=True)
         if not (own / NAME).exists() and _add(folder, end, own):
             return Merged(run_id, "added")
+        if (what := _relation(folder, end, own)) != "extended":
+            return Merged(run_id, what)
         with lock_run(own):
             return Merged(run_id, _extend(folder, end, own))
     except OSError as error:
@@ -72,8 +75,7 @@ def merge_run(folder: Path, results: Path) -> Merged:
 
 def _add(folder: Path, end: int, own: Path) -> bool:
     """The run's folder appears by rename, with everything in it, or not at all. False: another import was faster."""
-    draft = own.with_name(f".{own.name}.{os.getpid()}")
-    shutil.rmtree(draft, ignore_errors=True)
+    draft = own.with_name(f".{own.name}.{secrets.token_hex(4)}")
     try:
         draft.mkdir()
         _copy_blobs(folder, draft)
@@ -91,16 +93,22 @@ def _add(folder: Path, end: int, own: Path) -> bool:
     return True
 
 
-def _extend(folder: Path, end: int, own: Path) -> What:
+def _relation(folder: Path, end: int, own: Path) -> What:
+    """What a run that is here already is to the foreign one; "extended" where that goes on from it."""
     ours = load_index(own / NAME).end
     if not _agree(folder / NAME, own / NAME, min(ours, end)):
         raise ConflictError(
             f"{own.name}: the journal in {folder} went another way than the one here; both stay as they are"
         )
-    if end <= ours:
-        return "there already" if end == ours else "behind"
+    return "extended" if end > ours else "there already" if end == ours else "behind"
+
+
+def _extend(folder: Path, end: int, own: Path) -> What:
+    """With the run locked, so that nobody adds to the journal that is replaced."""
+    if (what := _relation(folder, end, own)) != "extended":
+        return what
     _copy_blobs(folder, own)
-    draft = own / f".{NAME}.{os.getpid()}"
+    draft = own / f".{NAME}.{secrets.token_hex(4)}"
     try:
         _copy(folder / NAME, draft, end)
         index_path(own / NAME).unlink(missing_ok=True)
@@ -130,7 +138,7 @@ def _copy_blobs(folder: Path, to: Path) -> None:
         target = to / "blobs" / path.name
         if not target.exists():
             target.parent.mkdir(exist_ok=True)
-            draft = target.with_name(f".{path.name}.{os.getpid()}")
+            draft = target.with_name(f".{path.name}.{secrets.token_hex(4)}")
             _copy(path, draft, path.stat().st_size)
             draft.replace(target)
     if (to / "blobs").is_dir():

@@ -48,7 +48,7 @@ def _heat_map(suite: str, entries: Sequence[Entry]) -> HeatMap:
     mean = {task: 100 * sum(found) / len(found) for task, found in passed.items()}
     tasks = sorted(mean, key=lambda task: (mean[task], _natural(task)))
     strips = [_strip(entry, of_entry, tasks) for entry, of_entry in zip(entries, rates, strict=True)]
-    return HeatMap(suite, tasks, [(task, mean[task]) for task in tasks[:10]], strips)
+    return HeatMap(suite, tasks, [(task, mean[task]) for task in tasks[:10] if mean[task] < 100], strips)
 
 
 def _strip(entry: Entry, rates: Mapping[str, float], tasks: Sequence[str]) -> Strip:

@@ -199,16 +199,21 @@ def _charts(entries: Sequence[Entry]) -> list[Chart]:
     if not entries:
         return []
     last = latest(entries)
-    found = [
-        Chart(
-            "pareto",
-            "Cost against success",
-            "Up and to the left is better. The dashed line joins what nothing cheaper surpasses.",
-            _ours(charts.pareto(last)),
-            ("Model", "Cost a task", "Passed", "Cost a pass"),
-            [(e.label, f"${e.figures.avg_cost:.5f}", f"{e.figures.success_rate:.1f}%", _per_success(e)) for e in last],
+    found = []
+    if len(last) > 1:
+        found.append(
+            Chart(
+                "pareto",
+                "Cost against success",
+                "Up and to the left is better. The dashed line joins what nothing cheaper surpasses.",
+                _ours(charts.pareto(last)),
+                ("Model", "Cost a task", "Passed", "Cost a pass"),
+                [
+                    (e.label, f"${e.figures.avg_cost:.5f}", f"{e.figures.success_rate:.1f}%", _per_success(e))
+                    for e in last
+                ],
+            )
         )
-    ]
     if max(entry.attempts for entry in last) > 1:
         most = max(entry.attempts for entry in last)
         found.append(
