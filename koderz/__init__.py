@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from koderz._version import __version__
 
 if TYPE_CHECKING:
+    from koderz.analysis.comparison import Comparison, compare
     from koderz.analysis.runs import Run, load_summary
     from koderz.api import benchmark, rescore, resume, retry, run
     from koderz.errors import FatalFault, Fault, JournalError, KoderzError, StorageError, Unreachable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tracker.summary import Summary
 
 _HOMES = {
+    "koderz.analysis.comparison": ("Comparison", "compare"),
     "koderz.analysis.runs": ("Run", "load_summary"),
     "koderz.api": ("benchmark", "rescore", "resume", "retry", "run"),
     "koderz.errors": ("FatalFault", "Fault", "JournalError", "KoderzError", "StorageError", "Unreachable"),
@@ -31,6 +33,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Comparison",
     "Completion",
     "FatalFault",
     "Fault",
@@ -48,6 +51,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "benchmark",
+    "compare",
     "judge",
     "load_summary",
     "rescore",

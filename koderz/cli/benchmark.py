@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("koderz.cli.export", "Runs as CSV, Parquet, JSONL or Markdown."),
     "import": ("koderz.cli.importing", "Samples judged into a run, or runs of another machine."),
     "report": ("koderz.cli.report", "Runs as one self-contained web page."),
+    "compare": ("koderz.cli.compare", "Is B better than A, and where? With gates for CI."),
 }
 """Command → the module that holds its `app`, loaded when it is run, and its line of help."""
 
