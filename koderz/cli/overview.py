@@ -9,10 +9,12 @@ from koderz.cli.console import elapsed
 from koderz.settings import FIELDS
 
 if TYPE_CHECKING:
+    from koderz.analysis.failures import Cause
     from koderz.analysis.runs import Run
     from tracker.summary import Figures
 
 _MOST_FAULTS = 5
+_MOST_CAUSES = 8
 _TOLD_APART = ("local_model", "suite", "mode", "problems", "results", "samples", "tags")  # have lines of their own
 
 
@@ -22,6 +24,7 @@ def overview(run: Run, arms: Sequence[str]) -> Iterator[str]:
     for name in arms:
         yield ""
         yield from _figures(name, run.arms[name].summary)
+        yield from _failures(run, name)
     if run.comparison and len(arms) > 1:
         yield ""
         yield from _comparison(run.comparison)
@@ -71,9 +74,27 @@ def _figures(name: str, f: Figures) -> Iterator[str]:
         f"  {f.avg_iterations:.1f} attempts and {f.avg_latency:.1f} s of calls on average; "
         f"{f.tokens_in:,} tokens in, {f.tokens_out:,} out"
     )
-    if f.causes:
-        most = sorted(f.causes.items(), key=lambda item: (-item[1], item[0]))
-        yield "  not passed: " + ", ".join(f"{count} {cause}" for cause, count in most)
+
+
+def _failures(run: Run, arm: str) -> Iterator[str]:
+    """Failed attempts by cause, and what later attempts mended."""
+    from koderz.analysis.failures import failures_of
+    from koderz.analysis.matching import Side
+
+    found = failures_of(Side(run, arm))
+    if found.tokens_to_solution:
+        yield f"  {found.tokens_to_solution:,.0f} tokens to a solution (median)"
+    for cause in found.causes[:_MOST_CAUSES]:
+        yield f"  {_cause(cause)}"
+    if len(found.causes) > _MOST_CAUSES:
+        yield f"  and {len(found.causes) - _MOST_CAUSES} rarer causes"
+
+
+def _cause(found: Cause) -> str:
+    if found.mended is None:
+        return f"{found.cause}: {found.ended} experiments"
+    tries = f"{found.attempts} attempts of {found.experiments} experiments"
+    return f"{found.cause}: {tries}, {found.mended} mended later, {found.ended} ended so"
 
 
 def _faults(run: Run) -> Iterator[str]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from koderz.analysis.report.view import Entry
+from koderz.analysis.report.view import Entry, latest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,12 +52,12 @@ def by_iteration(entries: Sequence[Entry]) -> str:
         axes.set_xlabel("attempts", color=_MUTED)
         axes.set_ylabel("passed so far, per cent", color=_MUTED)
         numbers = range(1, most + 1)
-        for entry in _last_of_each(entries):
+        for entry in latest(entries):
             rates = [entry.solved_by(number) for number in numbers]
             axes.plot(numbers, rates, color=_SERIES[entry.colour], linewidth=2, marker=_marker(entry), markersize=4)
         axes.set_xlim(0.7, most + 0.3)
         axes.locator_params(axis="x", integer=True)
-        _legend(axes, _last_of_each(entries))
+        _legend(axes, latest(entries))
     return svg[0]
 
 
@@ -75,7 +75,7 @@ def trend(entries: Sequence[Entry]) -> str:
             )  # fmt: skip
         axes.figure.autofmt_xdate(rotation=0, ha="center")
         _dates(axes)
-        _legend(axes, _last_of_each(entries))
+        _legend(axes, latest(entries))
     return svg[0]
 
 
@@ -120,11 +120,6 @@ def _series(entries: Sequence[Entry]) -> list[list[Entry]]:
     return list(found.values())
 
 
-def _last_of_each(entries: Sequence[Entry]) -> list[Entry]:
-    """The newest of each model and solver: older ones would lie over each other."""
-    return [series[-1] for series in _series(entries)]
-
-
 def _moment(entry: Entry) -> datetime:
     try:
         return datetime.fromisoformat(entry.run.start_time).replace(tzinfo=None)
@@ -145,7 +140,7 @@ def _legend(axes: Axes, entries: Sequence[Entry]) -> None:
             [], [], color=_SERIES[entry.colour], marker=_marker(entry), markersize=6, linewidth=2,
             label=f"{entry.run.model} · {entry.solver}",
         )
-        for entry in _last_of_each(entries)
+        for entry in latest(entries)
     ]  # fmt: skip
     axes.legend(
         handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, frameon=False, labelcolor=_INK,

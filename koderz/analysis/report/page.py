@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from koderz._version import __version__
 from koderz.analysis.report.heatmap import HeatMap, heat_maps, legend
 from koderz.analysis.report.stories import packed_json
 from koderz.analysis.report.versus import Found, comparisons
-from koderz.analysis.report.view import Entry, View
+from koderz.analysis.report.view import Entry, View, latest
+
+if TYPE_CHECKING:
+    from koderz.analysis.failures import Cause
 
 _HERE = Path(__file__).parent
 _MOST_CARDS = 8
+_MOST_CAUSES = 6
 COLUMNS = (
     ("Problem", False),
     ("Run", False),
@@ -93,12 +98,6 @@ class Pages:
             "version": __version__,
             "made": f"{datetime.now():%Y-%m-%d %H:%M}",
         }
-
-
-def latest(entries: Sequence[Entry]) -> list[Entry]:
-    """The newest entry of each model, solver and suite."""
-    found = {(entry.run.model, entry.solver, entry.run.suite): entry for entry in entries}
-    return list(found.values())
 
 
 def _ours(text: str) -> Any:
@@ -179,18 +178,29 @@ def _data(view: View, maps: Sequence[HeatMap]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Causes:
+    """Causes down, arms across: how many experiments ended so, and what later attempts mended."""
+
     entries: Sequence[Entry]
-    rows: Sequence[tuple[str, Sequence[int]]]
+    rows: Sequence[tuple[str, Sequence[tuple[int, str]]]]
 
 
 def _causes(view: View) -> Causes:
-    entries = latest(view.judged)[-6:]
-    total: dict[str, int] = {}
-    for entry in entries:
-        for cause, count in entry.figures.causes.items():
-            total[cause] = total.get(cause, 0) + count
-    names = sorted(total, key=lambda cause: (-total[cause], cause))[:12]
-    return Causes(entries, [(name, [entry.figures.causes.get(name, 0) for entry in entries]) for name in names])
+    from koderz.analysis.failures import failures_of
+    from koderz.analysis.matching import Side
+
+    entries = latest(view.judged)[-_MOST_CAUSES:]
+    found = [{c.cause: c for c in failures_of(Side(e.run, e.solver)).causes} for e in entries]
+    total: Counter[str] = Counter()
+    for causes in found:
+        total.update({name: cause.experiments for name, cause in causes.items()})
+    names = sorted(total, key=lambda name: (-total[name], name))[: _MOST_CAUSES * 2]
+    return Causes(entries, [(name, [_ended_and_mended(causes.get(name)) for causes in found]) for name in names])
+
+
+def _ended_and_mended(cause: Cause | None) -> tuple[int, str]:
+    if cause is None:
+        return 0, ""
+    return cause.ended, "" if cause.mended is None else f"mended {cause.mended} of {cause.experiments}"
 
 
 def _charts(entries: Sequence[Entry]) -> list[Chart]:

@@ -10,7 +10,7 @@ from koderz.analysis.runs import Run
 from tracker.summary import Arm, Figures, Result
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Entry:
     """One arm of one run."""
 
@@ -79,6 +79,12 @@ class View:
     @property
     def simulated(self) -> bool:
         return any(run.simulated for run in self.runs)
+
+
+def latest(entries: Sequence[Entry]) -> list[Entry]:
+    """The newest entry of each model, solver and suite."""
+    found = {(entry.run.model, entry.solver, entry.run.suite): entry for entry in entries}
+    return list(found.values())
 
 
 _COLOURS = 8

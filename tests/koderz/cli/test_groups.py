@@ -136,8 +136,6 @@ def test_a_range_may_stand_before_or_after_its_options(
         ("koderz be", {"benchmark"}),
         ("koderz benchmark ", {"resume", "retry", "rescore", "watch", *benchmark.COMMANDS}),
         ("koderz benchmark re", {"resume", "retry", "rescore", "report"}),
-        ("koderz benchmark ", {"resume", "retry", "rescore", "watch", "compare"}),
-        ("koderz benchmark re", {"resume", "retry", "rescore"}),
         ("koderz benchmark 0 10 --mo", {"--model", "--mode"}),
         ("koderz run --max-i", {"--max-iterations"}),
         ("koderz benchmark resume --acc", {"--accept-changes", "--accept-divergence"}),
