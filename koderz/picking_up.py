@@ -56,6 +56,7 @@ async def pick_up(
     given = {name: value for name, value in (changes or {}).items() if value is not None}
     with Tracker.reopen(folder) as tracker:
         _require_own(tracker, way.trust_config, environ)
+        _refuse_imported(tracker, way)
         overrides = _overrides(given) | {"results": folder.parent}
         plan = restore_plan(tracker.plan, overrides, accept_changes=way.accept_changes)
         tracker.select(faults=way.how != "resume", judged=way.how == "rescore")
@@ -69,6 +70,15 @@ def _require_own(tracker: Tracker, trust: bool, environ: Mapping[str, str]) -> N
     if risky := risky_settings(tracker.plan.config):
         what = f"{tracker.folder.name}: its plan sets {risky[0].replace('_', '-')}, and it wasn't begun here"
         require_trust(plan_line(tracker.folder), what, grant=trust, environ=environ)
+
+
+def _refuse_imported(tracker: Tracker, way: PickUp) -> None:
+    """Its replies came from a file: a model that is asked now would answer for somebody else."""
+    if tracker.plan.config.get("imported") and way.replaying().calls_allowed:
+        raise KoderzError(
+            f"{tracker.folder.name} was imported, so there is nobody to ask for more; import a fuller file, "
+            f"or judge it anew: koderz benchmark rescore {tracker.folder.name}"
+        )
 
 
 def _overrides(changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -128,6 +128,8 @@ def restore_plan(record: records.Plan, overrides: Mapping[str, Any], *, accept_c
     subject = load_subject(settings, partial(_same_tasks, record))
     details = record.details
     solvers = load_solvers(settings, details.get("solver_arguments", {}), details.get("specs", {}))
+    if record.config.get("imported"):  # whatever an arm is called, each experiment has one reply on record
+        solvers = tuple(replace(load_solver("zero-shot", {}, {}), name=solver.name) for solver in solvers)
     changed = _changed(details.get("matches", {}), _matches(subject, solvers))
     if changed and not accept_changes:
         raise KoderzError(

@@ -72,6 +72,7 @@ class Settings:
     max_cost: float | None = None
     grace: float = 10.0  # how long Ctrl-C lets what is under way finish
     results: Path = Path("benchmark_results")
+    tags: tuple[str, ...] = ()  # WORD or K=V, by which `list` finds the run
     # what it is recorded into
     sinks: tuple[str, ...] = ("json", "mlflow", "memory")
     no_sinks: tuple[str, ...] = ()
@@ -132,6 +133,8 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 }
 """What a number may be, ends included."""
 
+_TAG_CHARS = 100
+
 OF_SINKS = ("sinks", "no_sinks", "sink_patience", "mlflow_detail")
 """The settings that say where a run is recorded; no experiment depends on them."""
 
@@ -175,6 +178,8 @@ def checked(name: str, value: Any, where: str, *, lax: bool = False) -> Any:
         converted = msgspec.convert(value, _TYPES[name], strict=not lax, dec_hook=_path)
     except msgspec.ValidationError as error:
         raise KoderzError(f"{where}: {value!r} won't do: {_in_words(name, error)}") from None
+    if name == "tags" and not all(map(_is_tag, converted)):
+        raise KoderzError(f"{where}: {value!r} won't do: a tag has 1 to {_TAG_CHARS} printable characters")
     low, high = BOUNDS.get(name, (float("-inf"), float("inf")))
     if isinstance(converted, int | float) and not low <= converted <= high:
         raise KoderzError(f"{where}: {value} won't do; it goes from {_number(low)} to {_number(high)}")
@@ -208,6 +213,10 @@ def choices(name: str) -> tuple[str, ...]:
     """The words that a setting may be; empty where it isn't a choice."""
     kinds = (_TYPES[name], *typing.get_args(_TYPES[name]))
     return next((typing.get_args(kind) for kind in kinds if typing.get_origin(kind) is Literal), ())
+
+
+def _is_tag(text: str) -> bool:
+    return text.isprintable() and 0 < len(text) <= _TAG_CHARS and text == text.strip()
 
 
 def _plain(value: Any) -> Any:

@@ -17,6 +17,11 @@ from koderz.errors import KoderzError
 from koderz.settings import CHANGEABLE
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "list": ("koderz.cli.listing", "The runs there are: rates with intervals, costs, times, status."),
+    "show": ("koderz.cli.show", "A run, its failures, or one experiment's whole story."),
+    "export": ("koderz.cli.export", "Runs as CSV, Parquet, JSONL or Markdown."),
+    "import": ("koderz.cli.importing", "Samples judged into a run, or runs of another machine."),
+    "report": ("koderz.cli.report", "Runs as one self-contained web page."),
     "compare": ("koderz.cli.compare", "Is B better than A, and where? With gates for CI."),
     "problems": ("koderz.cli.problems", "Which problems are hard, and for which models."),
 }
@@ -50,6 +55,7 @@ AcceptDivergence = Annotated[
 
 
 def complete_runs(incomplete: str) -> list[str]:
+    """The names of runs that a shell may offer, the latest first."""
     from koderz.preparing import results_folder
     from tracker.runs import run_folders
 

@@ -101,6 +101,7 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
         "sandbox": Text("Where programs run.", "NAME"),
         "grace": Text("How long the first Ctrl-C lets experiments finish.", "SECONDS"),
         "results": Text("Where runs land.", "DIR"),
+        "tags": Text("A word or K=V to find the run by; repeatable.", "TAG", ("--tag",)),
     },
     _SINKS: {
         "sinks": Text("Record into this one, and into those only that are named so; repeatable.", "NAME", ("--sink",)),
@@ -186,6 +187,8 @@ def _annotation(name: str) -> Any:
     if name in _REPEATABLE:
         return list[str] | None
     kind = _TYPES[name]
+    if name == "tags":
+        return list[str] | None
     if typing.get_origin(kind) is types.UnionType:
         kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
     if kind in (int, float, bool, Path):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from koderz.cli import COMMANDS
+from koderz.cli import COMMANDS, benchmark
 from tests.conftest import Shell
 from tests.koderz.cli.conftest import Command
 from tests.koderz.world import write_tasks
@@ -134,12 +134,13 @@ def test_a_range_may_stand_before_or_after_its_options(
     [
         ("koderz ", set(COMMANDS)),
         ("koderz be", {"benchmark"}),
-        ("koderz benchmark ", {"resume", "retry", "rescore", "watch", "compare", "problems"}),
-        ("koderz benchmark re", {"resume", "retry", "rescore"}),
+        ("koderz benchmark ", {"resume", "retry", "rescore", "watch", *benchmark.COMMANDS}),
+        ("koderz benchmark re", {"resume", "retry", "rescore", "report"}),
         ("koderz benchmark 0 10 --mo", {"--model", "--mode"}),
         ("koderz run --max-i", {"--max-iterations"}),
         ("koderz benchmark resume --acc", {"--accept-changes", "--accept-divergence"}),
         ("koderz doctor --js", {"--json"}),
+        ("koderz benchmark show --fa", {"--failures"}),
     ],
 )
 def test_the_shell_completes_commands_and_options(command: Command, words: str, offered: set[str]) -> None:
