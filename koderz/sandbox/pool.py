@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import os
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from typing import Self
 
 from koderz.errors import Fault
 from koderz.sandbox.trial import Case, Finding
-from koderz.sandbox.worker import Worker, WorkerLostError
+from koderz.sandbox.worker import START_SECONDS, Worker, WorkerLostError
 
 DEATHS = 3  # of judges in a row over the same candidate, before they are its verdict
 HANGS = 2
-STARTS = 3  # tries
+PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)  # seconds, after each try to start a judge but the last
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class Pool:
         """A judge to oneself. Whatever goes wrong meanwhile, also a cancellation, costs the judge its life."""
         async with self._slot() as slot:
             try:
-                if slot.worker is None or slot.worker.process.returncode is not None:
+                if slot.worker is None or not slot.worker.is_alive:
                     await slot.discard()
                     slot.worker = await self._started(slot.core)
                 yield slot.worker
@@ -91,10 +91,15 @@ class Pool:
                 raise
 
     async def _started(self, core: int) -> Worker:
-        """A new judge; one that dies on its way gets a successor. Fault when none comes up."""
-        for _ in range(STARTS - 1):
-            with contextlib.suppress(Fault):
+        """A new judge; one that is killed on its way gets a successor. Fault when none comes up."""
+        began = time.monotonic()
+        for pause in PAUSES:
+            try:
                 return await Worker.start(*self._wanted, core=core)
+            except Fault:
+                if time.monotonic() - began > START_SECONDS:  # it hangs, and so would the next
+                    raise
+            await asyncio.sleep(pause)
         return await Worker.start(*self._wanted, core=core)
 
     @asynccontextmanager
