@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,12 @@ from koderz.errors import KoderzError, Unreachable
 from koderz.opening import asked_models, baseline_price, open_models
 from koderz.orchestrator import Ended, Orchestrator
 from koderz.plan import Plan
+from koderz.references import checked
 from koderz.replay import Replaying
-from koderz.sandbox import FULL, Sandbox, open_sandbox
+from koderz.sandbox import FULL, Sandbox
 from koderz.trust import remember
+from koderz.types import Judging
+from koderz.yardstick import calibrated_sandbox, cpu_scale
 from tracker.journal import NAME
 from tracker.records import Record
 from tracker.sinks.json import write_summary
@@ -44,7 +48,7 @@ async def begin(plan: Plan, audience: Audience | None = None, environ: Mapping[s
         _sandbox_of(plan) as sandbox,
         open_models(plan, environ) as (pool, models),
     ):
-        facts = await _facts(plan, models) | {"sandbox": sandbox.rung}
+        facts = await _facts(plan, models) | {"sandbox": sandbox.rung, "cpu_scale": cpu_scale(sandbox)}
         plan = replace(plan, record=replace(plan.record, environment=plan.record.environment | facts))
         with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
             if risky_settings(plan.record.config):
@@ -85,9 +89,15 @@ async def _facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
     return {"models": {name: facts for name, facts in checked.items() if facts}}
 
 
-def _sandbox_of(plan: Plan) -> Sandbox:
+def _sandbox_of(plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
     settings = plan.settings
-    return open_sandbox(settings.sandbox, judges=settings.judge_count, own_programs=plan.record.simulated)
+    return calibrated_sandbox(
+        settings.sandbox,
+        judges=settings.judge_count,
+        own_programs=plan.record.simulated,
+        image=settings.docker_image,
+        memory_mb=settings.test_memory,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +121,22 @@ async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Repl
 
     if means.sandbox.rung != FULL:
         audience.notice(f"programs run at the sandbox rung {means.sandbox.rung}; the full one is {FULL}")
+    judging = Judging(plan.settings.test_timeout, plan.settings.test_memory)
+    suite = checked(plan.suite, means.sandbox, judging)
     orchestrator = Orchestrator(
-        plan, tracker, means.models, means.sandbox, how=replaying, observe=observe, baseline=baseline_price(plan)
+        replace(plan, suite=suite or plan.suite),
+        tracker,
+        means.models,
+        means.sandbox,
+        how=replaying,
+        observe=observe,
+        baseline=baseline_price(plan),
+        broken=suite.broken if suite else None,
     )
-    async with audience.showing(Stage(plan, tracker, orchestrator, means.pool)):
+    async with (
+        suite.trying(plan.tasks, audience.notice) if suite else nullcontext(),
+        audience.showing(Stage(plan, tracker, orchestrator, means.pool)),
+    ):
         ended = await orchestrator.run()
     await tracker.finish(ended.status, ended.reason)
     return close(tracker, ended)

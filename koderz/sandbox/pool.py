@@ -6,13 +6,14 @@ import asyncio
 import itertools
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
 from koderz.errors import Fault
+from koderz.sandbox.launch import Premises
 from koderz.sandbox.trial import Case, Finding
 from koderz.sandbox.worker import START_SECONDS, Worker, WorkerLostError
 
@@ -37,10 +38,10 @@ class Slot:
 class Pool:
     """Runs cases on up to `size` judges. Entering starts the first, which finds out what holds here."""
 
-    def __init__(self, size: int, layers: Sequence[str], packages: Mapping[str, str]) -> None:
+    def __init__(self, size: int, premises: Premises) -> None:
         self.layers: frozenset[str] = frozenset()
         self._size = size
-        self._wanted = (layers, packages)
+        self._premises = premises
         self._slots: asyncio.LifoQueue[Slot] = asyncio.LifoQueue()  # the warmest first
         self._alone = asyncio.Lock()
 
@@ -92,15 +93,16 @@ class Pool:
 
     async def _started(self, core: int) -> Worker:
         """A new judge; one that is killed on its way gets a successor. Fault when none comes up."""
+        premises = replace(self._premises, core=core)
         began = time.monotonic()
         for pause in PAUSES:
             try:
-                return await Worker.start(*self._wanted, core=core)
+                return await Worker.start(premises)
             except Fault:
                 if time.monotonic() - began > START_SECONDS:  # it hangs, and so would the next
                     raise
             await asyncio.sleep(pause)
-        return await Worker.start(*self._wanted, core=core)
+        return await Worker.start(premises)
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[Slot]:

@@ -10,13 +10,12 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from koderz.errors import Fault
 from koderz.sandbox import wire
-from koderz.sandbox.launch import ENVIRONMENT, command
+from koderz.sandbox.launch import ENVIRONMENT, Premises, command
 from koderz.sandbox.trial import Case, Finding
 
 START_SECONDS = 30.0
@@ -45,12 +44,11 @@ class Worker:
         self._writer: asyncio.StreamWriter | None = None
 
     @classmethod
-    async def start(cls, layers: Sequence[str], packages: Mapping[str, str], *, core: int = -1) -> Worker:
-        """A judge bound to `core`, unless negative. Fault when it doesn't come up."""
+    async def start(cls, premises: Premises) -> Worker:
+        """Fault when it doesn't come up."""
         ours, theirs = socket.socketpair()
-        arguments = [str(core), ",".join(layers), *(f"{name}={folder}" for name, folder in packages.items())]
         with theirs:
-            process = _begun(arguments, theirs)
+            process = _begun(premises, theirs)
         worker = cls(process, ours)
         try:
             await worker._greet()
@@ -119,21 +117,28 @@ class Worker:
         assert self.process.stderr is not None
         os.set_blocking(self.process.stderr.fileno(), False)
         said = self.process.stderr.read() or b""
-        return (said.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"])[0]
+        lines = said.decode(errors="replace").strip().splitlines() or ["no reason given"]
+        return lines[-1].removeprefix("EOFError: ")
 
     async def _received(self) -> Any:
         (size,) = wire.HEADER.unpack(await self._reader.readexactly(wire.HEADER.size))
         return json.loads(await self._reader.readexactly(size))
 
 
-def _begun(arguments: Sequence[str], connection: socket.socket) -> subprocess.Popen[bytes]:
-    """Not asyncio's own way to start a process, which waits for ever when called off meanwhile (CPython issue 119710)."""
+def _begun(premises: Premises, connection: socket.socket) -> subprocess.Popen[bytes]:
+    """Not by asyncio, which waits for ever when called off while a process starts (CPython issue 119710)."""
     return subprocess.Popen(
-        command("judge_worker", arguments, site=True),
+        command("judge_worker", [json.dumps(asdict(premises))], site=True),
         stdin=connection.fileno(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env=ENVIRONMENT,
+        env={**(_docker_environment() if premises.container else {}), **ENVIRONMENT},
         cwd="/",
         start_new_session=True,  # Ctrl-C is koderz's to handle
     )
+
+
+def _docker_environment() -> dict[str, str]:
+    """What tells the docker command where its daemon is; none of it gets into a container."""
+    kept = {name: value for name, value in os.environ.items() if name.startswith("DOCKER_")}
+    return kept | {name: os.environ[name] for name in ("HOME", "XDG_RUNTIME_DIR") if name in os.environ}

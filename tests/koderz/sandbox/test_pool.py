@@ -15,6 +15,7 @@ import pytest
 from koderz.errors import Fault
 from koderz.sandbox import Job, rungs
 from koderz.sandbox.contained import ContainedSandbox
+from koderz.sandbox.launch import Premises
 from koderz.sandbox.pool import Pool
 from koderz.sandbox.trial import Case, Finding
 from koderz.sandbox.worker import Worker, WorkerLostError
@@ -31,7 +32,7 @@ def case(program: str, *, cpu: float = 5.0, wall: float = 20.0, test: str = TEST
 
 def play(story: Story, *, size: int = 1) -> None:
     async def played() -> None:
-        async with Pool(size, rungs.LAYERS, {}) as pool:
+        async with Pool(size, Premises(rungs.LAYERS, {})) as pool:
             await story(pool)
 
     asyncio.run(played())
@@ -169,7 +170,7 @@ def test_a_judge_that_does_not_start_is_a_fault(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("koderz.sandbox.worker.command", lambda *_, **__: ["/bin/sh", "-c", "echo no room >&2; exit 1"])
 
     async def story() -> None:
-        async with Pool(1, rungs.LAYERS, {}):
+        async with Pool(1, Premises(rungs.LAYERS, {})):
             pass
 
     with pytest.raises(Fault, match="no room"):
