@@ -7,12 +7,13 @@ import itertools
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
 from koderz.errors import Fault
+from koderz.sandbox import kernel
 from koderz.sandbox.launch import Premises
 from koderz.sandbox.trial import Case, Finding
 from koderz.sandbox.worker import START_SECONDS, Worker, WorkerLostError
@@ -44,10 +45,15 @@ class Pool:
         self._premises = premises
         self._slots: asyncio.LifoQueue[Slot] = asyncio.LifoQueue()  # the warmest first
         self._alone = asyncio.Lock()
+        self._hidden = ExitStack()
 
     async def __aenter__(self) -> Self:
         slots = [Slot(core) for core in itertools.islice(_cores(), self._size)]
-        first = slots[-1].worker = await self._started(slots[-1].core)
+        with ExitStack() as hidden:
+            # Keys are in this process: where nothing else does, this keeps programs of the same user from reading them.
+            hidden.enter_context(kernel.hidden_memory())
+            first = slots[-1].worker = await self._started(slots[-1].core)
+            self._hidden = hidden.pop_all()
         self.layers = first.layers
         for slot in slots:
             self._slots.put_nowait(slot)
@@ -57,7 +63,8 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         slots = [self._slots.get_nowait() for _ in range(self._slots.qsize())]
-        await asyncio.gather(*(slot.worker.end() for slot in slots if slot.worker))
+        with self._hidden:
+            await asyncio.gather(*(slot.worker.end() for slot in slots if slot.worker))
 
     async def run(self, case: Case) -> Finding:
         """Fault when no judge can be started. A case that several judges die over has itself to blame."""

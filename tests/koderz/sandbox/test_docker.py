@@ -18,7 +18,7 @@ from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox import DOCKER_IMAGE, Job, Outcome, docker, open_sandbox, rungs
 from koderz.sandbox.docker import DockerSandbox, container, server_version
 from tests.conftest import Shell
-from tests.koderz.sandbox.test_hostile import PROGRAMS
+from tests.koderz.sandbox.hostile import PROGRAMS
 from tests.koderz.sandbox.test_pool import descendants
 
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(2, 2) == 4\n"

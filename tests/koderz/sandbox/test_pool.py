@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import random
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault
-from koderz.sandbox import Job, rungs
+from koderz.sandbox import Job, kernel, rungs
 from koderz.sandbox.contained import ContainedSandbox
 from koderz.sandbox.launch import Premises
 from koderz.sandbox.pool import Pool
@@ -154,6 +155,16 @@ def test_nothing_is_left_when_the_pool_is_closed() -> None:
     assert _descriptors(os.getpid()) == descriptors
 
 
+def test_koderz_cannot_be_looked_into_while_programs_run() -> None:
+    async def story(pool: Pool) -> None:
+        await pool.run(case(RIGHT))
+        assert _dumpable() == 0
+
+    before = _dumpable()
+    play(story)
+    assert _dumpable() == before
+
+
 def test_nothing_grows_over_many_verdicts() -> None:
     async def story(pool: Pool) -> None:
         await asyncio.gather(*(pool.run(case(RIGHT)) for _ in range(20)))
@@ -252,6 +263,11 @@ async def _kill_at_random(chance: random.Random, verdicts: asyncio.Queue[str]) -
                 os.kill(chance.choice(victims), signal.SIGKILL)
             except ProcessLookupError:
                 continue
+
+
+def _dumpable() -> int:
+    """What keeps other processes of the same user out of this one's memory when it is 0."""
+    return int(ctypes.CDLL(None).prctl(kernel.PR_GET_DUMPABLE)) if kernel.LINUX else 0
 
 
 def _standing() -> tuple[int, int, int]:
