@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from koderz.cli.benchmark import Json, Quiet, Trust, _complete_runs
+from koderz.cli.benchmark import Json, Quiet, Trust, complete_runs
 from koderz.cli.console import say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
@@ -27,7 +27,7 @@ def sync(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN]...", help="Which runs. Default: all that lack something.", autocompletion=_complete_runs
+            metavar="[RUN]...", help="Which runs. Default: all that lack something.", autocompletion=complete_runs
         ),
     ] = None,
     all_runs: Annotated[
