@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 from koderz._version import __version__
 
 if TYPE_CHECKING:
+    from koderz.analysis.comparison import Comparison, compare
+    from koderz.analysis.frames import to_dataframe
+    from koderz.analysis.runs import Run, load_summary
     from koderz.api import benchmark, rescore, resume, retry, run
     from koderz.errors import FatalFault, Fault, JournalError, KoderzError, StorageError, Unreachable
     from koderz.judging import judge
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from tracker.summary import Summary
 
 _HOMES = {
+    "koderz.analysis.comparison": ("Comparison", "compare"),
+    "koderz.analysis.frames": ("to_dataframe",),
+    "koderz.analysis.runs": ("Run", "load_summary"),
     "koderz.api": ("benchmark", "rescore", "resume", "retry", "run"),
     "koderz.errors": ("FatalFault", "Fault", "JournalError", "KoderzError", "StorageError", "Unreachable"),
     "koderz.judging": ("judge",),
@@ -29,6 +35,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Comparison",
     "Completion",
     "FatalFault",
     "Fault",
@@ -36,6 +43,7 @@ __all__ = [
     "KoderzError",
     "Message",
     "Reply",
+    "Run",
     "Sampling",
     "Settings",
     "StorageError",
@@ -45,11 +53,14 @@ __all__ = [
     "Verdict",
     "__version__",
     "benchmark",
+    "compare",
     "judge",
+    "load_summary",
     "rescore",
     "resume",
     "retry",
     "run",
+    "to_dataframe",
 ]
 
 

@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,8 +14,13 @@ from typing import Literal
 from koderz._version import __version__
 from koderz.config import NAME, load_config
 from koderz.errors import KoderzError, Unreachable
-from koderz.preparing import results_folder
-from koderz.sandbox import FULL, Job, open_sandbox
+from koderz.preparing import results_folder, settings_here
+from koderz.sandbox import DOCKER_IMAGE, FULL, Job
+from koderz.yardstick import calibrated_sandbox, cpu_scale
+from tracker.registry import find
+from tracker.runs import run_folders
+from tracker.sinks import GROUP, JSON, SINKS
+from tracker.sinks.standing import standing_of
 
 State = Literal["ok", "missing", "broken"]
 
@@ -39,8 +44,10 @@ async def diagnose(environ: Mapping[str, str] = os.environ) -> list[Finding]:
         _config(environ),
         _results(environ),
         await _sandbox(),
+        await _docker(environ),
         await _ollama(environ),
         *(_key(provider, variable, environ) for provider, variable in _KEYS.items()),
+        *_sinks(environ),
     ]
 
 
@@ -77,17 +84,29 @@ async def _sandbox() -> Finding:
     """Judges one right and one wrong program."""
     test = "def check(candidate):\n    assert candidate() == 1\n"
     try:
-        async with open_sandbox("contained", judges=1) as sandbox:
+        async with calibrated_sandbox("contained", judges=1) as sandbox:
             right = await sandbox.judge(Job("def f():\n    return 1\n", test, "f"))
             wrong = await sandbox.judge(Job("def f():\n    return 2\n", test, "f"))
-            rung = sandbox.rung
+            rung, speed = sandbox.rung, f"CPU limits × {cpu_scale(sandbox):g} on this machine"
     except KoderzError as error:
         return Finding("sandbox", "broken", str(error), "the simulated model works all the same")
     if (right.verdict, wrong.verdict) != ("passed", "failed"):
         return Finding("sandbox", "broken", f"{rung}: {right.message or wrong.message}", "no program can be judged")
     if rung != FULL:
-        return Finding("sandbox", "ok", f"{rung}: contained, though not by all of {FULL}")
-    return Finding("sandbox", "ok", rung)
+        return Finding("sandbox", "ok", f"{rung}: contained, though not by all of {FULL}; {speed}")
+    return Finding("sandbox", "ok", f"{rung}; {speed}")
+
+
+async def _docker(environ: Mapping[str, str]) -> Finding:
+    """Whether `--sandbox docker` would work: nothing is started, nothing pulled."""
+    from koderz.sandbox.docker import server_version
+
+    image = environ.get("KODERZ_DOCKER_IMAGE") or DOCKER_IMAGE
+    try:
+        version = await server_version(image)
+    except KoderzError as error:
+        return Finding("docker", "missing", str(error), "only --sandbox docker needs it")
+    return Finding("docker", "ok", f"{version}, with the image {image}")
 
 
 async def _ollama(environ: Mapping[str, str]) -> Finding:
@@ -109,3 +128,31 @@ def _key(provider: str, variable: str, environ: Mapping[str, str]) -> Finding:
     if environ.get(variable):
         return Finding(provider, "ok", f"{variable} is set")
     return Finding(provider, "missing", f"{variable} is not set", f"export {variable}=… to use {provider}/ models")
+
+
+def _sinks(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Each chosen sink: whether it can be loaded and reached, and how many runs it lacks."""
+    try:
+        settings = settings_here({}, environ)
+    except KoderzError as error:
+        yield Finding("sinks", "broken", str(error), "choose others by KODERZ_SINKS or --sink")
+        return
+    folders = run_folders(settings.results)
+    standings = [standing_of(folder) for folder in folders]
+    for name in settings.chosen_sinks:
+        lacking = sum(name in each and each[name].state in ("behind", "down") for each in standings)
+        try:
+            where = _where_sink(name, settings.results, environ)
+        except (KoderzError, ImportError) as error:
+            yield Finding(f"sink {name}", "broken", str(error), f"or leave it out: --no-sink {name}")
+            continue
+        detail = f"lacks some of {lacking} of {len(folders)} runs" if lacking else f"up to date on {len(folders)} runs"
+        yield Finding(f"sink {name}", "ok", f"{where}{detail}", "koderz sync" if lacking else "")
+
+
+def _where_sink(name: str, results: Path, environ: Mapping[str, str]) -> str:
+    """What the sink says of its target, if it says anything. Raises KoderzError where it can't be reached."""
+    if name == JSON:
+        return ""
+    check = getattr(find("sink", name, SINKS, GROUP), "check", None)
+    return f"{check(results, environ)}; " if check else ""

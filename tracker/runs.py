@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracker.blobs import sync_folder
-from tracker.errors import JournalError, KoderzError
+from tracker.errors import JournalError, KoderzError, RunBusy
 from tracker.journal import NAME
 from tracker.records import Plan, decode, encode
 
@@ -47,7 +47,7 @@ def create_run(results: Path, name: str, plan: Plan) -> Path:
 def lock_run(folder: Path) -> BaseFileLock:
     """Holds the run for this process; the kernel lets go when the process ends, however it ends.
 
-    Raises KoderzError where another process holds it.
+    Raises RunBusy where another process holds it, KoderzError where the folder can't be written.
     """
     from filelock import FileLock, Timeout
 
@@ -55,7 +55,7 @@ def lock_run(folder: Path) -> BaseFileLock:
     try:
         lock.acquire()
     except Timeout:
-        raise KoderzError(
+        raise RunBusy(
             f"another koderz process is working on {folder.name}; see it with: koderz benchmark watch {folder.name}"
         ) from None
     except OSError as error:
@@ -64,10 +64,10 @@ def lock_run(folder: Path) -> BaseFileLock:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process is working on the run right now."""
+    """Whether a process is working on the run right now. KoderzError where that can't be found out."""
     try:
         lock_run(folder).release()
-    except KoderzError:
+    except RunBusy:
         return True
     return False
 
@@ -97,26 +97,40 @@ def find_run(results: Path, name: str) -> Path:
 
     Raises KoderzError, saying what there is, where that is no run or several.
     """
-    if matched := re.fullmatch(r"latest(?:~(\d+))?", name):
-        return _nth_latest(results, int(matched[1] or 0))
     given = Path(name)
     if given.suffix == ".json" or given.is_dir():
         return _beside(given)
+    exact = results / name
+    if re.fullmatch(r"\w+", name) and (exact / NAME).exists():
+        return exact
+    return named(run_folders(results), name, results)
+
+
+def named(runs: Sequence[Path], name: str, results: Path) -> Path:
+    """The one among `runs`, oldest first, that is meant by `latest`, `latest~1`, an id or the beginning of one.
+
+    Raises KoderzError, saying what there is in `results`, where that is no run or several.
+    """
+    if matched := re.fullmatch(r"latest(?:~(\d+))?", name):
+        return _nth_latest(runs, int(matched[1] or 0), results)
     if not re.fullmatch(r"[A-Za-z0-9_]+", name):
         raise KoderzError(f"{name!r} is no run: give its id, the beginning of its id, a summary file or latest")
-    exact = results / name
-    if (exact / NAME).exists():
-        return exact
-    return _only(results, name, lambda path: path.name.startswith(name) or path.name[6:].startswith(name))
+    found = [path for path in runs if path.stem.startswith(name) or path.stem[6:].startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        some = ", ".join(path.stem for path in found[:3])
+        raise KoderzError(f"{name} is the beginning of {len(found)} runs ({some}, …); give more of the id")
+    hint = f"the latest is {runs[-1].stem}" if runs else "it holds none yet"
+    raise KoderzError(f"there is no run {name} in {results}; {hint}")
 
 
-def _nth_latest(results: Path, back: int) -> Path:
-    folders = run_folders(results)
-    if not folders:
+def _nth_latest(runs: Sequence[Path], back: int, results: Path) -> Path:
+    if not runs:
         raise KoderzError(f"{results} holds no run yet; make one with: koderz benchmark 0 10")
-    if back >= len(folders):
-        raise KoderzError(f"{results} holds {len(folders)} runs, so there is no latest~{back}")
-    return folders[-1 - back]
+    if back >= len(runs):
+        raise KoderzError(f"{results} holds {len(runs)} runs, so there is no latest~{back}")
+    return runs[-1 - back]
 
 
 def _beside(given: Path) -> Path:
@@ -124,15 +138,3 @@ def _beside(given: Path) -> Path:
     if not (folder / NAME).exists():
         raise KoderzError(f"{given}: the run's journal {folder / NAME} isn't there, so it can't be picked up")
     return folder
-
-
-def _only(results: Path, name: str, matches: Callable[[Path], bool]) -> Path:
-    found = [path for path in run_folders(results) if matches(path)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        some = ", ".join(path.name for path in found[:3])
-        raise KoderzError(f"{name} is the beginning of {len(found)} runs ({some}, …); give more of the id")
-    known = run_folders(results)
-    hint = f"the latest is {known[-1].name}" if known else "it holds none yet"
-    raise KoderzError(f"there is no run {name} in {results}; {hint}")

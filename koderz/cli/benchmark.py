@@ -16,8 +16,24 @@ from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.settings import CHANGEABLE
 
+COMMANDS: dict[str, tuple[str, str]] = {
+    "list": ("koderz.cli.listing", "The runs there are: rates with intervals, costs, times, status."),
+    "show": ("koderz.cli.show", "A run, its failures, or one experiment's whole story."),
+    "export": ("koderz.cli.export", "Runs as CSV, Parquet, JSONL or Markdown."),
+    "import": ("koderz.cli.importing", "Samples judged into a run, or runs of another machine."),
+    "report": ("koderz.cli.report", "Runs as one self-contained web page."),
+    "compare": ("koderz.cli.compare", "Is B better than A, and where? With gates for CI."),
+    "problems": ("koderz.cli.problems", "Which problems are hard, and for which models."),
+}
+"""Command → the module that holds its `app`, loaded when it is run, and its line of help."""
+
+
+class BenchmarkGroup(DefaultGroup):
+    lazy = COMMANDS
+
+
 app = typer.Typer(
-    cls=DefaultGroup,
+    cls=BenchmarkGroup,
     help="Runs that were begun before, by their id, the beginning of it, a summary file, latest or latest~1.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -38,7 +54,8 @@ AcceptDivergence = Annotated[
 ]
 
 
-def _complete_runs(incomplete: str) -> list[str]:
+def complete_runs(incomplete: str) -> list[str]:
+    """The names of runs that a shell may offer, the latest first."""
     from koderz.preparing import results_folder
     from tracker.runs import run_folders
 
@@ -49,7 +66,7 @@ def _complete_runs(incomplete: str) -> list[str]:
     return [name for name in ["latest", *names[:50]] if name.startswith(incomplete)]
 
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Which run.", autocompletion=_complete_runs)]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Which run.", autocompletion=complete_runs)]
 
 
 @app.command(name="run", cls=PanelCommand, hidden=True)
@@ -89,7 +106,7 @@ def benchmark(
         return
     from koderz.session import begin
 
-    _finish(begin(plan, console), console, json=json)
+    _finish(begin(plan, console), console, json=json, quiet=quiet)
 
 
 def _picking_up(how: Literal["resume", "retry"]) -> Callable[..., None]:
@@ -155,11 +172,15 @@ def _pick_up(run: str, way: dict[str, Any], given: dict[str, Any], *, json: bool
 
     console = Console(quiet=quiet, json=json)
     results: Path | None = given.pop("results", None)
-    _finish(pick_up(run, PickUp(**way), results=results, changes=given, audience=console), console, json=json)
+    _finish(
+        pick_up(run, PickUp(**way), results=results, changes=given, audience=console), console, json=json, quiet=quiet
+    )
 
 
-def _finish(session: Coroutine[Any, Any, Any], console: Any, *, json: bool) -> None:
-    """Sees a session through, prints its results and ends with its exit code."""
+def _finish(session: Coroutine[Any, Any, Any], console: Any, *, json: bool, quiet: bool) -> None:
+    """Sees a session through, prints its results, catches its sinks up and ends with its exit code."""
+    from koderz.cli.catching_up import catch_up_session
+
     with _interruptible():
         done = asyncio.run(session)
     console.results(done)
@@ -167,6 +188,8 @@ def _finish(session: Coroutine[Any, Any, Any], console: Any, *, json: bool) -> N
         from tracker.sinks.json import encode_summary
 
         sys.stdout.buffer.writelines(encode_summary(done.summary))
+        sys.stdout.buffer.flush()
+    catch_up_session(done, quiet=quiet)
     raise typer.Exit(EXIT_CODES.get(done.ended.status, 3))
 
 

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class LazyGroup(TyperGroup):
-    """`lazy` names each command's module, which has the Typer `app`, and its line of help."""
+    """`lazy` names each command's module and its line of help.
+
+    The module has the command as its Typer `app`, or as the one that `module:name` names.
+    """
 
     lazy: ClassVar[Mapping[str, tuple[str, str]]] = {}
 
@@ -54,7 +57,7 @@ class PanelCommand(TyperCommand):
                     formatter.write_dl(panels[title])
 
 
-class DefaultGroup(TyperGroup):
+class DefaultGroup(LazyGroup):
     """A group whose hidden command `run` takes over where a number or an option stands in a command's place."""
 
     default = "run"
@@ -98,7 +101,8 @@ def _is_no_command(word: str) -> bool:
     return word.startswith("-") or word.lstrip("+").isdigit()
 
 
-def _load(name: str, module: str) -> Command:
-    command = typer.main.get_command(importlib.import_module(module).app)
+def _load(name: str, home: str) -> Command:
+    module, _, attribute = home.partition(":")
+    command = typer.main.get_command(getattr(importlib.import_module(module), attribute or "app"))
     command.name = name
     return command

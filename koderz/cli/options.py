@@ -19,6 +19,7 @@ from koderz.sandbox import SANDBOXES
 from koderz.selection import read_problems, split_problems
 from koderz.settings import FIELDS, Settings, choices
 from koderz.suites import SUITES
+from tracker.sinks import KNOWN
 
 
 class Text(NamedTuple):
@@ -29,11 +30,12 @@ class Text(NamedTuple):
     flags: tuple[str, ...] = ()  # others than --field-name
 
 
-_MODEL, _TASKS, _SOLVER, _RUNNING, _SIMULATED = (
+_MODEL, _TASKS, _SOLVER, _RUNNING, _SINKS, _SIMULATED = (
     "Model",
     "Tasks",
     "Solver",
     "Running",
+    "Sinks",
     "Simulated model",
 )
 
@@ -96,9 +98,21 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
         "max_cost": Text("No call starts that could take the run past this; it stops, resumable.", "USD"),
         "test_timeout": Text("CPU time that a program has for its tests.", "SECONDS"),
         "test_memory": Text("Memory that a program has.", "MB"),
-        "sandbox": Text("Where programs run.", "NAME"),
+        "sandbox": Text("Where programs run: contained, docker or uncontained.", "NAME"),
+        "docker_image": Text("The image of --sandbox docker, with Python 3.11 or later. Never pulled.", "IMAGE"),
         "grace": Text("How long the first Ctrl-C lets experiments finish.", "SECONDS"),
         "results": Text("Where runs land.", "DIR"),
+        "tags": Text("A word or K=V to find the run by; repeatable.", "TAG", ("--tag",)),
+    },
+    _SINKS: {
+        "sinks": Text("Record into this one, and into those only that are named so; repeatable.", "NAME", ("--sink",)),
+        "no_sinks": Text("Don't record into this one; repeatable.", "NAME", ("--no-sink",)),
+        "sink_patience": Text("A sink without progress for so long at the end is left to koderz sync.", "SECONDS"),
+        "mlflow_detail": Text(
+            "What MLflow gets: full (each experiment with its trace), runs (without), parent (a table of them). "
+            "Default: by the number of experiments.",
+            "DETAIL",
+        ),
     },
     _SIMULATED: {
         "simulated_skill": Text("0 to 1: how much it gets right.", "X"),
@@ -107,6 +121,7 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
     },
 }
 
+_REPEATABLE = ("sinks", "no_sinks")
 _NEGATED = ("spec", "checkpoints", "cot")  # on unless --no-…
 _TYPES = typing.get_type_hints(Settings)
 
@@ -124,7 +139,7 @@ def with_settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., A
             options.append(_problems_file())
 
         def wrapper(**arguments: Any) -> Any:
-            given = {name: value for name in option_names if (value := arguments.pop(name)) is not None}
+            given = {name: value for name in option_names if (value := arguments.pop(name)) not in (None, [])}
             return command(given=_joined(given), **arguments)
 
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
@@ -163,12 +178,18 @@ def _parameter(name: str, text: Text, panel: str) -> inspect.Parameter:
 
 def _completion(name: str) -> Callable[[str], list[str]] | None:
     """What a shell may offer as the value of a setting that has a few known ones."""
-    known = {"suite": tuple(SUITES), "sandbox": tuple(SANDBOXES)}.get(name, choices(name))
+    known = {"suite": tuple(SUITES), "sandbox": tuple(SANDBOXES), "sinks": KNOWN, "no_sinks": KNOWN}.get(
+        name, choices(name)
+    )
     return (lambda incomplete: [word for word in known if word.startswith(incomplete)]) if known else None
 
 
 def _annotation(name: str) -> Any:
+    if name in _REPEATABLE:
+        return list[str] | None
     kind = _TYPES[name]
+    if name == "tags":
+        return list[str] | None
     if typing.get_origin(kind) is types.UnionType:
         kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
     if kind in (int, float, bool, Path):
@@ -181,6 +202,8 @@ def _default(name: str) -> str:
     default = FIELDS[name].default
     if default is None or default is False or name in _NEGATED or default == ():
         return ""
+    if isinstance(default, tuple):
+        return f" Default: {', '.join(default)}."
     return f" Default: {default:g}." if isinstance(default, float) else f" Default: {default}."
 
 
@@ -197,6 +220,8 @@ def _joined(given: dict[str, Any]) -> dict[str, Any]:
         given["problems"] = split_problems(given["problems"])
     if "problems_file" in given:
         given["problems"] = (*given.get("problems", ()), *read_problems(given.pop("problems_file")))
+    if "sinks" in given:  # which says it all, whatever else is set to be left out
+        given.setdefault("no_sinks", [])
     if not given.get("problems", True):
         raise KoderzError("no problem is named; without --problems and --problems-file, the range says which")
     return given | {name: False for name in _NEGATED if given.get(name)}

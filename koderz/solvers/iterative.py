@@ -67,7 +67,7 @@ async def iterative(
         tries.append(Try(reply, verdict))
         lessons = _told(await recall(verdict), prompts)
         if checkpoint_model and iteration % checkpoint_interval == 0:
-            guidance = await _review(task, tries[-checkpoint_interval:], ask, prompts, checkpoint_model)
+            guidance = await _review(task, tries[-checkpoint_interval:], ask, prompts, checkpoint_model, room)
             tries[-1] = tries[-1]._replace(guidance=guidance)
     raise AssertionError("max_iterations is at least 1")
 
@@ -77,9 +77,11 @@ async def _write_spec(task: Task, ask: AskHandle, prompts: Prompts, model: str) 
     return (await ask([{"role": "user", "content": text}], model=model, purpose="spec")).text
 
 
-async def _review(task: Task, tries: Sequence[Try], ask: AskHandle, prompts: Prompts, model: str) -> str:
+async def _review(task: Task, tries: Sequence[Try], ask: AskHandle, prompts: Prompts, model: str, room: int) -> str:
+    """What `model` says of the attempts, all of which share the `room` in characters alike."""
+    share = max(room // len(tries), _LEAST_ROOM)
     shown = "\n\n".join(
-        f"Attempt {number}:\n\n{attempt.reply.text.strip()}\n\nResult: {attempt.verdict.feedback}"
+        trimmed(f"Attempt {number}:\n\n{attempt.reply.text.strip()}\n\nResult: {attempt.verdict.feedback}", share)
         for number, attempt in enumerate(tries, 1)
     )
     text = prompts.render("checkpoint", prompt=task.prompt.rstrip(), entry_point=task.entry_point, attempts=shown)

@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
 
 import pytest
 
-from koderz import cli
-from tests.conftest import Done, Shell
+from koderz.cli import COMMANDS, benchmark
+from tests.conftest import Shell
+from tests.koderz.cli.conftest import Command
 from tests.koderz.world import write_tasks
-
-Command = Callable[..., Done]
-
-
-@pytest.fixture
-def command(koderz: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """As `koderz`, in this process: for what doesn't depend on one of its own, in a tenth of the time."""
-    for name in [name for name in os.environ if name.startswith("KODERZ_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(koderz.folder)
-
-    def call(*arguments: object, code: int = 0, env: Mapping[str, str] | None = None) -> Done:
-        for name, value in koderz.environment(env).items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(sys, "argv", ["koderz", *map(str, arguments)])
-        try:
-            ended: object = cli.main()
-        except SystemExit as exit_:
-            ended = exit_.code or 0
-        printed = capsys.readouterr()
-        assert ended == code, printed
-        return Done(printed.out, printed.err)
-
-    return call
 
 
 def completed(command: Command, words: str) -> list[str]:
@@ -157,14 +132,15 @@ def test_a_range_may_stand_before_or_after_its_options(
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ("koderz ", set(cli.COMMANDS)),
+        ("koderz ", set(COMMANDS)),
         ("koderz be", {"benchmark"}),
-        ("koderz benchmark ", {"resume", "retry", "rescore", "watch"}),
-        ("koderz benchmark re", {"resume", "retry", "rescore"}),
+        ("koderz benchmark ", {"resume", "retry", "rescore", "watch", *benchmark.COMMANDS}),
+        ("koderz benchmark re", {"resume", "retry", "rescore", "report"}),
         ("koderz benchmark 0 10 --mo", {"--model", "--mode"}),
         ("koderz run --max-i", {"--max-iterations"}),
         ("koderz benchmark resume --acc", {"--accept-changes", "--accept-divergence"}),
         ("koderz doctor --js", {"--json"}),
+        ("koderz benchmark show --fa", {"--failures"}),
     ],
 )
 def test_the_shell_completes_commands_and_options(command: Command, words: str, offered: set[str]) -> None:

@@ -1,0 +1,144 @@
+"""From the names that someone gives to what `compare` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from koderz.analysis.blocks import Block, Heading, Text, as_markdown, as_text
+from koderz.analysis.comparison import Comparison, last_comparable, of_sides
+from koderz.analysis.comparison_view import comparison_blocks, leaderboard_blocks, side_blocks
+from koderz.analysis.failures import failures_of
+from koderz.analysis.gates import Gates, why_shut
+from koderz.analysis.leaderboard import Leaderboard, leaderboard, row_of
+from koderz.analysis.matching import Side, own_arms, sides_of, sides_to_compare
+from koderz.analysis.runs import Run, resolve
+from koderz.analysis.statistics import ALPHA
+from koderz.errors import KoderzError
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A comparison of two sides, the standing of many, or one run alone; and the gates that it doesn't pass."""
+
+    answer: Comparison | Leaderboard | Side
+    shut: Sequence[str] = field(default=())
+
+    def text(self) -> Iterator[str]:
+        """Lines for a terminal."""
+        return as_text(self._blocks())
+
+    def markdown(self) -> Iterator[str]:
+        """Lines for a CI job's summary page; what the gates say comes first."""
+        verdict = [Text(f"Gate failed: {why}") for why in self.shut]
+        return as_markdown([Heading(self._title()), *verdict, *self._blocks()])
+
+    def document(self) -> Mapping[str, Any]:
+        """What JSON has."""
+        if isinstance(self.answer, Comparison):
+            found = comparison_document(self.answer)
+        elif isinstance(self.answer, Leaderboard):
+            found = _leaderboard_document(self.answer)
+        else:
+            found = {"b": row_of(self.answer)}
+        return {**found, "gates_failed": list(self.shut)}
+
+    def _blocks(self) -> Iterator[Block]:
+        if isinstance(self.answer, Comparison):
+            return comparison_blocks(self.answer)
+        if isinstance(self.answer, Leaderboard):
+            return leaderboard_blocks(self.answer)
+        return side_blocks(self.answer)
+
+    def _title(self) -> str:
+        if isinstance(self.answer, Comparison):
+            return f"koderz: {self.answer.verdict}"
+        return "koderz: leaderboard" if isinstance(self.answer, Leaderboard) else f"koderz: {self.answer.label}"
+
+
+def compare_runs(
+    names: Sequence[str],
+    results: Path,
+    *,
+    arm: str | None = None,
+    alpha: float = ALPHA,
+    allow_simulated: bool = False,
+    gates: Gates | None = None,
+) -> Outcome:
+    """Compares the runs named, or the last two that share tasks. Raises KoderzError for what can't be compared."""
+    gates = gates or Gates()
+    runs = (
+        resolve(names, results, allow_simulated=allow_simulated)
+        if names
+        else last_comparable(results, allow_simulated=allow_simulated)
+    )
+    if len(runs) > 2:
+        if gates.are_asked:
+            raise KoderzError("gates judge one candidate; name one run, or the baseline and then the candidate")
+        return Outcome(leaderboard([side for run in runs for side in sides_of(run, arm)], alpha))
+    sides = sides_to_compare(runs[0], runs[1], arm) if len(runs) == 2 else _alone(runs[0], arm)
+    if not sides:
+        side = sides_of(runs[0], arm)[-1]
+        if not gates.are_asked:
+            raise KoderzError(f"{side.label} is one arm alone, {side.solver}; name a second run to compare it with")
+        return Outcome(side, why_shut(gates, side, None))
+    comparison = of_sides(sides, alpha)
+    return Outcome(comparison, why_shut(gates, comparison.b, comparison))
+
+
+def comparison_document(one: Comparison) -> dict[str, Any]:
+    """A comparison for JSON: `pairs, a_only, b_only, mcnemar_p, difference, interval, paired, …`."""
+    return {
+        "a": {**row_of(one.a), "failures": asdict(failures_of(one.a))},
+        "b": {**row_of(one.b), "failures": asdict(failures_of(one.b))},
+        **{name: getattr(one, name) for name in _PLAIN},
+        "arms": {solver: comparison_document(arm) for solver, arm in one.arms.items()},
+    }
+
+
+_PLAIN = (
+    "alpha",
+    "paired",
+    "method",
+    "pairs",
+    "both",
+    "neither",
+    "a_only",
+    "b_only",
+    "lost",
+    "gained",
+    "p_value",
+    "mcnemar_p",
+    "difference",
+    "interval",
+    "probability_better",
+    "smallest_difference",
+    "significant",
+    "verdict",
+    "measures",
+    "settings",
+    "environment",
+    "notes",
+)
+
+
+def _leaderboard_document(board: Leaderboard) -> dict[str, Any]:
+    return {
+        "leaderboard": [
+            {**row_of(standing.side), "level_with_best": standing.level_with_best} for standing in board.standings
+        ],
+        "pairwise": board.pairwise,
+        "alpha": board.alpha,
+        "notes": board.notes,
+    }
+
+
+def _alone(run: Run, arm: str | None) -> list[tuple[Side, Side]]:
+    """A run's own arms; with `arm`, that one against the first."""
+    sides = own_arms(run)
+    if arm is None:
+        return sides
+    (wanted,) = sides_of(run, arm)
+    return [(a, b) for a, b in sides if b.solver == wanted.solver]

@@ -1,0 +1,199 @@
+"""A comparison or leaderboard as headings, sentences and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from koderz.analysis.blocks import Block, Heading, Table, Text
+from koderz.analysis.comparison import Comparison, Difference
+from koderz.analysis.failures import Failures, failures_of
+from koderz.analysis.leaderboard import Leaderboard, Pair
+from koderz.analysis.matching import Side
+from koderz.analysis.statistics import Interval
+
+_MOST_TASKS = 12  # flipped tasks that are named
+_MOST_CAUSES = 8
+
+
+def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
+    """Every arm compared, then what is said once: what differs between the runs."""
+    each = list(comparison.arms.values()) or [comparison]
+    yield Text(f"A (baseline)  {_described(comparison.a)}")
+    yield Text(f"B (candidate) {_described(comparison.b)}")
+    for one in each:
+        if len(each) > 1:
+            yield Heading(f"Arm: {one.b.solver}")
+        yield from _one(one)
+    for note in dict.fromkeys(note for one in each for note in one.notes):
+        yield Text(f"note: {note}")
+    yield from _failure_blocks(comparison)
+    yield from _differing("Settings that differ", comparison.settings)
+    yield from _differing("Environment that differs", comparison.environment)
+
+
+def side_blocks(side: Side) -> Iterator[Block]:
+    """One run alone."""
+    yield Text(_described(side))
+    figures = side.figures
+    yield Table(
+        ["Success rate", "95% interval", "Total cost", "Avg cost", "Avg iterations", "Faults"],
+        [
+            [
+                _rate(side),
+                _per_cent(figures.success_rate_interval),
+                f"${figures.total_cost:.4f}",
+                f"${figures.avg_cost:.5f}",
+                f"{figures.avg_iterations:.1f}",
+                str(side.faults),
+            ]
+        ],
+    )
+
+
+def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
+    """Standings, then the tests that tell some of them apart."""
+    yield Table(
+        ["", "Run", "Model", "Arm", "Success rate", "95% interval", "Avg cost", "Avg iter.", "Against the first"],
+        [
+            [
+                str(rank),
+                standing.side.run.name,
+                standing.side.run.model,
+                standing.side.solver,
+                _rate(standing.side),
+                _per_cent(standing.interval),
+                f"${standing.side.figures.avg_cost:.5f}",
+                f"{standing.side.figures.avg_iterations:.1f}",
+                "" if rank == 1 else "may be chance" if standing.level_with_best else "worse",
+            ]
+            for rank, standing in enumerate(board.standings, start=1)
+        ],
+    )
+    yield Text(f"{len(board.pairwise)} tests, two-sided, Holm-corrected, at {board.alpha:g}:")
+    shown = [pair for pair in board.pairwise if pair.significant]
+    yield from [Text(_pair_line(pair)) for pair in shown] or [Text("no difference is shown")]
+    for note in board.notes:
+        yield Text(f"note: {note}")
+
+
+def _one(one: Comparison) -> Iterator[Block]:
+    yield Table(["", "A", "B", "B - A", f"{100 * (1 - one.alpha):g}% interval"], _measure_rows(one))
+    yield Text(one.verdict)
+    if one.p_value is not None:
+        yield Text(f"{one.method}: p = {one.p_value:.3g}{_sure(one)}.{_power(one)}")
+    if one.paired:
+        yield Text(
+            f"{one.pairs} tasks: {one.both} passed by both, {one.neither} by neither, "
+            f"{one.b_only} better by B, {one.a_only} by A."
+        )
+    if one.gained:
+        yield Text(f"B gained: {_named(one.gained)}")
+    if one.lost:
+        yield Text(f"B lost: {_named(one.lost)}")
+
+
+def _measure_rows(one: Comparison) -> list[list[str]]:
+    difference = f"{one.difference:+.1f} points" if one.difference is not None else ""
+    between = f"{one.interval[0]:+.1f} to {one.interval[1]:+.1f}" if one.interval else ""
+    rows = [["Success rate", _rate(one.a), _rate(one.b), difference, between]]
+    for name, form in (("cost", "${:.5f}"), ("iterations", "{:.2f}"), ("latency", "{:.2f} s")):
+        if name in one.measures:
+            rows.append([f"Avg {name}", *_measure_cells(one.measures[name], form)])
+    per_success = [side.figures.cost_per_success for side in (one.a, one.b)]
+    if any(per_success):
+        rows.append(["Cost per success", *(f"${c:.5f}" if c is not None else "" for c in per_success), "", ""])
+    return rows
+
+
+def _measure_cells(measure: Difference, form: str) -> list[str]:
+    interval = measure.interval
+    return [
+        form.format(measure.a),
+        form.format(measure.b),
+        _signed(measure.difference, form),
+        f"{_signed(interval[0], form)} to {_signed(interval[1], form)}" if interval else "",
+    ]
+
+
+def _signed(value: float, form: str) -> str:
+    return ("-" if value < 0 else "+") + form.format(abs(value))
+
+
+def _failure_blocks(comparison: Comparison) -> Iterator[Block]:
+    by_side = [("A", comparison.a), ("B", comparison.b)]
+    found = [(name, failures_of(side)) for name, side in by_side]
+    rows = [[name, *_cause_cells(failures, n)] for name, failures in found for n in range(len(failures.causes))]
+    if rows:
+        yield Heading("Failed attempts by cause")
+        yield Table(["", "Cause", "Attempts", "Experiments", "Mended later", "Ended with it"], rows)
+    for name, failures in found:
+        if failures.never_mended:
+            never = ", ".join(cause.cause for cause in failures.never_mended[:_MOST_CAUSES])
+            yield Text(f"{name} never mended: {never}")
+        yield Text(f"{name}: {_took(failures)}")
+
+
+def _cause_cells(failures: Failures, number: int) -> list[str]:
+    cause = failures.causes[number]
+    known = (cause.attempts, cause.experiments, cause.mended, cause.ended)
+    return [cause.cause, *("" if count is None else str(count) for count in known)]
+
+
+def _took(failures: Failures) -> str:
+    if failures.cost_per_solved_task is None:
+        return "no task was solved"
+    tiers = ", ".join(f"{tier} ${cost:.4f}" for tier, cost in failures.cost_by_tier.items() if cost)
+    by_tier = f" (cost by tier: {tiers})" if tiers else ""
+    tokens = (
+        f", {failures.tokens_to_solution:,.0f} tokens to a solution (median)" if failures.tokens_to_solution else ""
+    )
+    return f"${failures.cost_per_solved_task:.5f} a solved task{by_tier}{tokens}"
+
+
+def _differing(title: str, values: Mapping[str, tuple[Any, Any]]) -> Iterator[Block]:
+    if values:
+        yield Heading(title)
+        yield Table(["", "A", "B"], [[name, _shown(a), _shown(b)] for name, (a, b) in values.items()])
+
+
+def _described(side: Side) -> str:
+    run = side.run
+    simulated = "SIMULATED " if run.simulated and run.model != "simulated" else ""
+    return f"{run.name}: {simulated}{run.model}, {side.solver}, {run.status}, {run.start_time[:16].replace('T', ' ')}"
+
+
+def _rate(side: Side) -> str:
+    figures = side.figures
+    if not figures.total_problems:
+        return "no results"
+    return f"{figures.success_rate:.1f}% ({figures.successes}/{figures.total_problems})"
+
+
+def _per_cent(interval: Interval | None) -> str:
+    return f"{interval[0]:.1f}% to {interval[1]:.1f}%" if interval else ""
+
+
+def _sure(one: Comparison) -> str:
+    if one.probability_better is None:
+        return ""
+    return f"; B is better with a probability of {min(max(one.probability_better, 0.0001), 0.9999):.4g}"
+
+
+def _power(one: Comparison) -> str:
+    if one.smallest_difference is None:
+        return ""
+    return f" So many tasks would show a difference of {one.smallest_difference:.1f} points."
+
+
+def _pair_line(pair: Pair) -> str:
+    return f"{pair.a} is better than {pair.b}: p = {pair.p_holm:.3g} ({pair.method})"
+
+
+def _named(tasks: Sequence[str]) -> str:
+    more = f", … ({len(tasks) - _MOST_TASKS} more; --json has all)" if len(tasks) > _MOST_TASKS else ""
+    return ", ".join(tasks[:_MOST_TASKS]) + more
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else str(value)

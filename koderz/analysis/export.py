@@ -1,0 +1,255 @@
+"""Runs as rows: one an experiment, or one an attempt; each is written before the next is read.
+
+CSV and Markdown are for people and spreadsheets, Parquet for data frames. JSONL is the samples format: HumanEval's
+evaluator takes `completion` (it puts the task's prompt before it), EvalPlus' and `koderz judge` take `solution`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import orjson
+
+from koderz.analysis.story import Experiments, Step, Story
+from koderz.errors import KoderzError
+from tracker.records import Experiment, Fault
+
+Row = Mapping[str, Any]
+Format = Literal["csv", "parquet", "jsonl", "md"]
+FORMATS: tuple[Format, ...] = ("csv", "parquet", "jsonl", "md")
+
+_IDENTITY: dict[str, type] = {
+    "run_id": str,
+    "experiment_id": str,
+    "problem_id": str,
+    "suite": str,
+    "model": str,
+    "mode": str,
+    "solver": str,
+    "sample": int,
+    "simulated": bool,
+}
+EXPERIMENT_COLUMNS: dict[str, type] = {
+    **_IDENTITY,
+    "success": bool,  # null for a fault
+    "verdict": str,  # "fault" for one
+    "cause": str,
+    "score": float,
+    "iterations": int,
+    "calls": int,
+    "cost": float,  # US dollars
+    "cost_known": bool,
+    "tokens_in": int,
+    "tokens_out": int,
+    "latency": float,  # seconds
+    "duration_seconds": float,
+    "reason": str,  # of a fault
+    "note": str,
+    "program": str,  # the last one
+}
+ATTEMPT_COLUMNS: dict[str, type] = {
+    **_IDENTITY,
+    "attempt": int,
+    "call": int,
+    "passed": bool,
+    "verdict": str,
+    "cause": str,
+    "score": float,
+    "cost": float,  # US dollars, of the judged reply's call alone
+    "tokens_in": int,
+    "tokens_out": int,
+    "latency": float,
+    "finish_reason": str,
+    "detail": str,
+    "feedback": str,
+    "program": str,
+    "reply": str,
+}
+_LONG = frozenset({"program", "reply", "detail", "feedback"})  # left out of Markdown
+_BATCH = 1000  # rows of a Parquet row group
+
+
+def export(folders: Sequence[Path], format_: Format, write_to: IO[bytes], *, attempts: bool = False) -> int:
+    """Writes the rows of these runs, run by run and in each run's own order. Returns how many there were.
+
+    Raises JournalError for a damaged journal, which is found before anything of that run is written.
+    """
+    columns = ATTEMPT_COLUMNS if attempts else EXPERIMENT_COLUMNS
+    rows: Iterator[Row] = (row for folder in folders for row in rows_of(folder, attempts=attempts))
+    if format_ == "jsonl":
+        rows = filter(lambda row: row["verdict"] != "fault", rows)
+    with _WRITERS[format_](write_to, columns) as write:
+        count = 0
+        for row in rows:
+            write(row)
+            count += 1
+    return count
+
+
+def rows_of(folder: Path, *, attempts: bool = False) -> Iterator[Row]:
+    """The rows of one run; values are exactly what was recorded."""
+    experiments = Experiments(folder)
+    plan = experiments.plan
+    run = {
+        "run_id": plan.run_id or "",
+        "suite": str(plan.config.get("suite") or ""),
+        "model": str(plan.config.get("local_model") or ""),
+        "mode": plan.mode,
+        "simulated": plan.simulated,
+    }
+    for story in experiments.stories():
+        identity = run | {
+            "experiment_id": story.experiment_id,
+            "problem_id": story.problem_id,
+            "solver": story.solver,
+            "sample": story.sample,
+        }
+        if attempts:
+            yield from (identity | _attempt(step) for step in story.steps if step.attempt)
+        else:
+            yield identity | _experiment(story)
+
+
+def _experiment(story: Story) -> dict[str, Any]:
+    ended = story.outcome
+    row = {"program": story.program}
+    if isinstance(ended, Fault):
+        return row | {"verdict": "fault", "reason": ended.reason, "cost": ended.cost, "calls": ended.calls}
+    assert isinstance(ended, Experiment), "stories of a run are those that have ended"
+    names = EXPERIMENT_COLUMNS.keys() - _IDENTITY.keys() - {"program", "reason"}
+    return row | {name: getattr(ended, name) for name in names}
+
+
+def _attempt(step: Step) -> dict[str, Any]:
+    attempt, call = step.attempt, step.call
+    assert attempt is not None
+    row: dict[str, Any] = {name: getattr(attempt, name) for name in ("call", "passed", "verdict", "cause", "score")}
+    row |= {name: getattr(attempt, name) for name in ("detail", "feedback", "program")} | {"attempt": attempt.number}
+    if call:
+        row |= {name: getattr(call, name) for name in ("cost", "tokens_in", "tokens_out", "latency", "finish_reason")}
+        row["reply"] = call.reply
+    return row
+
+
+# The formats
+
+Write = Callable[[Row], None]
+
+
+@contextmanager
+def _csv(file: IO[bytes], columns: Mapping[str, type]) -> Iterator[Write]:
+    text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="", write_through=True)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    try:
+        yield lambda row: writer.writerow([_cell(row.get(name)) for name in columns])
+    finally:
+        text.flush()
+        text.detach()
+
+
+def _cell(value: Any) -> Any:
+    """Text that a spreadsheet would run as a formula gets an apostrophe before it, as OWASP advises."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{value}"
+    return value
+
+
+@contextmanager
+def _parquet(file: IO[bytes], columns: Mapping[str, type]) -> Iterator[Write]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+    schema = pa.schema([(name, kinds[kind]) for name, kind in columns.items()])
+    waiting: list[Row] = []
+
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+
+        def flush() -> None:
+            writer.write_table(pa.Table.from_pylist([_unicode(row) for row in waiting], schema))
+            waiting.clear()
+
+        def write(row: Row) -> None:
+            waiting.append(row)
+            if len(waiting) >= _BATCH:
+                flush()
+
+        yield write
+        flush()
+
+
+def _unicode(row: Row) -> dict[str, Any]:
+    """Without halves of characters, which UTF-8 has no bytes for."""
+    return {
+        name: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+        for name, value in row.items()
+    }
+
+
+@contextmanager
+def _jsonl(file: IO[bytes], columns: Mapping[str, type]) -> Iterator[Write]:
+    def write(row: Row) -> None:
+        program = row.get("program") or ""
+        sample = {
+            "task_id": row["problem_id"],
+            "completion": f"\n{program}" if program else "",  # after the prompt it defines the function once more
+            "solution": program,
+        }
+        others = {name: row.get(name) for name in columns if name not in ("program", "problem_id")}
+        file.write(orjson.dumps(sample | others, option=orjson.OPT_APPEND_NEWLINE))
+
+    yield write
+
+
+@contextmanager
+def _markdown(file: IO[bytes], columns: Mapping[str, type]) -> Iterator[Write]:
+    names = [name for name in columns if name not in _LONG]
+    for cells in (names, ["---:" if columns[name] in (int, float) else "---" for name in names]):
+        file.write(_table_line(cells))
+    yield lambda row: _discard(file.write(_table_line([_short(row.get(name)) for name in names])))
+
+
+def _discard(_: int) -> None:
+    return
+
+
+def _table_line(cells: Iterable[str]) -> bytes:
+    return f"| {' | '.join(cells)} |\n".encode("utf-8", "backslashreplace")
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = " ".join(str(value).split())
+    for char in "\\|<>`*[]":
+        text = text.replace(char, f"\\{char}")
+    return text
+
+
+_WRITERS: Mapping[Format, Callable[[IO[bytes], Mapping[str, type]], AbstractContextManager[Write]]] = {
+    "csv": _csv,
+    "parquet": _parquet,
+    "jsonl": _jsonl,
+    "md": _markdown,
+}
+
+
+def format_of(path: Path | None, given: str | None) -> Format:
+    """The format asked for, or that of the file's name. Raises KoderzError where neither says one."""
+    name = given or (path.suffix.removeprefix(".") if path else "")
+    for format_ in FORMATS:
+        if name == format_:
+            return format_
+    raise KoderzError(f"--format {name}: choose one of {', '.join(FORMATS)}" if name else "say which --format")

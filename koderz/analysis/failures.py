@@ -1,0 +1,108 @@
+"""Why attempts failed, what iterating mended, and what the solved tasks took."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from koderz.analysis.matching import Side
+from tracker.index import CODES, load_index, read_spans
+from tracker.journal import NAME
+from tracker.records import Attempt, decode
+from tracker.summary import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One cause of failed attempts, in DESIGN's words."""
+
+    cause: str
+    attempts: int | None  # failed attempts of this cause; None where only outcomes are known
+    experiments: int  # with at least one such attempt
+    mended: int | None  # of these, how many passed in the end; None where none was tried, or only outcomes are known
+    ended: int  # how many ended with it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """One arm's failed attempts by cause, most frequent first, and what its solved tasks took."""
+
+    causes: Sequence[Cause]
+    from_attempts: bool  # false: there is no journal, so only how experiments ended is known
+    solved_at: Mapping[int, int]  # number of the attempt that passed → experiments
+    cost_by_tier: Mapping[str, float]  # US dollars
+    cost_per_solved_task: float | None  # US dollars, failures included; None where nothing was solved
+    tokens_to_solution: float | None  # median of the experiments that passed
+
+    @property
+    def never_mended(self) -> list[Cause]:
+        """The causes that no later attempt got over."""
+        return [cause for cause in self.causes if cause.mended == 0]
+
+
+def failures_of(side: Side) -> Failures:
+    """From the journal where it is there, else from how the experiments ended."""
+    folder = side.run.folder
+    results = side.results
+    causes = _by_attempts(folder, side.solver, results) if folder else _by_outcome(results)
+    solved = [result for result in results if result.success]
+    return Failures(
+        causes=sorted(causes, key=lambda cause: (-(cause.attempts or cause.experiments), cause.cause)),
+        from_attempts=folder is not None,
+        solved_at=dict(sorted(Counter(result.iterations for result in solved).items())),
+        cost_by_tier=side.figures.cost_by_tier,
+        cost_per_solved_task=_cost_per_solved_task(results),
+        tokens_to_solution=statistics.median(result.tokens for result in solved) if solved else None,
+    )
+
+
+def _by_attempts(folder: Path, solver: str, results: Sequence[Result]) -> Iterator[Cause]:
+    passed = {result.experiment_id: result.success for result in results}
+    iterates = any(result.iterations > 1 for result in results)
+    attempts: Counter[str] = Counter()
+    where: dict[str, set[str]] = defaultdict(set)
+    for attempt in _failed_attempts(folder, solver):
+        if attempt.experiment_id in passed:
+            cause = attempt.cause or attempt.verdict
+            attempts[cause] += 1
+            where[cause].add(attempt.experiment_id)
+    ended = _endings(results)
+    for cause in {*attempts, *ended}:
+        yield Cause(
+            cause=cause,
+            attempts=attempts[cause],
+            experiments=len(where[cause]),
+            mended=sum(passed[experiment] for experiment in where[cause]) if iterates else None,
+            ended=ended[cause],
+        )
+
+
+def _by_outcome(results: Sequence[Result]) -> Iterator[Cause]:
+    for cause, count in _endings(results).items():
+        yield Cause(cause=cause, attempts=None, experiments=count, mended=None, ended=count)
+
+
+def _endings(results: Sequence[Result]) -> Counter[str]:
+    return Counter(result.cause or result.verdict for result in results if not result.success)
+
+
+def _failed_attempts(folder: Path, solver: str) -> Iterator[Attempt]:
+    """As last judged: a rescored attempt is in the journal twice."""
+    journal = folder / NAME
+    spans = [entry.span for entry in load_index(journal) if entry.code == CODES["attempt"]]
+    last: dict[tuple[str, int], tuple[int, int]] = {}
+    for span, line in zip(spans, read_spans(journal, spans), strict=True):
+        attempt = decode(line)
+        if isinstance(attempt, Attempt) and attempt.solver == solver:
+            last[attempt.experiment_id, attempt.number] = span
+    for attempt in map(decode, read_spans(journal, last.values())):
+        if isinstance(attempt, Attempt) and not attempt.passed:
+            yield attempt
+
+
+def _cost_per_solved_task(results: Sequence[Result]) -> float | None:
+    solved = {result.problem_id for result in results if result.success}
+    return sum(result.cost for result in results) / len(solved) if solved else None

@@ -1,0 +1,95 @@
+"""Gates for CI: what has to hold of B, the candidate, and the one line that says why it doesn't."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from koderz.analysis.comparison import Comparison
+from koderz.analysis.matching import Side
+from koderz.errors import KoderzError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """Those that are None or false are not asked for."""
+
+    fail_on_regression: bool = False  # a drop that is significant
+    max_drop: float | None = None  # points
+    min_success_rate: float | None = None  # per cent
+    max_cost: float | None = None  # US dollars
+
+    @property
+    def are_paired(self) -> bool:
+        return self.fail_on_regression or self.max_drop is not None
+
+    @property
+    def are_asked(self) -> bool:
+        return self.are_paired or self.min_success_rate is not None or self.max_cost is not None
+
+
+def why_shut(gates: Gates, b: Side, comparison: Comparison | None) -> list[str]:
+    """Why B doesn't pass, a clause a gate; empty where it does.
+
+    `comparison` is against the baseline. Raises KoderzError where a gate can't be judged: B is still
+    going, has no results, shares no task with its baseline, or its price is unknown.
+    """
+    if not gates.are_asked:
+        return []
+    _refuse_unjudgeable(gates, b, comparison)
+    found = [*_shut_by_figures(gates, b)]
+    if comparison is not None and gates.are_paired:
+        for one in comparison.arms.values() or [comparison]:
+            found += _shut_by_drop(gates, one)
+    return found
+
+
+def _refuse_unjudgeable(gates: Gates, b: Side, comparison: Comparison | None) -> None:
+    if b.run.is_going:
+        raise KoderzError(
+            f"{b.run.name} is {b.run.status}, so no gate can judge it; let it end, or: "
+            f"koderz benchmark resume {b.run.name}"
+        )
+    if not b.results:
+        raise KoderzError(f"{b.label} has no results, so no gate can judge it")
+    if gates.max_cost is not None and not b.figures.cost_known:
+        raise KoderzError(f"{b.label}: a price is unknown, so --max-cost can't judge it; put it into koderz.toml")
+    if not gates.are_paired:
+        return
+    if comparison is None:
+        raise KoderzError("--fail-on-regression and --max-drop compare two runs; name the baseline, then the candidate")
+    for one in comparison.arms.values() or [comparison]:
+        if not one.paired:
+            raise KoderzError(
+                f"{one.a.label} and {one.b.label} have no task in common, so no drop can be judged; "
+                "run both on the same problems"
+            )
+
+
+def _shut_by_figures(gates: Gates, b: Side) -> Iterator[str]:
+    rate = b.figures.success_rate
+    if gates.min_success_rate is not None and rate < gates.min_success_rate:
+        yield f"{b.label} has a success rate of {rate:.1f}%, below the {gates.min_success_rate:g}% asked for"
+    cost = cost_of(b)
+    if gates.max_cost is not None and cost > gates.max_cost:
+        yield f"{b.label} cost ${cost:.4f}, above the ${gates.max_cost:g} allowed"
+
+
+def _shut_by_drop(gates: Gates, one: Comparison) -> Iterator[str]:
+    drop = -(one.difference or 0.0)
+    arm = f" ({one.b.solver})" if len(one.b.run.arms) > 1 else ""
+    tasks = _some(one.lost)
+    if gates.fail_on_regression and one.significant and drop > 0:
+        yield f"the success rate{arm} dropped by {drop:.1f} points, p = {one.p_value:.3g}{tasks}"
+    if gates.max_drop is not None and drop > gates.max_drop + 1e-9:
+        yield f"the success rate{arm} dropped by {drop:.1f} points, more than the {gates.max_drop:g} allowed{tasks}"
+
+
+def cost_of(b: Side) -> float:
+    """US dollars that B's run paid, faults and unfinished experiments included where that is on record."""
+    return b.run.paid.get("total", sum(arm.summary.total_cost for arm in b.run.arms.values()))
+
+
+def _some(tasks: Sequence[str]) -> str:
+    more = ", …" if len(tasks) > 3 else ""
+    return f" (lost: {', '.join(tasks[:3])}{more})" if tasks else ""

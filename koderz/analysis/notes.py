@@ -1,0 +1,58 @@
+"""What whoever reads a comparison has to know before believing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from koderz.analysis.matching import Matched, Side
+from koderz.analysis.statistics import FEWEST_TASKS
+
+
+def notes_on(a: Side, b: Side, matched: Matched) -> list[str]:
+    """One sentence each."""
+    return [*_on_pairing(matched), *_on_comparability(a, b), *_on_side("A", a), *_on_side("B", b)]
+
+
+def _on_pairing(matched: Matched) -> Iterator[str]:
+    if matched.kind == "nothing":
+        return
+    if matched.kind == "unpaired":
+        yield "A and B have no task in common, so they are compared unpaired: only a large difference can show."
+    elif len(matched.tasks) < max(len(matched.a), len(matched.b)):
+        left = len(matched.a) - len(matched.tasks), len(matched.b) - len(matched.tasks)
+        yield (
+            f"Differences are over the {len(matched.tasks)} tasks that both were judged on; "
+            f"left out: {left[0]} of A's, {left[1]} of B's."
+        )
+    if matched.kind == "samples":
+        yield "There are several samples a task, so McNemar's test gives way to tests clustered by task."
+    tasks = len(matched.tasks) if matched.paired else min(len(matched.a), len(matched.b))
+    if tasks < FEWEST_TASKS:
+        count = "1 task is" if tasks == 1 else f"{tasks} tasks are"
+        yield f"{count} too few to show anything: it takes {FEWEST_TASKS} at least."
+
+
+def _on_comparability(a: Side, b: Side) -> Iterator[str]:
+    if a.run.simulated or b.run.simulated:
+        which = "A and B are" if a.run.simulated and b.run.simulated else "A is" if a.run.simulated else "B is"
+        yield f"{which} of the SIMULATED model: these figures say nothing about any real one."
+    if a.run.suite != b.run.suite:
+        yield f"A's suite is {a.run.suite}, B's {b.run.suite}: tasks of one id may not be the same tasks."
+    digests = a.run.environment.get("dataset_digest"), b.run.environment.get("dataset_digest")
+    if all(digests) and digests[0] != digests[1] and a.run.suite == b.run.suite:
+        yield "A and B were run on different versions of the dataset: tasks of one id may not be the same tasks."
+
+
+def _on_side(name: str, side: Side) -> Iterator[str]:
+    run = side.run
+    if run.is_going:
+        state = "is still going" if run.status == "running" else "was left unfinished"
+        yield f"{name} {state}: {len(run.results)} of {run.planned} experiments are judged."
+    elif run.status != "complete" and not side.faults:
+        yield f"{name} is {run.status}: {len(run.results)} of {run.planned} experiments are judged."
+    if not side.results:
+        yield f"{name} has no results."
+    if side.faults:
+        yield f"{name} has {side.faults} experiments that ended in a fault; they count neither way."
+    if not side.figures.cost_known:
+        yield f"{name}'s costs are too low: the price of a model is unknown."

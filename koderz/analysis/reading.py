@@ -1,0 +1,209 @@
+"""A summary file, checked as it is read: whatever is wrong with it is one sentence that says where and what to do."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from koderz.errors import KoderzError
+from tracker.journal import NAME
+from tracker.records import SCHEMA_VERSION
+from tracker.summary import Arm, Result, figures
+
+Amount = Annotated[float, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+_TOLERANCE = 0.06  # points: older files round their rates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One judged experiment as a file has it; what older files lack has a default."""
+
+    problem_id: Annotated[str, msgspec.Meta(min_length=1)]
+    success: bool
+    experiment_id: str = ""
+    iterations: Count = 1
+    cost: Amount = 0.0
+    solver: str | None = None
+    sample: Count | None = None
+    verdict: str | None = None
+    cause: str = ""
+    tokens: Count | None = None
+    tokens_in: Count = 0
+    tokens_out: Count = 0
+    calls: Count | None = None
+    latency: Amount = 0.0
+    duration_seconds: Amount = 0.0
+    cost_known: bool = True
+    cost_by_tier: dict[str, float] | None = None
+    score: float | None = None
+    metrics: dict[str, float] | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Claims:
+    """What a file says that its results come to."""
+
+    total_problems: int | None = None
+    successes: int | None = None
+    success_rate: float | None = None
+    baseline_cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arm:
+    results: list[_Row]
+    summary: _Claims = _Claims()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A summary file; what older ones lack has a default."""
+
+    run_id: str | None = None
+    mode: str | None = None
+    start_time: str = ""
+    end_time: str = ""
+    duration_seconds: float = 0.0
+    status: str = "complete"
+    reason: str = ""
+    planned: int | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    simulated: bool | None = None
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    paid: dict[str, float] = field(default_factory=dict)
+    comparison: dict[str, Any] | None = None
+    results: list[_Row] | None = None
+    summary: _Claims = _Claims()
+    zero_shot: _Arm | None = None
+    iterative: _Arm | None = None
+    arms: dict[str, _Arm] = field(default_factory=dict)
+
+    def arms_of(self, path: Path) -> dict[str, Arm]:
+        """The arms by solver. Raises KoderzError where an arm's figures contradict its results."""
+        found = dict(self.arms)
+        if self.zero_shot:
+            found["zero-shot"] = self.zero_shot
+        if self.iterative:
+            found["iterative"] = self.iterative
+        if self.results is not None:
+            solver = next((row.solver for row in self.results if row.solver), None)
+            found[solver or self.mode or "iterative"] = _Arm(results=self.results, summary=self.summary)
+        if not found:
+            raise _foreign(path)
+        return {solver: _checked(path, solver, arm) for solver, arm in found.items()}
+
+
+def read_document(path: Path) -> Document:
+    """The file as it stands. Raises KoderzError where it is unreadable, truncated, foreign or of a newer version."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise KoderzError(f"{path} can't be read ({error.strerror}); give a run's id or its summary file") from None
+    version = _version(path, data)
+    if version > SCHEMA_VERSION:
+        raise KoderzError(
+            f"{path} was written by a newer koderz (schema {version}; this one reads up to {SCHEMA_VERSION}); "
+            "upgrade koderz to read it"
+        )
+    try:
+        return msgspec.json.decode(data, type=Document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise KoderzError(f"{path} was edited or is damaged: {error}; {_remedy(path)}") from None
+
+
+def _version(path: Path, data: bytes) -> int:
+    try:
+        top = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        version = msgspec.json.decode(top["schema_version"], type=int) if "schema_version" in top else SCHEMA_VERSION
+    except msgspec.ValidationError:
+        raise _foreign(path) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        what = "is empty" if not data.strip() else f"is truncated or no JSON ({error})"
+        raise KoderzError(f"{path} {what}; {_remedy(path)}") from None
+    if not top.keys() & {"results", "zero_shot", "iterative", "arms"}:
+        raise _foreign(path)
+    return version
+
+
+def _foreign(path: Path) -> KoderzError:
+    return KoderzError(f"{path} is no summary of a run: it holds no results; give a bench_….json that koderz wrote")
+
+
+def _remedy(path: Path) -> str:
+    """What to do about a bad file: where its journal is, it can be written anew."""
+    folder = path.with_suffix("")
+    if (folder / NAME).exists():
+        return f"write it again from its journal: koderz benchmark resume {folder.name}"
+    return "get it again from where it came"
+
+
+def _checked(path: Path, solver: str, arm: _Arm) -> Arm:
+    results = _results(solver, arm.results)
+    _refuse_twins(path, results)
+    baseline = arm.summary.baseline_cost
+    found = Arm(results, figures(results, baseline))
+    claimed = arm.summary
+    rate = found.summary.success_rate
+    for name, says, is_ in (
+        ("total_problems", claimed.total_problems, len(results)),
+        ("successes", claimed.successes, found.summary.successes),
+        ("success_rate", claimed.success_rate, rate),
+    ):
+        if says is not None and not math.isclose(says, is_, rel_tol=0.0, abs_tol=_TOLERANCE):
+            raise KoderzError(
+                f"{path} was edited: {solver} says {name} {says:g}, its results come to {is_:g}; {_remedy(path)}"
+            )
+    return found
+
+
+def _refuse_twins(path: Path, results: Sequence[Result]) -> None:
+    (twin, times), *_ = Counter((r.problem_id, r.sample) for r in results).most_common(1) or [(("", 0), 0)]
+    if times > 1:
+        raise KoderzError(
+            f"{path} was edited: {twin[0]} (sample {twin[1]}) is in its results {times} times; {_remedy(path)}"
+        )
+
+
+def _results(solver: str, rows: Sequence[_Row]) -> list[Result]:
+    """The rows as results. Rows of one task that name no sample are its samples in order."""
+    seen: Counter[str] = Counter()
+    results = []
+    for row in rows:
+        results.append(_result(row, solver, row.sample if row.sample is not None else seen[row.problem_id]))
+        seen[row.problem_id] += 1
+    return results
+
+
+def _result(row: _Row, solver: str, sample: int) -> Result:
+    return Result(
+        experiment_id=row.experiment_id,
+        problem_id=row.problem_id,
+        success=row.success,
+        iterations=row.iterations,
+        cost=row.cost,
+        solver=row.solver or solver,
+        sample=sample,
+        verdict=row.verdict or ("passed" if row.success else "failed"),
+        cause=row.cause,
+        tokens=row.tokens if row.tokens is not None else row.tokens_in + row.tokens_out,
+        tokens_in=row.tokens_in,
+        tokens_out=row.tokens_out,
+        calls=row.calls if row.calls is not None else row.iterations,
+        latency=row.latency,
+        duration_seconds=row.duration_seconds,
+        cost_known=row.cost_known,
+        cost_by_tier=row.cost_by_tier,
+        score=row.score,
+        metrics=row.metrics,
+        note=row.note,
+    )

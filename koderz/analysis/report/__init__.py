@@ -1,0 +1,48 @@
+"""Runs as one self-contained web page: no network, everything from a model escaped, readable without a mouse."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from koderz.analysis.runs import Run
+from koderz.errors import KoderzError, StorageError
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What is in the page."""
+
+    path: Path
+    bytes: int
+    experiments: int
+    stories: int  # those told in full; each of the others names the command that prints it
+
+
+def write_report(runs: Sequence[Run], output: Path) -> Written:
+    """Writes the page on these runs, whole or not at all.
+
+    At most 1 MB for up to 328 experiments, growing to 10 MB for 10,000 and more: failures are told first. Raises
+    KoderzError where no experiment of any run has ended, StorageError where the disk refuses.
+    """
+    from koderz.analysis.report.page import Pages
+    from koderz.analysis.report.stories import budget_of, pack_stories
+    from koderz.analysis.report.view import View
+
+    view = View.of(runs)
+    if not view.rows:
+        raise KoderzError(f"nothing to report: no experiment of {runs[0].name if runs else 'any run'} has ended yet")
+    pages = Pages(view)
+    without = len(pages.render(()))
+    page = pages.render(pack_stories(view, budget_of(len(view.rows)) - without))
+    draft = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(page)
+        draft.replace(output)
+    except OSError as error:
+        raise StorageError(f"{output} can't be written ({error.strerror})") from None
+    finally:
+        draft.unlink(missing_ok=True)
+    return Written(output, len(page), len(view.rows), sum(row.chunk is not None for row in view.rows))

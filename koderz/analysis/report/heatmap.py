@@ -1,0 +1,90 @@
+"""Tasks × arms as cells: the hardest task leftmost, one path a shade, so that thousands of cells stay small."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from koderz.analysis.report.view import Entry
+
+SHADES = 5  # never passed, up to a third, two thirds, all but, always passed
+_SHADE_NAMES = ("never passed", "seldom", "now and then", "mostly", "always passed")
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """One arm's cells."""
+
+    entry: Entry
+    paths: Sequence[str]  # SVG path data by shade, one unit a task
+    spoken: str  # what a screen reader says
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """All arms of one suite."""
+
+    suite: str
+    tasks: Sequence[str]  # hardest first
+    hardest: Sequence[tuple[str, float]]  # ids and per cent passed
+    strips: Sequence[Strip]
+
+
+def heat_maps(entries: Sequence[Entry]) -> list[HeatMap]:
+    """One a suite."""
+    suites: dict[str, list[Entry]] = {}
+    for entry in entries:
+        suites.setdefault(entry.run.suite, []).append(entry)
+    return [_heat_map(suite, members) for suite, members in suites.items()]
+
+
+def _heat_map(suite: str, entries: Sequence[Entry]) -> HeatMap:
+    rates = [_rates(entry) for entry in entries]
+    passed: dict[str, list[float]] = defaultdict(list)
+    for of_entry in rates:
+        for task, rate in of_entry.items():
+            passed[task].append(rate)
+    mean = {task: 100 * sum(found) / len(found) for task, found in passed.items()}
+    tasks = sorted(mean, key=lambda task: (mean[task], _natural(task)))
+    strips = [_strip(entry, of_entry, tasks) for entry, of_entry in zip(entries, rates, strict=True)]
+    return HeatMap(suite, tasks, [(task, mean[task]) for task in tasks[:10] if mean[task] < 100], strips)
+
+
+def _strip(entry: Entry, rates: Mapping[str, float], tasks: Sequence[str]) -> Strip:
+    paths = [""] * SHADES
+    begun, shade = 0, -1
+    for place in range(len(tasks) + 1):
+        rate = rates.get(tasks[place]) if place < len(tasks) else None
+        here = -1 if rate is None else _shade(rate)
+        if here != shade or place == len(tasks):  # neighbours of one shade are one box
+            if shade >= 0:
+                paths[shade] += f"M{begun} 0h{place - begun}v1h-{place - begun}z"
+            begun, shade = place, here
+    always = sum(rate == 1 for rate in rates.values())
+    never = sum(rate == 0 for rate in rates.values())
+    return Strip(entry, paths, f"{entry.label}: of {len(rates)} tasks {always} always passed, {never} never")
+
+
+def _rates(entry: Entry) -> dict[str, float]:
+    samples: dict[str, list[bool]] = defaultdict(list)
+    for result in entry.arm.results:
+        samples[result.problem_id].append(result.success)
+    return {task: sum(passes) / len(passes) for task, passes in samples.items()}
+
+
+def _shade(rate: float) -> int:
+    if rate in (0.0, 1.0):
+        return 0 if not rate else SHADES - 1
+    return 1 + min(int(rate * (SHADES - 2)), SHADES - 3)
+
+
+def _natural(task: str) -> tuple[str, int]:
+    """`HumanEval/9` before `HumanEval/10`."""
+    name, _, number = task.rpartition("/")
+    return name, int(number) if number.isdigit() else 0
+
+
+def legend() -> list[tuple[int, str]]:
+    """Each shade with its name."""
+    return list(enumerate(_SHADE_NAMES))

@@ -1,0 +1,286 @@
+"""The page itself: values and drawings put into the template, and a policy that lets only our own script run."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from koderz._version import __version__
+from koderz.analysis.report.heatmap import HeatMap, heat_maps, legend
+from koderz.analysis.report.stories import packed_json
+from koderz.analysis.report.versus import Found, comparisons
+from koderz.analysis.report.view import Entry, View, latest
+
+if TYPE_CHECKING:
+    from koderz.analysis.failures import Cause
+
+_HERE = Path(__file__).parent
+_MOST_CARDS = 8
+_MOST_CAUSES = 6
+COLUMNS = (
+    ("Problem", False),
+    ("Run", False),
+    ("Verdict", False),
+    ("Attempts", True),
+    ("Cost", True),
+    ("Tokens", True),
+    ("Model time", True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A drawing, and the same as a table for whoever can't see it."""
+
+    id: str
+    title: str
+    text: str
+    svg: Any  # Markup: drawn by us, labels escaped by matplotlib
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+class Pages:
+    """Pages on one view, with and without stories; charts are drawn once."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._charts = _charts(view.judged)
+        self._comparisons = comparisons(view.judged)
+        self._maps = heat_maps(view.judged)
+
+    def render(self, chunks: Sequence[str]) -> bytes:
+        """The page in UTF-8, with the stories that are packed in these chunks."""
+        from jinja2 import Environment, FileSystemLoader
+
+        environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, trim_blocks=False)
+        environment.globals.update(interval=_interval, span=_span, cost=_cost, per_success=_per_success, faults=_faults)
+        script = _file("report.js")
+        page = environment.get_template("report.html.j2").render(
+            **self._values(),
+            style=_ours(_file("report.css")),
+            script=_ours(script),
+            script_hash=_ours(f"sha256-{_sha256(script)}"),
+            data=_ours(packed_json(_data(self._view, self._maps))),
+            chunks=[_ours(chunk) for chunk in chunks],
+            told=_told(self._view),
+        )
+        return page.encode("utf-8", "backslashreplace")
+
+    def _values(self) -> dict[str, Any]:
+        view = self._view
+        newest = list(reversed(view.judged))
+        return {
+            "title": _title(view),
+            "subtitle": _subtitle(view),
+            "sections": _sections(self._charts, self._comparisons),
+            "simulated": view.simulated,
+            "notes": _notes(view),
+            "cards": sorted(latest(view.judged), key=lambda e: -e.figures.success_rate)[:_MOST_CARDS],
+            "newest": newest,
+            "entries": view.entries,
+            "comparisons": self._comparisons.shown,
+            "comparison_note": self._comparisons.note,
+            "charts": self._charts,
+            "causes": _causes(view),
+            "maps": self._maps,
+            "shades": legend(),
+            "used_shades": _used_shades(self._maps),
+            "columns": COLUMNS,
+            "verdicts": sorted({row.verdict for row in view.rows}),
+            "version": __version__,
+            "made": f"{datetime.now():%Y-%m-%d %H:%M}",
+        }
+
+
+def _ours(text: str) -> Any:
+    """Marks as safe what holds nothing of anybody else's, or only what is escaped or in base64."""
+    from markupsafe import Markup
+
+    return Markup(text)  # noqa: S704
+
+
+@cache
+def _file(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def _sha256(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _title(view: View) -> str:
+    models = list(dict.fromkeys(run.model for run in view.runs))
+    if len(view.runs) == 1:
+        return f"{models[0]} on {view.runs[0].suite}"
+    return " and ".join(models) if len(models) <= 2 else f"{len(models)} models compared"
+
+
+def _subtitle(view: View) -> str:
+    runs = view.runs
+    days = sorted(run.start_time[:10] for run in runs if run.start_time)
+    when = "" if not days else f" · {days[0]}" if days[0] == days[-1] else f" · {days[0]} to {days[-1]}"
+    suites = ", ".join(dict.fromkeys(run.suite for run in runs))
+    named = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
+    return f"{named} · {suites} · {len(view.rows):,} experiments{when}"
+
+
+def _notes(view: View) -> list[str]:
+    notes = [f"{run.name} is still going on: its figures may change." for run in view.runs if run.is_going]
+    if any(not entry.figures.cost_known for entry in view.judged):
+        notes.append("The price of a model is unknown, so its costs are too low.")
+    if bare := [run.name for run in view.runs if run.folder is None]:
+        notes.append(f"Without a journal there are no stories: {', '.join(bare)}.")
+    return notes
+
+
+def _sections(charts: Sequence[Chart], found: Found) -> list[tuple[str, str]]:
+    sections = [("results", "Results")]
+    if found.shown:
+        sections.append(("comparison", "Comparison"))
+    sections += [(chart.id, chart.title) for chart in charts]
+    return [*sections, ("difficulty", "Difficulty"), ("experiments", "Experiments")]
+
+
+def _used_shades(maps: Sequence[HeatMap]) -> set[int]:
+    paths = [strip.paths for found in maps for strip in found.strips]
+    return {shade for of_strip in paths for shade, path in enumerate(of_strip) if path}
+
+
+def _told(view: View) -> str:
+    told = sum(row.chunk is not None for row in view.rows)
+    if told == len(view.rows):
+        return "Every experiment's story is in it."
+    return f"{told:,} of {len(view.rows):,} stories are in it, those of failures first; the others name their command."
+
+
+def _data(view: View, maps: Sequence[HeatMap]) -> Mapping[str, Any]:
+    return {
+        "entries": [
+            {"label": e.label, "run": e.run.name, "model": e.run.model, "solver": e.solver, "colour": e.colour}
+            for e in view.entries
+        ],
+        "maps": [list(found.tasks) for found in maps],
+        "rows": [
+            [r.entry, r.problem_id, r.sample, r.verdict, r.cause[:200], r.attempts, round(r.cost, 6), r.tokens,
+             round(r.seconds, 1), r.chunk, r.place]
+            for r in sorted(view.rows, key=lambda row: row.passed)
+        ],
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Causes:
+    """Causes down, arms across: how many experiments ended so, and what later attempts mended."""
+
+    entries: Sequence[Entry]
+    rows: Sequence[tuple[str, Sequence[tuple[int, str]]]]
+
+
+def _causes(view: View) -> Causes:
+    from koderz.analysis.failures import failures_of
+    from koderz.analysis.matching import Side
+
+    entries = latest(view.judged)[-_MOST_CAUSES:]
+    found = [{c.cause: c for c in failures_of(Side(e.run, e.solver)).causes} for e in entries]
+    total: Counter[str] = Counter()
+    for causes in found:
+        total.update({name: cause.experiments for name, cause in causes.items()})
+    names = sorted(total, key=lambda name: (-total[name], name))[: _MOST_CAUSES * 2]
+    return Causes(entries, [(name, [_ended_and_mended(causes.get(name)) for causes in found]) for name in names])
+
+
+def _ended_and_mended(cause: Cause | None) -> tuple[int, str]:
+    if cause is None:
+        return 0, ""
+    return cause.ended, "" if cause.mended is None else f"mended {cause.mended} of {cause.experiments}"
+
+
+def _charts(entries: Sequence[Entry]) -> list[Chart]:
+    from koderz.analysis.report import charts
+
+    if not entries:
+        return []
+    last = latest(entries)
+    found = []
+    if len(last) > 1:
+        found.append(
+            Chart(
+                "pareto",
+                "Cost against success",
+                "Up and to the left is better. The dashed line joins what nothing cheaper surpasses.",
+                _ours(charts.pareto(last)),
+                ("Model", "Cost a task", "Passed", "Cost a pass"),
+                [
+                    (e.label, f"${e.figures.avg_cost:.5f}", f"{e.figures.success_rate:.1f}%", _per_success(e))
+                    for e in last
+                ],
+            )
+        )
+    if max(entry.attempts for entry in last) > 1:
+        most = max(entry.attempts for entry in last)
+        found.append(
+            Chart(
+                "iterations",
+                "Success by iteration",
+                "Passed within so many attempts: what iterating brings, and where it stops bringing more.",
+                _ours(charts.by_iteration(last)),
+                ("Model", *map(str, range(1, most + 1))),
+                [(e.label, *(f"{e.solved_by(k):.1f}%" for k in range(1, most + 1))) for e in last],
+            )
+        )
+    if charts.has_trend(entries):
+        found.append(
+            Chart(
+                "trend",
+                "Over time",
+                "Each model's runs in the order of time, with 95% intervals.",
+                _ours(charts.trend(entries)),
+                ("Run", "Begun", "Passed", "95% interval"),
+                [
+                    (e.label, e.run.start_time[:16].replace("T", " "), f"{e.figures.success_rate:.1f}%", _span(e))
+                    for e in entries
+                ],
+            )
+        )
+    return found
+
+
+# What the template calls
+
+
+def _interval(entry: Entry) -> Any:
+    """A bar of 100 units: the interval, and the rate in it."""
+    low, high = entry.figures.success_rate_interval or (0.0, 0.0)
+    rate = entry.figures.success_rate
+    return _ours(
+        f'<svg class="interval" style="--c: var(--s{entry.colour})" viewBox="0 0 100 8" preserveAspectRatio="none" '
+        'aria-hidden="true"><rect class="track" width="100" height="8" rx="1"/>'
+        f'<rect class="span" x="{low:.2f}" width="{high - low:.2f}" height="8"/>'
+        f'<rect class="at" x="{min(rate, 98.5):.2f}" width="1.5" height="8"/></svg>'
+    )
+
+
+def _span(entry: Entry) -> str:
+    found = entry.figures.success_rate_interval
+    return f"{found[0]:.1f} to {found[1]:.1f}" if found else "–"
+
+
+def _cost(entry: Entry) -> str:
+    return f"{'' if entry.figures.cost_known else '≥ '}${entry.figures.total_cost:.4f}"
+
+
+def _per_success(entry: Entry) -> str:
+    each = entry.figures.cost_per_success
+    return "–" if each is None else f"${each:.4f}"
+
+
+def _faults(entry: Entry) -> int:
+    return sum(fault.get("solver", entry.solver) == entry.solver for fault in entry.run.faults)

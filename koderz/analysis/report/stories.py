@@ -1,0 +1,131 @@
+"""Stories packed into the page: compressed in chunks that the page opens when somebody asks for one."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import orjson
+
+from koderz.analysis.report.view import Row, View
+from koderz.analysis.story import Experiments, Step, Story
+from koderz.errors import JournalError
+from tracker.records import Fault
+
+_SMALL, _LARGE = 1_000_000, 10_000_000  # bytes of a page on 328 experiments, and on 10,000
+_CHUNK = 24  # stories that are compressed together: the prompts of one task are much alike
+_TEXT_CHARS = 6000  # of one text; what is beyond is cut out of its middle
+
+Block = tuple[str, str, str]
+"""What the page makes of it (said, code, diff, verdict-…), its heading, its text."""
+
+
+def budget_of(experiments: int) -> int:
+    """How many bytes the page may have."""
+    share = min(max((experiments - 328) / (10_000 - 328), 0.0), 1.0)
+    return int(_SMALL + share * (_LARGE - _SMALL))
+
+
+def pack_stories(view: View, budget: int) -> list[str]:
+    """Chunks in base64, at most `budget` characters; each row that has a story in one is told where.
+
+    What was not passed goes first, and tasks stay together. A run without a journal has no stories.
+    """
+    readers = _readers(view)
+    wanted = [row for row in view.rows if row.entry in readers]
+    wanted.sort(key=lambda row: (row.passed, row.problem_id, row.entry, row.sample))
+    chunks: list[str] = []
+    for first in range(0, len(wanted), _CHUNK):
+        rows = wanted[first : first + _CHUNK]
+        chunk = _packed([readers[row.entry].blocks(row) for row in rows])
+        budget -= len(chunk) + _MARKUP
+        if budget < 0:
+            break
+        for place, row in enumerate(rows):
+            row.chunk, row.place = len(chunks), place
+        chunks.append(chunk)
+    return chunks
+
+
+_MARKUP = 80  # bytes of the element around a chunk, and of two more numbers in each of its rows
+
+
+def packed_json(value: object) -> str:
+    """Any value for the page's script: deflated JSON in base64, in which no character means anything to HTML."""
+    return base64.b64encode(zlib.compress(orjson.dumps(value), 9)).decode()
+
+
+def _packed(stories: Sequence[Sequence[Block]]) -> str:
+    return packed_json(stories)
+
+
+def _readers(view: View) -> dict[int, _Reader]:
+    """One a run, by the number of its entries."""
+    by_run: dict[str, _Reader] = {}
+    found = {}
+    for number, entry in enumerate(view.entries):
+        folder = entry.run.folder
+        if folder is None:
+            continue
+        if entry.run.name not in by_run:
+            try:
+                by_run[entry.run.name] = _Reader(Experiments(folder))
+            except JournalError:  # the summary is whole all the same
+                continue
+        found[number] = by_run[entry.run.name]
+    return found
+
+
+class _Reader:
+    """The stories of one run, by experiment."""
+
+    def __init__(self, experiments: Experiments) -> None:
+        self._experiments = experiments
+        self._outcomes = {outcome.experiment_id: outcome for outcome in experiments.outcomes}
+
+    def blocks(self, row: Row) -> list[Block]:
+        outcome = self._outcomes.get(row.experiment_id)
+        if outcome is None:
+            return [("said", "", "The journal has nothing on this experiment any more.")]
+        return [(kind, heading, _shortened(text)) for kind, heading, text in _blocks(self._experiments.story(outcome))]
+
+
+def _blocks(story: Story) -> Iterator[Block]:
+    for step in story.steps:
+        yield from _step(step)
+    if isinstance(story.outcome, Fault):
+        yield "verdict-fault", "Fault", story.outcome.reason
+    elif story.outcome and story.outcome.note:
+        yield "said", "Note", story.outcome.note
+
+
+def _step(step: Step) -> Iterator[Block]:
+    for message in step.asked:
+        yield "said", _asker(message), message["content"]
+    if call := step.call:
+        if call.reasoning:
+            yield "said", "Reasoning", str(call.reasoning)
+        figures = f"{call.tokens_in} + {call.tokens_out} tokens, {call.latency:.1f} s, ${call.cost:.4f}"
+        text = str(call.text if call.text is not None else call.reply)
+        yield "reply", f"Reply {call.call} of {call.answered_by or call.model} ({call.purpose}; {figures})", text
+    if attempt := step.attempt:
+        if step.diff:
+            yield "diff", f"Program of attempt {attempt.number}, against the one before", "\n".join(step.diff)
+        elif isinstance(attempt.program, str):
+            yield "code", f"Program of attempt {attempt.number}", attempt.program
+        cause = f" ({attempt.cause})" if attempt.cause else ""
+        kind = "verdict-passed" if attempt.passed else "verdict-failed"
+        yield kind, f"Attempt {attempt.number}: {attempt.verdict}{cause}", str(attempt.detail)
+
+
+def _asker(message: Mapping[str, str]) -> str:
+    return {"user": "Asked", "system": "System prompt"}.get(message["role"], message["role"].capitalize())
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _TEXT_CHARS:
+        return text
+    half = _TEXT_CHARS // 2
+    left_out = f"… {len(text) - 2 * half:,} characters left out; the command above prints them …"
+    return f"{text[:half]}\n{left_out}\n{text[-half:]}"

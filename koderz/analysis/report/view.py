@@ -1,0 +1,150 @@
+"""What the page shows of the runs, as plain values: arms side by side, and a row an experiment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from koderz.analysis.runs import Run
+from tracker.summary import Arm, Figures, Result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """One arm of one run."""
+
+    run: Run
+    solver: str
+    arm: Arm
+    label: str  # tells it from all others
+    colour: int  # 1 to 8, one a model as far as that goes
+
+    @property
+    def figures(self) -> Figures:
+        return self.arm.summary
+
+    def solved_by(self, attempt: int) -> float:
+        """Per cent of the experiments that were passed within so many attempts."""
+        solved = sum(result.success and result.iterations <= attempt for result in self.arm.results)
+        return 100 * solved / len(self.arm.results)
+
+    @property
+    def attempts(self) -> int:
+        """The most that an experiment took."""
+        return max((result.iterations for result in self.arm.results), default=0)
+
+
+@dataclass(slots=True)
+class Row:
+    """One experiment; `chunk` and `place` say where its story lies in the page, once it is packed."""
+
+    entry: int
+    experiment_id: str
+    problem_id: str
+    sample: int
+    verdict: str  # "fault" for one
+    cause: str
+    attempts: int
+    cost: float  # US dollars
+    tokens: int
+    seconds: float  # spent waiting for models
+    chunk: int | None = None
+    place: int = 0
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict == "passed"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything that the page is made of, but for the stories."""
+
+    runs: Sequence[Run]
+    entries: Sequence[Entry]
+    rows: Sequence[Row] = field(repr=False)
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> View:
+        """Arms in which nothing was judged are left out of the charts, not out of the table."""
+        entries = _entries(sorted(runs, key=lambda run: run.start_time))
+        rows = [row for number, entry in enumerate(entries) for row in _rows(number, entry)]
+        return cls(runs, entries, rows)
+
+    @property
+    def judged(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.arm.results]
+
+    @property
+    def simulated(self) -> bool:
+        return any(run.simulated for run in self.runs)
+
+
+def latest(entries: Sequence[Entry]) -> list[Entry]:
+    """The newest entry of each model, solver and suite."""
+    found = {(entry.run.model, entry.solver, entry.run.suite): entry for entry in entries}
+    return list(found.values())
+
+
+_COLOURS = 8
+
+
+def _entries(runs: Sequence[Run]) -> list[Entry]:
+    arms = [(run, solver, arm) for run in runs for solver, arm in run.arms.items()]
+    colours: dict[tuple[str, str], int] = {}
+    return [
+        Entry(run, solver, arm, label, colours.setdefault((run.model, solver), len(colours) % _COLOURS + 1))
+        for (run, solver, arm), label in zip(arms, _labels([(run, solver) for run, solver, _ in arms]), strict=True)
+    ]
+
+
+def _labels(arms: Sequence[tuple[Run, str]]) -> list[str]:
+    """The shortest of several names that tells each from the others: model, day, minute, id."""
+    stages = [
+        [f"{run.model} · {solver}" for run, solver in arms],
+        [f"{run.model} · {solver} · {run.start_time[:10]}" for run, solver in arms],
+        [f"{run.model} · {solver} · {run.start_time[:16].replace('T', ' ')}" for run, solver in arms],
+    ]
+    counts = [Counter(names) for names in stages]
+    return [
+        next((names[i] for names, count in zip(stages, counts, strict=True) if count[names[i]] == 1), None)
+        or f"{stages[-1][i]} · {run.name[6:14]}"
+        for i, (run, _) in enumerate(arms)
+    ]
+
+
+def _rows(number: int, entry: Entry) -> list[Row]:
+    judged = [_row(number, result) for result in entry.arm.results]
+    faults = [
+        Row(
+            entry=number,
+            experiment_id=str(fault.get("experiment_id", "")),
+            problem_id=str(fault.get("problem_id", "")),
+            sample=int(fault.get("sample", 0)),
+            verdict="fault",
+            cause=str(fault.get("reason", "")),
+            attempts=0,
+            cost=float(fault.get("cost", 0.0)),
+            tokens=0,
+            seconds=0.0,
+        )
+        for fault in entry.run.faults
+        if fault.get("solver", entry.solver) == entry.solver
+    ]
+    return judged + faults
+
+
+def _row(number: int, result: Result) -> Row:
+    return Row(
+        entry=number,
+        experiment_id=result.experiment_id,
+        problem_id=result.problem_id,
+        sample=result.sample,
+        verdict=result.verdict,
+        cause=result.cause,
+        attempts=result.iterations,
+        cost=result.cost,
+        tokens=result.tokens,
+        seconds=result.latency,
+    )

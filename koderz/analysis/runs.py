@@ -1,0 +1,205 @@
+"""Runs read back for analysis: a summary file, of this koderz or an older one, or a journal that is still growing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from koderz.errors import KoderzError
+from tracker.journal import NAME
+from tracker.runs import RUN_ID, is_locked, named, run_folders
+from tracker.summary import Arm, Result, summarize
+
+if TYPE_CHECKING:
+    from tracker.summary import Figures, Summary
+
+GOING = "running"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run, wherever it was read from. Costs are US dollars, rates per cent, times local ISO 8601."""
+
+    run_id: str | None  # None: a single experiment
+    path: Path  # the summary it was read from; of a run without one, its folder
+    mode: str
+    status: str  # `running`: a process works on it now; `unfinished`: it was killed
+    model: str
+    suite: str
+    start_time: str
+    end_time: str
+    duration_seconds: float
+    planned: int
+    simulated: bool
+    arms: Mapping[str, Arm] = field(repr=False)  # by solver, in the order of the plan
+    config: Mapping[str, Any] = field(repr=False)
+    environment: Mapping[str, Any] = field(repr=False)
+    faults: Sequence[Mapping[str, Any]] = field(repr=False)
+    comparison: Mapping[str, Any] | None = field(repr=False)
+    reason: str = ""
+    paid: Mapping[str, float] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        """What to call it: its id, or what it was read from."""
+        return self.run_id or self.path.stem
+
+    @property
+    def results(self) -> Sequence[Result]:
+        """Every arm's results, one after the other."""
+        return [result for arm in self.arms.values() for result in arm.results]
+
+    @property
+    def summary(self) -> Figures:
+        """The figures of the only arm; of a comparative run, those of the iterative one."""
+        return list(self.arms.values())[-1].summary
+
+    @property
+    def is_going(self) -> bool:
+        """Whether there may be more results later."""
+        return self.status in (GOING, "unfinished")
+
+    @property
+    def folder(self) -> Path | None:
+        """Where its journal lies, if that is there."""
+        folder = self.path if self.path.is_dir() else self.path.with_suffix("")
+        return folder if (folder / NAME).exists() else None
+
+    def _repr_html_(self) -> str:
+        from koderz.analysis.notebook import run_html
+
+        return run_html(self)
+
+
+def resolve(names: Sequence[str], results: Path, *, allow_simulated: bool = False) -> list[Run]:
+    """The runs meant by ids, beginnings of ids, files, `latest` and `latest~1`.
+
+    Raises KoderzError for a name that fits none or several, for what can't be read, and where simulated
+    and real runs are mixed without `allow_simulated`.
+    """
+    found = [load_run(find(results, name)) for name in names]
+    if not allow_simulated:
+        refuse_mixture(found)
+    return found
+
+
+def run_paths(results: Path) -> list[Path]:
+    """Every run, oldest first: its folder, or its summary where there is no journal."""
+    folders = run_folders(results)
+    ids = {folder.name for folder in folders}
+    bare = [
+        path
+        for path in (results.glob("bench_*.json") if results.is_dir() else ())
+        if RUN_ID.fullmatch(path.stem) and path.stem not in ids
+    ]
+    return sorted([*folders, *bare], key=lambda path: path.stem.split("_", 2)[2]) if bare else folders
+
+
+def find(results: Path, name: str) -> Path:
+    """The run's folder, or the summary file that `name` is. Raises KoderzError where that is none or several."""
+    given, exact = Path(name), results / name
+    if given.suffix == ".json":
+        folder = given.with_suffix("")
+        return folder if not _is_there(given) and _is_there(folder / NAME) else given
+    for path in (given, exact):
+        if _is_there(path / NAME):
+            return path
+    return named(run_paths(results), name, results)
+
+
+def load_run(path: Path) -> Run:
+    """The run in a folder, or in a summary file. A summary that is older than the journal doesn't count."""
+    if not path.is_dir():
+        return load_summary(path)
+    summary, journal = path.with_suffix(".json"), path / NAME
+    if summary.exists() and summary.stat().st_mtime_ns >= journal.stat().st_mtime_ns:
+        return load_summary(summary)
+    return _from_journal(path)
+
+
+def load_summary(path: Path | str) -> Run:
+    """The run in a summary file, of this version or an older one; its journal needn't be there.
+
+    Raises KoderzError where the file is truncated, foreign, of a newer version or inconsistent.
+    """
+    from koderz.analysis.reading import read_document
+
+    path = Path(path)
+    if path.is_dir():
+        return load_run(path)
+    document = read_document(path)
+    config = document.config
+    model = str(config.get("local_model") or "unknown")
+    arms = document.arms_of(path)
+    judged = sum(len(arm.results) for arm in arms.values())
+    return Run(
+        run_id=document.run_id,
+        path=path,
+        mode=document.mode or ("comparative" if len(arms) > 1 else next(iter(arms))),
+        status=document.status,
+        reason=document.reason,
+        model=model,
+        suite=str(config.get("suite") or "humaneval"),
+        start_time=document.start_time,
+        end_time=document.end_time,
+        duration_seconds=document.duration_seconds,
+        planned=judged + len(document.faults) if document.planned is None else document.planned,
+        simulated=model == "simulated" if document.simulated is None else document.simulated,
+        arms=arms,
+        config=config,
+        environment=document.environment,
+        faults=document.faults,
+        comparison=document.comparison,
+        paid=document.paid,
+    )
+
+
+def of_summary(summary: Summary, path: Path) -> Run:
+    """A summary that koderz holds already, as a run for analysis."""
+    return Run(
+        run_id=summary.run_id,
+        path=path,
+        mode=summary.mode,
+        status=summary.status,
+        reason=summary.reason,
+        model=str(summary.config.get("local_model") or "unknown"),
+        suite=str(summary.config.get("suite") or "humaneval"),
+        start_time=summary.start_time,
+        end_time=summary.end_time,
+        duration_seconds=summary.duration_seconds,
+        planned=summary.planned,
+        simulated=summary.simulated,
+        arms=summary.arms,
+        config=summary.config,
+        environment=summary.environment,
+        faults=summary.faults,
+        comparison=asdict(summary.comparison) if summary.comparison else None,
+        paid=summary.paid,
+    )
+
+
+def refuse_mixture(runs: Sequence[Run]) -> None:
+    """Raises KoderzError where some runs are of the simulated model and some are not."""
+    simulated = [run for run in runs if run.simulated]
+    real = [run for run in runs if not run.simulated]
+    if simulated and real:
+        raise KoderzError(
+            f"{simulated[0].name} is of the SIMULATED model, {real[0].name} of a real one, so together they mean "
+            "nothing; to see them side by side all the same: --allow-simulated"
+        )
+
+
+def _from_journal(folder: Path) -> Run:
+    run = of_summary(summarize(folder), folder)
+    if run.status == "unfinished" and is_locked(folder):
+        return replace(run, status=GOING)
+    return run
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name too long for a file is not one
+        return False

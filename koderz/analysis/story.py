@@ -1,0 +1,169 @@
+"""One experiment's whole story: what was asked, what came back, what became of it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from koderz.errors import KoderzError
+from tracker.index import CODES, load_index, read_spans
+from tracker.journal import NAME
+from tracker.records import Attempt, Call, Experiment, Fault, Record, decode
+from tracker.runs import read_plan
+from tracker.stories import Stories
+
+_OUTCOMES = (CODES["experiment"], CODES["fault"])
+Outcome = Experiment | Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call, one attempt, or an attempt with the call whose reply it judged."""
+
+    call: Call | None
+    attempt: Attempt | None
+    asked: Sequence[Mapping[str, str]]  # the messages of the call that the call before it didn't have
+    diff: tuple[str, ...]  # lines of a unified diff to the program of the attempt before; empty for the first
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Every text in it is whole, and a model's: nothing in it may reach a terminal or a page as it is."""
+
+    experiment_id: str
+    problem_id: str
+    solver: str
+    sample: int
+    steps: tuple[Step, ...]
+    outcome: Outcome | None  # None: it has not ended
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        return [step.attempt for step in self.steps if step.attempt]
+
+    @property
+    def calls(self) -> list[Call]:
+        return [step.call for step in self.steps if step.call]
+
+    @property
+    def program(self) -> str | None:
+        """Of the last attempt that had one; None where none had."""
+        programs = [attempt.program for attempt in self.attempts if isinstance(attempt.program, str)]
+        return programs[-1] if programs else None
+
+    @property
+    def word(self) -> str:
+        """passed, failed, timeout, error or fault; "unfinished" where it has not ended."""
+        if isinstance(self.outcome, Fault):
+            return "fault"
+        return self.outcome.verdict if self.outcome else "unfinished"
+
+
+class Experiments:
+    """The experiments of one run, in the order of its plan; each story is read when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises JournalError where the journal is damaged or isn't one."""
+        self.folder = folder
+        self.plan = read_plan(folder)
+        self._stories = Stories(folder)
+        self._stories.refresh()
+        self.outcomes = tuple(self._ordered(_outcomes(folder)))
+
+    def story(self, outcome: Outcome) -> Story:
+        """What led to an outcome."""
+        return told(outcome, self._stories.of(outcome.experiment_id))
+
+    def stories(self) -> Iterator[Story]:
+        """All that have ended, one held at a time."""
+        return map(self.story, self.outcomes)
+
+    def _ordered(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
+        tasks = {task: number for number, task in enumerate(self.plan.tasks)}
+        solvers = {solver: number for number, solver in enumerate(self.plan.solvers)}
+        return sorted(
+            outcomes,
+            key=lambda o: (o.sample, tasks.get(o.problem_id, len(tasks)), solvers.get(o.solver, len(solvers))),
+        )
+
+
+def journal_folder(path: Path) -> Path:
+    """The folder with the journal of the run at `path`, which may be its summary. KoderzError where there is none."""
+    folder = path if path.is_dir() else path.with_suffix("")
+    if not (folder / NAME).exists():
+        raise KoderzError(f"{path}: its journal {folder / NAME} isn't there, and only that holds programs and replies")
+    return folder
+
+
+def told(outcome: Outcome, records: Sequence[Record]) -> Story:
+    """The story that ended so. Where attempts were judged anew, the last verdict on each counts."""
+    return Story(
+        outcome.experiment_id, outcome.problem_id, outcome.solver, outcome.sample, tuple(_steps(records)), outcome
+    )
+
+
+def problem_named(name: str, tasks: Sequence[str]) -> str:
+    """The task meant by its id or by what comes after its slash. Raises KoderzError where there is none."""
+    if name in tasks:
+        return name
+    found = [task for task in tasks if task.rpartition("/")[2] == name]
+    if len(found) == 1:
+        return found[0]
+    some = ", ".join(tasks[:3])
+    raise KoderzError(f"the run has no problem {name!r}; it has {some}{', …' if len(tasks) > 3 else ''}")
+
+
+def diff(before: str, after: str) -> Iterator[str]:
+    """A unified diff of two programs, without its two lines of file names."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2)
+    return (line for number, line in enumerate(lines) if number > 1)
+
+
+def _outcomes(folder: Path) -> Iterator[Outcome]:
+    """How each experiment ended last."""
+    journal = folder / NAME
+    last = {entry.experiment: entry.span for entry in load_index(journal) if entry.code in _OUTCOMES}
+    for line in read_spans(journal, last.values()):
+        record = decode(line)
+        if isinstance(record, Experiment | Fault):
+            yield record
+
+
+def _steps(records: Sequence[Record]) -> Iterator[Step]:
+    """Calls in the order of the journal, each with the attempt that its reply became."""
+    attempts = {record.number: record for record in records if isinstance(record, Attempt)}
+    by_call: dict[int | None, list[Attempt]] = {}
+    for number in sorted(attempts):
+        by_call.setdefault(attempts[number].call, []).append(attempts[number])
+    asked: Sequence[Mapping[str, str]] = ()
+    before: str | None = None
+    calls = [record for record in records if isinstance(record, Call)]
+    for call, attempt in _paired(calls, by_call):
+        program = attempt.program if attempt and isinstance(attempt.program, str) else None
+        changes = tuple(diff(before, program)) if before is not None and program is not None else ()
+        yield Step(call, attempt, _new(call.messages, asked) if call else (), changes)
+        asked = call.messages if call else asked
+        before = program if program is not None else before
+
+
+def _paired(
+    calls: Iterable[Call], attempts: dict[int | None, list[Attempt]]
+) -> Iterator[tuple[Call | None, Attempt | None]]:
+    """Each call with what its reply became, which may be nothing or several; then attempts that had no call."""
+    for call in calls:
+        judged = attempts.pop(call.call, [])
+        yield call, judged[0] if judged else None
+        yield from ((None, attempt) for attempt in judged[1:])
+    yield from ((None, attempt) for rest in attempts.values() for attempt in rest)
+
+
+def _new(messages: Sequence[Mapping[str, str]], before: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    """What a call said beyond the one before it. Replies of the model itself are shown where they were made."""
+    known = [(message["role"], message["content"]) for message in before]
+    return [
+        message
+        for message in messages
+        if (message["role"], message["content"]) not in known and (not before or message["role"] != "assistant")
+    ]

@@ -1,0 +1,97 @@
+"""`koderz benchmark compare`: is B better than A, and where; and the gates of a CI job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+
+from koderz.cli.benchmark import complete_runs
+from koderz.cli.console import say, warn
+from koderz.cli.groups import PanelCommand
+from koderz.cli.options import with_settings
+
+app = typer.Typer(rich_markup_mode=None)
+
+EXIT_GATE = 1
+_GATES = "Gates (exit code 1)"
+
+AllowSimulated = Annotated[
+    bool, typer.Option("--allow-simulated", help="Put runs of the simulated model beside real ones.")
+]
+
+
+@app.command(cls=PanelCommand)
+@with_settings("results")
+def compare(
+    given: dict[str, Any],
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[A] [B] …",
+            help="Ids, beginnings of ids, summary files, latest, latest~1.",
+            autocompletion=complete_runs,
+        ),
+    ] = None,
+    arm: Annotated[str | None, typer.Option(metavar="SOLVER", help="Only this arm, e.g. iterative.")] = None,
+    alpha: Annotated[
+        float, typer.Option(metavar="P", help="How probable a false claim may be.", min=1e-6, max=0.5)
+    ] = 0.05,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a CI job's summary page.")] = False,
+    allow_simulated: AllowSimulated = False,
+    fail_on_regression: Annotated[
+        bool, typer.Option("--fail-on-regression", help="B is significantly worse than A.", rich_help_panel=_GATES)
+    ] = False,
+    max_drop: Annotated[
+        float | None,
+        typer.Option(metavar="POINTS", help="B is worse by more than this.", min=0, max=100, rich_help_panel=_GATES),
+    ] = None,
+    min_success_rate: Annotated[
+        float | None,
+        typer.Option(metavar="PERCENT", help="B passes less than this.", min=0, max=100, rich_help_panel=_GATES),
+    ] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(metavar="USD", help="B's run cost more than this.", min=0, rich_help_panel=_GATES)
+    ] = None,
+) -> None:
+    """Compare B, the candidate, with A, the baseline. More than two runs make a leaderboard.
+
+    Without names: the last two runs that share tasks. One comparative run alone: its arms, paired.
+    Gates judge B, or the only run that is named.
+    """
+    from koderz.analysis.comparing import compare_runs
+    from koderz.analysis.gates import Gates
+    from koderz.preparing import results_folder
+
+    gates = Gates(
+        fail_on_regression=fail_on_regression,
+        max_drop=max_drop,
+        min_success_rate=min_success_rate,
+        max_cost=max_cost,
+    )
+    folder = results_folder(given.get("results"))
+    outcome = compare_runs(runs or [], folder, arm=arm, alpha=alpha, allow_simulated=allow_simulated, gates=gates)
+    if json:
+        print_json(outcome.document())
+    else:
+        _print(outcome.markdown() if markdown else outcome.text())
+    if outcome.shut:
+        warn(f"gate failed: {'; '.join(outcome.shut)}")
+        raise typer.Exit(EXIT_GATE)
+
+
+def print_json(document: Any) -> None:
+    """JSON, indented, on standard output."""
+    import orjson
+
+    sys.stdout.buffer.write(
+        orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
+    )
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        say(line)

@@ -1,0 +1,74 @@
+"""`koderz benchmark export`: runs as rows, for spreadsheets, data frames and other evaluators."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+
+from koderz.cli.benchmark import complete_runs
+from koderz.cli.console import warn
+from koderz.cli.groups import PanelCommand
+from koderz.cli.options import with_settings
+from koderz.errors import KoderzError, StorageError
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(cls=PanelCommand)
+@with_settings("results")
+def export(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Which runs.", autocompletion=complete_runs)],
+    given: dict[str, Any],
+    format_: Annotated[
+        str | None, typer.Option("--format", metavar="NAME", help="csv, parquet, jsonl or md; or as --output says.")
+    ] = None,
+    attempts: Annotated[bool, typer.Option("--attempts", help="A row an attempt, with its reply.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to. Default: standard output.")
+    ] = None,
+) -> None:
+    """Export runs, a row an experiment.
+
+    JSONL has the samples format: HumanEval's and EvalPlus' evaluators, koderz judge and koderz benchmark import read
+    it. In CSV, text that a spreadsheet would take for a formula has an apostrophe before it.
+    """
+    from koderz.analysis.export import export as write_rows
+    from koderz.analysis.export import format_of
+    from koderz.analysis.runs import find
+    from koderz.analysis.story import journal_folder
+    from koderz.preparing import results_folder
+
+    chosen = format_of(output, format_)
+    results = results_folder(given.get("results"))
+    folders = list(dict.fromkeys(journal_folder(find(results, name)) for name in runs))
+    if output is None and chosen == "parquet" and sys.stdout.isatty():
+        raise KoderzError("Parquet isn't for terminals: say where to with --output FILE")
+    with _opened(output) as file:
+        count = write_rows(folders, chosen, file, attempts=attempts)
+    warn(
+        f"{count} {'attempts' if attempts else 'experiments'} of {len(folders)} runs{f' → {output}' if output else ''}"
+    )
+
+
+@contextmanager
+def _opened(output: Path | None) -> Iterator[IO[bytes]]:
+    """The file appears whole or not at all."""
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    draft = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        with draft.open("wb") as file:
+            yield file
+        draft.replace(output)
+    except OSError as error:
+        raise StorageError(f"{output} can't be written ({error.strerror})") from None
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,145 @@
+"""`koderz benchmark list`: the runs of the results folder, a line an arm."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from koderz.cli.console import elapsed, say, warn
+from koderz.cli.groups import PanelCommand
+from koderz.cli.options import with_settings
+from koderz.errors import KoderzError
+
+if TYPE_CHECKING:
+    from koderz.analysis.catalogue import ArmRow, RunRow
+
+app = typer.Typer(rich_markup_mode=None)
+
+_UNITS = {"h": "hours", "d": "days", "w": "weeks"}
+_MOST_NOTES = 3
+
+
+@app.command(cls=PanelCommand)
+@with_settings("results")
+def list_runs(
+    given: dict[str, Any],
+    model: Annotated[str | None, typer.Option(metavar="TEXT", help="Only models with this in their name.")] = None,
+    mode: Annotated[str | None, typer.Option(metavar="MODE", help="Only this mode.")] = None,
+    suite: Annotated[str | None, typer.Option(metavar="NAME", help="Only this suite.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Only runs begun since: 2026-01-31, 12h, 7d or 2w.")
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Only runs with this tag; repeatable.")] = None,
+    sort: Annotated[
+        str, typer.Option(metavar="KEY", help="started, rate, cost or time, highest first; or model.")
+    ] = "started",
+    limit: Annotated[int | None, typer.Option(metavar="N", help="At most this many.", min=1)] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON list of runs.")] = False,
+) -> None:
+    """List runs with their success rates, 95% intervals, costs and times, the newest first.
+
+    A run that goes on is shown as running. Simulated runs are marked: their figures say nothing about any real model.
+    """
+    from koderz.analysis.catalogue import SORTS, chosen, load_catalogue, ordered
+    from koderz.preparing import results_folder
+
+    if sort not in SORTS:
+        raise KoderzError(f"--sort {sort}: choose one of {', '.join(SORTS)}")
+    moment = _moment(since) if since else None
+    results = results_folder(given.get("results"))
+    found = load_catalogue(results)
+    rows = ordered(chosen(found.rows, model=model, mode=mode, suite=suite, since=moment, tags=tag or ()), sort)[:limit]
+    if json:
+        import orjson
+
+        sys.stdout.buffer.write(orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    elif rows:
+        for line in _table(rows):
+            say(line)
+    for line in found.unreadable[:_MOST_NOTES]:
+        warn(f"note: {line}")
+    if len(found.unreadable) > _MOST_NOTES:
+        warn(f"note: and {len(found.unreadable) - _MOST_NOTES} more that can't be read")
+    if not rows:
+        said = f"none of the {len(found.rows)} runs in {results} fits" if found.rows else f"{results} holds no run yet"
+        warn(said if found.rows else f"{said}; make one with: koderz benchmark 0 10")
+
+
+def _moment(text: str) -> str:
+    """The time that a user means, as summaries write it."""
+    if matched := re.fullmatch(r"(\d{1,5})([hdw])", text):
+        return (datetime.now() - timedelta(**{_UNITS[matched[2]]: int(matched[1])})).isoformat()
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=None).isoformat()
+    except ValueError:
+        raise KoderzError(f"--since {text}: write a date such as 2026-01-31, or a span such as 12h, 7d or 2w") from None
+
+
+_HEADS = ("RUN", "MODEL", "SUITE", "SOLVER", "RATE", "95% INTERVAL", "PASSED", "COST", "TIME", "STATUS")
+_RIGHT = frozenset({"RATE", "PASSED", "COST", "TIME"})
+
+
+def _table(rows: Sequence[RunRow]) -> Iterator[str]:
+    cells = [line for row in rows for line in _lines(row)]
+    widths = [max(len(head), *(len(line[i]) for line in cells)) for i, head in enumerate(_HEADS)]
+    widths[1] = _fitting(widths)
+    for line in (_HEADS, *cells):
+        yield "  ".join(
+            _shortened(cell, width).rjust(width) if head in _RIGHT else _shortened(cell, width).ljust(width)
+            for head, cell, width in zip(_HEADS, line, widths, strict=True)
+        ).rstrip()
+
+
+def _fitting(widths: Sequence[int]) -> int:
+    """How wide the model's column may be for a row to fit the terminal."""
+    if not sys.stdout.isatty():
+        return widths[1]
+    others = sum(widths) - widths[1] + 2 * (len(widths) - 1)
+    return max(8, min(widths[1], shutil.get_terminal_size().columns - others))
+
+
+def _shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _lines(row: RunRow) -> Iterator[tuple[str, ...]]:
+    """A line an arm; what belongs to the whole run stands in the first."""
+    for number, arm in enumerate(row.arms):
+        first = number == 0
+        yield (
+            row.run_id if first else "",
+            _model(row) if first else "",
+            row.suite if first else "",
+            arm.solver,
+            f"{arm.rate:.1f}%" if arm.judged else "-",
+            _interval(arm),
+            f"{arm.passed}/{arm.judged}",
+            f"{'' if row.cost_known else '≥'}${arm.cost:.4f}",
+            elapsed(row.seconds) if first else "",
+            _status(row) if first else "",
+        )
+
+
+def _model(row: RunRow) -> str:
+    return "SIMULATED" if row.simulated else row.model
+
+
+def _interval(arm: ArmRow) -> str:
+    return f"{arm.interval[0]:.1f} to {arm.interval[1]:.1f}" if arm.interval and arm.judged else "-"
+
+
+def _status(row: RunRow) -> str:
+    judged = sum(arm.judged for arm in row.arms)
+    parts = [row.status]
+    if judged + row.faults < row.planned:
+        parts.append(f"{judged + row.faults}/{row.planned}")
+    if row.faults:
+        parts.append(f"{row.faults} faults")
+    parts += ["imported"] * row.imported + [f"#{tag}" for tag in row.tags]
+    return " ".join(parts)

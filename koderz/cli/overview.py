@@ -1,0 +1,132 @@
+"""A run on a screen: what it was, what it came to, and what was not passed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from koderz.cli.console import elapsed
+from koderz.settings import FIELDS
+
+if TYPE_CHECKING:
+    from koderz.analysis.failures import Cause
+    from koderz.analysis.runs import Run
+    from tracker.summary import Figures
+
+_MOST_FAULTS = 5
+_MOST_CAUSES = 8
+_TOLD_APART = ("local_model", "suite", "mode", "problems", "results", "samples", "tags")  # have lines of their own
+
+
+def overview(run: Run, arms: Sequence[str]) -> Iterator[str]:
+    """The lines, with what the named arms came to."""
+    yield from _head(run)
+    for name in arms:
+        yield ""
+        yield from _figures(name, run.arms[name].summary)
+        yield from _failures(run, name)
+    if run.comparison and len(arms) > 1:
+        yield ""
+        yield from _comparison(run.comparison)
+    yield from _faults(run)
+
+
+def _comparison(c: Mapping[str, Any]) -> Iterator[str]:
+    text = f"iterative against zero-shot: {c.get('success_rate_improvement', 0):+.1f} points"
+    if "both_passed" not in c:  # a file of an older version
+        yield text
+        return
+    yield (
+        f"{text} on {c['problems']} pairs, ${c['cost_difference']:+.4f}; passed by both {c['both_passed']}, "
+        f"only iterative {c['only_iterative']}, only zero-shot {c['only_zero_shot']}, neither {c['neither']}"
+    )
+
+
+def _head(run: Run) -> Iterator[str]:
+    config = run.config
+    yield f"{run.name} · {run.mode} · {run.suite} · {run.model}"
+    if run.simulated:
+        yield "SIMULATED MODEL: these figures say nothing about any real one"
+    reason = f" ({run.reason})" if run.reason else ""
+    yield f"Status: {run.status}{reason}, {len(run.results)} of {run.planned} judged"
+    yield f"Begun: {run.start_time[:19].replace('T', ' ')}, worked on for {elapsed(run.duration_seconds)}"
+    if config.get("tags"):
+        yield f"Tags: {', '.join(config['tags'])}"
+    if set_by_user := [f"{name}={_short(value)}" for name, value in config.items() if _is_set(name, value)]:
+        yield f"Settings: {', '.join(set_by_user)}"
+    if made_with := ", ".join(f"{name} {_short(value)}" for name, value in _environment(run)):
+        yield f"Made with: {made_with}"
+    if run.paid:
+        yield f"Paid: ${run.paid['total']:.4f}{_unjudged(run.paid)}"
+
+
+def _figures(name: str, f: Figures) -> Iterator[str]:
+    low_high = "95% interval {:.1f}% to {:.1f}%".format(*f.success_rate_interval) if f.success_rate_interval else ""
+    yield f"{name}: {f.success_rate:.1f}% passed ({f.successes} of {f.total_problems}){low_high and ', ' + low_high}"
+    if len(f.pass_at_k) > 1:
+        yield "  " + ", ".join(f"{k} {100 * value:.1f}%" for k, value in f.pass_at_k.items())
+    cost = "" if f.cost_known else ", too low: the price of a model is unknown"
+    each = f", ${f.cost_per_success:.4f} a success" if f.cost_per_success is not None else ""
+    yield f"  cost ${f.total_cost:.4f}{each}{cost}"
+    if any(value for tier, value in f.cost_by_tier.items() if tier != "local"):
+        yield "  by tier: " + ", ".join(f"{tier} ${value:.4f}" for tier, value in f.cost_by_tier.items())
+    yield (
+        f"  {f.avg_iterations:.1f} attempts and {f.avg_latency:.1f} s of calls on average; "
+        f"{f.tokens_in:,} tokens in, {f.tokens_out:,} out"
+    )
+
+
+def _failures(run: Run, arm: str) -> Iterator[str]:
+    """Failed attempts by cause, and what later attempts mended."""
+    from koderz.analysis.failures import failures_of
+    from koderz.analysis.matching import Side
+
+    found = failures_of(Side(run, arm))
+    if found.tokens_to_solution:
+        yield f"  {found.tokens_to_solution:,.0f} tokens to a solution (median)"
+    for cause in found.causes[:_MOST_CAUSES]:
+        yield f"  {_cause(cause)}"
+    if len(found.causes) > _MOST_CAUSES:
+        yield f"  and {len(found.causes) - _MOST_CAUSES} rarer causes"
+
+
+def _cause(found: Cause) -> str:
+    if found.mended is None:
+        return f"{found.cause}: {found.ended} experiments"
+    tries = f"{found.attempts} attempts of {found.experiments} experiments"
+    return f"{found.cause}: {tries}, {found.mended} mended later, {found.ended} ended so"
+
+
+def _faults(run: Run) -> Iterator[str]:
+    if not run.faults:
+        return
+    yield ""
+    yield (f"{len(run.faults)} faults, which are no failures; run them again with: koderz benchmark retry {run.name}")
+    for fault in run.faults[:_MOST_FAULTS]:
+        yield f"  {fault['problem_id']} ({fault['solver']}): {fault['reason']}"
+    if len(run.faults) > _MOST_FAULTS:
+        yield f"  and {len(run.faults) - _MOST_FAULTS} more: --failures"
+
+
+def _is_set(name: str, value: Any) -> bool:
+    """Whether a setting says more than that nobody changed it."""
+    if name in _TOLD_APART:
+        return name == "samples" and value != 1
+    default = FIELDS[name].default if name in FIELDS else None
+    return value is not None and value != default
+
+
+def _environment(run: Run) -> Iterator[tuple[str, Any]]:
+    for name in ("koderz", "python", "sandbox", "git_commit"):
+        if run.environment.get(name):
+            yield name.replace("git_", ""), run.environment[name]
+
+
+def _unjudged(paid: Mapping[str, float]) -> str:
+    parts = [f"${paid[name]:.4f} on {name}" for name in ("faults", "unfinished") if paid.get(name)]
+    return f", of which {' and '.join(parts)}" if parts else ""
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"

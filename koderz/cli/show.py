@@ -1,0 +1,178 @@
+"""`koderz benchmark show`: a run, its failures, or one experiment's whole story."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from koderz.cli.benchmark import Run
+from koderz.cli.console import say, warn
+from koderz.cli.groups import PanelCommand
+from koderz.cli.options import with_settings
+from koderz.errors import KoderzError
+
+if TYPE_CHECKING:
+    from koderz.analysis.runs import Run as AnyRun
+    from koderz.analysis.story import Experiments, Outcome, Story
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(cls=PanelCommand)
+@with_settings("results")
+def show(
+    run: Run,
+    given: dict[str, Any],
+    problem: Annotated[
+        str | None, typer.Option(metavar="ID", help="The whole story of this problem: HumanEval/3, or 3.")
+    ] = None,
+    failures: Annotated[bool, typer.Option("--failures", help="Only experiments that were not passed.")] = False,
+    attempt: Annotated[int | None, typer.Option(metavar="N", help="Only the Nth attempt of a story.", min=1)] = None,
+    arm: Annotated[str | None, typer.Option(metavar="SOLVER", help="Only this solver's, e.g. iterative.")] = None,
+    sample: Annotated[int | None, typer.Option(metavar="N", help="Only this sample, from 0.", min=0)] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print it as JSON, and nothing else.")] = False,
+) -> None:
+    """Show a run; with --failures what was not passed and why; with --problem each prompt, reply, program and verdict.
+
+    Works on a run that goes on as well, as far as it has come.
+    """
+    from koderz.analysis.runs import find, load_run
+    from koderz.preparing import results_folder
+
+    if attempt is not None and problem is None:
+        raise KoderzError("--attempt picks from one story: name its problem with --problem")
+    path = find(results_folder(given.get("results")), run)
+    if problem is None and not failures:
+        _show_run(load_run(path), arm, json=json)
+        return
+    from koderz.analysis.story import Experiments, journal_folder
+
+    experiments = Experiments(journal_folder(path))
+    found = _chosen(experiments, problem, arm, sample, failures=failures)
+    if problem is None:
+        _show_failures(experiments.folder, found, json=json)
+    else:
+        _show_stories(experiments, found, attempt, json=json)
+
+
+def _chosen(
+    experiments: Experiments, problem: str | None, arm: str | None, sample: int | None, *, failures: bool
+) -> list[Outcome]:
+    from koderz.analysis.story import problem_named
+
+    plan = experiments.plan
+    name = problem_named(problem, plan.tasks) if problem is not None else None
+    if arm is not None and arm not in plan.solvers:
+        raise KoderzError(f"--arm {arm}: the run has {' and '.join(plan.solvers)}")
+    if sample is not None and sample >= plan.samples:
+        raise KoderzError(f"--sample {sample}: the run has {plan.samples}, counted from 0")
+    found = [
+        outcome
+        for outcome in experiments.outcomes
+        if (name is None or outcome.problem_id == name)
+        and (arm is None or outcome.solver == arm)
+        and (sample is None or outcome.sample == sample)
+        and not (failures and getattr(outcome, "success", False))
+    ]
+    if name is not None and not found:
+        why = "it was passed" if failures else "it has not ended yet"
+        raise KoderzError(f"{experiments.folder.name}: nothing to show of {name}: {why}")
+    return found
+
+
+def _show_run(run: AnyRun, arm: str | None, *, json: bool) -> None:
+    from koderz.cli.overview import overview
+
+    if arm is not None and arm not in run.arms:
+        raise KoderzError(f"--arm {arm}: the run has {' and '.join(run.arms)}")
+    if json:
+        _print_document(run)
+        return
+    for line in overview(run, [arm] if arm else list(run.arms)):
+        say(line)
+
+
+def _print_document(run: AnyRun) -> None:
+    """The summary as it lies in its file; where there is none yet, as it would."""
+    if run.path.is_file():
+        sys.stdout.buffer.write(run.path.read_bytes())
+        return
+    from tracker.sinks.json import encode_summary
+    from tracker.summary import summarize
+
+    sys.stdout.buffer.writelines(encode_summary(summarize(run.path)))
+
+
+def _show_failures(folder: Path, found: Sequence[Outcome], *, json: bool) -> None:
+    if json:
+        _print_json([asdict(outcome) for outcome in found])
+        return
+    if not found:
+        say(f"{folder.name}: every experiment that has ended was passed")
+        return
+    for line in _failure_lines(found):
+        say(line)
+    warn(f"one in full: koderz benchmark show {folder.name} --problem {found[0].problem_id}")
+
+
+def _failure_lines(found: Sequence[Outcome]) -> Iterator[str]:
+    """Grouped by cause, the commonest first; faults last, which are nobody's failure."""
+    from tracker.records import Fault
+
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in found:
+        cause = "fault" if isinstance(outcome, Fault) else outcome.cause or outcome.verdict
+        groups.setdefault(cause, []).append(outcome)
+    for cause, members in sorted(groups.items(), key=lambda item: (item[0] == "fault", -len(item[1]), item[0])):
+        yield f"{cause}: {len(members)}"
+        for outcome in members:
+            yield f"  {_label(outcome)}{_ending(outcome)}"
+
+
+def _label(outcome: Outcome) -> str:
+    sample = f"  sample {outcome.sample}" if outcome.sample else ""
+    return f"{outcome.problem_id:<16} {outcome.solver:<10}{sample}"
+
+
+def _ending(outcome: Outcome) -> str:
+    from tracker.records import Fault
+
+    if isinstance(outcome, Fault):
+        return f" {outcome.reason}"
+    times = "attempt" if outcome.iterations == 1 else "attempts"
+    return f" {outcome.verdict:<8} {outcome.iterations:>2} {times}, ${outcome.cost:.4f}"
+
+
+def _show_stories(experiments: Experiments, found: Sequence[Outcome], attempt: int | None, *, json: bool) -> None:
+    stories = [_only(experiments.story(outcome), attempt) for outcome in found]
+    if json:
+        _print_json([asdict(story) for story in stories])
+        return
+    from koderz.cli.storytelling import tell
+
+    for story in stories:
+        tell(story, experiments.folder.name)
+
+
+def _only(story: Story, number: int | None) -> Story:
+    if number is None:
+        return story
+    from dataclasses import replace
+
+    steps = tuple(step for step in story.steps if step.attempt and step.attempt.number == number)
+    if not steps:
+        raise KoderzError(
+            f"{story.problem_id} ({story.solver}) ended after {len(story.attempts)}, so there is no attempt {number}"
+        )
+    return replace(story, steps=steps)
+
+
+def _print_json(document: Any) -> None:
+    import orjson
+
+    sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

@@ -1,0 +1,115 @@
+"""An experiment told in a terminal: prompt, reply, program, verdict, and what changed until the next attempt."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from koderz.cli.console import plain
+from tracker.records import Experiment, Fault
+
+if TYPE_CHECKING:
+    from koderz.analysis.story import Step, Story
+    from tracker.records import Attempt, Call
+
+_BOLD, _DIM, _GREEN, _RED, _CYAN = "1", "2", "32", "31", "36"
+_DIFF_COLOURS = {"+": _GREEN, "-": _RED, "@": _CYAN}
+
+
+def tell(story: Story, run: str) -> None:
+    """Prints it. Whatever a model wrote is made plain first, then coloured, and that on a terminal only."""
+    for line in _lines(story, run):
+        sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _lines(story: Story, run: str) -> Iterator[str]:
+    sample = f" · sample {story.sample}" if story.sample else ""
+    yield _ink(f"{story.problem_id} · {story.solver}{sample} · {run}", _BOLD)
+    for step in story.steps:
+        yield from _step(step)
+    yield ""
+    yield _outcome(story)
+    yield ""
+
+
+def _step(step: Step) -> Iterator[str]:
+    if step.call:
+        yield from _call(step.call, step)
+    if step.attempt:
+        yield from _attempt(step.attempt, step)
+
+
+def _call(call: Call, step: Step) -> Iterator[str]:
+    for message in step.asked:
+        yield _rule(f"{message['role']} asked" if message["role"] == "user" else message["role"])
+        yield plain(message["content"]).rstrip()
+    if call.reasoning:
+        yield _rule("reasoning")
+        yield _ink(str(call.reasoning).strip(), _DIM)
+    figures = f"{call.tokens_in} tokens in, {call.tokens_out} out · {call.latency:.1f} s · ${call.cost:.4f}"
+    yield _rule(f"{call.purpose} {call.call}: reply of {call.answered_by or call.model} · {figures}")
+    yield plain(str(call.text if call.text is not None else call.reply)).strip() or "(an empty reply)"
+
+
+def _attempt(attempt: Attempt, step: Step) -> Iterator[str]:
+    if isinstance(attempt.program, str):
+        yield _rule(f"program of attempt {attempt.number}")
+        yield _code(attempt.program)
+    if step.diff:
+        yield _rule("what changed since the attempt before")
+        for line in step.diff:
+            yield _ink(line, _DIFF_COLOURS.get(line[:1], ""))
+    cause = f" ({attempt.cause})" if attempt.cause else ""
+    yield _rule(f"verdict of attempt {attempt.number}")
+    yield _ink(f"{attempt.verdict}{cause}", _GREEN if attempt.passed else _RED)
+    if attempt.detail:
+        yield plain(str(attempt.detail)).rstrip()
+    if attempt.feedback and attempt.feedback != attempt.detail:
+        yield _rule("what the solver was told")
+        yield plain(str(attempt.feedback)).rstrip()
+
+
+def _outcome(story: Story) -> str:
+    ended = story.outcome
+    if isinstance(ended, Fault):
+        return _ink(f"FAULT after {ended.calls} calls, ${ended.cost:.4f}: {ended.reason}", _RED)
+    if isinstance(ended, Experiment):
+        times = "attempt" if ended.iterations == 1 else "attempts"
+        what = f"{ended.verdict.upper()} after {ended.iterations} {times}"
+        text = f"{what}, ${ended.cost:.4f}, {ended.latency:.1f} s of calls"
+        return _ink(text, _GREEN if ended.success else _RED) + (f"\n{plain(ended.note)}" if ended.note else "")
+    return "it has not ended"
+
+
+def _rule(text: str) -> str:
+    return f"\n{_ink(f'── {text}', _DIM)}"
+
+
+def _ink(text: str, colour: str) -> str:
+    return f"\033[{colour}m{plain(text)}\033[0m" if colour and _is_coloured() else plain(text)
+
+
+def _code(source: str) -> str:
+    clean = plain(source).rstrip()
+    if not _is_coloured():
+        return clean
+    from pygments import highlight
+
+    lexer, formatter = _highlighter()
+    return str(highlight(clean, lexer, formatter)).rstrip()
+
+
+@cache
+def _highlighter() -> tuple[Any, Any]:
+    from pygments.formatters.terminal import TerminalFormatter
+    from pygments.lexers.python import PythonLexer
+
+    return PythonLexer(stripnl=False), TerminalFormatter()
+
+
+def _is_coloured() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,163 @@
+"""The line that `list` has for each run, and the index that keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import orjson
+import pytest
+
+from koderz.analysis.catalogue import INDEX, RunRow, chosen, load_catalogue, ordered
+from tests.tracker.builders import call, fault, judged, plan, recorded
+from tracker.records import Finished, Plan, Record
+from tracker.sinks.json import write_summary
+from tracker.tracker import Tracker
+
+TWO = "bench_22222222_20260202_120000"
+
+
+def run(results: Path, *records: Record, of: Plan | None = None) -> Path:
+    folder = asyncio.run(recorded(results, *records, Finished(status="complete"), of=of))
+    write_summary(folder)
+    return folder
+
+
+def rows(results: Path) -> list[RunRow]:
+    return load_catalogue(results).rows
+
+
+def test_a_run_has_its_rate_interval_cost_and_tags(tmp_path: Path) -> None:
+    of = plan(config={"local_model": "m", "suite": "humaneval", "tags": ["nightly", "v=2"]})
+    run(tmp_path, call(0), judged(0), call(1), judged(1, False), fault(2), of=of)
+
+    (row,) = rows(tmp_path)
+
+    assert (row.model, row.mode, row.status, row.faults, row.tags) == (
+        "m",
+        "zero-shot",
+        "complete",
+        1,
+        ("nightly", "v=2"),
+    )
+    assert (row.arms[0].passed, row.arms[0].judged, row.rate) == (1, 2, 50.0)
+    assert row.arms[0].interval == pytest.approx((9.45, 90.55), abs=0.01)
+    assert row.cost == 0.5
+
+
+def test_the_arms_of_a_comparative_run_are_told_apart(tmp_path: Path) -> None:
+    of = plan(1, solvers=("zero-shot", "iterative"))
+    run(tmp_path, judged(0, False), judged(0, True, solver="iterative"), of=of)
+
+    (row,) = rows(tmp_path)
+
+    assert [(arm.solver, arm.rate) for arm in row.arms] == [("zero-shot", 0.0), ("iterative", 100.0)]
+
+
+def test_a_run_that_goes_on_is_running_and_one_that_was_killed_is_unfinished(tmp_path: Path) -> None:
+    async def go() -> str:
+        with Tracker.create(tmp_path, "bench_0a1b2c3d_20260131_120000", plan()) as tracker:
+            await tracker.record(judged(0))
+            return rows(tmp_path)[0].status
+
+    assert asyncio.run(go()) == "running"
+    (row,) = rows(tmp_path)
+    assert (row.status, row.arms[0].judged, row.planned) == ("unfinished", 1, 3)
+
+
+def test_a_summary_without_the_fields_of_later_versions_is_listed(tmp_path: Path) -> None:
+    old = {
+        "run_id": TWO,
+        "mode": "zero-shot",
+        "start_time": "2026-02-02T12:00:00.000000",
+        "config": {"local_model": "m"},
+        "results": [{"problem_id": "T/0", "success": True, "iterations": 1, "cost": 0.5}],
+        "summary": {"total_problems": 1, "successes": 1, "success_rate": 100.0, "total_cost": 0.5},
+    }
+    (tmp_path / f"{TWO}.json").write_bytes(orjson.dumps(old))
+
+    (row,) = rows(tmp_path)
+
+    assert (row.rate, row.cost, row.status, row.simulated) == (100.0, 0.5, "complete", False)
+    assert row.arms[0].interval is not None
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"null", b'{"run_id": 3}', b'{"run_id":"x","mode":"y"}', b"\xff"])
+def test_a_damaged_summary_is_one_line_and_the_others_are_listed(tmp_path: Path, damage: bytes) -> None:
+    run(tmp_path, judged(0))
+    (tmp_path / "other.json").write_bytes(damage)
+
+    for _ in range(2):  # the second time from the index
+        found = load_catalogue(tmp_path)
+        assert len(found.rows) == 1
+        assert len(found.unreadable) == 1
+        assert "other.json" in found.unreadable[0]
+        assert "\n" not in found.unreadable[0]
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense", b"\x00" * 99])
+def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: bytes) -> None:
+    run(tmp_path, judged(0))
+    before = rows(tmp_path)
+    (tmp_path / INDEX).write_bytes(damage)
+
+    assert rows(tmp_path) == before
+    assert len((tmp_path / INDEX).read_bytes()) > 100
+
+
+def test_what_changed_since_is_read_again(tmp_path: Path) -> None:
+    folder = run(tmp_path, judged(0))
+    assert rows(tmp_path)[0].rate == 100
+
+    async def go() -> None:
+        with Tracker.reopen(folder) as tracker:
+            await tracker.record(judged(1, False), Finished(status="complete"))
+
+    asyncio.run(go())
+    write_summary(folder)
+
+    assert rows(tmp_path)[0].rate == 50
+
+
+def test_a_run_that_was_deleted_is_gone_from_the_list(tmp_path: Path) -> None:
+    folder = run(tmp_path, judged(0))
+    rows(tmp_path)
+    folder.with_suffix(".json").unlink()
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+
+    assert rows(tmp_path) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_listed_all_the_same(tmp_path: Path) -> None:
+    run(tmp_path, judged(0))
+    tmp_path.chmod(0o500)
+    try:
+        assert len(rows(tmp_path)) == 1
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_no_folder_is_no_run(tmp_path: Path) -> None:
+    assert rows(tmp_path / "nowhere") == []
+
+
+def test_runs_are_chosen_and_ordered(tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        judged(0),
+        of=plan(time="2026-01-31T12:00:00.000000", config={"local_model": "ollama/a", "tags": ["x"]}),
+    )
+    run(tmp_path, judged(0, False), judged(1, cost=2.0), of=plan(time="2026-02-02T12:00:00.000000", run_id=TWO))
+    found = rows(tmp_path)
+
+    assert found[0].run_id == TWO
+    assert [row.model for row in ordered(found, "rate")] == ["ollama/a", "m"]
+    assert [row.model for row in chosen(found, model="OLLAMA")] == ["ollama/a"]
+    assert [row.model for row in chosen(found, tags=["x"])] == ["ollama/a"]
+    assert chosen(found, tags=["x", "y"]) == []
+    assert [row.model for row in chosen(found, since="2026-02-01")] == ["m"]
+    assert chosen(found, mode="comparative") == []

@@ -1,0 +1,222 @@
+"""Comparison: what is claimed, what isn't, and what is said about how."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+import koderz
+from koderz.analysis.comparison import between, last_comparable
+from koderz.analysis.leaderboard import leaderboard
+from koderz.analysis.matching import Side, sides_of
+from koderz.analysis.runs import Run
+from koderz.errors import KoderzError
+from tests.koderz.analysis import builders
+
+
+def compared(folder: Path, a: builders.Outcomes, b: builders.Outcomes) -> koderz.Comparison:
+    return koderz.compare(builders.run(folder, a, "a.json"), builders.run(folder, b, "b.json", run_id=builders.OTHER))
+
+
+def test_one_sample_each_is_tested_by_mcnemar_pair_by_pair(tmp_path: Path) -> None:
+    found = compared(tmp_path, [True] * 11 + [False] * 9, [False] + [True] * 17 + [False] * 2)
+
+    assert (found.pairs, found.a_only, found.b_only, found.both, found.neither) == (20, 1, 7, 10, 2)
+    assert found.mcnemar_p == found.p_value == pytest.approx(0.0703, abs=5e-5)
+    assert found.difference == pytest.approx(30.0)
+    assert found.interval is not None
+    assert found.interval[0] < 30 < found.interval[1]
+    assert found.lost == ["T/0"]
+    assert found.gained == [f"T/{i}" for i in range(11, 18)]
+    assert not found.significant
+    assert found.paired
+
+
+def test_the_same_two_runs_give_the_same_figures_and_turned_round_the_opposite_ones(tmp_path: Path) -> None:
+    drawn = random.Random(1)
+    a, b = [drawn.random() < 0.5 for _ in range(60)], [drawn.random() < 0.8 for _ in range(60)]
+    once, again, turned = compared(tmp_path, a, b), compared(tmp_path, a, b), compared(tmp_path, b, a)
+
+    assert (once.interval, once.p_value, once.measures) == (again.interval, again.p_value, again.measures)
+    assert turned.difference == pytest.approx(-(once.difference or 0))
+    assert turned.p_value == once.p_value
+    assert once.significant
+    assert "B is better" in once.verdict
+    assert "B is worse" in turned.verdict
+
+
+def test_a_run_against_itself_differs_by_nothing(tmp_path: Path) -> None:
+    found = compared(tmp_path, [True, False] * 10, [True, False] * 10)
+
+    assert (found.difference, found.p_value, found.probability_better) == (0.0, 1.0, 0.5)
+    assert found.interval is not None
+    assert found.interval[0] < 0 < found.interval[1]
+    assert "may be chance" in found.verdict
+
+
+@pytest.mark.parametrize("samples", [1, 5])
+def test_nothing_is_claimed_on_three_tasks(tmp_path: Path, samples: int) -> None:
+    tasks = ["T/0", "T/1", "T/2"]
+    a, b = {task: [False] * samples for task in tasks}, {task: [True] * samples for task in tasks}
+
+    found = koderz.compare(builders.run(tmp_path, a, "a.json"), builders.run(tmp_path, b, "b.json"), alpha=0.5)
+
+    assert not found.significant
+    assert found.smallest_difference is None or found.smallest_difference > 0
+    assert any("too few" in note for note in found.notes)
+
+
+def test_several_samples_are_clustered_by_task_and_that_is_said(tmp_path: Path) -> None:
+    a = {f"T/{i}": [True, False, False] for i in range(12)}
+    b = {f"T/{i}": [True, True, i % 2 == 0] for i in range(12)}
+
+    found = compared(tmp_path, a, b)
+
+    assert found.mcnemar_p is None
+    assert "clustered by task" in found.method
+    assert found.p_value == pytest.approx(2 / 2**12)
+    assert found.difference == pytest.approx(50.0)
+    assert any("several samples" in note for note in found.notes)
+
+
+def test_different_tasks_are_compared_unpaired_and_that_is_said(tmp_path: Path) -> None:
+    a = {f"A/{i}": [i % 2 == 0] for i in range(30)}
+    b = {f"B/{i}": [True] for i in range(30)}
+
+    found = compared(tmp_path, a, b)
+
+    assert (found.paired, found.pairs, found.mcnemar_p) == (False, 0, None)
+    assert found.difference == pytest.approx(50.0)
+    assert found.significant
+    assert any("no task in common" in note for note in found.notes)
+
+
+def test_where_only_some_tasks_are_shared_the_others_are_left_out_and_counted(tmp_path: Path) -> None:
+    found = compared(tmp_path, {f"T/{i}": [True] for i in range(10)}, {f"T/{i}": [False] for i in range(3, 12)})
+
+    assert (found.pairs, found.difference) == (7, -100.0)
+    assert "Differences are over the 7 tasks that both were judged on; left out: 3 of A's, 2 of B's." in found.notes
+
+
+@pytest.mark.parametrize(("a", "b"), [([], [True]), ([True], []), ([], [])])
+def test_no_results_are_nothing_to_compare(tmp_path: Path, a: list[bool], b: list[bool]) -> None:
+    found = compared(tmp_path, a, b)
+
+    assert (found.p_value, found.difference, found.significant) == (None, None, False)
+    assert "nothing to compare" in found.verdict
+    assert any("has no results" in note for note in found.notes)
+
+
+def test_one_comparative_run_alone_compares_its_arms(tmp_path: Path) -> None:
+    path = builders.write(tmp_path / "c.json", builders.comparative([False] * 8, [True] * 8))
+
+    found = koderz.compare(path)
+
+    assert (found.a.solver, found.b.solver, found.b_only) == ("zero-shot", "iterative", 8)
+    assert found.mcnemar_p == pytest.approx(2 / 256)
+
+
+def test_two_comparative_runs_are_compared_arm_by_arm(tmp_path: Path) -> None:
+    a = builders.write(tmp_path / "a.json", builders.comparative([False] * 8, [True] * 8))
+    b = builders.write(tmp_path / "b.json", builders.comparative([True] * 8, [True] * 8))
+
+    found = koderz.compare(a, b)
+
+    assert {solver: one.difference for solver, one in found.arms.items()} == {"zero-shot": 100.0, "iterative": 0.0}
+    assert found.b.solver == "iterative"
+    assert koderz.compare(a, b, arm="zero_shot").difference == 100.0
+    with pytest.raises(KoderzError, match="has no arm best; it has zero-shot, iterative"):
+        koderz.compare(a, b, arm="best")
+
+
+def test_one_run_with_one_arm_asks_for_a_second(tmp_path: Path) -> None:
+    with pytest.raises(KoderzError, match="name a second run"):
+        koderz.compare(builders.run(tmp_path, [True]))
+
+
+def test_what_differs_in_settings_and_environment_is_listed(tmp_path: Path) -> None:
+    a = builders.run(tmp_path, [True], "a.json", environment={"models": {"m": {"digest": "1"}}, "koderz": "0.1"})
+    b = builders.run(
+        tmp_path, [True], "b.json", environment={"models": {"m": {"digest": "2"}}, "koderz": "0.1"}, model="n"
+    )
+
+    found = koderz.compare(a, b)
+
+    assert found.settings == {"local_model": ("m", "n")}
+    assert found.environment == {"models.m.digest": ("1", "2")}
+
+
+def test_other_versions_of_the_dataset_are_pointed_out(tmp_path: Path) -> None:
+    a = builders.run(tmp_path, [True], "a.json", environment={"dataset_digest": "1"})
+    b = builders.run(tmp_path, [True], "b.json", environment={"dataset_digest": "2"})
+
+    assert any("different versions of the dataset" in note for note in koderz.compare(a, b).notes)
+
+
+def test_faults_count_neither_way_and_are_counted(tmp_path: Path) -> None:
+    faults = [{"experiment_id": "exp_1", "problem_id": "T/1", "solver": "zero-shot", "sample": 0, "reason": "gone"}]
+    a = builders.run(tmp_path, [True, True], "a.json")
+    b = builders.run(tmp_path, {"T/0": [True]}, "b.json", faults=faults, status="incomplete", planned=2)
+
+    found = koderz.compare(a, b)
+
+    assert (found.pairs, found.difference) == (1, 0.0)
+    assert any("B has 1 experiments that ended in a fault" in note for note in found.notes)
+
+
+def test_costs_iterations_and_latency_differ_with_intervals(tmp_path: Path) -> None:
+    a = builders.run(tmp_path, [True] * 20, "a.json", cost=0.01)
+    b = builders.run(tmp_path, [True] * 20, "b.json", cost=0.03)
+
+    cost = koderz.compare(a, b).measures["cost"]
+
+    assert cost.difference == pytest.approx(0.02)
+    assert cost.interval == pytest.approx((0.02, 0.02))
+
+
+def test_without_names_the_last_two_runs_that_share_tasks_are_meant(tmp_path: Path) -> None:
+    for number, task in enumerate(["T/0", "X/0", "T/0", "Y/0"]):
+        run_id = f"bench_0a1b2c3{number}_20260131_12000{number}"
+        builders.write(tmp_path / f"{run_id}.json", builders.document({task: [True]}, run_id=run_id))
+
+    a, b = last_comparable(tmp_path)
+
+    assert (a.name[13], b.name[13]) == ("0", "2")
+
+
+def test_where_no_runs_share_tasks_that_is_said(tmp_path: Path) -> None:
+    with pytest.raises(KoderzError, match="no two runs on the same tasks; make some with"):
+        last_comparable(tmp_path)
+
+
+def _sides(folder: Path, *outcomes: builders.Outcomes) -> list[Side]:
+    runs: list[Run] = [
+        builders.run(folder, each, f"{i}.json", run_id=f"bench_0000000{i}_20260131_120000")
+        for i, each in enumerate(outcomes)
+    ]
+    return [side for run in runs for side in sides_of(run)]
+
+
+def test_a_leaderboard_ranks_and_corrects_for_the_number_of_tests(tmp_path: Path) -> None:
+    weak, middle, strong = [False] * 30, [True] * 8 + [False] * 22, [True] * 12 + [False] * 18
+
+    board = leaderboard(_sides(tmp_path, weak, strong, middle))
+
+    assert [standing.success_rate for standing in board.standings] == pytest.approx([40, 100 * 8 / 30, 0])
+    assert [standing.level_with_best for standing in board.standings] == [True, True, False]
+    raw = between(board.standings[0].side, board.standings[2].side).p_value
+    (pair,) = [pair for pair in board.pairwise if pair.a[6:14] == "00000001" and pair.b[6:14] == "00000000"]
+    assert pair.p_value == raw
+    assert pair.p_holm == pytest.approx(3 * pair.p_value)
+
+
+def test_a_leaderboard_says_who_has_no_results(tmp_path: Path) -> None:
+    board = leaderboard(_sides(tmp_path, [True] * 3, [], [False] * 3))
+
+    assert len(board.standings) == 2
+    assert any("00000001_20260131_120000 has no results" in note for note in board.notes)
+    assert not any(pair.significant for pair in board.pairwise)
+    with pytest.raises(KoderzError, match="none of these runs has results"):
+        leaderboard(_sides(tmp_path, [], []))

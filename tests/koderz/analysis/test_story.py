@@ -1,0 +1,88 @@
+"""What `show` and the report tell of one experiment."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from koderz.analysis.story import Experiments, Story, diff, journal_folder, problem_named
+from koderz.errors import KoderzError
+from tests.tracker.builders import attempt, call, fault, judged, plan, recorded
+from tracker.records import Record
+
+ASKED = [{"role": "user", "content": "write it"}]
+AGAIN = [*ASKED, {"role": "assistant", "content": "reply 1"}, {"role": "user", "content": "it failed"}]
+
+
+def stories(results: Path, *records: Record) -> list[Story]:
+    return list(Experiments(asyncio.run(recorded(results, *records))).stories())
+
+
+def test_each_reply_is_told_with_what_was_asked_for_it_and_what_became_of_it(tmp_path: Path) -> None:
+    (story,) = stories(
+        tmp_path,
+        call(0, messages=ASKED),
+        attempt(0, program="def f():\n    return 1\n"),
+        call(0, 2, messages=AGAIN),
+        attempt(0, 2, verdict="passed", program="def f():\n    return 2\n"),
+        judged(0, iterations=2),
+    )
+
+    assert [message["content"] for step in story.steps for message in step.asked] == ["write it", "it failed"]
+    assert [step.attempt.verdict for step in story.steps if step.attempt] == ["failed", "passed"]
+    assert story.steps[1].diff == ("@@ -1,2 +1,2 @@", " def f():", "-    return 1", "+    return 2")
+    assert (story.word, story.program) == ("passed", "def f():\n    return 2\n")
+
+
+def test_a_call_that_was_not_judged_and_an_attempt_without_a_call_are_told_too(tmp_path: Path) -> None:
+    spec = replace(call(0), purpose="spec")
+    (story,) = stories(tmp_path, spec, call(0, 2), attempt(0, call=2), attempt(0, 2, call=None), judged(0))
+
+    assert [(step.call is not None, step.attempt is not None) for step in story.steps] == [
+        (True, False),
+        (True, True),
+        (False, True),
+    ]
+
+
+def test_where_an_attempt_was_judged_anew_the_last_verdict_counts(tmp_path: Path) -> None:
+    (story,) = stories(tmp_path, call(0), attempt(0), judged(0, False), attempt(0, verdict="passed"), judged(0))
+
+    assert [found.verdict for found in story.attempts] == ["passed"]
+    assert story.word == "passed"
+
+
+def test_experiments_come_in_the_order_of_the_plan_and_faults_among_them(tmp_path: Path) -> None:
+    found = stories(tmp_path, judged(2), fault(1), judged(0))
+
+    assert [(story.problem_id, story.word) for story in found] == [
+        ("T/0", "passed"),
+        ("T/1", "fault"),
+        ("T/2", "passed"),
+    ]
+
+
+def test_a_problem_may_be_named_by_its_number() -> None:
+    tasks = ["HumanEval/1", "HumanEval/11"]
+    assert problem_named("11", tasks) == "HumanEval/11"
+    assert problem_named("HumanEval/1", tasks) == "HumanEval/1"
+    with pytest.raises(KoderzError, match="no problem '7'; it has HumanEval/1"):
+        problem_named("7", tasks)
+
+
+def test_programs_that_are_the_same_have_no_diff() -> None:
+    assert list(diff("a\n", "a\n")) == []
+
+
+def test_a_bare_summary_has_no_stories(tmp_path: Path) -> None:
+    (tmp_path / "baseline.json").write_text("{}")
+    with pytest.raises(KoderzError, match=r"its journal .* isn't there"):
+        journal_folder(tmp_path / "baseline.json")
+
+
+def test_plans_with_unknown_solvers_are_told(tmp_path: Path) -> None:
+    folder = asyncio.run(recorded(tmp_path, judged(0, solver="zero-shot"), of=plan(solvers=("mine",))))
+    assert len(Experiments(folder).outcomes) == 1

@@ -1,0 +1,137 @@
+"""`koderz benchmark compare`, as it is typed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Shell
+from tests.koderz.analysis import builders
+from tests.koderz.cli.conftest import Command
+
+
+@pytest.fixture
+def runs(koderz: Shell) -> Path:
+    """Two bare files, good.json far better than bad.json, a comparative one, and one on other tasks."""
+    folder = koderz.folder
+    builders.write(folder / "good.json", builders.document([True] * 18 + [False] * 2, run_id=builders.RUN))
+    builders.write(folder / "bad.json", builders.document([True] * 8 + [False] * 12, run_id=builders.OTHER))
+    builders.write(folder / "both.json", builders.comparative([False] * 4 + [True] * 6, [True] * 10))
+    builders.write(folder / "else.json", builders.document({"X/0": [True]}))
+    builders.write(folder / "none.json", builders.document([]))
+    builders.write(folder / "fake.json", builders.document([True] * 20, model="simulated"))
+    builders.write(folder / "evil.json", builders.document({"<script>\x1b[31m|": [True]}, model="<b>|x"))
+    return folder
+
+
+def test_two_files_from_elsewhere_are_compared(command: Command, runs: Path) -> None:
+    done = command("benchmark", "compare", "bad.json", "good.json")
+
+    assert re.search(r"Success rate +\| 40\.0% \(8/20\) \| 90\.0% \(18/20\) \| \+50\.0 points", done.out)
+    assert "B is better: +50.0 points (p = 0.00195)." in done.out
+    assert "B gained: T/8, T/9" in done.out
+    assert done.err == ""
+
+
+def test_the_json_has_its_contract(command: Command, runs: Path) -> None:
+    found = json.loads(command("benchmark", "compare", "bad.json", "good.json", "--json").out)
+
+    assert (found["pairs"], found["a_only"], found["b_only"], found["paired"]) == (20, 0, 10, True)
+    assert found["mcnemar_p"] == pytest.approx(2 / 2**10)
+    assert found["difference"] == pytest.approx(50.0)
+    assert len(found["interval"]) == 2
+    assert found["a"]["success_rate"] == 40.0
+    assert found["gates_failed"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["good.json", "bad.json", "--fail-on-regression"], 1, "dropped by 50.0 points, p = 0.00195 (lost: T/8, T/9"),
+        (["bad.json", "good.json", "--fail-on-regression"], 0, ""),
+        (["good.json", "bad.json", "--max-drop", "50"], 0, ""),
+        (["good.json", "bad.json", "--max-drop", "49.9"], 1, "more than the 49.9 allowed"),
+        (["good.json", "--min-success-rate", "85"], 0, ""),
+        (["bad.json", "good.json", "--min-success-rate", "85"], 0, ""),
+        (["good.json", "bad.json", "--min-success-rate", "85"], 1, "success rate of 40.0%, below the 85% asked for"),
+        (["bad.json", "--min-success-rate", "40"], 0, ""),
+        (["good.json", "--max-cost", "0.1"], 1, "cost $0.2000, above the $0.1 allowed"),
+        (["both.json", "--fail-on-regression", "--min-success-rate", "100"], 0, ""),
+        (["both.json", "--arm", "zero-shot", "--min-success-rate", "61"], 1, "60.0%"),
+        (["good.json", "else.json", "--fail-on-regression"], 2, "no task in common"),
+        (["good.json", "else.json", "--min-success-rate", "85"], 0, ""),
+        (["good.json", "--fail-on-regression"], 2, "name the baseline, then the candidate"),
+        (["good.json", "none.json", "--max-drop", "1"], 2, "has no results, so no gate can judge it"),
+        (["none.json", "good.json", "--max-drop", "1"], 2, "no task in common"),
+        (["good.json", "bad.json", "else.json", "--max-drop", "1"], 2, "gates judge one candidate"),
+        (["good.json"], 2, "name a second run"),
+        (["good.json", "fake.json"], 2, "--allow-simulated"),
+        (["good.json", "fake.json", "--allow-simulated"], 0, ""),
+        (["good.json", "gone.json"], 2, "gone.json can't be read"),
+        (["good.json", "none.json"], 0, ""),
+        (["good.json", "bad.json", "--alpha", "0"], 2, "alpha"),
+        ([], 2, "holds no two runs on the same tasks"),
+    ],
+)
+def test_gates_and_errors_are_exit_codes_and_one_line(
+    command: Command, runs: Path, arguments: list[str], code: int, says: str
+) -> None:
+    done = command("benchmark", "compare", *arguments, code=code)
+
+    assert says in done.err
+    assert len(done.err.splitlines()) == (1 if code else 0)
+
+
+def test_a_run_still_going_is_shown_as_such_and_passes_no_gate(command: Command, koderz: Shell, runs: Path) -> None:
+    koderz("benchmark", 0, 3, "--mode", "zero-shot", "--quiet", "--model", "simulated")
+    (summary,) = koderz.results.glob("*.json")
+    summary.unlink()
+    journal = summary.with_suffix("") / "journal.jsonl"
+    lines = [line for line in journal.read_text().splitlines() if '"kind":"finished"' not in line]
+    journal.write_text("\n".join(lines) + "\n")
+
+    shown = command("benchmark", "compare", "fake.json", "latest")
+    gated = command("benchmark", "compare", "fake.json", "latest", "--min-success-rate", 1, code=2)
+
+    assert "B was left unfinished: 3 of 3 experiments are judged." in shown.out
+    assert f"koderz benchmark resume {summary.stem}" in gated.err
+
+
+def test_more_than_two_are_a_leaderboard(command: Command, runs: Path) -> None:
+    done = command("benchmark", "compare", "good.json", "bad.json", "both.json")
+    found = json.loads(command("benchmark", "compare", "good.json", "bad.json", "both.json", "--json").out)
+
+    assert "6 tests, two-sided, Holm-corrected, at 0.05:" in done.out
+    assert [row["success_rate"] for row in found["leaderboard"]] == [100.0, 90.0, 60.0, 40.0]
+    assert len(found["pairwise"]) == 6
+
+
+def test_markdown_has_tables_and_nothing_that_a_page_would_take_for_its_own(command: Command, runs: Path) -> None:
+    done = command("benchmark", "compare", "evil.json", "evil.json", "--markdown")
+
+    assert done.out.startswith("### koderz: No difference shown")
+    assert "|  | A | B | B - A | 95% interval |" in done.out
+    assert "&lt;b&gt;\\|x" in done.out
+    assert "<" not in done.out
+
+
+def test_no_steering_character_reaches_the_terminal(command: Command, runs: Path) -> None:
+    builders.write(runs / "good2.json", builders.document({"<script>\x1b[31m|": [False]}))
+
+    done = command("benchmark", "compare", "evil.json", "good2.json")
+
+    assert "\\x1b[31m" in done.out
+    assert "\x1b" not in done.out
+
+
+def test_two_real_runs_are_compared_without_names(koderz: Shell) -> None:
+    for mode in ("zero-shot", "iterative"):
+        koderz("benchmark", 0, 6, "--mode", mode, "--quiet", "--model", "simulated")
+
+    done = koderz("benchmark", "compare")
+
+    assert "Failed attempts by cause" in done.out
+    assert "mode | zero-shot | iterative" in done.out

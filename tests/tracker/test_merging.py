@@ -1,0 +1,171 @@
+"""Runs of other machines come together: none lost, none doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.tracker.builders import RUN, call, judged, plan, recorded
+from tracker.errors import KoderzError
+from tracker.journal import NAME
+from tracker.merging import ConflictError, foreign_runs, merge_run
+from tracker.records import Record
+from tracker.runs import lock_run
+from tracker.stories import Stories
+from tracker.summary import summarize
+from tracker.tracker import Tracker
+
+
+def a_run(results: Path, *records: Record) -> Path:
+    return asyncio.run(recorded(results, *records))
+
+
+def append(folder: Path, *records: Record) -> None:
+    async def go() -> None:
+        with Tracker.reopen(folder) as tracker:
+            await tracker.record(*records)
+
+    asyncio.run(go())
+
+
+def test_a_run_is_added_whole_with_its_summary(tmp_path: Path) -> None:
+    large = "x" * (3 << 20)
+    theirs = a_run(tmp_path / "there", call(0, reply=large), judged(0))
+
+    assert merge_run(theirs, tmp_path / "here").what == "added"
+
+    own = tmp_path / "here" / RUN
+    assert (own / NAME).read_bytes() == (theirs / NAME).read_bytes()
+    assert own.with_suffix(".json").exists()
+    stories = Stories(own)
+    stories.refresh()
+    assert any(getattr(record, "reply", "") == large for record in stories.of(judged(0).experiment_id))
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == [RUN, f"{RUN}.json"]
+
+
+def test_a_run_that_is_there_already_stays_as_it_is(tmp_path: Path) -> None:
+    theirs = a_run(tmp_path / "there", judged(0))
+    merge_run(theirs, tmp_path / "here")
+    before = (tmp_path / "here" / RUN / NAME).stat()
+
+    assert merge_run(theirs, tmp_path / "here").what == "there already"
+
+    assert (tmp_path / "here" / RUN / NAME).stat() == before
+
+
+def test_a_longer_journal_of_the_same_run_replaces_the_shorter_and_never_the_other_way(tmp_path: Path) -> None:
+    theirs = a_run(tmp_path / "there", judged(0))
+    merge_run(theirs, tmp_path / "here")
+    append(theirs, judged(1))
+
+    assert merge_run(theirs, tmp_path / "here").what == "extended"
+    assert summarize(tmp_path / "here" / RUN).summary.total_problems == 2
+
+    append(tmp_path / "here" / RUN, judged(2))
+    assert merge_run(theirs, tmp_path / "here").what == "behind"
+    assert summarize(tmp_path / "here" / RUN).summary.total_problems == 3
+
+
+def test_journals_that_went_different_ways_are_left_alone(tmp_path: Path) -> None:
+    theirs = a_run(tmp_path / "there", judged(0))
+    merge_run(theirs, tmp_path / "here")
+    append(theirs, judged(1))
+    append(tmp_path / "here" / RUN, judged(2))
+    before = (tmp_path / "here" / RUN / NAME).read_bytes()
+
+    with pytest.raises(ConflictError, match="went another way"):
+        merge_run(theirs, tmp_path / "here")
+
+    assert (tmp_path / "here" / RUN / NAME).read_bytes() == before
+
+
+def test_only_whole_lines_are_taken_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    theirs = a_run(tmp_path / "there", judged(0))
+    whole = (theirs / NAME).read_bytes()
+    with (theirs / NAME).open("ab") as file:
+        file.write(b'{"kind":"call","ti')
+
+    merge_run(theirs, tmp_path / "here")
+
+    assert (tmp_path / "here" / RUN / NAME).read_bytes() == whole
+
+
+def test_a_run_that_is_worked_on_here_is_not_touched(tmp_path: Path) -> None:
+    theirs = a_run(tmp_path / "there", judged(0))
+    merge_run(theirs, tmp_path / "here")
+    append(theirs, judged(1))
+
+    with lock_run(tmp_path / "here" / RUN), pytest.raises(KoderzError, match="another koderz process"):
+        merge_run(theirs, tmp_path / "here")
+
+
+def test_imports_at_once_end_as_one_set_of_runs(tmp_path: Path) -> None:
+    folders = []
+    for machine in range(3):
+        for number in range(4):
+            run_id = f"bench_{number:08x}_20260131_12000{number}"
+            of = plan(run_id=run_id, time="2026-01-31T12:00:00.000000")
+            results = tmp_path / f"machine-{machine}"
+            folder = asyncio.run(recorded(results, of=of))
+            folders.append(folder)
+
+    with ThreadPoolExecutor(6) as pool:
+        outcomes = list(pool.map(lambda folder: merge_run(folder, tmp_path / "here").what, folders))
+
+    assert outcomes.count("added") == 4
+    assert outcomes.count("there already") == 8
+    assert len(list((tmp_path / "here").glob("bench_*.json"))) == 4
+
+
+def test_links_and_strange_files_of_a_foreign_folder_are_not_taken(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("key")
+    theirs = a_run(tmp_path / "there", judged(0))
+    (theirs / "blobs").mkdir()
+    (theirs / "blobs" / f"{'a' * 64}.gz").symlink_to(secret)
+    (theirs / "blobs" / "evil.sh").write_text("rm")
+    (theirs / "extra").write_text("x")
+
+    merge_run(theirs, tmp_path / "here")
+
+    assert sorted(path.name for path in (tmp_path / "here" / RUN).rglob("*")) in ([NAME], ["journal.index", NAME])
+
+
+def test_a_foreign_run_is_named_by_its_plan_not_by_its_folder(tmp_path: Path) -> None:
+    theirs = a_run(tmp_path / "there", judged(0))
+    renamed = theirs.rename(tmp_path / "there" / "copy")
+
+    assert merge_run(renamed, tmp_path / "here").run_id == RUN
+
+
+def test_a_plan_cannot_name_a_place_outside_the_results_folder(tmp_path: Path) -> None:
+    theirs = a_run(tmp_path / "there", judged(0))
+    data = (theirs / NAME).read_bytes().replace(RUN.encode(), b"../../../../tmp/evil_____________", 1)
+    (theirs / NAME).write_bytes(data)
+
+    with pytest.raises(KoderzError, match="not a run"):
+        merge_run(theirs, tmp_path / "here")
+
+
+def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
+    with pytest.raises(KoderzError, match="holds no run"):
+        foreign_runs(tmp_path)
+    theirs = a_run(tmp_path / "there", judged(0))
+    assert foreign_runs(tmp_path / "there") == foreign_runs(theirs) == [theirs]
+
+
+def test_a_damaged_foreign_journal_leaves_nothing_behind(tmp_path: Path) -> None:
+    theirs = a_run(tmp_path / "there", judged(0), judged(1))
+    lines = (theirs / NAME).read_bytes().splitlines(keepends=True)
+    (theirs / NAME).write_bytes(lines[0] + b"garbage\n" + lines[2])
+    shutil.rmtree(tmp_path / "here", ignore_errors=True)
+    (theirs / "journal.index").unlink(missing_ok=True)
+
+    with pytest.raises(KoderzError, match="not a journal line"):
+        merge_run(theirs, tmp_path / "here")
+
+    assert not (tmp_path / "here").exists()

@@ -1,0 +1,166 @@
+"""Runs of another machine taken into this results folder: none lost, none doubled, none overwritten."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tracker.blobs import sync_folder
+from tracker.errors import JournalError, KoderzError, StorageError
+from tracker.index import index_path, load_index
+from tracker.journal import NAME
+from tracker.runs import RUN_ID, lock_run, read_plan, run_folders
+from tracker.sinks.json import write_summary
+
+_BLOB = re.compile(r"[0-9a-f]{64}\.gz")
+_CHUNK = 1 << 20
+
+What = Literal["added", "extended", "there already", "behind"]
+
+
+class ConflictError(KoderzError):
+    """Two journals of one run that went different ways."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What became of one run."""
+
+    run_id: str
+    what: What  # "behind": the one here is longer, and stays
+
+
+def foreign_runs(path: Path) -> list[Path]:
+    """The folders of the runs in `path`: a results folder, or one run's own.
+
+    Raises KoderzError where there is none.
+    """
+    if (path / NAME).is_file():
+        return [path]
+    if found := run_folders(path):
+        return found
+    raise KoderzError(f"{path} holds no run: no folder in it has a {NAME}")
+
+
+def merge_run(folder: Path, results: Path) -> Merged:
+    """Copies a run into `results`, where a longer journal of it replaces one that it begins with.
+
+    Only whole lines are taken, so the run may be going on over there. Raises ConflictError where the two have
+    gone different ways, JournalError where the foreign one is damaged, StorageError where the disk refuses.
+    """
+    run_id = read_plan(folder).run_id or ""
+    if not RUN_ID.fullmatch(run_id):
+        raise KoderzError(f"{folder} is a single experiment, not a run; only runs are imported")
+    end = load_index(folder / NAME).end
+    own = results / run_id
+    if own.resolve() == folder.resolve():
+        return Merged(run_id, "there already")
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        if not (own / NAME).exists() and _add(folder, end, own):
+            return Merged(run_id, "added")
+        if (what := _relation(folder, end, own)) != "extended":
+            return Merged(run_id, what)
+        with lock_run(own):
+            return Merged(run_id, _extend(folder, end, own))
+    except OSError as error:
+        raise StorageError(f"{own} can't be written ({error.strerror}); what is here is as it was") from None
+
+
+def _add(folder: Path, end: int, own: Path) -> bool:
+    """The run's folder appears by rename, with everything in it, or not at all. False: another import was faster."""
+    draft = own.with_name(f".{own.name}.{secrets.token_hex(4)}")
+    try:
+        draft.mkdir()
+        _copy_blobs(folder, draft)
+        _copy(folder / NAME, draft / NAME, end)
+        sync_folder(draft)
+        draft.rename(own)
+        sync_folder(own.parent)
+    except OSError:
+        if (own / NAME).exists():
+            return False
+        raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    write_summary(own)
+    return True
+
+
+def _relation(folder: Path, end: int, own: Path) -> What:
+    """What a run that is here already is to the foreign one; "extended" where that goes on from it."""
+    ours = load_index(own / NAME).end
+    if not _agree(folder / NAME, own / NAME, min(ours, end)):
+        raise ConflictError(
+            f"{own.name}: the journal in {folder} went another way than the one here; both stay as they are"
+        )
+    return "extended" if end > ours else "there already" if end == ours else "behind"
+
+
+def _extend(folder: Path, end: int, own: Path) -> What:
+    """With the run locked, so that nobody adds to the journal that is replaced."""
+    if (what := _relation(folder, end, own)) != "extended":
+        return what
+    _copy_blobs(folder, own)
+    draft = own / f".{NAME}.{secrets.token_hex(4)}"
+    try:
+        _copy(folder / NAME, draft, end)
+        index_path(own / NAME).unlink(missing_ok=True)
+        draft.replace(own / NAME)
+        sync_folder(own)
+    finally:
+        draft.unlink(missing_ok=True)
+    write_summary(own)
+    return "extended"
+
+
+def _agree(one: Path, other: Path, size: int) -> bool:
+    """Whether both begin with the same `size` bytes."""
+    with one.open("rb") as a, other.open("rb") as b:
+        while size > 0:
+            read = min(size, _CHUNK)
+            left, right = a.read(read), b.read(read)
+            if left != right or len(left) < read:
+                return False
+            size -= read
+    return True
+
+
+def _copy_blobs(folder: Path, to: Path) -> None:
+    """Texts go before the lines that name them. Nothing else of a foreign folder is taken, and no link followed."""
+    for path in _blobs(folder):
+        target = to / "blobs" / path.name
+        if not target.exists():
+            target.parent.mkdir(exist_ok=True)
+            draft = target.with_name(f".{path.name}.{secrets.token_hex(4)}")
+            _copy(path, draft, path.stat().st_size)
+            draft.replace(target)
+    if (to / "blobs").is_dir():
+        sync_folder(to / "blobs")
+
+
+def _blobs(folder: Path) -> Iterator[Path]:
+    if not (folder / "blobs").is_dir():
+        return
+    for path in (folder / "blobs").iterdir():
+        if _BLOB.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+            yield path
+
+
+def _copy(source: Path, target: Path, size: int) -> None:
+    """The first `size` bytes, durable."""
+    with source.open("rb") as file, target.open("wb") as copy:
+        while size > 0:
+            data = file.read(min(size, _CHUNK))
+            if not data:
+                raise JournalError(f"{source} became shorter while it was read")
+            copy.write(data)
+            size -= len(data)
+        copy.flush()
+        os.fsync(copy.fileno())
