@@ -92,13 +92,13 @@ def test_nothing_of_a_candidate_is_there_for_the_next_one(judged: Judges) -> Non
     """What one changes in its interpreter, its files or the system is gone with it."""
     spoil = (
         "import builtins, sys, os, random, math\n"
-        "builtins.len = math.floor = lambda *a: 3\nsys.modules['json'] = None\nsys.setrecursionlimit(50)\n"
+        "builtins.sorted = math.floor = lambda *a: 3\nsys.modules['json'] = None\nsys.setrecursionlimit(50)\n"
         "random.seed(99)\nos.environ['LEFT'] = 'behind'\nos.umask(0o777)\n"
         "def add(x, y): return x + y\n"
     )
     look = (
         "import json, math, os, sys\n"
-        "def add(x, y): return 3 if (len('four'), math.floor(2.5), os.environ.get('LEFT')) == (4, 2, None) else 0\n"
+        "def add(x, y): return 3 if (sorted([4]), math.floor(2.5), os.environ.get('LEFT')) == ([4], 2, None) else 0\n"
     )
     test = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
     outcomes = judged(*(Job(f"{source}# {number}", test, "add") for number in range(4) for source in (spoil, look)))
