@@ -98,6 +98,7 @@ def test_forgetting_needs_a_yes_and_spares_runs_and_experiments(shell: Shell) ->
         (["import", "missing.json"], 2, "missing.json can't be read"),
         (["export", "--since", "soon"], 2, "give a time in ISO 8601"),
         (["serve", "--http", "here"], 2, "write HOST:PORT"),
+        (["serve", "--http", "0.0.0.0:0"], 2, "name the one address"),
         (["serve", "--http", "127.0.0.1:0", "--token-env", "NO_SUCH"], 2, "at least 16 characters"),
         (["stats", "--results", "nowhere"], 4, "there is no memory store"),
     ],

@@ -97,9 +97,9 @@ def recall_lessons(
 
 def _changes(before: str, after: str) -> str:
     """In what a program differs from the one before it, in words: no line of either is quoted."""
-    lines = difflib.unified_diff(before.splitlines()[:2000], after.splitlines()[:2000], lineterm="", n=0)
-    changed = sum(line.startswith("+") for line in list(lines)[2:])
-    told = [f"{changed} lines written anew" if changed != 1 else "one line written anew"]
+    lines = list(difflib.unified_diff(before.splitlines()[:2000], after.splitlines()[:2000], lineterm="", n=0))[2:]
+    written, taken_out = (sum(line.startswith(sign) for line in lines) for sign in "+-")
+    told = [_counted(written, "written anew") if written or not taken_out else _counted(taken_out, "taken out")]
     old, new = _traits(before), _traits(after)
     if old is not None and new is not None:
         told += [
@@ -108,6 +108,10 @@ def _changes(before: str, after: str) -> str:
             if names
         ]
     return "; ".join(told)
+
+
+def _counted(lines: int, what: str) -> str:
+    return f"one line {what}" if lines == 1 else f"{lines} lines {what}"
 
 
 def _traits(program: str) -> set[str] | None:

@@ -24,6 +24,7 @@ _INSTRUCTIONS = (
     "(tag result, with its problem, run and whether it was completed), beside what was remembered by hand. "
     "recall finds by words; export_memories gives all that carry the same tags."
 )
+_WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 refused
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 Receive = Callable[[], Awaitable[Any]]
@@ -135,6 +136,10 @@ def _authorization(headers: list[tuple[bytes, bytes]]) -> bytes:
 
 def _bind(host: str, port: int) -> socket.socket:
     """A listening socket, so that a taken port is one line and not a traceback."""
+    if host in _WILDCARDS:
+        raise KoderzError(
+            f"--http {host}:{port}: name the one address that clients use, since requests to any other are refused"
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

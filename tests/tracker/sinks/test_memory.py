@@ -270,6 +270,12 @@ def test_programs_that_are_none_still_teach(program: str) -> None:
     assert "written anew" in lesson.text
 
 
+def test_a_line_that_had_only_to_go_is_said_to_have_gone() -> None:
+    lesson = lesson_of("T/0", tried("assertion", "", programs=["a = 1\nprint(a)\n", "a = 1\n"]))
+    assert lesson is not None
+    assert lesson.text.endswith("What mended it: one line taken out; without print().")
+
+
 def test_lessons_are_those_of_the_same_failure_on_other_tasks_as_of_the_moment(tmp_path: Path) -> None:
     folder = written(tmp_path, *experiment(0, "assertion", "passed"), *experiment(1, "syntax", "passed"))
     taken(folder)
