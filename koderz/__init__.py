@@ -13,6 +13,7 @@ from koderz._version import __version__
 
 if TYPE_CHECKING:
     from koderz.analysis.comparison import Comparison, compare
+    from koderz.analysis.frames import to_dataframe
     from koderz.analysis.runs import Run, load_summary
     from koderz.api import benchmark, rescore, resume, retry, run
     from koderz.errors import FatalFault, Fault, JournalError, KoderzError, StorageError, Unreachable
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "koderz.analysis.comparison": ("Comparison", "compare"),
+    "koderz.analysis.frames": ("to_dataframe",),
     "koderz.analysis.runs": ("Run", "load_summary"),
     "koderz.api": ("benchmark", "rescore", "resume", "retry", "run"),
     "koderz.errors": ("FatalFault", "Fault", "JournalError", "KoderzError", "StorageError", "Unreachable"),
@@ -58,6 +60,7 @@ __all__ = [
     "resume",
     "retry",
     "run",
+    "to_dataframe",
 ]
 
 

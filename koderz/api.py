@@ -9,6 +9,7 @@ from typing import Any
 from koderz.errors import KoderzError
 from koderz.picking_up import PickUp, pick_up
 from koderz.preparing import prepare
+from koderz.projecting import settle_sinks
 from koderz.session import begin, raise_if_failed
 from tracker.summary import Summary
 
@@ -23,7 +24,8 @@ async def benchmark(
     """Runs a benchmark and returns its summary.
 
     `problems` is a range of the suite's tasks, a sequence of ids, or None for all. `settings` are the fields
-    of `koderz.Settings`; environment and koderz.toml count as on the command line. Raises KoderzError for
+    of `koderz.Settings`; environment and koderz.toml count as on the command line. Returns once the sinks are
+    up to date; of one that is given up a warning is logged as `koderz`. Raises KoderzError for
     what is wrong before anything is spent, and Unreachable where the model can't be asked.
     """
     span = problems if isinstance(problems, range) else None
@@ -37,22 +39,22 @@ async def benchmark(
         settings["local_model"] = model
     arguments = {key: str(value) for key, value in (solver_args or {}).items()}
     plan = await prepare(settings, span, solver_arguments=arguments)
-    return raise_if_failed(await begin(plan))
+    return raise_if_failed(await settle_sinks(await begin(plan)))
 
 
 async def resume(run: str = "latest", *, results: Path | None = None, **changes: Any) -> Summary:
     """Goes on with a run where it stopped; whatever is recorded is not paid for again."""
-    return raise_if_failed(await pick_up(run, PickUp("resume"), results=results, changes=changes))
+    return await _picked_up(run, PickUp("resume"), results, changes)
 
 
 async def retry(run: str = "latest", *, results: Path | None = None, **changes: Any) -> Summary:
     """Runs those experiments again that ended in a fault."""
-    return raise_if_failed(await pick_up(run, PickUp("retry"), results=results, changes=changes))
+    return await _picked_up(run, PickUp("retry"), results, changes)
 
 
 async def rescore(run: str = "latest", *, results: Path | None = None, calls: bool = False, **changes: Any) -> Summary:
     """Judges every recorded attempt anew. No call is made unless `calls`."""
-    return raise_if_failed(await pick_up(run, PickUp("rescore", calls=calls), results=results, changes=changes))
+    return await _picked_up(run, PickUp("rescore", calls=calls), results, changes)
 
 
 async def run(task: str, *, model: str | None = None, **settings: Any) -> Summary:
@@ -60,4 +62,8 @@ async def run(task: str, *, model: str | None = None, **settings: Any) -> Summar
     if model is not None:
         settings["local_model"] = model
     plan = await prepare({**settings, "problems": (task,), "samples": 1}, None, single=True)
-    return raise_if_failed(await begin(plan))
+    return raise_if_failed(await settle_sinks(await begin(plan)))
+
+
+async def _picked_up(run: str, way: PickUp, results: Path | None, changes: Mapping[str, Any]) -> Summary:
+    return raise_if_failed(await settle_sinks(await pick_up(run, way, results=results, changes=changes)))

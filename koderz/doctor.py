@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,8 +14,12 @@ from typing import Literal
 from koderz._version import __version__
 from koderz.config import NAME, load_config
 from koderz.errors import KoderzError, Unreachable
-from koderz.preparing import results_folder
+from koderz.preparing import results_folder, settings_here
 from koderz.sandbox import FULL, Job, open_sandbox
+from tracker.registry import find
+from tracker.runs import run_folders
+from tracker.sinks import GROUP, JSON, SINKS
+from tracker.sinks.standing import standing_of
 
 State = Literal["ok", "missing", "broken"]
 
@@ -41,6 +45,7 @@ async def diagnose(environ: Mapping[str, str] = os.environ) -> list[Finding]:
         await _sandbox(),
         await _ollama(environ),
         *(_key(provider, variable, environ) for provider, variable in _KEYS.items()),
+        *_sinks(environ),
     ]
 
 
@@ -109,3 +114,31 @@ def _key(provider: str, variable: str, environ: Mapping[str, str]) -> Finding:
     if environ.get(variable):
         return Finding(provider, "ok", f"{variable} is set")
     return Finding(provider, "missing", f"{variable} is not set", f"export {variable}=… to use {provider}/ models")
+
+
+def _sinks(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Each chosen sink: whether it can be loaded and reached, and how many runs it lacks."""
+    try:
+        settings = settings_here({}, environ)
+    except KoderzError as error:
+        yield Finding("sinks", "broken", str(error), "choose others by KODERZ_SINKS or --sink")
+        return
+    folders = run_folders(settings.results)
+    standings = [standing_of(folder) for folder in folders]
+    for name in settings.chosen_sinks:
+        lacking = sum(name in each and each[name].state in ("behind", "down") for each in standings)
+        try:
+            where = _where_sink(name, settings.results, environ)
+        except (KoderzError, ImportError) as error:
+            yield Finding(f"sink {name}", "broken", str(error), f"or leave it out: --no-sink {name}")
+            continue
+        detail = f"lacks some of {lacking} of {len(folders)} runs" if lacking else f"up to date on {len(folders)} runs"
+        yield Finding(f"sink {name}", "ok", f"{where}{detail}", "koderz sync" if lacking else "")
+
+
+def _where_sink(name: str, results: Path, environ: Mapping[str, str]) -> str:
+    """What the sink says of its target, if it says anything. Raises KoderzError where it can't be reached."""
+    if name == JSON:
+        return ""
+    check = getattr(find("sink", name, SINKS, GROUP), "check", None)
+    return f"{check(results, environ)}; " if check else ""

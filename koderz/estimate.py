@@ -63,9 +63,10 @@ def _with_frontier(
     settings, n = plan.settings, len(plan.tasks) * plan.record.samples
     if solver != "iterative":
         return calls, tin, tout, cost
+    unspecified = n - len(plan.record.details.get("specs", {})) * plan.record.samples
     reviews = (settings.max_iterations - 1) // settings.checkpoint_interval
     for model, low, high, size in (
-        (settings.effective_spec_model, n, n, 300),
+        (settings.effective_spec_model, unspecified, unspecified, 300),
         (settings.effective_checkpoint_model, 0, n * reviews, 300 + settings.checkpoint_interval * 600),
     ):
         if model:

@@ -19,6 +19,7 @@ from koderz.calls import Caller
 from koderz.engines.local import run_local
 from koderz.errors import FatalFault, Fault, StorageError
 from koderz.plan import Plan
+from koderz.recalling import Lessons, recall_for
 from koderz.replay import Ask, Handles, Identity, NeedsCallError, Replaying, Settled
 from koderz.sandbox import Sandbox
 from koderz.solvers import Solver
@@ -69,12 +70,13 @@ class Orchestrator:
         how: Replaying | None = None,
         observe: Observer | None = None,
         baseline: Price | None = None,
+        lessons: Lessons | None = None,
     ) -> None:
         self.progress = Progress(plan.record.planned, done_before=tracker.tally.judged + tracker.tally.faults)
         self.caller = Caller(plan.settings, models, spent=tracker.tally.cost, baseline=baseline)
         self._plan, self._tracker, self._sandbox = plan, tracker, sandbox
         self._how = how or Replaying()
-        self._observe = observe
+        self._observe, self._lessons = observe, lessons
         settings = plan.settings
         self._judging = Judging(settings.test_timeout, settings.test_memory, settings.feedback)
         self._stopping = asyncio.Event()
@@ -135,12 +137,9 @@ class Orchestrator:
     # One experiment
 
     def _left(self) -> Iterator[Identity]:
-        for experiment in self._plan.experiments():
-            if self._tracker.ended(experiment.experiment_id):
-                continue
-            begins_new = self._how.begins_new and not self._how.rescore
-            if begins_new or self._tracker.is_redone(experiment.experiment_id):
-                yield experiment
+        begins_new = self._how.begins_new and not self._how.rescore
+        ended, is_redone = self._tracker.ended, self._tracker.is_redone
+        return self._plan.experiments(lambda name: not ended(name) and (begins_new or is_redone(name)))
 
     async def _perform(self, experiment: Identity) -> None:
         solver = self._plan.solver(experiment.solver)
@@ -174,7 +173,8 @@ class Orchestrator:
         async with handles:
             try:
                 # In a task of its own, so that one that cancels itself isn't taken for the run being cut off.
-                solving = solver(handles, task=handles.identity.task, prompts=self._plan.prompts)
+                recall = recall_for(handles, self._lessons)
+                solving = solver(handles, task=handles.identity.task, prompts=self._plan.prompts, recall=recall)
                 verdict = await asyncio.create_task(_without_exit(solving))
             except Settled as settled:
                 return settled.verdict

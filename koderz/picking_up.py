@@ -14,10 +14,11 @@ from koderz.orchestrator import Ended
 from koderz.plan import restore_plan
 from koderz.preparing import results_folder
 from koderz.replay import Replaying
-from koderz.session import Session, carry_on, close, plan_line, risky_settings
+from koderz.session import Session, carry_on, plan_line, reopened, risky_settings
 from koderz.settings import CHANGEABLE, checked, flag_of
 from koderz.trust import require_trust
 from tracker.runs import find_run
+from tracker.sinks import check_names
 from tracker.tracker import Tracker
 
 
@@ -50,7 +51,7 @@ async def pick_up(
     audience: Audience | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Session:
-    """Resumes, retries or rescores a run. Of a finished one there is nothing to do but to redo its summary."""
+    """Resumes, retries or rescores a run. Of a finished one only its summary and its sinks are redone."""
     folder = find_run(results_folder(results, environ, trust_config=way.trust_config), name)
     given = {name: value for name, value in (changes or {}).items() if value is not None}
     with Tracker.reopen(folder) as tracker:
@@ -60,7 +61,7 @@ async def pick_up(
         plan = restore_plan(tracker.plan, overrides, accept_changes=way.accept_changes)
         tracker.select(faults=way.how != "resume", judged=way.how == "rescore")
         if way.how != "rescore" and tracker.tally.judged + tracker.tally.faults == plan.record.planned:
-            return close(tracker, Ended("complete", NOTHING_TO_DO))
+            return reopened(plan, tracker, Ended("complete", NOTHING_TO_DO), environ)
         return await carry_on(plan, tracker, way.replaying(), audience or Nobody(), environ, how=way.how, changes=given)
 
 
@@ -84,4 +85,6 @@ def _overrides(changes: Mapping[str, Any]) -> dict[str, Any]:
     for name in changes:
         if name not in CHANGEABLE:
             raise KoderzError(f"{name} is settled by the plan; only {', '.join(CHANGEABLE)} may differ")
-    return {name: checked(name, value, flag_of(name)) for name, value in changes.items()}
+    overrides = {name: checked(name, value, flag_of(name)) for name, value in changes.items()}
+    check_names((*overrides.get("sinks", ()), *overrides.get("no_sinks", ())))
+    return overrides

@@ -16,7 +16,7 @@ from koderz.environment import describe_environment
 from koderz.errors import KoderzError
 from koderz.prompts import Prompts, load_prompts
 from koderz.replay import Identity
-from koderz.settings import Settings, as_config, from_config
+from koderz.settings import OF_SINKS, Settings, as_config, from_config
 from koderz.solvers import Solver, load_solver
 from koderz.suites import Suite, load_suite, suite_digest
 from koderz.types import Task
@@ -45,14 +45,19 @@ class Plan:
         """The run's id, or the id of the only experiment."""
         return self.record.run_id or next(self.experiments()).experiment_id
 
-    def experiments(self) -> Iterator[Identity]:
-        """Every experiment, in order: a task's solvers one after the other, so that load hits all alike."""
+    def experiments(self, wanted: Callable[[str], bool] | None = None) -> Iterator[Identity]:
+        """Those whose id is wanted, in order: a task's solvers one after the other, so that load hits all alike."""
         digest = self.record.details["digest"]
+        begun = [
+            (_IdOfSamples(self.record.run_id, task.id, solver.name, self.settings.local_model, digest), task, solver)
+            for task in self.tasks
+            for solver in self.solvers
+        ]
         for sample in range(self.record.samples):
-            for task in self.tasks:
-                for solver in self.solvers:
-                    key = (self.record.run_id, task.id, solver.name, self.settings.local_model, digest, sample)
-                    yield Identity(_experiment_id(*key), task, solver.name, sample)
+            for id_of, task, solver in begun:
+                experiment_id = id_of(sample)
+                if wanted is None or wanted(experiment_id):
+                    yield Identity(experiment_id, task, solver.name, sample)
 
     def solver(self, name: str) -> Solver:
         return next(solver for solver in self.solvers if solver.name == name)
@@ -102,11 +107,16 @@ def make_plan(
         simulated=settings.local_model == "simulated",
         details={
             **(details or {}),
-            "digest": secrets.token_hex(16) if single else _digest([config, matches, details or {}]),
+            "digest": secrets.token_hex(16) if single else _digest([_decisive(config), matches, details or {}]),
             "matches": matches,
         },
     )
     return Plan(record, settings, subject.suite, subject.tasks, solvers, subject.prompts)
+
+
+def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What an experiment may depend on; where it is recorded is not of it."""
+    return {name: value for name, value in config.items() if name not in OF_SINKS}
 
 
 def restore_plan(record: records.Plan, overrides: Mapping[str, Any], *, accept_changes: bool) -> Plan:
@@ -186,8 +196,16 @@ def _run_id() -> str:
     return f"bench_{secrets.token_hex(4)}_{datetime.now():%Y%m%d_%H%M%S}"
 
 
-def _experiment_id(*parts: object) -> str:
-    return "exp_" + hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+class _IdOfSamples:
+    """The ids of one task's samples: what they have in common is hashed once, which resuming feels."""
+
+    def __init__(self, *parts: object) -> None:
+        self._begun = hashlib.blake2b(f"{repr(parts)[:-1]}, ".encode(), digest_size=8)
+
+    def __call__(self, sample: int) -> str:
+        digest = self._begun.copy()
+        digest.update(b"%d)" % sample)
+        return "exp_" + digest.hexdigest()
 
 
 def _digest(value: Any) -> str:

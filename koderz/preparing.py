@@ -13,8 +13,10 @@ from koderz.audience import Audience, Nobody
 from koderz.config import Config, load_config
 from koderz.errors import KoderzError
 from koderz.plan import Plan, Subject, load_solvers, load_subject, make_plan
+from koderz.recalling import memory_details
 from koderz.selection import select_tasks
 from koderz.settings import FIELDS, Settings, checked, flag_of, from_environment, layered
+from tracker.sinks import check_names
 
 
 async def prepare(
@@ -40,13 +42,15 @@ async def prepare(
     if single and settings.mode == "comparative":
         raise KoderzError("one experiment has one solver: --mode zero-shot or iterative")
     # Whatever is wrong is said before anybody is asked.
+    check_names((*settings.sinks, *settings.no_sinks))
     subject = load_subject(settings, _selection(settings, span))
     arguments = dict(solver_arguments or {})
-    load_solvers(settings, arguments)
+    recalls = any("recall" in solver.wants for solver in load_solvers(settings, arguments))
+    memory = await memory_details(settings, recalls, environ)
     settings = await _with_model(settings, audience or Nobody(), environ)
     specs = _specs(settings, subject)
     details = _details(config, settings, base_url_given="base_url" in {**flags, **by_environment})
-    details |= {"solver_arguments": arguments, "specs": specs}
+    details |= {"solver_arguments": arguments, "specs": specs, **memory}
     return make_plan(
         settings,
         subject,
@@ -65,6 +69,17 @@ def results_folder(
         return given
     config = load_config(Path.cwd(), trust=trust_config, environ=environ)
     return layered(from_environment(environ), config.settings).results
+
+
+def settings_here(
+    given: Mapping[str, Any], environ: Mapping[str, str] = os.environ, *, trust_config: bool = False
+) -> Settings:
+    """The settings that hold in this folder, `given` first. Raises KoderzError for what doesn't fit."""
+    flags = {name: checked(name, _plain(value), flag_of(name)) for name, value in given.items() if value is not None}
+    config = load_config(Path.cwd(), trust=trust_config, environ=environ)
+    settings = layered(flags, from_environment(environ), config.settings)
+    check_names((*settings.sinks, *settings.no_sinks))
+    return settings
 
 
 def _selection(settings: Settings, span: range | None) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,17 @@ from koderz.errors import KoderzError, Unreachable
 from koderz.opening import asked_models, baseline_price, open_models
 from koderz.orchestrator import Ended, Orchestrator
 from koderz.plan import Plan
+from koderz.projecting import start_sinks
+from koderz.recalling import Lessons, open_lessons
 from koderz.replay import Replaying
 from koderz.sandbox import FULL, Sandbox, open_sandbox
 from koderz.trust import remember
 from tracker.journal import NAME
 from tracker.records import Record
+from tracker.sinks import JSON
 from tracker.sinks.json import write_summary
+from tracker.sinks.process import SinkProcess
+from tracker.sinks.standing import mark_up_to_date
 from tracker.summary import Summary, summarize
 from tracker.tracker import Tracker
 
@@ -34,7 +40,9 @@ class Session:
     ended: Ended
     folder: Path
     summary: Summary
-    summary_path: Path | None  # None: a single experiment
+    summary_path: Path | None  # None: a single experiment, or json is not among the sinks
+    sinks: SinkProcess | None = None  # to be caught up, then stopped, by whoever has the session
+    sink_patience: float = 0.0  # seconds
 
 
 async def begin(plan: Plan, audience: Audience | None = None, environ: Mapping[str, str] = os.environ) -> Session:
@@ -43,13 +51,17 @@ async def begin(plan: Plan, audience: Audience | None = None, environ: Mapping[s
     async with (
         _sandbox_of(plan) as sandbox,
         open_models(plan, environ) as (pool, models),
+        open_lessons(plan, environ) as lessons,
     ):
         facts = await _facts(plan, models) | {"sandbox": sandbox.rung}
         plan = replace(plan, record=replace(plan.record, environment=plan.record.environment | facts))
         with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
             if risky_settings(plan.record.config):
                 remember(plan_line(tracker.folder), environ)
-            return await _carry_out(plan, tracker, Means(pool, models, sandbox), Replaying(), audience)
+            with _sinks_of(plan, tracker, environ) as sinks:
+                return await _carry_out(
+                    plan, tracker, Means(pool, models, sandbox, lessons, sinks), Replaying(), audience
+                )
 
 
 async def carry_on(
@@ -66,11 +78,13 @@ async def carry_on(
     async with (
         _sandbox_of(plan) as sandbox,
         open_models(plan, environ) as (pool, models),
+        open_lessons(plan, environ) as lessons,
     ):
         if replaying.calls_allowed:
             await _facts(plan, models)
         await tracker.begin_session(how, dict(changes))
-        return await _carry_out(plan, tracker, Means(pool, models, sandbox), replaying, audience)
+        with _sinks_of(plan, tracker, environ) as sinks:
+            return await _carry_out(plan, tracker, Means(pool, models, sandbox, lessons, sinks), replaying, audience)
 
 
 async def _facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
@@ -97,6 +111,8 @@ class Means:
     pool: ModelPool
     models: Mapping[str, Model]
     sandbox: Sandbox
+    lessons: Lessons | None
+    sinks: SinkProcess | None
 
 
 async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Replaying, audience: Audience) -> Session:
@@ -107,17 +123,39 @@ async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Repl
         for text in means.pool.notices[heard:]:
             heard += 1
             audience.notice(text)
+        if means.sinks and (death := means.sinks.death()):
+            audience.notice(death)
         audience.recorded(record)
 
     if means.sandbox.rung != FULL:
         audience.notice(f"programs run at the sandbox rung {means.sandbox.rung}; the full one is {FULL}")
     orchestrator = Orchestrator(
-        plan, tracker, means.models, means.sandbox, how=replaying, observe=observe, baseline=baseline_price(plan)
+        plan,
+        tracker,
+        means.models,
+        means.sandbox,
+        how=replaying,
+        observe=observe,
+        baseline=baseline_price(plan),
+        lessons=means.lessons,
     )
     async with audience.showing(Stage(plan, tracker, orchestrator, means.pool)):
         ended = await orchestrator.run()
     await tracker.finish(ended.status, ended.reason)
-    return close(tracker, ended)
+    return close(plan, tracker, ended, means.sinks)
+
+
+@contextmanager
+def _sinks_of(plan: Plan, tracker: Tracker, environ: Mapping[str, str]) -> Iterator[SinkProcess | None]:
+    """Feeds the sinks; they are stopped here only where the session fails. A single experiment has none."""
+    if plan.record.run_id is None:
+        yield None
+        return
+    sinks = start_sinks(plan.settings, tracker.folder, environ)
+    with ExitStack() as stack:
+        stack.callback(sinks.stop)
+        yield sinks
+        stack.pop_all()
 
 
 def risky_settings(config: Mapping[str, Any]) -> list[str]:
@@ -131,12 +169,23 @@ def plan_line(folder: Path) -> bytes:
         return file.readline()
 
 
-def close(tracker: Tracker, ended: Ended) -> Session:
-    """Brings the sinks up to date with the journal."""
-    if tracker.plan.run_id is None:
-        return Session(ended, tracker.folder, summarize(tracker.folder), None)
+def close(plan: Plan, tracker: Tracker, ended: Ended, sinks: SinkProcess | None) -> Session:
+    """Writes the summary. The other sinks are left to be caught up; not after Ctrl-C, which asks for an end."""
+    if sinks is not None and ended.status == "interrupted":
+        sinks.stop()
+        sinks = None
+    patience = plan.settings.sink_patience
+    if plan.record.run_id is None or JSON not in plan.settings.chosen_sinks:
+        return Session(ended, tracker.folder, summarize(tracker.folder), None, sinks, patience)
     path, summary = write_summary(tracker.folder)
-    return Session(ended, tracker.folder, summary, path)
+    mark_up_to_date(tracker.folder, JSON)
+    return Session(ended, tracker.folder, summary, path, sinks, patience)
+
+
+def reopened(plan: Plan, tracker: Tracker, ended: Ended, environ: Mapping[str, str]) -> Session:
+    """A run that is over already: its summary and sinks are brought up to date all the same."""
+    with _sinks_of(plan, tracker, environ) as sinks:
+        return close(plan, tracker, ended, sinks)
 
 
 def raise_if_failed(session: Session) -> Summary:

@@ -61,6 +61,8 @@ class Settings:
     checkpoints: bool = True
     cot: bool = True
     prompt_dir: Path | None = None
+    use_memory: Literal["off", "other-tasks", "same-task"] = "off"
+    memory_live: bool = False  # recall also what was remembered since the run began
     # where it runs
     sandbox: str = "contained"
     test_timeout: float = 10.0  # CPU seconds
@@ -71,6 +73,15 @@ class Settings:
     grace: float = 10.0  # how long Ctrl-C lets what is under way finish
     results: Path = Path("benchmark_results")
     tags: tuple[str, ...] = ()  # WORD or K=V, by which `list` finds the run
+    # what it is recorded into
+    sinks: tuple[str, ...] = ("json", "mlflow", "memory")
+    no_sinks: tuple[str, ...] = ()
+    sink_patience: float = 30.0  # how long a sink may make no progress once the run is over
+    mlflow_detail: Literal["full", "runs", "parent"] | None = None  # None: by the number of experiments
+
+    @property
+    def chosen_sinks(self) -> tuple[str, ...]:
+        return tuple(name for name in dict.fromkeys(self.sinks) if name not in self.no_sinks)
 
     @property
     def sampling_temperature(self) -> float:
@@ -80,11 +91,16 @@ class Settings:
 
     @property
     def effective_spec_model(self) -> str | None:
-        return self.frontier_spec_model if self.spec else None
+        return self.frontier_spec_model if self.spec and self._asks_frontier else None
 
     @property
     def effective_checkpoint_model(self) -> str | None:
-        return self.frontier_checkpoint_model if self.checkpoints else None
+        return self.frontier_checkpoint_model if self.checkpoints and self._asks_frontier else None
+
+    @property
+    def _asks_frontier(self) -> bool:
+        """Zero-shot asks no frontier model, so none needs to be there, or its key."""
+        return self.solver is not None or self.mode != "zero-shot"
 
     @property
     def judge_count(self) -> int:
@@ -113,25 +129,38 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "concurrency": (1, 4096),
     "max_cost": (0, 1e9),
     "grace": (0, 3600),
+    "sink_patience": (0.1, 86_400),
 }
 """What a number may be, ends included."""
 
 _TAG_CHARS = 100
 
-CHANGEABLE = ("concurrency", "max_cost", "judges", "grace")
+OF_SINKS = ("sinks", "no_sinks", "sink_patience", "mlflow_detail")
+"""The settings that say where a run is recorded; no experiment depends on them."""
+
+CHANGEABLE = ("concurrency", "max_cost", "judges", "grace", *OF_SINKS)
 """The settings that may differ when a run is picked up again."""
 
 FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 _TYPES = typing.get_type_hints(Settings)
 
 
+LISTS = tuple(name for name, kind in _TYPES.items() if kind == tuple[str, ...])
+"""The settings that are several words."""
+
+
 def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The settings that `KODERZ_*` variables give. Unknown ones are ignored, wrong ones are a KoderzError."""
+    """The settings that `KODERZ_*` variables give. Unknown ones are ignored, wrong ones are a KoderzError.
+
+    An empty variable counts as not set, but for KODERZ_SINKS: that, like `none`, is no sink at all.
+    """
     found = {}
     for name in FIELDS:
         text = environ.get(f"KODERZ_{name.upper()}") or (environ.get("KODERZ_MODEL") if name == "local_model" else None)
-        if text:
-            value: Any = tuple(text.replace(",", " ").split()) if name in ("problems", "tags") else text
+        if name == "sinks" and environ.get("KODERZ_SINKS") in ("", "none"):
+            found[name] = ()
+        elif text:
+            value: Any = tuple(text.replace(",", " ").split()) if name in LISTS else text
             found[name] = checked(name, value, f"KODERZ_{name.upper()}", lax=True)
     return found
 
@@ -182,7 +211,8 @@ def flag_of(name: str) -> str:
 
 def choices(name: str) -> tuple[str, ...]:
     """The words that a setting may be; empty where it isn't a choice."""
-    return typing.get_args(_TYPES[name]) if typing.get_origin(_TYPES[name]) is Literal else ()
+    kinds = (_TYPES[name], *typing.get_args(_TYPES[name]))
+    return next((typing.get_args(kind) for kind in kinds if typing.get_origin(kind) is Literal), ())
 
 
 def _is_tag(text: str) -> bool:
@@ -190,6 +220,8 @@ def _is_tag(text: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
     return str(value) if isinstance(value, Path) else value
 
 

@@ -57,6 +57,7 @@ class Shell:
             "XDG_STATE_HOME": str(self.folder / "state"),
             "OLLAMA_HOST": "127.0.0.1:9",
             "PYTHONWARNINGS": "error",
+            "KODERZ_SINKS": "json",  # a test that wants more says so
         }
         return {**kept, **own, **(more or {})}
 
@@ -81,6 +82,12 @@ class Done:
 
     out: str
     err: str
+
+
+@pytest.fixture(autouse=True)
+def _only_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test runs in its own process feeds no other sink unless it says so."""
+    monkeypatch.setenv("KODERZ_SINKS", "json")
 
 
 @pytest.fixture

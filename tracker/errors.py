@@ -17,6 +17,10 @@ class JournalError(KoderzError):
     """The journal of a run can't be read, or isn't one."""
 
 
+class RunBusy(KoderzError):
+    """Another process is working on the run."""
+
+
 class StorageError(JournalError):
     """The disk refuses what has to be recorded. What was recorded is safe, and the run can be resumed."""
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import orjson
 
 from tracker.journal import NAME
+
+_REDONE: Mapping[str, Collection[str]] = {"retry": ("fault",), "rescore": ("fault", "judged", "passed")}
+"""Which outcomes are worked on again, by how a session begins."""
 
 
 class Follower:
@@ -67,6 +71,13 @@ class Follower:
             self.ended = f"{line.get('status')} {line.get('reason')}".strip()
         elif kind == "resumed":
             self.ended = ""
+            self._begin_again(_REDONE.get(str(line.get("how")), ()))
+
+    def _begin_again(self, redone: Collection[str]) -> None:
+        """A later session works on experiments that had ended, and on none that an earlier one left in flight."""
+        self._begun.clear()
+        for experiment in [name for name, outcome in self._outcomes.items() if outcome in redone]:
+            self._count(self._outcomes.pop(experiment), -1)
 
     def _count(self, outcome: str, sign: int) -> None:
         self.faults += sign * (outcome == "fault")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracker.blobs import sync_folder
-from tracker.errors import JournalError, KoderzError
+from tracker.errors import JournalError, KoderzError, RunBusy
 from tracker.journal import NAME
 from tracker.records import Plan, decode, encode
 
@@ -47,7 +47,7 @@ def create_run(results: Path, name: str, plan: Plan) -> Path:
 def lock_run(folder: Path) -> BaseFileLock:
     """Holds the run for this process; the kernel lets go when the process ends, however it ends.
 
-    Raises KoderzError where another process holds it.
+    Raises RunBusy where another process holds it, KoderzError where the folder can't be written.
     """
     from filelock import FileLock, Timeout
 
@@ -55,7 +55,7 @@ def lock_run(folder: Path) -> BaseFileLock:
     try:
         lock.acquire()
     except Timeout:
-        raise KoderzError(
+        raise RunBusy(
             f"another koderz process is working on {folder.name}; see it with: koderz benchmark watch {folder.name}"
         ) from None
     except OSError as error:
@@ -64,10 +64,10 @@ def lock_run(folder: Path) -> BaseFileLock:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process is working on the run right now."""
+    """Whether a process is working on the run right now. KoderzError where that can't be found out."""
     try:
         lock_run(folder).release()
-    except KoderzError:
+    except RunBusy:
         return True
     return False
 

@@ -41,6 +41,10 @@ class Stories:
         """The lines of an experiment in order, as of the last `refresh`: every text and every message whole."""
         return list(self.records(self._lines.get(experiment_number(experiment_id), ())))
 
+    def lines_of(self, experiment_id: str) -> int:
+        """How many lines the experiment has on record, as of the last `refresh`."""
+        return len(self._lines.get(experiment_number(experiment_id), ()))
+
     def records(self, spans: Iterable[tuple[int, int]]) -> Iterator[Record]:
         """The records at these offsets, of these lengths: every text and every message whole."""
         for line in read_spans(self._journal, spans):

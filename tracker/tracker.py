@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,12 +45,9 @@ class Tracker:
         self._redone: set[int] = set()
         self._messages: set[int] = set()
         index = load_index(folder / NAME)
-        interesting = {_CALL, _EXPERIMENT, _FAULT, _MESSAGE}
-        for entry in index:
-            if entry[0] in interesting:
-                self._count(entry)
+        self._count_all(index)
         self._index: Index | None = index
-        self._open: dict[int, list[Entry]] = {}
+        self._open: dict[int, list[tuple[int, int]]] = {}  # where the lines of the unfinished lie
         self._journal = Journal(folder / NAME, index, self._count)
 
     @classmethod
@@ -94,16 +92,15 @@ class Tracker:
 
         Their recorded lines become available by `recorded`.
         """
-        redo = {_FAULTED: faults, _JUDGED: judged, _PASSED: judged}
-        self._redone = {number for number, outcome in self._ended.items() if redo[outcome]}
-        self._ended = {number: outcome for number, outcome in self._ended.items() if not redo[outcome]}
-        for entry in self._index or ():
-            if entry.experiment and entry.code != _MESSAGE and entry.experiment not in self._ended:
-                self._open.setdefault(entry.experiment, []).append(entry)
+        if faults or judged:
+            redo = {_FAULTED: faults, _JUDGED: judged, _PASSED: judged}
+            self._redone = {number for number, outcome in self._ended.items() if redo[outcome]}
+            self._ended = {number: outcome for number, outcome in self._ended.items() if not redo[outcome]}
+            self._tally_ends()
+        for code, _, _, length, offset, experiment, _ in self._index.tuples() if self._index else ():
+            if experiment not in self._ended and experiment and code != _MESSAGE:
+                self._open.setdefault(experiment, []).append((offset, length))
         self._index = None
-        self.tally.judged = self.tally.passed = self.tally.faults = 0
-        for outcome in self._ended.values():
-            self._tally_end(outcome, +1)
 
     def ended(self, experiment_id: str) -> bool:
         return experiment_number(experiment_id) in self._ended
@@ -114,19 +111,32 @@ class Tracker:
 
     def recorded(self, experiment_id: str) -> list[Record]:
         """What an experiment that was left unfinished has on record, in order."""
-        entries = self._open.pop(experiment_number(experiment_id), None)
-        if entries is None:
+        spans = self._open.pop(experiment_number(experiment_id), None)
+        if spans is None:
             return []
-        return [
-            fetched(record, self.folder)
-            for record in _decoded(read_spans(self.folder / NAME, [entry.span for entry in entries]))
-        ]
+        return [fetched(record, self.folder) for record in _decoded(read_spans(self.folder / NAME, spans))]
 
     async def begin_session(self, how: str, config: dict[str, object]) -> None:
         await self.record(Resumed(how=how, config=config))
 
     async def finish(self, status: str, reason: str = "") -> None:
         await self.record(Finished(status=status, reason=reason))
+
+    def _count_all(self, index: Index) -> None:
+        """What `_count` does, for a hundred thousand experiments that are on record already."""
+        calls, cost = 0, 0.0
+        for code, success, _, _, _, subject, price in index.tuples():
+            if code == _CALL:
+                calls += 1
+                cost += price
+            elif code == _EXPERIMENT:
+                self._ended[subject] = _PASSED if success else _JUDGED
+            elif code == _FAULT:
+                self._ended[subject] = _FAULTED
+            elif code == _MESSAGE:
+                self._messages.add(subject)
+        self.tally.calls, self.tally.cost = calls, cost
+        self._tally_ends()
 
     def _count(self, entry: Entry) -> None:
         if entry.code == _CALL:
@@ -140,6 +150,11 @@ class Tracker:
             self._tally_end(outcome, +1)
         elif entry.code == _MESSAGE:
             self._messages.add(entry.experiment)
+
+    def _tally_ends(self) -> None:
+        ends = Counter(self._ended.values())
+        self.tally.passed, self.tally.faults = ends[_PASSED], ends[_FAULTED]
+        self.tally.judged = ends[_PASSED] + ends[_JUDGED]
 
     def _tally_end(self, outcome: int, sign: int) -> None:
         self.tally.faults += sign * (outcome == _FAULTED)

@@ -67,6 +67,11 @@ class Run:
         folder = self.path if self.path.is_dir() else self.path.with_suffix("")
         return folder if (folder / NAME).exists() else None
 
+    def _repr_html_(self) -> str:
+        from koderz.analysis.notebook import run_html
+
+        return run_html(self)
+
 
 def resolve(names: Sequence[str], results: Path, *, allow_simulated: bool = False) -> list[Run]:
     """The runs meant by ids, beginnings of ids, files, `latest` and `latest~1`.

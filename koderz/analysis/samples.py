@@ -120,7 +120,7 @@ async def import_samples(path: Path, settings: Settings, *, tell: Callable[[int]
                 raise
             ended = _ended(plan, samples)
             await tracker.finish(ended.status, ended.reason)
-            return close(tracker, ended), list(samples.malformed)
+            return close(plan, tracker, ended, None), list(samples.malformed)
 
 
 def _ended(plan: Plan, samples: Samples) -> Ended:

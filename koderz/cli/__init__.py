@@ -18,6 +18,9 @@ COMMANDS = {
     ),
     "run": ("koderz.cli.run", "One experiment, shown as it happens."),
     "judge": ("koderz.cli.judge", "A program or a samples file through the sandbox."),
+    "ui": ("koderz.cli.ui", "The MLflow UI on this project's runs."),
+    "sync": ("koderz.cli.sync", "Bring every sink up to date from the journals."),
+    "memory": ("koderz.cli.memory", "What the runs taught: recall, show, export, import, stats, forget, serve."),
     "doctor": ("koderz.cli.doctor", "What works here, and what to do about what does not."),
 }
 """Command → the module that holds its `app`, and what `koderz --help` says of it."""

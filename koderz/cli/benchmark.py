@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("koderz.cli.importing", "Samples judged into a run, or runs of another machine."),
     "report": ("koderz.cli.report", "Runs as one self-contained web page."),
     "compare": ("koderz.cli.compare", "Is B better than A, and where? With gates for CI."),
+    "problems": ("koderz.cli.problems", "Which problems are hard, and for which models."),
 }
 """Command → the module that holds its `app`, loaded when it is run, and its line of help."""
 
@@ -105,7 +106,7 @@ def benchmark(
         return
     from koderz.session import begin
 
-    _finish(begin(plan, console), console, json=json)
+    _finish(begin(plan, console), console, json=json, quiet=quiet)
 
 
 def _picking_up(how: Literal["resume", "retry"]) -> Callable[..., None]:
@@ -171,11 +172,15 @@ def _pick_up(run: str, way: dict[str, Any], given: dict[str, Any], *, json: bool
 
     console = Console(quiet=quiet, json=json)
     results: Path | None = given.pop("results", None)
-    _finish(pick_up(run, PickUp(**way), results=results, changes=given, audience=console), console, json=json)
+    _finish(
+        pick_up(run, PickUp(**way), results=results, changes=given, audience=console), console, json=json, quiet=quiet
+    )
 
 
-def _finish(session: Coroutine[Any, Any, Any], console: Any, *, json: bool) -> None:
-    """Sees a session through, prints its results and ends with its exit code."""
+def _finish(session: Coroutine[Any, Any, Any], console: Any, *, json: bool, quiet: bool) -> None:
+    """Sees a session through, prints its results, catches its sinks up and ends with its exit code."""
+    from koderz.cli.catching_up import catch_up_session
+
     with _interruptible():
         done = asyncio.run(session)
     console.results(done)
@@ -183,6 +188,8 @@ def _finish(session: Coroutine[Any, Any, Any], console: Any, *, json: bool) -> N
         from tracker.sinks.json import encode_summary
 
         sys.stdout.buffer.writelines(encode_summary(done.summary))
+        sys.stdout.buffer.flush()
+    catch_up_session(done, quiet=quiet)
     raise typer.Exit(EXIT_CODES.get(done.ended.status, 3))
 
 

@@ -114,10 +114,8 @@ class Console:
         if not self._json:
             for line in _result_lines(summary):
                 say(line)
-            if session.summary_path:
-                say()
-                say("BENCHMARK SUMMARY SAVED")
-                say(f"File: {session.summary_path}")
+            for line in _saved_lines(session):
+                say(line)
         if session.ended.reason == NOTHING_TO_DO:
             warn(f"{session.folder.name}: nothing to do")
         for line in _next_steps(summary, session.folder.name):
@@ -170,6 +168,21 @@ def _result_lines(summary: Summary) -> Iterator[str]:
     else:
         yield from _single_lines(summary)
     yield from _extra_lines(summary)
+
+
+def _saved_lines(session: Session) -> Iterator[str]:
+    """Where the results are to be found, by the sinks that they go into."""
+    run = session.summary.run_id
+    fed = session.sinks.job.sinks if session.sinks and session.sinks.job else ()
+    places = {
+        "File": session.summary_path,
+        "Cortex": f"tags=['benchmark_run', '{run}']" if "memory" in fed else None,
+        "MLflow": "koderz ui" if "mlflow" in fed else None,
+    }
+    if any(places.values()):
+        yield ""
+        yield "BENCHMARK SUMMARY SAVED"
+        yield from (f"{name}: {place}" for name, place in places.items() if place)
 
 
 def _comparison_lines(summary: Summary, comparison: Comparison) -> Iterator[str]:

@@ -34,8 +34,15 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+MAY_STAND_ALONE: Mapping[str, tuple[str, ...]] = {"--use-memory": ("other-tasks", "same-task", "off")}
+"""Options whose value may be left out, and what it may be: the first is meant then."""
+
+
 class PanelCommand(TyperCommand):
     """A command whose help lists its options by panel, without loading what draws boxes around them."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _spelled_out(args))
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}
@@ -74,6 +81,20 @@ class DefaultGroup(LazyGroup):
         inner.info_name = None
         run.format_help(inner, formatter)
         super().format_help(ctx, formatter)
+
+
+def _spelled_out(args: list[str]) -> list[str]:
+    """The arguments with `--option=value` for each option that may stand alone, so that it takes no other word."""
+    spelled: list[str] = []
+    for position, word in enumerate(args):
+        before = args[position - 1] if position else ""
+        if word == "--":
+            return [*spelled, *args[position:]]
+        if word in MAY_STAND_ALONE.get(before, ()):
+            spelled[-1] = f"{before}={word}"
+        else:
+            spelled.append(f"{word}={MAY_STAND_ALONE[word][0]}" if word in MAY_STAND_ALONE else word)
+    return spelled
 
 
 def _is_no_command(word: str) -> bool:

@@ -19,6 +19,7 @@ from koderz.sandbox import SANDBOXES
 from koderz.selection import read_problems, split_problems
 from koderz.settings import FIELDS, Settings, choices
 from koderz.suites import SUITES
+from tracker.sinks import KNOWN
 
 
 class Text(NamedTuple):
@@ -29,11 +30,12 @@ class Text(NamedTuple):
     flags: tuple[str, ...] = ()  # others than --field-name
 
 
-_MODEL, _TASKS, _SOLVER, _RUNNING, _SIMULATED = (
+_MODEL, _TASKS, _SOLVER, _RUNNING, _SINKS, _SIMULATED = (
     "Model",
     "Tasks",
     "Solver",
     "Running",
+    "Sinks",
     "Simulated model",
 )
 
@@ -83,6 +85,12 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
         "checkpoints": Text("Leave the reviews out, to see what they bring."),
         "cot": Text("Don't ask to think step by step, to see what it brings."),
         "prompt_dir": Text("Prompts of your own: *.md files that override ours.", "DIR"),
+        "use_memory": Text(
+            "Show what earlier experiments on other tasks learnt from the same kind of failure, as the memory store "
+            "was when the run began; same-task: what those on the same task did.",
+            "[other-tasks|same-task|off]",
+        ),
+        "memory_live": Text("Recall also what was remembered since the run began; then order matters."),
     },
     _RUNNING: {
         "concurrency": Text("Experiments at once; also the most calls in flight to one provider.", "N"),
@@ -95,6 +103,16 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
         "results": Text("Where runs land.", "DIR"),
         "tags": Text("A word or K=V to find the run by; repeatable.", "TAG", ("--tag",)),
     },
+    _SINKS: {
+        "sinks": Text("Record into this one, and into those only that are named so; repeatable.", "NAME", ("--sink",)),
+        "no_sinks": Text("Don't record into this one; repeatable.", "NAME", ("--no-sink",)),
+        "sink_patience": Text("A sink without progress for so long at the end is left to koderz sync.", "SECONDS"),
+        "mlflow_detail": Text(
+            "What MLflow gets: full (each experiment with its trace), runs (without), parent (a table of them). "
+            "Default: by the number of experiments.",
+            "DETAIL",
+        ),
+    },
     _SIMULATED: {
         "simulated_skill": Text("0 to 1: how much it gets right.", "X"),
         "simulated_latency": Text("Mean time for a reply.", "SECONDS"),
@@ -102,6 +120,7 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
     },
 }
 
+_REPEATABLE = ("sinks", "no_sinks", "tags")
 _NEGATED = ("spec", "checkpoints", "cot")  # on unless --no-…
 _TYPES = typing.get_type_hints(Settings)
 
@@ -119,7 +138,7 @@ def with_settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., A
             options.append(_problems_file())
 
         def wrapper(**arguments: Any) -> Any:
-            given = {name: value for name in option_names if (value := arguments.pop(name)) is not None}
+            given = {name: value for name in option_names if (value := arguments.pop(name)) not in (None, [])}
             return command(given=_joined(given), **arguments)
 
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
@@ -158,14 +177,16 @@ def _parameter(name: str, text: Text, panel: str) -> inspect.Parameter:
 
 def _completion(name: str) -> Callable[[str], list[str]] | None:
     """What a shell may offer as the value of a setting that has a few known ones."""
-    known = {"suite": tuple(SUITES), "sandbox": tuple(SANDBOXES)}.get(name, choices(name))
+    known = {"suite": tuple(SUITES), "sandbox": tuple(SANDBOXES), "sinks": KNOWN, "no_sinks": KNOWN}.get(
+        name, choices(name)
+    )
     return (lambda incomplete: [word for word in known if word.startswith(incomplete)]) if known else None
 
 
 def _annotation(name: str) -> Any:
-    kind = _TYPES[name]
-    if name == "tags":
+    if name in _REPEATABLE:
         return list[str] | None
+    kind = _TYPES[name]
     if typing.get_origin(kind) is types.UnionType:
         kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
     if kind in (int, float, bool, Path):
@@ -178,6 +199,8 @@ def _default(name: str) -> str:
     default = FIELDS[name].default
     if default is None or default is False or name in _NEGATED or default == ():
         return ""
+    if isinstance(default, tuple):
+        return f" Default: {', '.join(default)}."
     return f" Default: {default:g}." if isinstance(default, float) else f" Default: {default}."
 
 
@@ -194,6 +217,8 @@ def _joined(given: dict[str, Any]) -> dict[str, Any]:
         given["problems"] = split_problems(given["problems"])
     if "problems_file" in given:
         given["problems"] = (*given.get("problems", ()), *read_problems(given.pop("problems_file")))
+    if "sinks" in given:  # which says it all, whatever else is set to be left out
+        given.setdefault("no_sinks", [])
     if not given.get("problems", True):
         raise KoderzError("no problem is named; without --problems and --problems-file, the range says which")
     return given | {name: False for name in _NEGATED if given.get(name)}

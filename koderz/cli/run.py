@@ -14,12 +14,23 @@ from koderz.cli.benchmark import EXIT_CODES, Json, Quiet, Trust
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import PANELS, with_settings
 from koderz.session import Session
+from koderz.settings import OF_SINKS
 from tracker.records import Attempt, Call, Experiment, Fault, Record
 
 app = typer.Typer(help="One experiment, shown as it happens.", rich_markup_mode=None)
 
 EXIT_NOT_PASSED = 1
-_NOT_FOR_ONE = ("problems", "limit", "shuffle", "samples", "baseline_model", "concurrency", "judges", "grace")
+_NOT_FOR_ONE = (
+    "problems",
+    "limit",
+    "shuffle",
+    "samples",
+    "baseline_model",
+    "concurrency",
+    "judges",
+    "grace",
+    *OF_SINKS,
+)
 SETTINGS = [name for texts in PANELS.values() for name in texts if name not in _NOT_FOR_ONE]
 
 

@@ -22,6 +22,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "specification": frozenset({"specification"}),
     "feedback": frozenset({"feedback", "guidance"}),
     "guidance": frozenset({"guidance"}),
+    "lessons": frozenset({"lessons"}),
     "spec": frozenset({"prompt", "entry_point"}),
     "checkpoint": frozenset({"prompt", "entry_point", "attempts"}),
 }

@@ -1,7 +1,7 @@
 """How a model works on a task.
 
 A solver is an async function. It is handed by name what its signature names: `task`, `ask`, `judge`,
-`once`, `rng` and `prompts`; every other parameter comes from the settings (or `--solver-arg k=v`). It
+`once`, `rng`, `prompts` and `recall`; every other parameter comes from the settings (or `--solver-arg k=v`). It
 returns the final Verdict. A solver that can't be replayed says so: `solver.resume = "restart"`.
 """
 
@@ -26,7 +26,7 @@ SOLVERS: Mapping[str, str] = {
 }
 """Name → `module:function`. Other packages add theirs by the entry-point group `koderz.solvers`."""
 
-HANDLES = frozenset({"task", "ask", "judge", "once", "rng", "prompts"})
+HANDLES = frozenset({"task", "ask", "judge", "once", "rng", "prompts", "recall"})
 
 SolverFunction = Callable[..., Awaitable[Verdict]]
 

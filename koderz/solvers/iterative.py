@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from koderz.prompts import Prompts, trimmed
+from koderz.recalling import RecallHandle, no_recall
 from koderz.replay import AskHandle, JudgeHandle
 from koderz.types import Message, Reply, Task, Verdict
 
@@ -28,6 +29,7 @@ async def iterative(
     ask: AskHandle,
     judge: JudgeHandle,
     prompts: Prompts,
+    recall: RecallHandle = no_recall,
     *,
     max_iterations: int = 10,
     history: int = 3,
@@ -44,7 +46,8 @@ async def iterative(
 
     `context` is what a conversation and its reply may come to, in tokens, `max_tokens` the reply alone.
     `specs` are specifications at hand, by task; `spec_model` writes one where there is none.
-    `checkpoint_model` reviews every `checkpoint_interval` failed attempts.
+    `checkpoint_model` reviews every `checkpoint_interval` failed attempts. What `recall` says of the last
+    failure stands at the end of the next prompt.
     """
     first = task.messages
     if spec_model:
@@ -52,16 +55,19 @@ async def iterative(
         first = prompts.first_messages(task.prompt, task.entry_point, cot=cot, specification=specification)
     room = (context - min(max_tokens, context // 2)) * _CHARS_A_TOKEN - _size(first)
     tries: list[Try] = []
+    lessons = ""
     for iteration in range(1, max_iterations + 1):
-        reply = await ask([*first, *_turns(tries, history, prompts, room)])
+        turns = _turns(tries, history, prompts, room - len(lessons))
+        reply = await ask(_ended([*first, *turns], lessons))
         verdict = await judge(task, reply)
         if verdict.passed or iteration == max_iterations:
             return verdict
         if temperature == 0 and any(reply.text == before.reply.text for before in tries):
             return replace(verdict, note=f"stopped after {iteration}: the reply repeats at temperature 0")
         tries.append(Try(reply, verdict))
+        lessons = _told(await recall(verdict), prompts)
         if checkpoint_model and iteration % checkpoint_interval == 0:
-            guidance = await _review(task, tries[-checkpoint_interval:], ask, prompts, checkpoint_model)
+            guidance = await _review(task, tries[-checkpoint_interval:], ask, prompts, checkpoint_model, room)
             tries[-1] = tries[-1]._replace(guidance=guidance)
     raise AssertionError("max_iterations is at least 1")
 
@@ -71,9 +77,11 @@ async def _write_spec(task: Task, ask: AskHandle, prompts: Prompts, model: str) 
     return (await ask([{"role": "user", "content": text}], model=model, purpose="spec")).text
 
 
-async def _review(task: Task, tries: Sequence[Try], ask: AskHandle, prompts: Prompts, model: str) -> str:
+async def _review(task: Task, tries: Sequence[Try], ask: AskHandle, prompts: Prompts, model: str, room: int) -> str:
+    """What `model` says of the attempts, all of which share the `room` in characters alike."""
+    share = max(room // len(tries), _LEAST_ROOM)
     shown = "\n\n".join(
-        f"Attempt {number}:\n\n{attempt.reply.text.strip()}\n\nResult: {attempt.verdict.feedback}"
+        trimmed(f"Attempt {number}:\n\n{attempt.reply.text.strip()}\n\nResult: {attempt.verdict.feedback}", share)
         for number, attempt in enumerate(tries, 1)
     )
     text = prompts.render("checkpoint", prompt=task.prompt.rstrip(), entry_point=task.entry_point, attempts=shown)
@@ -113,6 +121,19 @@ def _advice(attempt: Try, prompts: Prompts) -> list[Message]:
     if not attempt.guidance:
         return []
     return [{"role": "user", "content": prompts.render("guidance", guidance=attempt.guidance)}]
+
+
+def _told(lessons: Sequence[str], prompts: Prompts) -> str:
+    """Lessons as a model is told them; empty where there are none."""
+    return prompts.render("lessons", lessons="\n".join(f"- {lesson}" for lesson in lessons)) if lessons else ""
+
+
+def _ended(messages: Sequence[Message], text: str) -> list[Message]:
+    """The messages with a text at the end of the last one."""
+    if not text:
+        return list(messages)
+    last = messages[-1]
+    return [*messages[:-1], {**last, "content": f"{last['content']}\n\n{text}"}]
 
 
 def _size(messages: Sequence[Message]) -> int:

@@ -24,6 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of three tasks and a koderz.toml that names them, and nothing of the user's about."""
     for name in [name for name in os.environ if name.startswith("KODERZ_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("KODERZ_SINKS", "json")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,15 @@ def test_calls_are_counted_from_the_least_to_the_most(
     tmp_path: Path, settings: dict[str, Any], calls: tuple[int, int]
 ) -> None:
     assert guess(tmp_path, 2, **settings).calls == calls
+
+
+def test_specifications_at_hand_cost_nothing(tmp_path: Path) -> None:
+    plan = asyncio.run(planned(tmp_path, 3, mode="iterative", max_iterations=2, frontier_spec_model="frontier"))
+    at_hand = {**plan.record.details, "specs": {plan.tasks[0].id: "it sorts"}}
+    shorter = replace(plan, record=replace(plan.record, details=at_hand))
+
+    assert estimate(plan, PRICED).calls == (6, 9)
+    assert estimate(shorter, PRICED).calls == (5, 8)
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,11 @@ def test_what_is_given_as_nothing_is_given_all_the_same() -> None:
         ("KODERZ_RESULTS", "/tmp/r", "results", Path("/tmp/r")),
         ("KODERZ_PROBLEMS", "T/1, T/2 T/3", "problems", ("T/1", "T/2", "T/3")),
         ("KODERZ_SEED", "0", "seed", 0),
+        ("KODERZ_SINKS", "json,memory", "sinks", ("json", "memory")),
+        ("KODERZ_SINKS", "none", "sinks", ()),
+        ("KODERZ_SINKS", "", "sinks", ()),
+        ("KODERZ_NO_SINKS", "mlflow", "no_sinks", ("mlflow",)),
+        ("KODERZ_MLFLOW_DETAIL", "runs", "mlflow_detail", "runs"),
     ],
 )
 def test_a_variable_is_read_as_its_settings_type(variable: str, text: str, name: str, value: Any) -> None:
@@ -74,7 +79,7 @@ def test_a_variable_is_read_as_its_settings_type(variable: str, text: str, name:
 
 
 def test_variables_that_are_unknown_or_empty_are_ignored() -> None:
-    assert from_environment({"KODERZ_COLOUR": "red", "KODERZ_SINKS": "json", "KODERZ_SEED": "", "SEED": "3"}) == {}
+    assert from_environment({"KODERZ_COLOUR": "red", "KODERZ_SEED": "", "SEED": "3"}) == {}
 
 
 def test_the_model_may_be_named_by_either_of_its_options() -> None:
@@ -204,6 +209,17 @@ def test_a_frontier_model_counts_unless_its_part_is_left_out() -> None:
 
     assert (both.effective_spec_model, both.effective_checkpoint_model) == ("s", "c")
     assert (neither.effective_spec_model, neither.effective_checkpoint_model) == (None, None)
+
+
+def test_zero_shot_asks_no_frontier_model_but_a_solver_of_ones_own_may() -> None:
+    frontier: dict[str, Any] = {"frontier_spec_model": "a", "frontier_checkpoint_model": "b"}
+    for settings, asked in (
+        (Settings(mode="zero-shot", **frontier), False),
+        (Settings(mode="comparative", **frontier), True),
+        (Settings(mode="zero-shot", solver="mine.py:mine", **frontier), True),
+    ):
+        assert (settings.effective_spec_model is not None) is asked
+        assert (settings.effective_checkpoint_model is not None) is asked
 
 
 def test_there_is_a_judge_a_core_unless_said() -> None:

@@ -78,6 +78,19 @@ def test_an_experiment_that_was_retried_counts_as_it_ended_last(tmp_path: Path) 
     assert (follower.judged, follower.passed, follower.faults, follower.done) == (1, 1, 1, 2)
 
 
+def test_what_a_retry_works_on_is_not_done_until_it_ends_again(tmp_path: Path) -> None:
+    before = (call(0), judged(0, True), call(1), fault(1), call(2))
+
+    retried = follow(tmp_path / "a", *before, Resumed(how="retry"))
+    assert (retried.done, retried.judged, retried.faults, retried.in_flight) == (1, 1, 0, 0)
+    again = follow(tmp_path / "b", *before, Resumed(how="retry"), call(1), judged(1, False))
+    assert (again.done, again.judged, again.faults, again.in_flight) == (2, 2, 0, 0)
+    rescored = follow(tmp_path / "c", *before, Resumed(how="rescore"))
+    assert (rescored.done, rescored.judged, rescored.passed, rescored.faults) == (0, 0, 0, 0)
+    resumed = follow(tmp_path / "d", *before, Resumed())
+    assert (resumed.done, resumed.faults) == (2, 1)
+
+
 def test_the_end_of_the_last_session_is_told_with_its_reason(tmp_path: Path) -> None:
     stopped = Finished(status="stopped", reason="the cap")
 

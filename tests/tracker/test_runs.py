@@ -162,6 +162,13 @@ def test_a_run_is_free_again_as_soon_as_its_holder_dies(results: Path, number: i
     lock_run(folder).release()
 
 
+def test_whether_a_folder_that_cannot_be_written_is_held_is_not_guessed(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()  # which not even root can open for writing
+
+    with pytest.raises(KoderzError, match="can't be locked"):
+        is_locked(tmp_path)
+
+
 def test_two_trackers_cannot_hold_one_run_even_in_one_process(tmp_path: Path) -> None:
     async def go() -> None:
         folder = tmp_path / builders.RUN

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -47,12 +47,36 @@ class Sink(Protocol):
         """Lets go of the target."""
 
 
+# A sink's class may also have, as class or static methods:
+#   rebuild(results: Path, environ)        makes the target usable again, before every run is handed over again
+#   check(results: Path, environ) -> str   says where the target is; SinkDown where it can't be reached
+
 SINKS: Mapping[str, str] = {
     "mlflow": "tracker.sinks.mlflow:MlflowSink",
     "memory": "tracker.sinks.memory:MemorySink",
 }
 
 
+JSON = "json"
+"""The summary file, which whoever ends a session writes: see tracker.sinks.json."""
+
+KNOWN = (JSON, *SINKS)
+GROUP = "koderz.sinks"
+"""The entry points of other packages' sinks."""
+
+
 def open_sink(name: str, source: Source) -> Sink:
     """The sink of this name. Raises KoderzError for an unknown name, SinkDown where the target isn't there."""
-    return cast("Sink", find("sink", name, SINKS, "koderz.sinks")(source))
+    return cast("Sink", find("sink", name, SINKS, GROUP)(source))
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raises KoderzError, naming what there is, for a sink that nobody has."""
+    for name in names:
+        if name in KNOWN:
+            continue
+        from importlib.metadata import entry_points  # which takes 15 ms
+
+        others = entry_points(group=GROUP).names
+        if name not in others:
+            raise KoderzError(f"there is no sink {name!r}; choose from {', '.join((*KNOWN, *sorted(others)))}")

@@ -21,6 +21,7 @@ UNITS = {
     "request_timeout": "SECONDS",
     "test_timeout": "SECONDS",
     "grace": "SECONDS",
+    "sink_patience": "SECONDS",
     "simulated_latency": "SECONDS",
     "every": "SECONDS",
     "max_cost": "USD",
@@ -102,6 +103,7 @@ def test_every_default_is_told(name: str) -> None:
         assert param.opts == [f"--no-{name}"]
     else:
         shown = f"{default:g}" if isinstance(default, float) else str(default)
+        shown = ", ".join(default) if isinstance(default, tuple) else shown
         assert param.help.endswith(f" Default: {shown}.")
 
 
@@ -155,6 +157,8 @@ def test_only_what_was_given_is_given_on() -> None:
         (["--problems", "T/1,T/2"], {"problems": ("T/1", "T/2")}),
         (["--results", "there"], {"results": Path("there")}),
         (["--seed", "0"], {"seed": 0}),
+        (["--sink", "json", "--sink", "mlflow"], {"sinks": ["json", "mlflow"], "no_sinks": []}),
+        (["--no-sink", "mlflow"], {"no_sinks": ["mlflow"]}),
         (["--mode", "anything"], {"mode": "anything"}),  # judged by the settings, not here
         (["--limit", "-3"], {"limit": -3}),
     ],

@@ -209,6 +209,15 @@ def test_reviews_come_every_few_failures_and_none_after_the_last_attempt(
     assert {model for purpose, _, model in table.asked if purpose == "checkpoint"} <= {"frontier"}
 
 
+def test_a_review_fits_into_the_context_too() -> None:
+    table = Table(replies=lambda number: f"attempt {number} ".ljust(9000, "."))
+    iterated(table, max_iterations=11, checkpoint_model="frontier", checkpoint_interval=5, context=8192)
+
+    for (message,) in table.of("checkpoint"):
+        assert len(message["content"]) / 3 + 4096 <= 8192
+        assert all(f"Attempt {number}:" in message["content"] for number in range(1, 6))
+
+
 def test_a_review_sees_the_attempts_since_the_last_one_and_its_advice_joins_the_next_prompt() -> None:
     table = Table()
     iterated(table, max_iterations=6, checkpoint_model="frontier", checkpoint_interval=2)

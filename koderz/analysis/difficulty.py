@@ -1,0 +1,105 @@
+"""How hard each task is across runs, how much luck is in it, and which models solve it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from koderz.analysis.blocks import Block, Table, Text
+from koderz.analysis.matching import Side
+from koderz.errors import KoderzError
+from tracker.summary import Result, wilson
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One task over all runs. Rates are per cent."""
+
+    problem_id: str
+    success_rate: float
+    interval: tuple[float, float]  # 95 %, Wilson over experiments
+    successes: int
+    experiments: int
+    runs: int
+    flakiness: float | None  # 0: samples always agree; 1: half pass, half don't; None: nowhere several samples
+    solved_by: Sequence[str]  # models that passed it at least once
+    unsolved_by: Sequence[str]
+    avg_iterations: float
+    avg_cost: float  # US dollars an experiment
+
+
+def difficulty(sides: Sequence[Side]) -> list[Problem]:
+    """The tasks of these arms, hardest first: by rate, then by what an experiment cost, then by name.
+
+    Raises KoderzError where there are no results at all.
+    """
+    tasks: dict[str, list[tuple[Side, Result]]] = defaultdict(list)
+    for side in sides:
+        for result in side.results:
+            tasks[result.problem_id].append((side, result))
+    if not tasks:
+        raise KoderzError("these runs have no results yet")
+    problems = [_problem(task, judged) for task, judged in tasks.items()]
+    return sorted(problems, key=lambda p: (p.success_rate, -p.avg_iterations, -p.avg_cost, p.problem_id))
+
+
+def flakiness(outcomes: Sequence[bool]) -> float:
+    """How far samples of one task disagree: the variance of one outcome, scaled so that a coin has 1."""
+    share = sum(outcomes) / len(outcomes)
+    return 4 * share * (1 - share)
+
+
+def difficulty_blocks(problems: Sequence[Problem], limit: int | None = None) -> Iterator[Block]:
+    """A table, and what of it is not shown."""
+    shown = problems if limit is None else problems[:limit]
+    header = ["Problem", "Success rate", "95% interval", "Runs", "Flaky", "Avg iter.", "Avg cost", "Solved by"]
+    yield Table(header, [_row(problem) for problem in shown])
+    never = sum(not problem.successes for problem in problems)
+    always = sum(problem.successes == problem.experiments for problem in problems)
+    yield Text(f"{len(problems)} problems: {never} never solved, {always} always.")
+    if len(shown) < len(problems):
+        yield Text(f"The {len(shown)} hardest are shown; --limit {len(problems)} shows all.")
+
+
+def _problem(task: str, judged: Sequence[tuple[Side, Result]]) -> Problem:
+    results = [result for _, result in judged]
+    n, successes = len(results), sum(result.success for result in results)
+    low, high = wilson(successes, n)
+    models = dict.fromkeys(side.run.model for side, _ in judged)
+    solvers = dict.fromkeys(side.run.model for side, result in judged if result.success)
+    return Problem(
+        problem_id=task,
+        success_rate=100 * successes / n,
+        interval=(100 * low, 100 * high),
+        successes=successes,
+        experiments=n,
+        runs=len({side.run.path for side, _ in judged}),
+        flakiness=_flakiness(judged),
+        solved_by=list(solvers),
+        unsolved_by=[model for model in models if model not in solvers],
+        avg_iterations=sum(result.iterations for result in results) / n,
+        avg_cost=sum(result.cost for result in results) / n,
+    )
+
+
+def _flakiness(judged: Sequence[tuple[Side, Result]]) -> float | None:
+    """The mean over arms that drew several samples; what differs between arms isn't luck."""
+    arms: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    for side, result in judged:
+        arms[str(side.run.path), side.solver].append(result.success)
+    several = [flakiness(outcomes) for outcomes in arms.values() if len(outcomes) > 1]
+    return sum(several) / len(several) if several else None
+
+
+def _row(problem: Problem) -> list[str]:
+    return [
+        problem.problem_id,
+        f"{problem.success_rate:.1f}% ({problem.successes}/{problem.experiments})",
+        f"{problem.interval[0]:.1f}% to {problem.interval[1]:.1f}%",
+        str(problem.runs),
+        "" if problem.flakiness is None else f"{problem.flakiness:.2f}",
+        f"{problem.avg_iterations:.1f}",
+        f"${problem.avg_cost:.5f}",
+        ", ".join(problem.solved_by) or "none",
+    ]

@@ -1,0 +1,63 @@
+"""Runs as a data frame: one row an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal
+
+from koderz.analysis.runs import Run, load_run, load_summary, of_summary, run_paths
+from koderz.errors import KoderzError
+from tracker.summary import Result, Summary
+
+Library = Literal["pandas", "polars"]
+Source = Run | Summary | Path | str
+
+_OF_RUN = ("run_id", "model", "mode", "suite", "status", "start_time", "simulated")
+_OF_RESULT = tuple(field.name for field in fields(Result) if field.name not in ("cost_by_tier", "metrics"))
+
+
+def to_dataframe(runs: Source | Iterable[Source], library: Library = "pandas") -> Any:
+    """One row an experiment: its run's id, model, mode, suite, status and start, then all of its result.
+
+    `runs` are runs, summaries, summary files or a results folder, one or several. `start_time` is a time, costs
+    are US dollars (`cost_spec` and so on by tier), `latency` and `duration_seconds` seconds. Raises KoderzError
+    for a file that won't do, and where the library isn't installed.
+    """
+    given = [runs] if isinstance(runs, Run | Summary | Path | str) else list(runs)
+    rows = [row for source in given for run in _runs(source) for row in _rows(run)]
+    columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
+    return _frame(columns or {name: [] for name in (*_OF_RUN, *_OF_RESULT)}, library)
+
+
+def _rows(run: Run) -> Iterator[dict[str, Any]]:
+    of_run = {name: getattr(run, name) for name in _OF_RUN}
+    for result in run.results:
+        own = {name: getattr(result, name) for name in _OF_RESULT}
+        tiers = {f"cost_{tier}": cost for tier, cost in (result.cost_by_tier or {"local": result.cost}).items()}
+        yield {**of_run, **own, **tiers}
+
+
+def _runs(source: Source) -> Iterator[Run]:
+    if isinstance(source, Run):
+        yield source
+    elif isinstance(source, Summary):
+        yield of_summary(source, Path(source.run_id or "summary"))
+    elif Path(source).is_dir() and (paths := run_paths(Path(source))):
+        yield from map(load_run, paths)
+    else:
+        yield load_summary(source)
+
+
+def _frame(columns: dict[str, list[Any]], library: Library) -> Any:
+    if library == "polars":
+        try:
+            import polars
+        except ImportError:
+            raise KoderzError("polars isn't installed; install it, or take pandas: to_dataframe(runs)") from None
+        return polars.DataFrame(columns).with_columns(polars.col("start_time").str.to_datetime(strict=False))
+    import pandas as pd
+
+    frame = pd.DataFrame(columns)
+    return frame.assign(start_time=pd.to_datetime(frame["start_time"], format="ISO8601", errors="coerce"))

@@ -1,0 +1,101 @@
+"""Shows how the sinks catch up with a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from koderz.cli.console import is_live, plain, warn
+from koderz.projecting import left_behind
+from tracker.sinks.jobs import Status
+from tracker.sinks.process import Watch, catch_up
+
+if TYPE_CHECKING:
+    from koderz.session import Session
+
+_SHOWN_AFTER = 0.5  # seconds: what is quicker needs no progress
+_LINE_EVERY = 5.0  # seconds between two lines where there is no terminal
+
+
+def catch_up_session(session: Session, *, quiet: bool) -> None:
+    """Brings the sinks level with a session that is over, with progress; a sink that stays behind is a warning.
+
+    Ctrl-C leaves the rest to `koderz sync`: the run itself is done, so that is no failure.
+    """
+    if session.sinks is None:
+        return
+    run = session.folder.name
+    try:
+        with showing(quiet=quiet) as watch:
+            behind = catch_up(session.sinks, session.sink_patience, watch)
+    except KeyboardInterrupt:
+        warn(f"the run is complete, but not all sinks have it; bring them up to date with: koderz sync {run}")
+        return
+    finally:
+        session.sinks.stop()
+    for name, reason in behind.items():
+        warn(f"warning: {left_behind(name, reason, run)}")
+
+
+@contextmanager
+def showing(*, quiet: bool, title: str = "sinks") -> Iterator[Watch]:
+    """What draws progress when it is given the sinks' statuses: bars, or a line now and then."""
+    if quiet:
+        yield lambda _: None
+    elif is_live():
+        with _bars(title) as watch:
+            yield watch
+    else:
+        yield _Lines(title)
+
+
+class _Lines:
+    """A plain line every few seconds."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._next = time.monotonic() + _LINE_EVERY
+
+    def __call__(self, statuses: Mapping[str, Status]) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _LINE_EVERY
+        told = (f"{name} {_words(status)}" for name, status in statuses.items())
+        warn(f"{self._title}: {' · '.join(told)}")
+
+
+@contextmanager
+def _bars(title: str) -> Iterator[Watch]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24))
+    bars = Progress(*columns, TextColumn("{task.fields[words]}", markup=False), console=Console(stderr=True))
+    tasks: dict[str, TaskID] = {}
+    begin_at = time.monotonic() + _SHOWN_AFTER
+
+    def watch(statuses: Mapping[str, Status]) -> None:
+        if not tasks and time.monotonic() < begin_at:
+            return
+        bars.start()
+        for name, status in statuses.items():
+            if name not in tasks:
+                tasks[name] = bars.add_task(f"{title}: {name}", words="")
+            total = status.total or None
+            bars.update(tasks[name], total=total, completed=status.records, words=_words(status))
+
+    try:
+        yield watch
+    finally:
+        if tasks:
+            bars.stop()
+
+
+def _words(status: Status) -> str:
+    if status.state == "done":
+        return "up to date"
+    if status.reason:
+        return plain(f"{status.state}: {status.reason}")
+    return f"{status.records}/{status.total}" if status.total else "starting"

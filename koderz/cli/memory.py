@@ -1,0 +1,271 @@
+"""`koderz memory`: what the runs taught, and what else was remembered."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from koderz.cli.console import say, warn
+from koderz.cli.groups import PanelCommand
+from koderz.errors import KoderzError
+from tracker.memory import CATEGORIES, TYPES, Cortex, open_cortex, store_path
+
+app = typer.Typer(help="Recall, show, export, import or forget memories, or serve them.", rich_markup_mode=None)
+
+_GLIMPSE = 160  # characters of a content in a list
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", "-t", metavar="TAG", help="All of these; repeatable.")]
+Category = Annotated[str | None, typer.Option(metavar="WORD", help=f"One of {', '.join(CATEGORIES)}.")]
+Project = Annotated[str | None, typer.Option(metavar="NAME", help="Only memories of this project.")]
+Results = Annotated[Path | None, typer.Option(metavar="DIR", help="Where runs land; memory.db is in it.")]
+
+
+@app.command(cls=PanelCommand)
+def recall(
+    query: Annotated[list[str] | None, typer.Argument(metavar="WORDS", help="What to look for.")] = None,
+    tag: Tags = None,
+    category: Category = None,
+    type: Annotated[str | None, typer.Option(metavar="WORD", help=f"One of {', '.join(TYPES)}.")] = None,  # noqa: A002
+    project: Project = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", help="At most this many.", min=1)] = 10,
+    mode: Annotated[str, typer.Option(metavar="WORD", help="search, recent or important.")] = "search",
+    results: Results = None,
+    json: Json = False,
+) -> None:
+    """Find the memories that answer best, or without words the recent ones; --mode important: the important ones."""
+
+    async def found(cortex: Cortex) -> list[dict[str, Any]]:
+        words = " ".join(query or ())
+        return await cortex.recall(
+            words or None, tags=tag or (), category=category, type=type, project=project, limit=limit, mode=mode
+        )
+
+    memories = _asked(found, results)
+    if json:
+        return _print_json(memories)
+    for memory in memories:
+        _list(memory)
+    if not memories:
+        warn("nothing that is remembered fits")
+    elif memories[0]["ranking"] == "newest":
+        warn("note: these words are very common, so only the newest memories that hold them were ranked")
+    return None
+
+
+@app.command(cls=PanelCommand)
+def show(
+    which: Annotated[
+        str, typer.Argument(metavar="MEMORY", help="The number of a memory, or its key: an experiment's or a run's id.")
+    ],
+    results: Results = None,
+    json: Json = False,
+) -> None:
+    """Show one memory, whole."""
+
+    async def found(cortex: Cortex) -> dict[str, Any] | None:
+        return await cortex.get_memory(int(which) if which.isdecimal() else which)
+
+    memory = _asked(found, results)
+    if memory is None:
+        raise KoderzError(f"there is no memory {which}; find one with: koderz memory recall WORDS")
+    if json:
+        return _print_json(memory)
+    say(f"{memory['title']}  ({memory['category']}, {memory['type']}, {memory['importance']})")
+    say(f"tags: {', '.join(memory['tags']) or 'none'}")
+    say(f"project: {memory['project'] or 'none'}; stored {memory['created_at']}; read {memory['access_count']} times")
+    say()
+    say(memory["content"])
+    say()
+    say(orjson.dumps(memory["metadata"], option=orjson.OPT_INDENT_2).decode())
+    return None
+
+
+@app.command(cls=PanelCommand)
+def export(
+    tag: Tags = None,
+    category: Category = None,
+    project: Project = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="Stored then or later, e.g. 2026-01-31.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", help="At most this many.", min=1)] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there instead.")] = None,
+    results: Results = None,
+    json: Json = False,  # noqa: ARG001 an export is JSON anyway
+) -> None:
+    """Print every memory that fits as a JSON array, oldest first."""
+
+    async def found(cortex: Cortex) -> list[dict[str, Any]]:
+        return await cortex.export_memories(tag or (), category=category, project=project, since=since, limit=limit)
+
+    memories = _asked(found, results)
+    if output is None:
+        return _print_json(memories)
+    try:
+        output.write_bytes(orjson.dumps(memories, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    except OSError as error:
+        raise KoderzError(f"{output} can't be written ({error.strerror})") from None
+    warn(f"{len(memories)} memories written to {output}")
+    return None
+
+
+@app.command(name="import", cls=PanelCommand)
+def import_(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A JSON export, ours or Cortex's; - reads standard input.")
+    ],
+    results: Results = None,
+    json: Json = False,
+) -> None:
+    """Store the memories of an export that aren't there yet."""
+    try:
+        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise KoderzError(f"{file} can't be read ({error.strerror})") from None
+    new = _asked(lambda cortex: cortex.import_memories(data), results, create=True)
+    _print_json({"imported": new}) if json else say(f"{new} new memories")
+
+
+@app.command(cls=PanelCommand)
+def stats(project: Project = None, results: Results = None, json: Json = False) -> None:
+    """Count what is remembered."""
+    found = _asked(lambda cortex: cortex.memory_stats(project), results)
+    if json:
+        return _print_json(found)
+    say(f"{found['path']}: {found['total']} memories, {found['bytes'] / 1e6:.1f} MB, schema {found['schema']}")
+    for name in ("category", "type", "importance", "project"):
+        counts = ", ".join(f"{n} {word or 'none'}" for word, n in found[f"by_{name}"].items())
+        say(f"{name + ':':<12}{counts or 'none'}")
+    say(f"{'tags:':<12}{found['tags']}, most often {', '.join(list(found['common_tags'])[:5]) or 'none'}")
+    say(f"{'stored:':<12}{found['oldest'] or '-'} to {found['newest'] or '-'}")
+    return None
+
+
+@app.command(cls=PanelCommand)
+def forget(
+    memory: Annotated[
+        int | None, typer.Argument(metavar="ID", help="The number of one memory.", show_default=False)
+    ] = None,
+    query: Annotated[str | None, typer.Option(metavar="WORDS", help="Those that hold all of these words.")] = None,
+    tag: Tags = None,
+    category: Category = None,
+    project: Project = None,
+    older_than: Annotated[float | None, typer.Option(metavar="DAYS", help="Stored longer ago.", min=0)] = None,
+    below_salience: Annotated[
+        float | None, typer.Option(metavar="X", help="0 to 1, after decay.", min=0, max=1)
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Forget them, without asking.")] = False,
+    results: Results = None,
+    json: Json = False,
+) -> None:
+    """Show what fits everything said, and forget it after --yes, or after you said so.
+
+    Critical memories, runs and their experiments are never forgotten.
+    """
+
+    async def forgotten(cortex: Cortex, *, dry_run: bool) -> dict[str, Any]:
+        return await cortex.forget(
+            id=memory,
+            query=query,
+            tags=tag or (),
+            category=category,
+            project=project,
+            older_than=older_than,
+            below_salience=below_salience,
+            dry_run=dry_run,
+        )
+
+    told = _asked(lambda cortex: forgotten(cortex, dry_run=True), results)
+    if not json:
+        _tell_forgetting(told)
+    if told["would_forget"] and (yes or (not json and _confirmed(told["would_forget"]))):
+        told = _asked(lambda cortex: forgotten(cortex, dry_run=False), results)
+        if not json:
+            say(f"{told['forgotten']} forgotten")
+    if json:
+        _print_json(told)
+
+
+@app.command(cls=PanelCommand)
+def serve(
+    http: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Over HTTP, e.g. 127.0.0.1:8765, instead of stdin and stdout."),
+    ] = None,
+    token_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The variable that holds the token for HTTP. Default: a new one.")
+    ] = None,
+    results: Results = None,
+) -> None:
+    """Serve the memory store to Claude Code, Cursor and others as an MCP server, until they hang up.
+
+    Its tools have the names and arguments of Cortex' own. See "Memory" in the README for their configuration.
+    """
+    from tracker.memory.server import serve_http, serve_stdio, token_from
+
+    if http is None:
+        _asked(serve_stdio, results, create=True)
+        return
+    host, port = _address(http)
+    token = token_from(os.environ, token_env)
+
+    def ready(url: str) -> None:
+        warn(f"the memory store is served at {url}")
+        warn(f"token: {token}" if token_env is None else f"token: that of {token_env}")
+
+    _asked(lambda cortex: serve_http(cortex, host, port, token, ready=ready), results, create=True)
+
+
+def _asked(work: Callable[[Cortex], Awaitable[Any]], results: Path | None, *, create: bool = False) -> Any:
+    """What `work` makes of the store. Only what writes may create it."""
+    from koderz.preparing import results_folder
+
+    path = store_path(results_folder(results))
+
+    async def worked() -> Any:
+        async with open_cortex(path, create=create) as cortex:
+            return await work(cortex)
+
+    return asyncio.run(worked())
+
+
+def _list(memory: dict[str, Any]) -> None:
+    glimpse = " ".join(memory["content"].split())
+    say(f"{memory['id']:>6}  {memory['score']:.2f}  {memory['title']}  [{', '.join(memory['tags'])}]")
+    say(f"{'':14}{glimpse[:_GLIMPSE]}{'…' if len(glimpse) > _GLIMPSE else ''}")
+
+
+def _tell_forgetting(told: dict[str, Any]) -> None:
+    for memory in told["memories"]:
+        say(f"{memory['id']:>6}  {memory['title']}  ({memory['category']})")
+    if more := told["would_forget"] - len(told["memories"]):
+        say(f"        … and {more} more")
+    if told["protected"]:
+        warn(f"{told['protected']} that fit are kept: critical memories, runs and experiments are never forgotten")
+    if not told["would_forget"]:
+        warn("nothing to forget")
+
+
+def _confirmed(number: int) -> bool:
+    if not sys.stdin.isatty():
+        warn("nothing is forgotten yet; say --yes to forget these")
+        return False
+    return typer.confirm(f"Forget {number} memories for good?", err=True)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise KoderzError(f"--http {text}: write HOST:PORT, e.g. 127.0.0.1:8765")
+    return host, int(port)
+
+
+def _print_json(document: Any) -> None:
+    sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

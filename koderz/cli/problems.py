@@ -1,0 +1,51 @@
+"""`koderz benchmark problems`: which tasks are hard, and for whom."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from koderz.cli.benchmark import complete_runs
+from koderz.cli.compare import AllowSimulated, print_json
+from koderz.cli.console import say, warn
+from koderz.cli.groups import PanelCommand
+from koderz.cli.options import with_settings
+
+app = typer.Typer(rich_markup_mode=None)
+
+_SHOWN = 20  # problems, unless --limit says otherwise
+
+
+@app.command(cls=PanelCommand)
+@with_settings("results")
+def problems(
+    given: dict[str, Any],
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN] …", help="Which runs. Default: all.", autocompletion=complete_runs),
+    ] = None,
+    arm: Annotated[str | None, typer.Option(metavar="SOLVER", help="Only this arm, e.g. iterative.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="At most this many, the hardest. Default: 20; all with --json.", min=1),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
+    allow_simulated: AllowSimulated = False,
+) -> None:
+    """How hard problems are across runs, hardest first; how far samples disagree; which models solve them."""
+    from koderz.analysis.blocks import as_text
+    from koderz.analysis.choosing import chosen_sides
+    from koderz.analysis.difficulty import difficulty, difficulty_blocks
+    from koderz.preparing import results_folder
+
+    folder = results_folder(given.get("results"))
+    sides, notes = chosen_sides(runs or [], folder, arm=arm, allow_simulated=allow_simulated)
+    found = difficulty(sides)
+    if json:
+        print_json(found[:limit])
+        return
+    for line in as_text(difficulty_blocks(found, limit or _SHOWN)):
+        say(line)
+    for note in notes:
+        warn(f"note: {note}")

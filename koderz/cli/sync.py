@@ -1,0 +1,79 @@
+"""`koderz sync`: sinks are brought up to date from the journals."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from koderz.cli.benchmark import Json, Quiet, Trust, complete_runs
+from koderz.cli.console import say, warn
+from koderz.cli.groups import PanelCommand
+from koderz.cli.options import with_settings
+from koderz.errors import KoderzError
+
+app = typer.Typer(help="Bring every sink up to date from the journals.", rich_markup_mode=None)
+
+EXIT_BEHIND = 3
+
+
+@app.command(cls=PanelCommand)
+@with_settings("results", "sinks", "no_sinks", "sink_patience", "mlflow_detail")
+def sync(
+    given: dict[str, Any],
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...", help="Which runs. Default: all that lack something.", autocompletion=complete_runs
+        ),
+    ] = None,
+    all_runs: Annotated[
+        bool, typer.Option("--all", help="All runs that lack something, which is the default.")
+    ] = False,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="From the beginning; without RUN, what a sink holds is made anew first.")
+    ] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    trust_config: Trust = False,
+) -> None:
+    """Bring the sinks of runs up to date: MLflow, the memory store, the summary file.
+
+    What a sink has is left as it is, so it does no harm to repeat this. A sink that was turned off for a run
+    stays off unless --sink names it. Exit code 3 if a sink stays behind.
+    """
+    from koderz.cli.catching_up import showing
+    from koderz.preparing import settings_here
+    from koderz.projecting import options_of
+    from koderz.syncing import Choice, choose_work, sync_runs
+
+    if all_runs and runs:
+        raise KoderzError("name runs, or say --all")
+    settings = settings_here(given, trust_config=trust_config)
+    choice = Choice(
+        runs=runs or (),
+        sinks=settings.chosen_sinks,
+        named="sinks" in given,
+        options=options_of(settings),
+        rebuild=rebuild,
+    )
+    work = choose_work(settings.results, choice)
+    found = []
+    for synced in sync_runs(
+        work,
+        choice,
+        environ=os.environ,
+        patience=settings.sink_patience,
+        showing=lambda run: showing(quiet=quiet, title=run),
+    ):
+        found.append(synced)
+        if not json:
+            say(f"{synced.run_id}  {synced.sink:<8} {synced.state}{f': {synced.reason}' if synced.reason else ''}")
+    if json:
+        sys.stdout.buffer.write(orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    elif not found:
+        warn("nothing to do: every sink is up to date")
+    raise typer.Exit(EXIT_BEHIND if any(synced.state == "behind" for synced in found) else 0)

@@ -1,0 +1,74 @@
+"""`koderz ui`: MLflow's UI on this project's runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import webbrowser
+from contextlib import suppress
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from koderz.cli.console import say, warn
+from koderz.cli.groups import PanelCommand
+from koderz.cli.options import with_settings
+
+app = typer.Typer(help="The MLflow UI on this project's runs.", rich_markup_mode=None)
+
+_TELL_EVERY = 5.0  # seconds
+
+
+@app.command(cls=PanelCommand)
+@with_settings("results")
+def ui(
+    given: dict[str, Any],
+    port: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Default: 5000, or a free one if that is taken.", min=0, max=65535),
+    ] = None,
+    host: Annotated[str, typer.Option(metavar="H", help="Who may look: 0.0.0.0 is everybody.")] = "127.0.0.1",
+    open_: Annotated[bool, typer.Option("--open", help="Open the latest run in a browser.")] = False,
+) -> None:
+    """Serve MLflow's UI on the runs in the results folder until Ctrl-C, and print the link to the latest.
+
+    With MLFLOW_TRACKING_URI set to a server, only the links are printed: its UI is there already.
+    """
+    from koderz.preparing import results_folder
+    from koderz.ui import latest_page, remote_server, served
+
+    results = results_folder(given.get("results"))
+    page = latest_page(results, os.environ)
+    if server := remote_server(results, os.environ):
+        _show(server, page, open_=open_)
+        return
+    signal.signal(signal.SIGTERM, _interrupt)
+    with suppress(KeyboardInterrupt), served(results, host, port, os.environ, waiting=_Teller()) as address:
+        _show(address, page, open_=open_)
+        warn("Ctrl-C stops it")
+        signal.pause()
+
+
+def _show(address: str, page: str | None, *, open_: bool) -> None:
+    say(f"MLflow UI: {address}")
+    if page:
+        say(f"latest run: {address}/{page}")
+    if open_:
+        webbrowser.open(f"{address}/{page or ''}")
+
+
+class _Teller:
+    """Says now and then that the wait goes on."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def __call__(self, seconds: float) -> None:
+        if seconds >= self._next:
+            self._next = seconds + _TELL_EVERY
+            warn(f"starting MLflow's UI… {seconds:.0f} s" if seconds >= 1 else "starting MLflow's UI…")
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 a signal handler's form
+    raise KeyboardInterrupt

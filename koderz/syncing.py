@@ -1,0 +1,157 @@
+"""Runs that are over are brought level with their sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from koderz.errors import KoderzError
+from tracker.runs import find_run, is_locked, run_folders
+from tracker.sinks import JSON
+from tracker.sinks.jobs import Job
+from tracker.sinks.json import write_summary
+from tracker.sinks.process import SinkProcess, Watch, catch_up
+from tracker.sinks.projection import Held, is_outdated, start_again
+from tracker.sinks.standing import mark_up_to_date, standing_of
+
+ANOTHER = "another koderz process works on this run"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A run, and the sinks that are to be brought level with it."""
+
+    folder: Path
+    sinks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """How it went with one sink of one run."""
+
+    run_id: str
+    sink: str
+    state: str  # "up to date" or "behind"
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which sinks of which runs are meant."""
+
+    runs: Sequence[str] = ()  # as users name them; none: all that lack something
+    sinks: tuple[str, ...] = ()  # that are on where a run doesn't say otherwise
+    named: bool = False  # whether these were asked for, so that a run has no say
+    options: Mapping[str, Any]
+    rebuild: bool = False
+
+
+def choose_work(results: Path, choice: Choice) -> list[Work]:
+    """What there is to do, oldest run first. Raises KoderzError for a run that isn't there.
+
+    A run that another process works on is left out unless it was named: that process feeds its sinks.
+    """
+    folders = [find_run(results, name) for name in choice.runs] or run_folders(results)
+    work = [Work(folder, _lacking(folder, choice)) for folder in dict.fromkeys(folders)]
+    return [each for each in work if each.sinks and (choice.runs or not is_locked(each.folder))]
+
+
+def _lacking(folder: Path, choice: Choice) -> tuple[str, ...]:
+    """The sinks that aren't up to date, or all where they are to be made anew; never one that is turned off."""
+    standings = standing_of(folder)
+    on = [name for name, standing in standings.items() if standing.state != "off"]
+    names = choice.sinks if choice.named else dict.fromkeys((*choice.sinks, *on))
+    lacking = []
+    for name in names:
+        standing = standings.get(name)
+        if standing and standing.state == "off" and not choice.named:
+            continue
+        own = {key: value for key, value in choice.options.items() if key.startswith(f"{name}_")}
+        is_level = standing and standing.state == "up to date" and not is_outdated(standing, own)
+        if choice.rebuild or not is_level or (name == JSON and not folder.with_suffix(".json").exists()):
+            lacking.append(name)
+    return tuple(lacking)
+
+
+def sync_runs(
+    work: Sequence[Work],
+    choice: Choice,
+    *,
+    environ: Mapping[str, str],
+    patience: float,
+    showing: Callable[[str], AbstractContextManager[Watch]] = lambda _: nullcontext(lambda _: None),
+) -> Iterator[Synced]:
+    """Does the work run by run, saying how each sink of it went; a sink that hangs is not tried again.
+
+    `showing` is called with each run's id for what shows its progress. Raises KoderzError where a sink that is
+    to be made anew is in use.
+    """
+    if choice.rebuild:
+        _forget(work)
+    renew = {name for each in work for name in each.sinks if name != JSON} if choice.rebuild and not choice.runs else {}
+    hopeless: dict[str, str] = {}
+    process = SinkProcess(environ)
+    try:
+        for each in work:
+            yield from _summary_of(each)
+            names = tuple(name for name in each.sinks if name != JSON and name not in hopeless)
+            job = Job(
+                folder=str(each.folder.absolute()),
+                sinks=names,
+                options=choice.options,
+                patient=False,
+                renew=[name for name in names if name in renew],
+            )
+            with showing(each.folder.name) as watch:
+                behind = _fed(process, job, patience, watch)
+            if choice.rebuild or not _all_over(process):
+                hopeless |= behind
+            renew = set(renew) - set(names)
+            for name in (name for name in each.sinks if name != JSON):
+                reason = behind.get(name) or (hopeless.get(name, "") if name not in names else "")
+                yield Synced(each.folder.name, name, "behind" if reason else "up to date", reason)
+    finally:
+        process.stop()
+
+
+def _fed(process: SinkProcess, job: Job, patience: float, watch: Watch) -> dict[str, str]:
+    if not job.sinks:
+        return {}
+    process.begin(job)
+    behind = catch_up(process, patience, watch)
+    if not _all_over(process):
+        process.stop()  # what hangs there must not go on beside the next run
+    return behind
+
+
+def _all_over(process: SinkProcess) -> bool:
+    return all(seen.status.over for seen in process.seen.values())
+
+
+def _forget(work: Sequence[Work]) -> None:
+    """Every cursor is set back before a target is made anew, so that a crash in between loses nothing."""
+    for each in work:
+        for name in each.sinks:
+            try:
+                if name != JSON:
+                    start_again(each.folder, name)
+            except Held as error:
+                raise KoderzError(f"{each.folder.name}, sink {name}: {error}; wait for it to end") from None
+
+
+def _summary_of(work: Work) -> Iterator[Synced]:
+    if JSON not in work.sinks:
+        return
+    if is_locked(work.folder):
+        yield Synced(work.folder.name, JSON, "behind", ANOTHER)
+        return
+    try:
+        write_summary(work.folder)
+        mark_up_to_date(work.folder, JSON)
+    except KoderzError as error:
+        yield Synced(work.folder.name, JSON, "behind", str(error))
+    else:
+        yield Synced(work.folder.name, JSON, "up to date")

@@ -1,0 +1,169 @@
+"""MLflow's UI, served on this project's own store."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from koderz.errors import KoderzError, Unreachable
+from tracker.runs import read_plan, run_folders
+from tracker.sinks.mlflow.outbox import page_of
+from tracker.sinks.mlflow.target import is_server, store_file, target_of, tracking_uri, without_password
+
+DEFAULT_PORT = 5000
+
+_ENVIRONMENT = {
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # two processes in place of nine
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "PYTHONWARNINGS": "ignore",
+}
+_START_SECONDS = 180.0
+_STOP_SECONDS = 5.0
+_LOOK_EVERY = 0.2  # seconds
+_LAST_RUNS = 50  # that are looked at for the page of the latest
+
+
+def remote_server(results: Path, environ: Mapping[str, str]) -> str | None:
+    """The address of the tracking server that the runs go to; None where no server is configured."""
+    uri = tracking_uri(results, environ)
+    return without_password(uri).rstrip("/") if is_server(uri) else None
+
+
+def latest_page(results: Path, environ: Mapping[str, str]) -> str | None:
+    """The path of the latest run's page within the UI, of those that are in MLflow."""
+    for folder in reversed(run_folders(results)[-_LAST_RUNS:]):
+        suite = str(read_plan(folder).config.get("suite") or "tasks")
+        if page := page_of(folder, target_of(results, suite, environ).name):
+            return page
+    return None
+
+
+@contextmanager
+def served(
+    results: Path, host: str, port: int | None, environ: Mapping[str, str], *, waiting: Callable[[float], None]
+) -> Iterator[str]:
+    """Serves the UI for as long as it is entered; gives its address once it answers.
+
+    `port` None: 5000, or a free one where that is taken. `waiting` is told now and then for how many seconds.
+    Raises KoderzError where there is no store yet or the port is taken, Unreachable where MLflow doesn't start.
+    """
+    uri = tracking_uri(results, environ)
+    if not environ.get("MLFLOW_TRACKING_URI") and not store_file(results).exists():
+        raise KoderzError(
+            f"{results} has no MLflow store yet; make a run (koderz benchmark 0 10), or: koderz sync --all"
+        )
+    port = _port(host, port)
+    with tempfile.TemporaryFile("w+") as log:
+        server = _start(uri, results, host, port, environ, log)
+        try:
+            address = f"http://{_reachable(host)}:{port}"
+            _wait(server, address, log, waiting)
+            yield address
+        finally:
+            _stop(server)
+
+
+def _port(host: str, wanted: int | None) -> int:
+    if wanted is None:
+        return DEFAULT_PORT if _is_free(host, DEFAULT_PORT) else _free_port(host)
+    if wanted and not _is_free(host, wanted):
+        raise KoderzError(f"--port {wanted} is taken; choose another, or leave it out")
+    return wanted or _free_port(host)
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(_family(host)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except socket.gaierror:
+            raise KoderzError(f"--host {host}: there is no such address here") from None
+        except OSError:
+            return False
+    return True
+
+
+def _free_port(host: str) -> int:
+    with socket.socket(_family(host)) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError as error:
+            raise KoderzError(f"--host {host}: {error.strerror}") from None
+        return int(probe.getsockname()[1])
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _reachable(host: str) -> str:
+    """The host as a browser on this machine may name it."""
+    known = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "[::1]"}  # noqa: S104 it is what --host may say
+    return known.get(host, f"[{host}]" if ":" in host else host)
+
+
+def _start(
+    uri: str, results: Path, host: str, port: int, environ: Mapping[str, str], log: IO[str]
+) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
+    artifacts = (results.resolve() / "mlartifacts").as_uri()
+    own = {"MLFLOW_BACKEND_STORE_URI": uri, "MLFLOW_DEFAULT_ARTIFACT_ROOT": artifacts}  # a password isn't for `ps`
+    return subprocess.Popen(
+        command,
+        env={**environ, **_ENVIRONMENT, **own},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        text=True,
+        start_new_session=True,  # Ctrl-C is ours to hand on
+    )
+
+
+def _wait(server: subprocess.Popen[str], address: str, log: IO[str], waiting: Callable[[float], None]) -> None:
+    began = time.monotonic()
+    while not _answers(address):
+        passed = time.monotonic() - began
+        if server.poll() is not None:
+            raise Unreachable(f"MLflow's UI didn't start: {_last_line(log)}")
+        if passed > _START_SECONDS:
+            raise Unreachable(f"MLflow's UI didn't answer at {address} within {_START_SECONDS:.0f} s")
+        waiting(passed)
+        time.sleep(_LOOK_EVERY)
+
+
+def _answers(address: str) -> bool:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{address}/health", timeout=2) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _last_line(log: IO[str]) -> str:
+    log.seek(0)
+    lines = [line.strip() for line in log.read().splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"
+
+
+def _stop(server: subprocess.Popen[str]) -> None:
+    """Ends the server with all its processes."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(_STOP_SECONDS)
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)

@@ -1,0 +1,97 @@
+"""What docs/ says works as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koderz.cli.benchmark import COMMANDS
+from tests.conftest import Shell
+
+DOCS = Path(__file__).parents[2] / "docs"
+PYTHON = re.findall(r"```python\n(.*?)```", (DOCS / "analysis.md").read_text(encoding="utf-8"), re.DOTALL)
+CI = (DOCS / "ci" / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_python_of_the_docs_runs(koderz: Shell) -> None:
+    for mode in ("zero-shot", "comparative"):
+        koderz("benchmark", 0, 3, "--mode", mode, "--quiet", "--model", "simulated")
+    assert len(PYTHON) == 5
+
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(PYTHON)],
+        cwd=koderz.folder,
+        env=koderz.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    for told in ("No difference shown", "iterative", "HumanEval/1", "cost_per_solution"):
+        assert told in done.stdout
+
+
+def steps(workflow: str) -> dict[str, str]:
+    """The `run:` steps of a workflow by name, without the one that installs koderz."""
+    yaml: Any = pytest.importorskip("yaml")
+    (job,) = yaml.safe_load(workflow)["jobs"].values()
+    return {step["name"]: step["run"] for step in job["steps"] if "run" in step and step["name"] != "Install"}
+
+
+def shell(koderz: Shell, script: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script as a CI job does, with this koderz as the command."""
+    binaries = koderz.folder / "bin"
+    binaries.mkdir(exist_ok=True)
+    command = binaries / "koderz"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m koderz "$@"\n')
+    command.chmod(0o755)
+    env = koderz.environment({"KODERZ_MODEL": "simulated", "GITHUB_STEP_SUMMARY": str(koderz.folder / "summary.md")})
+    env["PATH"] = f"{binaries}:{env['PATH']}"
+    return subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
+        cwd=koderz.folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_the_workflow_runs_compares_and_gates(koderz: Shell) -> None:
+    (baseline,) = re.findall(r"\n\n((?:    .*\n)+)\nRenew it", CI)
+    made = shell(koderz, baseline.replace("git add", "test -s"))
+    assert made.returncode == 0, made.stderr
+
+    workflow = steps((DOCS / "ci" / "github-actions.yml").read_text(encoding="utf-8"))
+    if "report" not in COMMANDS:
+        workflow.pop("Report")
+    for name, script in workflow.items():
+        done = shell(koderz, script)
+        assert done.returncode == 0, f"{name}: {done.stderr}"
+    assert (koderz.folder / "summary.md").read_text().startswith("### koderz: No difference shown")
+
+    worse = shell(koderz, "koderz benchmark 0 50 --mode zero-shot --simulated-skill 0 && " + workflow["Gate"])
+    assert worse.returncode == 1
+    (line,) = worse.stderr.splitlines()[-1:]
+    assert line.startswith("gate failed: ")
+    assert "more than the 10 allowed" in line
+
+
+@pytest.mark.skipif(not shutil.which("jq") and not os.environ.get("CI"), reason="jq is not installed")
+@pytest.mark.parametrize(("skill", "code"), [(1.0, 0), (0.0, 1)])
+def test_the_gate_by_jq_works_with_fractions(koderz: Shell, skill: float, code: int) -> None:
+    (script,) = re.findall(r"```bash\n(.*?)```", CI, re.DOTALL)
+    koderz("benchmark", 0, 7, "--mode", "zero-shot", "-q", "--model", "simulated", "--simulated-skill", skill)
+    (summary,) = koderz.results.glob("*.json")
+    shutil.copy(summary, koderz.folder / "latest.json")
+
+    assert shell(koderz, script).returncode == code

@@ -1,0 +1,271 @@
+"""Sinks as users meet them: whatever befalls one, the run is whole, and `koderz sync` makes up for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import koderz as api
+from tests.conftest import Shell
+from tests.tracker.sinks.standins import installed, rows_of
+
+LEDGER = ("--sink", "json", "--sink", "ledger")
+
+
+@pytest.fixture
+def env(koderz: Shell) -> Mapping[str, str]:
+    """In which the stand-in sinks are there."""
+    return installed(koderz.folder)
+
+
+def run_of(koderz: Shell) -> Path:
+    (journal,) = koderz.results.glob("bench_*/journal.jsonl")
+    return journal.parent
+
+
+def standings(koderz: Shell) -> dict[str, Any]:
+    return dict(json.loads((run_of(koderz) / "sinks.json").read_text())["sinks"])
+
+
+def states(koderz: Shell) -> dict[str, str]:
+    return {name: standing["state"] for name, standing in standings(koderz).items()}
+
+
+def assert_whole(koderz: Shell, sink: str = "ledger") -> None:
+    rows = rows_of(koderz.results, run_of(koderz).name, sink)
+    assert sorted(map(str, rows)) == sorted(map(str, koderz.journal()))
+    assert states(koderz)[sink] == "up to date"
+
+
+def trouble(koderz: Shell, what: str) -> Path:
+    koderz.results.mkdir(exist_ok=True)
+    (koderz.results / what).touch()
+    return koderz.results / what
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_run_is_in_every_chosen_sink_when_the_command_ends(koderz: Shell, env: Mapping[str, str]) -> None:
+    done = koderz("benchmark", 0, 4, "--mode", "comparative", *LEDGER, env=env)
+
+    assert_whole(koderz)
+    assert states(koderz) == {"json": "up to date", "ledger": "up to date", "mlflow": "off", "memory": "off"}
+    assert "sync" not in done.err
+    assert koderz.summary()["config"]["sinks"] == ["json", "ledger"]
+    assert "nothing to do" in koderz("sync", env=env).err
+
+
+@pytest.mark.slow
+def test_without_a_word_all_three_sinks_have_the_run(koderz: Shell) -> None:
+    done = koderz("benchmark", 0, 3, "--sink-patience", 120, env={"KODERZ_SINKS": "json,mlflow,memory"})
+
+    run = run_of(koderz).name
+    assert states(koderz) == {"json": "up to date", "mlflow": "up to date", "memory": "up to date"}
+    assert f"Cortex: tags=['benchmark_run', '{run}']\nMLflow: koderz ui\n" in done.out
+    assert "warning" not in done.err
+    assert [path.name for path in koderz.results.glob("*.json")] == [f"{run}.json"]
+
+
+def test_a_sink_that_is_down_costs_a_warning_and_a_sync(koderz: Shell, env: Mapping[str, str]) -> None:
+    down = trouble(koderz, "ledger.down")
+    done = koderz("benchmark", 0, 2, *LEDGER, "--sink-patience", 10, env=env)
+
+    run = run_of(koderz).name
+    (warning,) = [line for line in done.err.splitlines() if line.startswith("warning: ")]
+    assert "ledger" in warning
+    assert "the ledger is closed today" in warning
+    assert warning.endswith(f"koderz sync {run}")
+    assert koderz.summary()["status"] == "complete"
+    told = koderz("sync", "--json", env=env, code=3)
+    assert json.loads(told.out) == [
+        {"run_id": run, "sink": "ledger", "state": "behind", "reason": "the ledger is closed today"}
+    ]
+
+    down.unlink()
+    assert koderz("sync", run, env=env).out == f"{run}  ledger   up to date\n"
+
+    assert_whole(koderz)
+
+
+def test_a_sink_that_hangs_is_given_up(koderz: Shell, env: Mapping[str, str]) -> None:
+    hang = trouble(koderz, "ledger.hang")
+    done = koderz("benchmark", 0, 1, *LEDGER, "--sink", "other", "--sink-patience", 10, env=env)
+    assert "the sink ledger lacks some of this run (no progress for 10 s)" in done.err
+    assert_whole(koderz, "other")
+
+    hang.unlink()
+    koderz("sync", "--all", env=env)
+
+    assert_whole(koderz)
+
+
+def test_ctrl_c_while_sinks_catch_up_leaves_the_rest_to_sync(koderz: Shell, env: Mapping[str, str]) -> None:
+    hang = trouble(koderz, "ledger.hang")
+    running = koderz.start("benchmark", 0, 1, *LEDGER, env=env)
+    assert running.stdout is not None
+    for line in running.stdout:
+        if line.startswith("File: "):
+            break
+    time.sleep(1)
+    running.send_signal(signal.SIGINT)
+    _, told = running.communicate(timeout=60)
+
+    assert running.returncode == 0
+    assert f"koderz sync {run_of(koderz).name}" in told
+    hang.unlink()
+    koderz("sync", env=env)
+    assert_whole(koderz)
+
+
+def test_killed_with_its_sinks_beside_it_a_run_resumes_into_them(koderz: Shell, env: Mapping[str, str]) -> None:
+    trouble(koderz, "ledger.slow")
+    running = koderz.start("benchmark", 0, 12, *LEDGER, "--simulated-latency", 0.1, env=env)
+    wait_for(lambda: list(koderz.results.glob("ledger.db")))
+    wait_for(lambda: len(koderz.journal()) > 10)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.communicate()
+
+    koderz("benchmark", "resume", "latest", env=env)
+
+    assert_whole(koderz)
+
+
+def test_the_death_of_the_process_that_feeds_the_sinks_is_said_once(koderz: Shell, env: Mapping[str, str]) -> None:
+    trouble(koderz, "ledger.die-after")
+    done = koderz("benchmark", 0, 12, *LEDGER, "--simulated-latency", 0.3, env=env)
+
+    assert done.err.count("the process that feeds the sinks ended (signal 9)") == 1
+    assert_whole(koderz)
+
+
+def test_later_sessions_reach_the_sinks_and_choose_them_anew(koderz: Shell, env: Mapping[str, str]) -> None:
+    koderz("benchmark", 0, 4, *LEDGER, "--simulated-fault-rate", 1, "--max-retries", 0, env=env, code=3)
+    assert_whole(koderz)
+    koderz("benchmark", "retry", "latest", env=env, code=3)
+    assert_whole(koderz)
+    koderz("benchmark", "rescore", "latest", *LEDGER, "--sink", "other", env=env, code=3)
+    assert_whole(koderz)
+    assert_whole(koderz, "other")
+    koderz("benchmark", "rescore", "latest", "--no-sink", "ledger", env=env, code=3)
+
+    assert states(koderz)["ledger"] == "off"
+
+
+def test_resuming_a_finished_run_brings_its_sinks_up_to_date(koderz: Shell, env: Mapping[str, str]) -> None:
+    koderz("benchmark", 0, 1, "--quiet")
+    before = koderz.journal()
+
+    done = koderz("benchmark", "resume", "latest", *LEDGER, env=env)
+
+    assert "nothing to do" in done.err
+    assert koderz.journal() == before
+    assert_whole(koderz)
+
+
+def test_without_json_there_is_no_summary_file_until_it_is_asked_for(koderz: Shell) -> None:
+    done = koderz("benchmark", 0, 1, "--no-sink", "json")
+    assert "BENCHMARK COMPLETE" in done.out
+    assert "SUMMARY SAVED" not in done.out
+    assert not list(koderz.results.glob("*.json"))
+    assert states(koderz)["json"] == "off"
+
+    koderz("sync", "--sink", "json", "--quiet")
+
+    assert koderz.summary()["status"] == "complete"
+
+
+def test_a_store_is_rebuilt_from_all_runs(koderz: Shell, env: Mapping[str, str]) -> None:
+    for _ in range(2):
+        koderz("benchmark", 0, 1, *LEDGER, "--quiet", env=env)
+    (koderz.results / "ledger.db").write_bytes(b"no database at all, but something else")
+    assert "file is not a database" in koderz("sync", "--sink", "ledger", "--rebuild", "latest", env=env, code=3).out
+
+    done = koderz("sync", "--sink", "ledger", "--rebuild", env=env)
+
+    assert done.out.count("up to date") == 2
+    for journal in koderz.results.glob("bench_*/journal.jsonl"):
+        assert len(rows_of(koderz.results, journal.parent.name)) == len(journal.read_bytes().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables"),
+    [
+        (("benchmark", 0, 1, "--sink", "mlfow"), {}),
+        (("benchmark", 0, 1, "--no-sink", "mlfow"), {}),
+        (("benchmark", 0, 1), {"KODERZ_SINKS": "json,mlfow"}),
+        (("sync", "--sink", "mlfow"), {}),
+    ],
+)
+def test_an_unknown_sink_is_answered_with_what_there_is(
+    koderz: Shell, env: Mapping[str, str], arguments: tuple[object, ...], variables: Mapping[str, str]
+) -> None:
+    done = koderz(*arguments, env={**env, **variables}, code=2)
+
+    assert "there is no sink 'mlfow'; choose from json, mlflow, memory, absent, ledger, other" in done.err
+    assert not koderz.results.exists()
+
+
+def test_sinks_are_chosen_in_the_file_of_the_folder_too(koderz: Shell, env: Mapping[str, str]) -> None:
+    (koderz.folder / "koderz.toml").write_text('sinks = ["ledger"]\n')
+    environ = koderz.environment(env)
+    del environ["KODERZ_SINKS"]
+    koderz("benchmark", 0, 1, "--quiet", "--sink", "json", env=env)
+    assert states(koderz)["json"] == "up to date"
+
+    koderz("sync", env={**environ, "KODERZ_SINKS": "ledger"})
+
+    assert states(koderz)["memory"] == "off"
+
+
+def test_a_single_experiment_is_fed_to_no_sink(koderz: Shell, env: Mapping[str, str]) -> None:
+    koderz("run", "HumanEval/0", "-q", env={**env, "KODERZ_SINKS": "json,ledger"})
+
+    assert not list(koderz.results.glob("*/sinks.json"))
+
+
+def test_doctor_says_how_many_runs_a_sink_lacks(koderz: Shell, env: Mapping[str, str]) -> None:
+    trouble(koderz, "ledger.down")
+    koderz("benchmark", 0, 1, *LEDGER, "--sink-patience", 5, "--quiet", env=env)
+
+    found = {
+        row["what"]: row
+        for row in json.loads(koderz("doctor", "--json", env={**env, "KODERZ_SINKS": "json,ledger,absent"}, code=1).out)
+    }
+
+    assert found["sink json"]["state"] == "ok"
+    assert found["sink ledger"]["remedy"] == "koderz sync"
+    assert "1 of 1 runs" in found["sink ledger"]["detail"]
+    assert found["sink absent"]["state"] == "broken"
+
+
+def test_the_python_api_feeds_the_sinks_and_logs_what_stays_behind(
+    koderz: Shell,
+    env: Mapping[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for name, value in koderz.environment(env).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(koderz.folder)
+    monkeypatch.syspath_prepend(str(koderz.folder / "site"))
+    asyncio.run(api.benchmark(range(1), model="simulated", sinks=("json", "ledger"), mode="zero-shot"))
+    assert_whole(koderz)
+
+    with caplog.at_level(logging.WARNING, "koderz"):
+        asyncio.run(api.resume(sinks=("json", "absent")))
+
+    assert "the sink absent lacks some of this run (sink 'absent'" in caplog.text

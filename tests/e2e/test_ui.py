@@ -1,0 +1,130 @@
+"""`koderz ui`: MLflow's UI on this project's runs, seen in a real browser."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Shell
+from tests.tracker.sinks.mlflow_world import experiments, new_plan, project, record, seen
+from tracker.records import Finished
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+WAIT = 120_000  # milliseconds that a page may take on a busy machine
+
+
+def test_without_a_store_it_says_how_to_come_by_one(koderz: Shell) -> None:
+    done = koderz("ui", code=2)
+
+    assert "has no MLflow store yet" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_of_a_server_that_is_configured_only_the_link_is_printed(koderz: Shell) -> None:
+    done = koderz("ui", env={"MLFLOW_TRACKING_URI": "http://user:secret@tracking.test:5000/"})
+
+    assert done.out == "MLflow UI: http://tracking.test:5000\n"
+
+
+def test_a_port_that_is_taken_is_an_error_where_it_was_asked_for(koderz: Shell) -> None:
+    koderz.results.mkdir()
+    (koderz.results / "mlflow.db").touch()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"--port {port} is taken" in koderz("ui", "--port", port, code=2).err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_stops_cleanly(koderz: Shell, number: signal.Signals) -> None:
+    folder = record(koderz.results, new_plan(1), *experiments(0), Finished(status="complete"))
+    project(folder)
+    with running(koderz) as (process, links):
+        info = seen(folder).parent.info
+        assert links[1].endswith(f"#/experiments/{info.experiment_id}/runs/{info.run_id}")
+        started = descendants(process.pid)
+        assert 1 <= len(started) <= 4  # nine with MLflow's job executor
+        process.send_signal(number)
+        assert process.wait(60) == 0
+
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no browser at {CHROMIUM}")
+def test_the_run_its_children_a_chart_and_a_trace_are_seen_in_a_browser(koderz: Shell) -> None:
+    folder = record(koderz.results, new_plan(3), *experiments(0, 1, 2), Finished(status="complete"))
+    project(folder)
+    with running(koderz) as (_, (address, latest)), browser() as page:
+        page.goto(latest)
+        expect(page, folder.name)
+        expect(page, "T/0 · zero-shot")
+        expect(page, "Finished")
+        expect(page, "humaneval (abababab")
+
+        page.goto(f"{latest}/model-metrics")
+        expect(page, "success_rate")
+        page.locator(".js-plotly-plot, svg.main-svg").first.wait_for(timeout=WAIT)
+
+        (trace, *_) = seen(folder).traces
+        experiment = seen(folder).parent.info.experiment_id
+        page.goto(f"{address}/#/experiments/{experiment}/traces?selectedEvaluationId={trace.info.trace_id}")
+        expect(page, "attempt 2")
+        expect(page, "judge")
+        expect(page, "passed")
+        page.get_by_role("button", name="Assess").click(timeout=WAIT)
+        expect(page, "koderz judge", exact=False)
+
+
+def expect(page: Any, text: str, *, exact: bool = False) -> None:
+    """The text is seen on the page."""
+    page.get_by_text(text, exact=exact).locator("visible=true").first.wait_for(timeout=WAIT)
+
+
+@contextmanager
+def running(koderz: Shell) -> Iterator[tuple[subprocess.Popen[str], tuple[str, str]]]:
+    """The UI with the addresses that it prints: of all, of the latest run."""
+    process = koderz.start("ui", "--port", 0)
+    try:
+        assert process.stdout is not None
+        lines = [process.stdout.readline().strip() for _ in range(2)]
+        assert [line.partition(": ")[0] for line in lines] == ["MLflow UI", "latest run"], process.communicate()
+        yield process, (lines[0].partition(": ")[2], lines[1].partition(": ")[2])
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """A page of a headless browser."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS.split())
+        try:
+            yield chromium.new_page(viewport={"width": 1600, "height": 1200})
+        finally:
+            chromium.close()
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that it started, and those that they did."""
+    found = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, children.read_text().split()):
+            found += [child, *descendants(child)]
+    return found

@@ -1,0 +1,45 @@
+"""Difficulty across runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from koderz.analysis.difficulty import difficulty, flakiness
+from koderz.analysis.matching import sides_of
+from koderz.errors import KoderzError
+from tests.koderz.analysis import builders
+
+
+def test_the_hardest_come_first_with_who_solves_them(tmp_path: Path) -> None:
+    small = builders.run(tmp_path, [True, False, False], "a.json", model="small")
+    large = builders.run(tmp_path, [True, True, False], "b.json", model="large")
+
+    found = difficulty([*sides_of(small), *sides_of(large)])
+
+    assert [(p.problem_id, p.success_rate) for p in found] == [("T/2", 0.0), ("T/1", 50.0), ("T/0", 100.0)]
+    assert (found[1].solved_by, found[1].unsolved_by) == (["large"], ["small"])
+    assert found[0].interval == pytest.approx((0.0, 65.76), abs=0.01)  # Wilson for 0 of 2
+    assert found[0].flakiness is None
+
+
+def test_only_samples_of_one_arm_that_disagree_are_flaky(tmp_path: Path) -> None:
+    drawn = builders.run(tmp_path, {"T/0": [True, False], "T/1": [True, True]}, "a.json")
+    other = builders.run(tmp_path, {"T/1": [False, False]}, "b.json")
+
+    found = {problem.problem_id: problem for problem in difficulty([*sides_of(drawn), *sides_of(other)])}
+
+    assert found["T/0"].flakiness == 1.0
+    assert (found["T/1"].flakiness, found["T/1"].success_rate) == (0.0, 50.0)
+
+
+def test_flakiness_is_that_of_a_coin_at_one_half() -> None:
+    assert flakiness([True, False]) == 1.0
+    assert flakiness([True, True, True, False]) == pytest.approx(0.75)
+    assert flakiness([True]) == 0.0
+
+
+def test_no_results_are_said(tmp_path: Path) -> None:
+    with pytest.raises(KoderzError, match="no results yet"):
+        difficulty(sides_of(builders.run(tmp_path, [])))

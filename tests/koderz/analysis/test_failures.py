@@ -1,0 +1,79 @@
+"""Why attempts failed, and what iterating mended."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from koderz.analysis.failures import Cause, Failures, failures_of
+from koderz.analysis.matching import Side
+from koderz.analysis.runs import load_run
+from tests.koderz.analysis import builders
+from tests.tracker import builders as journals
+from tracker.records import Record
+
+
+def recorded(folder: Path, *records: Record) -> Failures:
+    plan = journals.plan(solvers=("iterative",))
+    return failures_of(Side(load_run(asyncio.run(journals.recorded(folder, *records, of=plan))), "iterative"))
+
+
+def attempt(task: int, number: int, cause: str) -> Record:
+    verdict = "failed" if cause else "passed"
+    return journals.attempt(task, number, solver="iterative", verdict=verdict, cause=cause)
+
+
+def judged(task: int, success: bool, iterations: int, cause: str = "") -> Record:
+    return journals.judged(task, success, solver="iterative", iterations=iterations, cause=cause)
+
+
+def test_attempts_are_grouped_by_cause_and_what_was_mended_is_told(tmp_path: Path) -> None:
+    found = recorded(
+        tmp_path,
+        attempt(0, 1, "syntax"),
+        attempt(0, 2, ""),
+        judged(0, True, 2),
+        attempt(1, 1, "syntax"),
+        attempt(1, 2, "assertion"),
+        attempt(1, 3, "assertion"),
+        judged(1, False, 3, "assertion"),
+    )
+
+    assert found.from_attempts
+    assert found.causes == [
+        Cause(cause="assertion", attempts=2, experiments=1, mended=0, ended=1),
+        Cause(cause="syntax", attempts=2, experiments=2, mended=1, ended=0),
+    ]
+    assert [cause.cause for cause in found.never_mended] == ["assertion"]
+    assert found.solved_at == {2: 1}
+    assert found.cost_per_solved_task == pytest.approx(0.5)
+    assert found.tokens_to_solution == 10
+
+
+def test_an_attempt_that_was_judged_anew_counts_once_as_it_was_judged_last(tmp_path: Path) -> None:
+    found = recorded(tmp_path, attempt(0, 1, "wall"), attempt(0, 1, "assertion"), judged(0, False, 1, "assertion"))
+
+    assert found.causes == [Cause(cause="assertion", attempts=1, experiments=1, mended=None, ended=1)]
+
+
+def test_attempts_of_an_experiment_without_an_end_are_not_counted(tmp_path: Path) -> None:
+    assert recorded(tmp_path, attempt(0, 1, "syntax")).causes == []
+
+
+def test_without_a_journal_only_the_ends_are_known(tmp_path: Path) -> None:
+    run = builders.run(tmp_path, [True, False, False])
+
+    found = failures_of(Side(run, "zero-shot"))
+
+    assert not found.from_attempts
+    assert found.causes == [Cause(cause="assertion", attempts=None, experiments=2, mended=None, ended=2)]
+    assert found.never_mended == []
+    assert found.cost_per_solved_task == pytest.approx(0.03)
+
+
+def test_nothing_solved_costs_nothing_a_solution(tmp_path: Path) -> None:
+    none = failures_of(Side(builders.run(tmp_path, []), "zero-shot"))
+
+    assert (none.cost_per_solved_task, none.tokens_to_solution, none.causes) == (None, None, [])

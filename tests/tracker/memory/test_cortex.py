@@ -1,0 +1,390 @@
+"""The Cortex interface: what is remembered is found again, whole, and nothing is lost unless asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracker import open_cortex
+from tracker.memory import Cortex, InvalidMemory, store_path
+from tracker.memory.database import StoreDown
+from tracker.memory.search import COMMON
+from tracker.memory.store import Filter, Store
+
+
+def using(path: Path, work: Callable[[Cortex], Awaitable[Any]]) -> Any:
+    """What `work` makes of the store in `path`."""
+
+    async def worked() -> Any:
+        async with open_cortex(path / "memory.db") as cortex:
+            return await work(cortex)
+
+    return asyncio.run(worked())
+
+
+async def remembered(cortex: Cortex, *titles: str, **more: Any) -> None:
+    for title in titles:
+        await cortex.remember(title, f"about {title}", **more)
+
+
+def test_without_a_path_it_is_the_store_of_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def note() -> Path:
+        async with open_cortex(environ={}) as cortex:
+            await cortex.remember("a", "b")
+            return cortex.path
+
+    assert asyncio.run(note()).resolve() == tmp_path / "benchmark_results" / "memory.db"
+    assert store_path(Path("r"), {}) == Path("r/memory.db")
+    assert store_path(Path("r"), {"KODERZ_MEMORY": "/else/where.db"}) == Path("/else/where.db")
+    assert store_path(None, {"KODERZ_RESULTS": "runs"}) == Path("runs/memory.db")
+
+
+def test_a_store_that_is_not_there_is_made_only_if_wanted(tmp_path: Path) -> None:
+    async def opened() -> None:
+        async with open_cortex(tmp_path / "memory.db", create=False):
+            pass
+
+    with pytest.raises(StoreDown, match="there is no memory store"):
+        asyncio.run(opened())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_exports_have_words_lists_and_dicts_and_a_run_id_though_it_be_null(tmp_path: Path) -> None:
+    async def work(cortex: Cortex) -> Any:
+        await cortex.remember("old", "x", tags=["result", "completed"], importance="high", metadata={"success": True})
+        return await cortex.export_memories(tags=["result"])
+
+    (memory,) = using(tmp_path, work)
+    assert memory["importance"] == "high"
+    assert memory["tags"] == ["result", "completed"]
+    assert memory["metadata"] == {"benchmark_run_id": None, "success": True}
+
+
+def test_exports_are_narrowed_by_everything_said(tmp_path: Path) -> None:
+    async def work(cortex: Cortex) -> Any:
+        await remembered(cortex, "a", tags=["x", "y"], project="p")
+        middle = datetime.now()
+        await remembered(cortex, "b", tags=["x"], project="q", category="error")
+        return [
+            [memory["title"] for memory in await cortex.export_memories(**how)]
+            for how in (
+                {},
+                {"tags": ["x", "y"]},
+                {"project": "q"},
+                {"category": "error"},
+                {"since": middle},
+                {"since": middle.astimezone().isoformat()},
+                {"limit": 1},
+                {"tags": ["x"], "project": "p", "category": "note"},
+            )
+        ]
+
+    assert using(tmp_path, work) == [["a", "b"], ["a"], ["b"], ["b"], ["b"], ["b"], ["a"], ["a"]]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda cortex: cortex.export_memories("result"),
+        lambda cortex: cortex.export_memories(category="nonsense"),
+        lambda cortex: cortex.export_memories(since="soon"),
+        lambda cortex: cortex.recall("x", limit=0),
+        lambda cortex: cortex.recall("x", mode="guess"),
+        lambda cortex: cortex.recall("x", type="forever"),
+        lambda cortex: cortex.get_context(format="poem"),
+        lambda cortex: cortex.forget(),
+        lambda cortex: cortex.end_session(99),
+    ],
+)
+def test_what_does_not_fit_is_an_error_and_never_an_empty_answer(tmp_path: Path, call: Any) -> None:
+    with pytest.raises(InvalidMemory):
+        using(tmp_path, call)
+
+
+def test_recall_ranks_titles_before_contents_and_the_salient_before_others(tmp_path: Path) -> None:
+    async def work(cortex: Cortex) -> Any:
+        await cortex.remember("off by one", "nothing else")
+        await cortex.remember("recursion", "it was off by one in the slice of the recursion")
+        await cortex.remember("sorting", "something unlike it")
+        await cortex.remember("quiet", "overflow", importance="low")
+        await cortex.remember("loud", "overflow", importance="critical")
+        return [
+            [m["title"] for m in await cortex.recall(words)] for words in ("off by one", "overflow", "zebra", '"*)(')
+        ]
+
+    assert using(tmp_path, work) == [["off by one", "recursion"], ["loud", "quiet"], [], []]
+
+
+def test_recall_finds_ids_accents_and_any_of_the_words(tmp_path: Path) -> None:
+    async def work(cortex: Cortex) -> Any:
+        await cortex.remember("Experiment exp_0123456789abcdef", "Größe", tags=["HumanEval/3"])
+        await cortex.remember("other", "HumanEval/4")
+        queries = ("exp_0123456789abcdef", "grosse größe", "GROSSE", "HumanEval/3", "nowhere größe", "humaneval")
+        return [[m["title"][:5] for m in await cortex.recall(query)] for query in queries]
+
+    found = using(tmp_path, work)
+    assert found[:2] == [["Exper"], ["Exper"]]
+    assert found[2] == []
+    assert found[3][0] == "Exper"
+    assert found[4] == ["Exper"]
+    assert sorted(found[5]) == ["Exper", "other"]
+
+
+def test_recall_narrows_by_tags_project_category_and_type(tmp_path: Path) -> None:
+    async def work(cortex: Cortex) -> Any:
+        await remembered(cortex, "bug one", tags=["x", "y"], project="p", category="error", type="episodic")
+        await remembered(cortex, "bug two", tags=["x"], project="q")
+        await remembered(cortex, "bug three", tags=["y"])
+        hows: list[dict[str, Any]] = [
+            {"tags": ["x", "y"]},
+            {"project": "q"},
+            {"project": "q", "include_global": False},
+            {"category": "error"},
+            {"type": "episodic"},
+        ]
+        return [sorted(m["title"] for m in await cortex.recall("bug", **how)) for how in hows]
+
+    one, two, three = "bug one", "bug two", "bug three"
+    assert using(tmp_path, work) == [[one], [three, two], [two], [one], [one]]
+
+
+def test_words_that_are_very_common_are_ranked_among_the_newest_and_that_is_said(tmp_path: Path) -> None:
+    with Store(tmp_path / "memory.db") as store:
+        from tracker.memory import Draft
+
+        store.remember([Draft(title=f"n{i}", content="the same words") for i in range(COMMON + 5)])
+        store.remember([Draft(title="special", content="the same words, and a rare one: xylophone")])
+
+    async def work(cortex: Cortex) -> Any:
+        return await cortex.recall("same words"), await cortex.recall("xylophone same words")
+
+    common, rare = using(tmp_path, work)
+    assert {memory["ranking"] for memory in common} == {"newest"}
+    assert len(common) == 10
+    assert [(memory["title"], memory["ranking"]) for memory in rare] == [("special", "full")]
+
+
+def test_reading_changes_nothing_but_access_counts(tmp_path: Path) -> None:
+    async def work(cortex: Cortex) -> Any:
+        await remembered(cortex, "a")
+        before = await cortex.export_memories()
+        await cortex.recall("a")
+        await cortex.recall(mode="recent")
+        await cortex.get_memory(1)
+        await cortex.get_context()
+        return before, await cortex.export_memories()
+
+    (before,), (after,) = using(tmp_path, work)
+    assert after["access_count"] == 3
+    assert after["last_accessed"] is not None
+    assert {**after, "access_count": 0, "last_accessed": None} == before
+
+
+def test_age_lowers_the_rank_but_not_of_what_is_critical_or_a_result(tmp_path: Path) -> None:
+    long_ago = (datetime.now() - timedelta(days=2000)).isoformat()
+    rows: list[dict[str, Any]] = [
+        {"title": "plain", "content": "fact", "created_at": long_ago},
+        {"title": "critical", "content": "fact", "created_at": long_ago, "importance": "critical"},
+        {"title": "result", "content": "fact", "created_at": long_ago, "tags": ["result"]},
+        {"title": "new", "content": "fact", "created_at": datetime.now().isoformat()},
+    ]
+
+    async def work(cortex: Cortex) -> Any:
+        await cortex.import_memories(rows)
+        every = await cortex.recall("fact")
+        return [m["title"] for m in every], [m["title"] for m in await cortex.recall("fact", include_decayed=False)]
+
+    every, fresh = using(tmp_path, work)
+    assert every[0] == "critical"
+    assert every[-1] == "plain"
+    assert sorted(fresh) == ["critical", "new", "result"]
+
+
+CORTEX_EXPORT = [
+    {
+        "id": 7,
+        "type": "episodic",
+        "category": "architecture",
+        "title": "Benchmark Run bench_0a1b2c3d_20260131_120000",
+        "content": "x" * 30_000,
+        "project": "p",
+        "tags": '["benchmark_run","zero-shot"]',
+        "salience": 1.0,
+        "access_count": 4,
+        "created_at": "2026-01-31 12:00:00",
+        "metadata": '{"benchmark_run_id":"bench_0a1b2c3d_20260131_120000"}',
+    },
+    {"title": "minimal", "content": "c", "tags": "", "metadata": None},
+]
+
+
+def test_an_export_of_cortex_is_read_whole_and_only_once(tmp_path: Path) -> None:
+    async def work(cortex: Cortex) -> Any:
+        new = [await cortex.import_memories(json.dumps(CORTEX_EXPORT)) for _ in range(3)]
+        new.append(await cortex.import_memories({"memories": CORTEX_EXPORT}))
+        return new, await cortex.export_memories()
+
+    new, (run, minimal) = using(tmp_path, work)
+    assert new == [2, 0, 0, 0]
+    assert run["tags"] == ["benchmark_run", "zero-shot"]
+    assert run["metadata"] == {"benchmark_run_id": "bench_0a1b2c3d_20260131_120000"}
+    assert (run["importance"], len(run["content"]), run["access_count"]) == ("critical", 30_000, 4)
+    assert run["created_at"] == "2026-01-31T12:00:00.000000"
+    assert minimal["tags"] == []
+
+
+def test_our_own_export_comes_back_the_same_elsewhere_and_changes_nothing_here(tmp_path: Path) -> None:
+    async def first(cortex: Cortex) -> Any:
+        await remembered(cortex, "a", tags=["x"], project="p", importance="high")
+        await remembered(cortex, "k", key="k")
+        exported = await cortex.export_memories()
+        assert await cortex.import_memories(exported) == 0
+        return exported
+
+    async def second(cortex: Cortex) -> Any:
+        assert await cortex.import_memories(json.dumps(exported)) == 2
+        assert await cortex.import_memories(exported) == 0
+        return await cortex.export_memories()
+
+    exported = using(tmp_path, first)
+    assert using(tmp_path / "other", second) == exported
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ("not json", "no JSON"),
+        ("12", "a JSON array"),
+        ([3], "memory 1 is no JSON object"),
+        ([{"content": "x"}], "memory 1 has no title"),
+        ([{"title": "a"}, {"title": "b", "tags": "{"}], "memory 2: tags"),
+        ([{"title": "a", "metadata": "[1]"}], "memory 1: metadata"),
+        ([{"title": "a", "created_at": "soon"}], "memory 1: created_at"),
+        ([{"title": "a", "salience": "much"}], "memory 1"),
+    ],
+)
+def test_a_wrong_import_names_the_entry_and_stores_nothing(tmp_path: Path, data: Any, why: str) -> None:
+    with pytest.raises(InvalidMemory, match=why):
+        using(tmp_path, lambda cortex: cortex.import_memories(data))
+    assert using(tmp_path, lambda cortex: cortex.export_memories()) == []
+
+
+def test_forgetting_is_a_dry_run_first_and_keeps_results_and_what_is_critical(tmp_path: Path) -> None:
+    async def work(cortex: Cortex) -> Any:
+        await remembered(cortex, "plain", tags=["x"])
+        await remembered(cortex, "result", tags=["x", "result"])
+        await remembered(cortex, "critical", tags=["x"], importance="critical")
+        dry = await cortex.forget(tags=["x"])
+        assert len(await cortex.export_memories()) == 3
+        wet = await cortex.forget(tags=["x"], dry_run=False)
+        by_id = [(await cortex.forget(id=number, dry_run=False))["forgotten"] for number in (1, 2, 3)]
+        return dry, wet, by_id, [m["title"] for m in await cortex.export_memories()]
+
+    dry, wet, by_id, left = using(tmp_path, work)
+    assert (dry["would_forget"], dry["protected"], dry["forgotten"]) == (1, 2, 0)
+    assert [memory["title"] for memory in dry["memories"]] == ["plain"]
+    assert (wet["forgotten"], by_id, left) == (1, [0, 0, 0], ["result", "critical"])
+
+
+def test_forgetting_takes_words_age_and_salience(tmp_path: Path) -> None:
+    async def work(cortex: Cortex) -> Any:
+        await cortex.import_memories([{"title": "old", "content": "red fish", "created_at": "2020-01-01"}])
+        await cortex.remember("new", "red bird", importance="low")
+        hows: list[dict[str, Any]] = [
+            {"query": "red"},
+            {"query": "red fish"},
+            {"query": "re"},
+            {"older_than": 30},
+            {"below_salience": 0.01},
+            {"below_salience": 0.4},
+        ]
+        return [[m["title"] for m in (await cortex.forget(**how))["memories"]] for how in hows]
+
+    assert using(tmp_path, work) == [["old", "new"], ["old"], [], ["old"], ["old"], ["old", "new"]]
+
+
+def test_consolidating_merges_only_what_says_the_same_and_only_when_told(tmp_path: Path) -> None:
+    async def work(cortex: Cortex) -> Any:
+        for tags, key, importance in ((["a"], None, "normal"), (["b"], None, "normal"), (["c"], "k", "normal")):
+            await cortex.remember("same", "text", tags=tags, key=key, importance=importance)
+        await cortex.remember("same", "text", importance="critical")
+        await cortex.remember("same", "another text")
+        dry = await cortex.consolidate()
+        assert len(await cortex.export_memories()) == 5
+        wet = await cortex.consolidate(dry_run=False)
+        return dry, wet, await cortex.export_memories()
+
+    dry, wet, left = using(tmp_path, work)
+    assert (dry["merged"], wet["merged"], len(left)) == (0, 1, 4)
+    assert left[0]["tags"] == ["a", "b"]
+    with Store(tmp_path / "memory.db") as store:
+        assert store.check() == "ok"
+        assert len(store.select(Filter(tags=("b",)))) == 1
+
+
+def test_stats_count_by_everything(tmp_path: Path) -> None:
+    async def work(cortex: Cortex) -> Any:
+        await remembered(cortex, "a", "b", tags=["x"], project="p")
+        await remembered(cortex, "c", importance="high")
+        return await cortex.memory_stats(), await cortex.memory_stats("p")
+
+    every, mine = using(tmp_path, work)
+    assert (every["total"], mine["total"]) == (3, 2)
+    assert every["by_project"] == {"p": 2, "": 1}
+    assert every["by_importance"] == {"normal": 2, "high": 1}
+    assert every["common_tags"] == {"x": 2}
+    assert every["bytes"] > 0
+
+
+def test_a_session_begins_with_its_context_and_leaves_its_summary(tmp_path: Path) -> None:
+    async def work(cortex: Cortex) -> Any:
+        await cortex.remember("the layout", "tracker imports nothing", importance="critical", project="p")
+        await cortex.remember("elsewhere", "not of this project", project="q")
+        begun = await cortex.start_session("p")
+        ended = await cortex.end_session(begun["session_id"], "it went well")
+        return begun, await cortex.get_memory(ended["memory_id"]), await cortex.get_context(project="p", format="raw")
+
+    begun, summary, raw = using(tmp_path, work)
+    assert "the layout" in begun["context"]
+    assert "elsewhere" not in begun["context"]
+    assert (summary["content"], summary["key"], summary["project"]) == ("it went well", "session:1", "p")
+    assert [memory["title"] for memory in json.loads(raw)["Important"]] == ["the layout", "Session 1"]
+
+
+def test_the_event_loop_goes_on_while_the_disk_works(tmp_path: Path) -> None:
+    async def work(cortex: Cortex) -> Any:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.create_task(tick())
+        await asyncio.gather(*(cortex.remember(f"m{i}", "c" * 10_000) for i in range(20)))
+        ticking.cancel()
+        return ticks, len(await cortex.export_memories())
+
+    ticks, stored = using(tmp_path, work)
+    assert stored == 20
+    assert ticks > 20
+
+
+def test_secrets_stay_out_of_title_content_tags_and_metadata(tmp_path: Path) -> None:
+    async def work() -> Any:
+        async with open_cortex(tmp_path / "memory.db", environ={"MY_API_KEY": "v3ry-own"}) as cortex:
+            await cortex.remember("v3ry-own", "v3ry-own", tags=["v3ry-own"], metadata={"a": ["v3ry-own"]}, key="k")
+
+    asyncio.run(work())
+    files = [path.read_bytes() for path in tmp_path.iterdir()]
+    assert files
+    assert not any(b"v3ry-own" in data for data in files)

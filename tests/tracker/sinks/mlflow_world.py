@@ -1,0 +1,156 @@
+"""What tests of the MLflow sink share: runs recorded, projected and read back."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.tracker import builders
+from tests.tracker.builders import attempt, call, experiment_id, fault, judged
+from tracker.records import Finished, Plan, Record
+from tracker.runs import read_plan
+from tracker.sinks import Source
+from tracker.sinks.mlflow import MlflowSink
+from tracker.stories import Stories
+from tracker.tracker import Tracker
+
+_NUMBERS = itertools.count()
+
+
+def new_plan(tasks: int = 3, **more: Any) -> Plan:
+    """A plan with a run id that no other test has."""
+    run_id = f"bench_{next(_NUMBERS):08x}_20260131_120000"
+    given = {"config": {"local_model": "m", "suite": "humaneval", "seed": 7}, **more}
+    return builders.plan(
+        tasks, run_id=run_id, environment={"dataset_digest": "ab" * 32, "git_commit": "c0ffee"}, **given
+    )
+
+
+def experiments(*numbers: int, solver: str = "zero-shot") -> list[Record]:
+    """Whole experiments: a call, a failed attempt, a call, a passed attempt, success."""
+    return [record for number in numbers for record in experiment(number, solver)]
+
+
+def experiment(number: int, solver: str = "zero-shot") -> list[Record]:
+    return [
+        call(number, 1, solver=solver, text="write f"),
+        attempt(number, 1, solver=solver, cause="assertion", feedback="f(1) should be 2", program="def f(x): return x"),
+        call(number, 2, solver=solver, text="try again"),
+        attempt(number, 2, solver=solver, verdict="passed", program="def f(x): return x + 1"),
+        judged(number, True, solver=solver, iterations=2, calls=2, cost=0.5, tokens_in=14, tokens_out=6),
+    ]
+
+
+def record(results: Path, plan: Plan, *records: Record) -> Path:
+    return asyncio.run(builders.recorded(results, *records, of=plan))
+
+
+def add(folder: Path, *records: Record) -> None:
+    """Goes on with a run that was recorded."""
+
+    async def go() -> None:
+        with Tracker.reopen(folder) as tracker:
+            await tracker.record(*records)
+
+    asyncio.run(go())
+
+
+def open_sink(folder: Path, environ: Mapping[str, str] | None = None, detail: str | None = None) -> MlflowSink:
+    stories = Stories(folder)
+    stories.refresh()
+    return MlflowSink(Source(folder, read_plan(folder), stories, environ or {}, {"mlflow_detail": detail}))
+
+
+def lines(folder: Path) -> list[Record]:
+    """Everything in the journal."""
+    stories = Stories(folder)
+    return list(stories.records([entry.span for entry in stories.refresh()]))
+
+
+def project(
+    folder: Path,
+    records: Sequence[Record] | None = None,
+    environ: Mapping[str, str] | None = None,
+    detail: str | None = None,
+) -> None:
+    """Brings the run into MLflow by a sink of its own."""
+    sink = open_sink(folder, environ, detail)
+    try:
+        sink.take(lines(folder) if records is None else records)
+    finally:
+        sink.close()
+
+
+@dataclass
+class Seen:
+    """A run as MLflow has it."""
+
+    parents: list[Any]
+    children: list[Any]
+    traces: list[Any] = field(default_factory=list)
+
+    @property
+    def parent(self) -> Any:
+        (parent,) = self.parents
+        return parent
+
+    def child(self, name: str) -> Any:
+        (found,) = [child for child in self.children if child.info.run_name == name]
+        return found
+
+    def facts(self) -> Any:
+        """All that the run is known for, without what MLflow makes up."""
+        runs = [
+            (
+                run.info.run_name,
+                run.info.status,
+                run.info.start_time,
+                run.info.end_time,
+                run.data.metrics,
+                run.data.params,
+                {k: v for k, v in run.data.tags.items() if k != "mlflow.parentRunId"},
+            )
+            for run in [*self.parents, *self.children]
+        ]
+        traces = [
+            (
+                trace.info.trace_id,
+                trace.info.request_preview,
+                trace.info.state,
+                len(trace.data.spans),
+                [(found.name, found.feedback.value, found.rationale) for found in trace.info.assessments],
+            )
+            for trace in self.traces
+        ]
+        return sorted(map(repr, runs)), sorted(map(repr, traces))
+
+
+def client(folder: Path, uri: str | None = None) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from mlflow import MlflowClient
+
+        return MlflowClient(uri or f"sqlite:///{folder.resolve().parent / 'mlflow.db'}")
+
+
+def seen(folder: Path, uri: str | None = None, experiment: str = "koderz/humaneval") -> Seen:
+    """Reads the run back through MLflow's own client."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mlflow = client(folder, uri)
+        place = mlflow.get_experiment_by_name(experiment).experiment_id
+        runs = mlflow.search_runs([place], f"tags.benchmark_run_id = '{folder.name}'", max_results=5000)
+        traces = mlflow.search_traces(
+            locations=[place], filter_string=f"tags.benchmark_run_id = '{folder.name}'", max_results=500
+        )
+    parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    children = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
+    return Seen(parents, children, list(traces))
+
+
+__all__ = ["Finished", "experiment_id", "fault"]

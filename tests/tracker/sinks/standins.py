@@ -1,0 +1,98 @@
+"""Real sinks, small ones, that can be made to fail: found by an entry point, like other packages' sinks.
+
+What they do is said by files beside the runs: `NAME.down`, `NAME.hang`, `NAME.slow`, `NAME.die-before` and
+`NAME.die-after` (the transaction of a batch; the file is removed, so that it dies once).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tracker.records import Record
+from tracker.sinks import SinkDown, Source
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Ledger:
+    """A table with a row for each record; records are known by what they are about, so that none is doubled."""
+
+    name = "ledger"
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._results = source.folder.parent
+        self._heed("down")
+        self._rows = sqlite3.connect(self._results / f"{self.name}.db", timeout=30, check_same_thread=False)
+        self._rows.execute("CREATE TABLE IF NOT EXISTS rows (run TEXT, record TEXT, PRIMARY KEY (run, record))")
+
+    def take(self, records: Sequence[Record]) -> None:
+        for trouble in ("down", "hang", "slow", "die-before"):
+            self._heed(trouble)
+        with self._rows:
+            self._rows.executemany(
+                "INSERT OR REPLACE INTO rows VALUES (?, ?)",
+                [(self._source.folder.name, orjson.dumps(record).decode()) for record in records],
+            )
+        self._heed("die-after")
+
+    def close(self) -> None:
+        self._rows.close()
+
+    @classmethod
+    def rebuild(cls, results: Path, environ: Mapping[str, str]) -> None:
+        (results / f"{cls.name}.db").unlink(missing_ok=True)
+
+    def _heed(self, trouble: str) -> None:
+        path = self._results / f"{self.name}.{trouble}"
+        if not path.exists():
+            return
+        if trouble == "down":
+            raise SinkDown("the ledger is closed today")
+        if trouble == "hang":
+            time.sleep(600)
+        elif trouble == "slow":
+            time.sleep(0.05)
+        else:
+            path.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Other(Ledger):
+    name = "other"
+
+
+def rows_of(results: Path, run: str, name: str = "ledger") -> list[dict[str, object]]:
+    """What the stand-in holds of a run, sorted."""
+    with sqlite3.connect(results / f"{name}.db") as database:
+        found = [row for (row,) in database.execute("SELECT record FROM rows WHERE run = ? ORDER BY record", (run,))]
+    database.close()
+    return [orjson.loads(row) for row in found]
+
+
+def installed(folder: Path) -> Mapping[str, str]:
+    """A package that has the stand-ins as its entry points, and the environment in which it is found."""
+    package = folder / "site" / "standins-1.0.dist-info"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: standins\nVersion: 1.0\n")
+    module = "tests.tracker.sinks.standins"
+    (package / "entry_points.txt").write_text(
+        f"[koderz.sinks]\nledger = {module}:Ledger\nother = {module}:Other\nabsent = {module}:Absent\n"
+    )
+    return {"PYTHONPATH": os.pathsep.join([str(package.parent), str(ROOT)])}
+
+
+@pytest.fixture
+def standins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
+    """The environment in which the sinks `ledger`, `other` and `absent` are there."""
+    environ = installed(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    return {**os.environ, **environ}

@@ -1,0 +1,132 @@
+"""Wherever a process dies, and however many work at once: MLflow ends up with each thing once."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tracker.builders import fault
+from tests.tracker.sinks.mlflow_world import experiments, lines, new_plan, project, record, seen
+from tracker.records import Finished
+from tracker.sinks import SinkDown
+from tracker.sinks.mlflow.outbox import Outbox
+from tracker.sinks.mlflow.store import Store
+
+pytestmark = pytest.mark.slow
+
+
+class Died(BaseException):
+    """What nothing in the sink may catch: the process is gone."""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("results")
+
+
+@contextmanager
+def dying(monkeypatch: pytest.MonkeyPatch, at: int, *, after: bool) -> Iterator[None]:
+    """Dies at the so-manieth call of MLflow or write of the outbox: before it, or after it was carried out."""
+    count = itertools.count()
+
+    def wrapped(name: str, real: Any) -> Any:
+        def call(self: Any, *arguments: Any, **named: Any) -> Any:
+            is_now = next(count) == at
+            if is_now and not after:
+                raise Died(name)
+            value = real(self, *arguments, **named)
+            if is_now:
+                raise Died(name)
+            return value
+
+        return call
+
+    import mlflow
+    from mlflow.tracing.client import TracingClient
+
+    calls = {
+        mlflow.MlflowClient: "create_run log_batch set_terminated log_inputs log_artifacts link_traces_to_run",
+        TracingClient: "start_trace log_spans",
+        Outbox: "_write linked",
+    }
+    with monkeypatch.context() as patch:
+        for owner, names in calls.items():
+            for name in names.split():
+                patch.setattr(owner, name, wrapped(name, getattr(owner, name)))
+        yield
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_whatever_call_a_process_dies_at_the_next_one_completes_it(
+    results: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    whole = record(results, new_plan(2), *experiments(0), fault(1), Finished(status="incomplete"))
+    project(whole)
+    expected = _comparable(whole)
+    died = 0
+    for at in itertools.count():
+        folder = record(results, new_plan(2), *experiments(0), fault(1), Finished(status="incomplete"))
+        written = lines(folder)
+        try:
+            with dying(monkeypatch, at, after=after):
+                project(folder)
+        except Died:
+            died += 1
+        else:
+            break
+        project(folder, written)
+        assert _comparable(folder) == expected, f"died at call {at}"
+    assert died > 15
+
+
+def test_two_processes_at_once_make_nothing_twice(results: Path) -> None:
+    folder = record(results, new_plan(12), *experiments(*range(12)), Finished(status="complete"))
+    spawn = multiprocessing.get_context("spawn")
+    others = [spawn.Process(target=project, args=(folder,)) for _ in range(2)]
+    for process in others:
+        process.start()
+    for process in others:
+        process.join(120)
+    found = seen(folder)
+
+    assert [process.exitcode for process in others] == [0, 0]
+    assert (len(found.parents), len(found.children), len(found.traces)) == (1, 12, 12)
+
+
+def test_a_run_that_was_created_without_our_hearing_of_it_is_not_created_again(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = record(results, new_plan(1), *experiments(0), Finished(status="complete"))
+    real = Store.create
+
+    def lost(self: Store, page: Any) -> str:
+        real(self, page)
+        raise ConnectionResetError("the answer got lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "create", lost)
+        for _ in ("the parent's", "the child's"):
+            with pytest.raises(SinkDown, match="answer got lost"):
+                project(folder)
+    project(folder)
+    found = seen(folder)
+
+    assert (len(found.parents), len(found.children), len(found.traces)) == (1, 1, 1)
+
+
+def _comparable(folder: Path) -> Any:
+    """What the run has in MLflow, without its own id and times."""
+    found = seen(folder)
+    runs = [
+        (run.info.run_name.replace(folder.name, "RUN"), run.info.status, sorted(run.data.metrics), run.data.params)
+        for run in [found.parent, *found.children]
+    ]
+    traces = [(trace.info.state, len(trace.data.spans), len(trace.info.assessments)) for trace in found.traces]
+    curve = len(found.parent.inputs.dataset_inputs)
+    return sorted(map(repr, runs)), sorted(map(repr, traces)), curve

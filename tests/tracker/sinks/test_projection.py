@@ -1,0 +1,232 @@
+"""One run's way into one sink: in order, from the cursor on, and never the worse for being repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.tracker.builders import RUN, attempt, call, fault, judged, plan, recorded
+from tests.tracker.sinks.standins import Ledger, rows_of, standins
+from tracker.journal import NAME as JOURNAL
+from tracker.records import Record, Resumed
+from tracker.sinks import SinkDown, Source
+from tracker.sinks.projection import Held, Projection, start_again
+from tracker.sinks.standing import NAME, Standing, choose_sinks, record_standings, standing_of
+from tracker.stories import Stories
+from tracker.tracker import Tracker
+
+__all__ = ["standins"]
+
+
+def a_run(results: Path, tasks: int = 20) -> Path:
+    lines: list[Record] = [line for i in range(tasks) for line in (call(i), attempt(i), judged(i))]
+    return asyncio.run(recorded(results, *lines, of=plan(tasks)))
+
+
+def project(folder: Path, environ: Mapping[str, str], *, batches: int | None = None, name: str = "ledger") -> None:
+    """Hands on all that is left, or so many batches."""
+    with Projection(folder, name, {}, environ) as projection:
+        while projection.look() and batches != 0:
+            projection.take()
+            batches = batches and batches - 1
+
+
+def assert_whole(folder: Path) -> None:
+    lines = (folder / JOURNAL).read_bytes().splitlines(keepends=True)
+    rows = rows_of(folder.parent, folder.name)
+    assert len(rows) == len(lines)
+    standing = standing_of(folder)["ledger"]
+    assert (standing.state, standing.bytes, standing.records) == ("up to date", sum(map(len, lines)), len(lines))
+
+
+def test_a_sink_is_handed_every_record_and_its_cursor_says_so(tmp_path: Path, standins: Mapping[str, str]) -> None:
+    folder = a_run(tmp_path)
+
+    project(folder, standins)
+
+    assert_whole(folder)
+
+
+def test_it_goes_on_where_it_stopped(tmp_path: Path, standins: Mapping[str, str]) -> None:
+    folder = a_run(tmp_path)
+    project(folder, standins, batches=1)
+    standing = standing_of(folder)["ledger"]
+    assert standing.state == "behind"
+    assert 0 < standing.records < 61
+
+    project(folder, standins)
+
+    assert_whole(folder)
+
+
+def test_any_prefix_may_come_twice(tmp_path: Path, standins: Mapping[str, str]) -> None:
+    folder = a_run(tmp_path, 5)
+    project(folder, standins)
+    before = rows_of(tmp_path, RUN)
+    stories = Stories(folder)
+    records = list(stories.records(entry.span for entry in stories.refresh()))
+    sink = Ledger(Source(folder, plan(), stories, {}))
+    for end in range(len(records) + 1):
+        sink.take(records[:end])
+        sink.take(records[:end])
+    sink.close()
+
+    assert rows_of(tmp_path, RUN) == before
+
+
+def test_records_after_a_later_session_follow(tmp_path: Path, standins: Mapping[str, str]) -> None:
+    folder = asyncio.run(recorded(tmp_path, call(0), fault(0)))
+    project(folder, standins)
+
+    async def retry() -> None:
+        with Tracker.reopen(folder) as tracker:
+            await tracker.record(Resumed(how="retry"), call(0, 2), judged(0))
+
+    asyncio.run(retry())
+    assert standing_of(folder)["ledger"].state == "behind"
+    project(folder, standins)
+
+    assert_whole(folder)
+    assert [row["kind"] for row in rows_of(tmp_path, RUN)].count("experiment") == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[: len(data) // 2],
+        lambda data: data.replace(b'"bytes":', b'"bites":'),
+        lambda data: b"[]",
+        lambda data: b"\xff" * 99,
+        lambda data: data.replace(b'"journal": "', b'"journal": "00'),
+    ],
+)
+def test_a_torn_sinks_json_only_means_that_records_are_handed_over_again(
+    tmp_path: Path, standins: Mapping[str, str], damage: object
+) -> None:
+    folder = a_run(tmp_path, 4)
+    project(folder, standins)
+    path = folder / NAME
+    path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
+
+    project(folder, standins)
+
+    assert_whole(folder)
+
+
+def test_a_cursor_within_a_line_is_not_believed(tmp_path: Path, standins: Mapping[str, str]) -> None:
+    folder = a_run(tmp_path, 4)
+    record_standings(folder, lambda _: {"ledger": Standing(state="behind", bytes=33, records=1)})
+
+    project(folder, standins)
+
+    assert_whole(folder)
+
+
+def test_a_torn_last_line_holds_nothing_up(tmp_path: Path, standins: Mapping[str, str]) -> None:
+    folder = a_run(tmp_path, 2)
+    whole = (folder / JOURNAL).read_bytes()
+    with (folder / JOURNAL).open("ab") as journal:
+        journal.write(b'{"kind":"call","time":"20')
+
+    project(folder, standins)
+
+    assert standing_of(folder)["ledger"].state == "up to date"
+    assert standing_of(folder)["ledger"].bytes == len(whole)
+
+
+def test_only_one_may_feed_a_run_to_a_sink(tmp_path: Path, standins: Mapping[str, str]) -> None:
+    folder = a_run(tmp_path, 1)
+    with Projection(folder, "ledger", {}, standins):
+        with pytest.raises(Held), Projection(folder, "ledger", {}, standins):
+            pass
+        with pytest.raises(Held):
+            start_again(folder, "ledger")
+        with Projection(folder, "other", {}, standins) as other:
+            other.take() if other.look() else None
+
+
+def test_a_sink_that_is_down_has_its_cursor_where_it_was(tmp_path: Path, standins: Mapping[str, str]) -> None:
+    folder = a_run(tmp_path)
+    project(folder, standins, batches=1)
+    before = standing_of(folder)["ledger"].bytes
+    (tmp_path / "ledger.down").touch()
+    with pytest.raises(SinkDown):
+        project(folder, standins)
+    (tmp_path / "ledger.down").unlink()
+    assert standing_of(folder)["ledger"].bytes == before
+
+    project(folder, standins)
+
+    assert_whole(folder)
+
+
+class Faulty:
+    """A sink with a bug in it."""
+
+    def __init__(self, source: Source) -> None: ...
+
+    def take(self, records: Sequence[Record]) -> None:
+        raise ZeroDivisionError("one by none")
+
+    def close(self) -> None: ...
+
+
+def test_a_bug_in_a_sink_is_its_being_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracker.sinks.SINKS", {"faulty": f"{__name__}:Faulty"})
+    folder = a_run(tmp_path, 1)
+
+    with pytest.raises(SinkDown, match="ZeroDivisionError: one by none"):
+        project(folder, {}, name="faulty")
+
+
+def test_other_options_mean_the_beginning(tmp_path: Path, standins: Mapping[str, str]) -> None:
+    folder = a_run(tmp_path, 2)
+    with Projection(folder, "ledger", {"ledger_detail": "runs", "other_detail": "x"}, standins) as projection:
+        projection.look()
+        projection.take()
+    assert standing_of(folder)["ledger"].options == {"ledger_detail": "runs"}
+
+    for options, left in (({"ledger_detail": None}, 0), ({"ledger_detail": "runs"}, 0), ({"ledger_detail": "full"}, 7)):
+        with Projection(folder, "ledger", options, standins) as projection:
+            assert projection.look() == left
+
+
+def test_what_is_turned_off_and_on_again_keeps_its_place(tmp_path: Path, standins: Mapping[str, str]) -> None:
+    folder = a_run(tmp_path, 2)
+    project(folder, standins)
+    here = standing_of(folder)["ledger"].bytes
+
+    choose_sinks(folder, (), ("ledger", "other"))
+    assert {name: standing.state for name, standing in standing_of(folder).items()} == {"ledger": "off", "other": "off"}
+    choose_sinks(folder, ("ledger",), ())
+
+    assert (standing_of(folder)["ledger"].state, standing_of(folder)["ledger"].bytes) == ("behind", here)
+
+
+def _mark(folder: Path, name: str) -> None:
+    for number in range(40):
+        record_standings(folder, lambda _, at=number: {name: Standing(state="behind", records=at + 1)})  # type: ignore[misc]
+
+
+def test_standings_that_are_written_at_once_are_all_there(tmp_path: Path) -> None:
+    folder = a_run(tmp_path, 1)
+    context = multiprocessing.get_context("spawn")
+    others = [context.Process(target=_mark, args=(folder, f"sink{number}")) for number in range(3)]
+    for process in others:
+        process.start()
+    for process in others:
+        process.join()
+
+    assert {name: standing.records for name, standing in standing_of(folder).items()} == dict.fromkeys(
+        ("sink0", "sink1", "sink2"), 40
+    )
+
+
+def test_a_run_of_which_nothing_is_known_has_no_standings(tmp_path: Path) -> None:
+    assert standing_of(a_run(tmp_path, 1)) == {}
+    assert standing_of(tmp_path / "nowhere") == {}

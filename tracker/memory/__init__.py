@@ -1,0 +1,18 @@
+"""The memory store: what the runs taught, for people, programs and agents to ask."""
+
+from __future__ import annotations
+
+from tracker.memory.cortex import Cortex, open_cortex, store_path
+from tracker.memory.memories import CATEGORIES, IMPORTANCE, TYPES, Draft, InvalidMemory, Memory
+
+__all__ = [
+    "CATEGORIES",
+    "IMPORTANCE",
+    "TYPES",
+    "Cortex",
+    "Draft",
+    "InvalidMemory",
+    "Memory",
+    "open_cortex",
+    "store_path",
+]

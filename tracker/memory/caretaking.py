@@ -1,0 +1,162 @@
+"""What changes or measures the whole store: forgetting, merging what is said twice, counting, setting up anew."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tracker.memory import sql
+from tracker.memory.database import StoreDamaged, StoreDown
+from tracker.memory.memories import InvalidMemory, Memory
+from tracker.memory.scrubbing import Scrubber
+from tracker.memory.search import decayed_salience, folded, holds, words_of
+from tracker.memory.store import Filter, Store, as_memory, draft_of
+
+_SHOWN = 50  # of the memories that would be forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class Forgetting:
+    """What is to be forgotten: whatever fits all of it."""
+
+    wanted: Filter
+    id: int | None = None
+    query: str | None = None  # all of its words
+    older_than: float | None = None  # days
+    below_salience: float | None = None  # 0..1, after decay
+
+    def is_everything(self) -> bool:
+        wanted = self.wanted
+        limits = (self.id, self.query, self.older_than, self.below_salience, wanted.category, wanted.project)
+        return not wanted.tags and all(limit is None for limit in limits)
+
+
+def forget(store: Store, what: Forgetting, *, dry_run: bool) -> dict[str, Any]:
+    """Forgets, or says what would be forgotten. Raises InvalidMemory where nothing says which."""
+    if what.is_everything():
+        raise InvalidMemory("say what to forget: an id, a query, tags, a category, a project, an age or a salience")
+    meant = _meant(store, what)
+    free = [memory for memory in meant if not memory.is_protected]
+    if not dry_run:
+        store.delete(free)
+    return {
+        "dry_run": dry_run,
+        "forgotten": 0 if dry_run else len(free),
+        "would_forget": len(free),
+        "protected": len(meant) - len(free),
+        "memories": [{"id": m.id, "title": m.title, "category": m.category} for m in islice(free, _SHOWN)],
+    }
+
+
+def consolidate(store: Store, *, dry_run: bool) -> dict[str, Any]:
+    """Merges memories that say the same and tidies the text index, or says what would be merged."""
+    groups = [group for group in _duplicates(store) if len(group) > 1]
+    if not dry_run:
+        for kept, *others in groups:
+            tags = dict.fromkeys(tag for memory in (kept, *others) for tag in memory.tags)
+            store.replace(kept, others, list(tags))
+        store.run(sql.OPTIMIZE_TEXT)
+    merged = [{"kept": kept.id, "title": kept.title, "merged": [m.id for m in others]} for kept, *others in groups]
+    return {"dry_run": dry_run, "groups": merged, "merged": 0 if dry_run else sum(len(g) - 1 for g in groups)}
+
+
+def stats(store: Store, project: str | None = None) -> dict[str, Any]:
+    """Counts by category, type, importance and project; tags are those of the whole store."""
+    total, oldest, newest, salience = store.rows(sql.TOTALS, (project,))[0]
+    counts = {
+        f"by_{column}": dict(store.rows(sql.COUNTS.format(column=column), (project,)))
+        for column in ("category", "type", "importance", "project")
+    }
+    counts["by_project"] = {name or "": n for name, n in counts["by_project"].items()}
+    return {
+        "path": str(store.path),
+        "bytes": sum(path.stat().st_size for path in _files(store.path)),
+        "schema": len(sql.MIGRATIONS),
+        "total": total,
+        **counts,
+        "average_salience": round(salience, 4) if salience is not None else None,
+        "tags": store.rows(sql.TAG_TOTAL)[0][0],
+        "common_tags": dict(store.rows(sql.COMMON_TAGS)),
+        "oldest": oldest,
+        "newest": newest,
+    }
+
+
+def rebuild(path: Path, environ: Mapping[str, str]) -> Path | None:
+    """Makes a damaged store usable again, with every memory that can still be read; where the original went.
+
+    None where there is nothing to mend. The file is renamed, never deleted. What the journals hold comes back
+    from them. Raises StoreDown where the file is locked or can't be written.
+    """
+    if not path.exists():
+        return None
+    with suppress(StoreDamaged), Store(path, create=False, scrubber=Scrubber(environ)) as store:
+        if store.check() == "ok":
+            return None
+    aside = path.with_name(f"{path.name}.corrupt-{datetime.now():%Y%m%d_%H%M%S}")
+    try:
+        for file in _files(path):
+            file.rename(aside.with_name(file.name.replace(path.name, aside.name, 1)))
+    except OSError as error:
+        raise StoreDown(f"the damaged memory store {path} can't be put aside ({error.strerror})") from None
+    with Store(path, scrubber=Scrubber(environ)) as fresh:
+        readable = [draft_of(memory) for memory in _readable(aside)]
+        for start in range(0, len(readable), 1000):
+            fresh.add_new(readable[start : start + 1000])
+    return aside
+
+
+def _meant(store: Store, what: Forgetting) -> list[Memory]:
+    if what.id is not None:
+        memory = store.get(what.id)
+        meant = [memory] if memory else []
+    else:
+        meant = store.select(what.wanted)
+    today = datetime.now()
+    if what.older_than is not None:
+        oldest = (today - timedelta(days=what.older_than)).isoformat(timespec="microseconds")
+        meant = [memory for memory in meant if memory.created_at < oldest]
+    if what.below_salience is not None:
+        meant = [memory for memory in meant if decayed_salience(memory, today) < what.below_salience]
+    if what.query is not None:
+        words = words_of(what.query)
+        meant = [memory for memory in meant if words and _holds_all(memory, words)]
+    return meant
+
+
+def _holds_all(memory: Memory, words: Sequence[str]) -> bool:
+    text = folded(f"{memory.title}\n{' '.join(memory.tags)}\n{memory.content}")
+    return all(holds(text, word) for word in words)
+
+
+def _duplicates(store: Store) -> list[list[Memory]]:
+    groups = (map(int, ids.split(",")) for (ids,) in store.rows(sql.DUPLICATES))
+    found = ([memory for id in sorted(group) if (memory := store.get(id))] for group in groups)
+    return [[memory for memory in group if not memory.is_protected] for group in found]
+
+
+def _files(path: Path) -> list[Path]:
+    """The database and what SQLite keeps beside it."""
+    return [file for suffix in ("", "-wal", "-shm") if (file := path.with_name(path.name + suffix)).exists()]
+
+
+def _readable(path: Path) -> list[Memory]:
+    """The memories of a damaged file that can be read from its start or from its end."""
+    found: dict[int, Memory] = {}
+    for direction in ("ASC", "DESC"):
+        with suppress(sqlite3.Error):
+            connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+            try:
+                for row in connection.execute(sql.select(0, "", newest_first=direction == "DESC"), (-1,)):
+                    with suppress(StoreDamaged):
+                        memory = as_memory(row)
+                        found[memory.id] = memory
+            finally:
+                connection.close()
+    return [found[id] for id in sorted(found)]

@@ -1,0 +1,255 @@
+"""The interface of the Cortex tools over a store that loses nothing, for asyncio.
+
+    async with open_cortex() as cortex:
+        runs = await cortex.export_memories(tags=["benchmark_run", "zero-shot"])
+
+SQLite runs on a thread of its own, so the event loop never waits for a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tracker.memory import caretaking, lessons, telling
+from tracker.memory.caretaking import Forgetting
+from tracker.memory.interchange import drafts_of
+from tracker.memory.lessons import Snapshot
+from tracker.memory.memories import CATEGORIES, TYPES, Draft, InvalidMemory, choose, moment
+from tracker.memory.scrubbing import Scrubber
+from tracker.memory.search import search
+from tracker.memory.store import Filter, Store
+
+T = TypeVar("T")
+
+MODES = ("search", "recent", "important")
+
+
+def store_path(results: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the store is: `KODERZ_MEMORY`, else `memory.db` in the results folder."""
+    if named := environ.get("KODERZ_MEMORY"):
+        return Path(named).expanduser()
+    folder = results if results is not None else Path(environ.get("KODERZ_RESULTS") or "benchmark_results")
+    return folder / "memory.db"
+
+
+@asynccontextmanager
+async def open_cortex(
+    path: Path | str | None = None, *, create: bool = True, environ: Mapping[str, str] = os.environ
+) -> AsyncIterator[Cortex]:
+    """The memory store at `path`; without one, this folder's. Raises StoreDown where it can't be opened.
+
+    A missing file is made, unless `create` is False.
+    """
+    where = Path(path) if path is not None else store_path(environ=environ)
+    thread = ThreadPoolExecutor(1, thread_name_prefix="koderz-memory")
+    loop = asyncio.get_running_loop()
+    try:
+        store = await loop.run_in_executor(thread, lambda: Store(where, create=create, scrubber=Scrubber(environ)))
+        try:
+            yield Cortex(store, thread)
+        finally:
+            await loop.run_in_executor(thread, store.close)
+    finally:
+        thread.shutdown(wait=False)
+
+
+class Cortex:
+    """A store that is open. Times are local, ISO 8601; every method may raise StoreDown."""
+
+    def __init__(self, store: Store, thread: ThreadPoolExecutor) -> None:
+        self._store, self._thread = store, thread
+
+    @property
+    def path(self) -> Path:
+        return self._store.path
+
+    async def remember(
+        self,
+        title: str,
+        content: str,
+        *,
+        category: str = "note",
+        type: str = "long_term",
+        project: str | None = None,
+        tags: Sequence[str] = (),
+        importance: str = "normal",
+        metadata: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> dict[str, Any]:
+        """Stores a memory and returns it. One with a `key` that is known is brought up to date instead.
+
+        Nothing is cut, merged or dropped; secrets are taken out. Raises InvalidMemory for what doesn't fit.
+        """
+        draft = Draft(
+            title=title,
+            content=content,
+            category=category,
+            type=type,
+            tags=tags,
+            importance=importance,
+            metadata=metadata or {},
+            project=project,
+            key=key,
+        )
+
+        def stored() -> dict[str, Any]:
+            (id,) = self._store.remember([draft])
+            return telling.by_id(self._store, id)
+
+        return await self._do(stored)
+
+    async def recall(
+        self,
+        query: str | None = None,
+        *,
+        category: str | None = None,
+        type: str | None = None,
+        project: str | None = None,
+        tags: Sequence[str] = (),
+        limit: int = 10,
+        include_decayed: bool = True,
+        include_global: bool = True,
+        mode: str = "search",
+    ) -> list[dict[str, Any]]:
+        """The memories that answer a query best, or the recent or important ones: exports' dicts with a score.
+
+        All `tags` must match. `include_global`: with a project, also memories that belong to none. Nothing
+        changes by reading but access counts. Each says how it was ranked: `ranking` is "newest" where words
+        were so common that only the newest memories that hold them were weighed.
+        """
+        wanted = _filter(tags, category, type, project, or_no_project=include_global)
+        choose("mode", mode, MODES)
+        if limit < 1:
+            raise InvalidMemory(f"limit {limit}: at least 1")
+
+        def recalled() -> list[dict[str, Any]]:
+            if query and mode == "search":
+                found = search(self._store, query, wanted, limit=limit, include_decayed=include_decayed)
+            else:
+                found = telling.browse(self._store, wanted, important=mode == "important", limit=limit)
+            self._store.touch(each.memory for each in found)
+            return [each.as_dict() for each in found]
+
+        return await self._do(recalled)
+
+    async def get_memory(self, id: int | str) -> dict[str, Any] | None:
+        """The memory of an id or key, whole; None where there is none."""
+
+        def got() -> dict[str, Any] | None:
+            memory = self._store.get(id)
+            if memory is not None:
+                self._store.touch([memory])
+            return memory.as_dict() if memory else None
+
+        return await self._do(got)
+
+    async def get_context(
+        self,
+        *,
+        project: str | None = None,
+        query: str | None = None,
+        format: str = "summary",
+    ) -> str:
+        """What is worth knowing first, as Markdown ("summary", "detailed") or JSON ("raw")."""
+        choose("format", format, telling.FORMATS)
+        return await self._do(lambda: telling.context(self._store, project, query, format))
+
+    async def export_memories(
+        self,
+        tags: Sequence[str] = (),
+        *,
+        category: str | None = None,
+        project: str | None = None,
+        since: str | datetime | None = None,
+        limit: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Every memory that fits, oldest first. All tags must match; there is no limit unless asked."""
+        wanted = _filter(tags, category, None, project, since=moment(since) if since is not None else None)
+        return await self._do(
+            lambda: [memory.as_dict() for memory in self._store.select(wanted, limit=limit)],
+        )
+
+    async def import_memories(self, data: str | bytes | Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> int:
+        """Stores what an export holds, ours or Cortex's; how many were new. The same again changes nothing."""
+        drafts = drafts_of(data)
+        return len(await self._do(lambda: self._store.add_new(drafts)))
+
+    async def forget(
+        self,
+        *,
+        id: int | None = None,
+        query: str | None = None,
+        category: str | None = None,
+        project: str | None = None,
+        tags: Sequence[str] = (),
+        older_than: float | None = None,
+        below_salience: float | None = None,
+        dry_run: bool = True,
+    ) -> dict[str, Any]:
+        """Forgets what fits everything said; as a dry run, which it is unless told otherwise, only says what.
+
+        `older_than` are days since it was stored, `below_salience` is 0..1 after decay. Critical memories and
+        those of runs and their experiments are never forgotten, but counted as `protected`.
+        """
+        wanted = _filter(tags, category, None, project)
+        what = Forgetting(wanted, id=id, query=query, older_than=older_than, below_salience=below_salience)
+        return await self._do(lambda: caretaking.forget(self._store, what, dry_run=dry_run))
+
+    async def consolidate(self, *, dry_run: bool = True) -> dict[str, Any]:
+        """Merges memories that say exactly the same; as a dry run, which it is unless told otherwise, only says which.
+
+        Their tags are united and the oldest is kept. Protected memories and those with a key are left alone.
+        """
+        return await self._do(lambda: caretaking.consolidate(self._store, dry_run=dry_run))
+
+    async def memory_stats(self, project: str | None = None) -> dict[str, Any]:
+        """How many memories there are, by category, type, importance and project; the file and its state."""
+        return await self._do(lambda: caretaking.stats(self._store, project))
+
+    async def snapshot(self) -> Snapshot:
+        """The store as it is now, for `recall_lessons`."""
+        return await self._do(lambda: lessons.snapshot(self._store))
+
+    async def recall_lessons(
+        self, problem_id: str, cause: str, *, same_task: bool, simulated: bool = False, until: Snapshot | None = None
+    ) -> list[str]:
+        """What experiments that failed with this cause taught; see `tracker.memory.lessons`."""
+        return await self._do(
+            lambda: lessons.recall_lessons(
+                self._store, problem_id, cause, same_task=same_task, simulated=simulated, until=until
+            )
+        )
+
+    async def start_session(self, project: str | None = None) -> dict[str, Any]:
+        """Begins a session of work: its id, and the context to begin with."""
+        return await self._do(lambda: telling.start_session(self._store, project))
+
+    async def end_session(self, session_id: int, summary: str | None = None) -> dict[str, Any]:
+        """Ends a session; its summary is remembered. Raises InvalidMemory where there is no such session."""
+        return await self._do(lambda: telling.end_session(self._store, session_id, summary))
+
+    async def _do(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def _filter(
+    tags: Sequence[str],
+    category: str | None,
+    type: str | None,
+    project: str | None,
+    **more: Any,
+) -> Filter:
+    if isinstance(tags, str):
+        raise InvalidMemory("tags are a list of words")
+    if category is not None:
+        choose("category", category, CATEGORIES)
+    if type is not None:
+        choose("type", type, TYPES)
+    return Filter(tags=tuple(tags), category=category, type=type, project=project, **more)

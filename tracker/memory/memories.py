@@ -1,0 +1,171 @@
+"""What a memory is: its fields, its enumerations, and what of it may be stored."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from tracker.errors import KoderzError
+from tracker.memory.scrubbing import Scrubber
+
+CATEGORIES = (
+    "architecture",
+    "pattern",
+    "preference",
+    "error",
+    "context",
+    "learning",
+    "todo",
+    "note",
+    "relationship",
+    "custom",
+)
+TYPES = ("short_term", "long_term", "episodic")
+IMPORTANCE: Mapping[str, float] = {"low": 0.3, "normal": 0.5, "high": 0.8, "critical": 1.0}
+"""Importance → the salience that a memory begins with, 0..1."""
+
+PROTECTED_TAGS = frozenset({"result", "benchmark_run"})
+"""What carries one of these, or is critical, is never deleted, merged or ranked lower with age."""
+
+
+class InvalidMemory(KoderzError):
+    """What was to be remembered, or asked for, doesn't fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A memory that is to be stored. Times are local, ISO 8601."""
+
+    title: str
+    content: str
+    category: str = "note"
+    type: str = "long_term"
+    tags: Sequence[str] = ()
+    importance: str = "normal"
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    project: str | None = None
+    key: str | None = None  # with one, a memory of the same key is brought up to date
+    salience: float | None = None  # None: that of its importance
+    access_count: int = 0
+    created_at: str | None = None  # None: now, or what it was
+    updated_at: str | None = None  # None: now; an older one leaves a memory of the same key as it is
+    last_accessed: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """A stored memory."""
+
+    id: int
+    key: str | None
+    title: str
+    content: str
+    category: str
+    type: str
+    tags: list[str]
+    importance: str
+    metadata: dict[str, Any]
+    project: str | None
+    salience: float
+    access_count: int
+    created_at: str
+    updated_at: str
+    last_accessed: str | None
+
+    @property
+    def is_protected(self) -> bool:
+        return self.importance == "critical" or not PROTECTED_TAGS.isdisjoint(self.tags)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form of exports: importance its word, tags a list, metadata a dict with `benchmark_run_id`."""
+        values = {name: getattr(self, name) for name in _FIELDS}
+        values["metadata"] = {"benchmark_run_id": None, **self.metadata}
+        return values
+
+
+_FIELDS = Memory.__slots__
+
+
+def ready(draft: Draft, scrubber: Scrubber) -> Draft:
+    """The draft as it may be stored: without secrets, its fields of their kinds. Raises InvalidMemory."""
+    choose("category", draft.category, CATEGORIES)
+    choose("type", draft.type, TYPES)
+    choose("importance", draft.importance, tuple(IMPORTANCE))
+    if not _text("title", draft.title).strip():
+        raise InvalidMemory("a memory needs a title")
+    settled = replace(
+        draft,
+        title=_text("title", draft.title),
+        content=_text("content", draft.content),
+        tags=distinct_tags(draft.tags),
+        metadata=_metadata(draft.metadata),
+        project=None if draft.project is None else _text("project", draft.project),
+        key=None if draft.key is None else _text("key", draft.key),
+        salience=IMPORTANCE[draft.importance] if draft.salience is None else draft.salience,
+        created_at=moment(draft.created_at, "created_at") if draft.created_at else None,
+    )
+    return _scrubbed(settled, scrubber)
+
+
+def choose(name: str, value: str, among: Sequence[str]) -> str:
+    """The value. Raises InvalidMemory, naming what there is, where it isn't among these."""
+    if value not in among:
+        raise InvalidMemory(f"{name} {value!r}: choose one of {', '.join(among)}")
+    return value
+
+
+def distinct_tags(tags: Sequence[str]) -> list[str]:
+    """Each tag once, in the order given. Raises InvalidMemory for what is no list of words."""
+    distinct = [] if isinstance(tags, str) else list(dict.fromkeys(_text("tags", tag) for tag in tags))
+    if isinstance(tags, str) or not all(tag.strip() for tag in distinct):
+        raise InvalidMemory("tags are a list of words, none of them empty")
+    return distinct
+
+
+def moment(value: str | datetime, name: str = "since") -> str:
+    """A time as it is stored: local, ISO 8601 with microseconds. Raises InvalidMemory."""
+    try:
+        found = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+    except (ValueError, TypeError):
+        raise InvalidMemory(f"{name} {value!r}: give a time in ISO 8601, such as 2026-01-31T12:00:00") from None
+    local = found.astimezone().replace(tzinfo=None) if found.tzinfo else found
+    return local.isoformat(timespec="microseconds")
+
+
+def fingerprint(draft: Draft, created_at: str) -> int:
+    """Tells two memories without a key apart: a digest of 63 bits of what doesn't change in them."""
+    parts = (draft.title, draft.content, draft.project, created_at)
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidMemory(f"{name} has to be text, not {type(value).__name__}")
+    return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+
+
+def _metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        copied: dict[str, Any] = orjson.loads(orjson.dumps(dict(metadata)))
+    except (TypeError, ValueError) as error:
+        raise InvalidMemory(f"metadata has to be a JSON object: {error}") from None
+    return copied
+
+
+def _scrubbed(draft: Draft, scrubber: Scrubber) -> Draft:
+    everything = (draft.title, draft.content, *draft.tags, orjson.dumps(draft.metadata).decode())
+    if scrubber.is_clean("\n".join(everything)):
+        return draft
+    return replace(
+        draft,
+        title=scrubber.text(draft.title),
+        content=scrubber.text(draft.content),
+        tags=list(dict.fromkeys(scrubber.text(tag) for tag in draft.tags)),
+        metadata=scrubber.value(draft.metadata),
+    )

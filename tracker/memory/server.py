@@ -1,0 +1,155 @@
+"""The memory store as an MCP server: over standard input and output, or over streamable HTTP with a token."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from tracker.errors import KoderzError
+from tracker.memory.cortex import Cortex
+from tracker.memory.tools import TOOLS, described, read_arguments, schema_of
+
+if TYPE_CHECKING:
+    from mcp.server import Server
+
+PATH = "/mcp"
+_INSTRUCTIONS = (
+    "What the koderz experiments of this project taught: every run (tag benchmark_run) and every experiment "
+    "(tag result, with its problem, run and whether it was completed), beside what was remembered by hand. "
+    "recall finds by words; export_memories gives all that carry the same tags."
+)
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+App = Callable[[Any, Receive, Send], Awaitable[None]]
+
+
+def make_server(cortex: Cortex) -> Server[Any]:
+    """A server whose tools work on `cortex`."""
+    import mcp_types as types
+    from mcp.server import Server
+
+    from tracker.memory.sql import MIGRATIONS
+
+    tools = [
+        types.Tool(
+            name=name,
+            description=described(tool),
+            input_schema=schema_of(tool),
+            annotations=types.ToolAnnotations(read_only_hint=tool.reads_only, destructive_hint=name == "forget"),
+        )
+        for name, tool in TOOLS.items()
+    ]
+
+    async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=tools)
+
+    async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        try:
+            answer = await read_arguments(params.name, params.arguments).call(cortex)
+            return types.CallToolResult(content=[types.TextContent(type="text", text=_told(answer))])
+        except KoderzError as error:
+            return types.CallToolResult(content=[types.TextContent(type="text", text=str(error))], is_error=True)
+
+    return Server(
+        "koderz-memory",
+        version=f"schema {len(MIGRATIONS)}",
+        instructions=_INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+
+async def serve_stdio(cortex: Cortex) -> None:
+    """Serves one client over standard input and output until it hangs up. Nothing else is written there."""
+    from mcp.server.stdio import stdio_server
+
+    logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
+    server = make_server(cortex)
+    async with stdio_server() as (reading, writing):
+        await server.run(reading, writing, server.create_initialization_options())
+
+
+async def serve_http(cortex: Cortex, host: str, port: int, token: str, *, ready: Callable[[str], None]) -> None:
+    """Serves over HTTP until it is interrupted; `ready` is told the address once it answers there.
+
+    Every request needs `Authorization: Bearer TOKEN`. A web page can't reach it by a name of its own: the
+    Host and Origin headers have to be those of the address. Raises KoderzError where the port is taken.
+    """
+    import uvicorn
+    from mcp.server.transport_security import TransportSecuritySettings
+
+    bound = _bind(host, port)
+    port = bound.getsockname()[1]
+    names = [f"[{name}]:{port}" if ":" in name else f"{name}:{port}" for name in {host, *_names_of(host)}]
+    security = TransportSecuritySettings(
+        enable_dns_rebinding_protection=True,
+        allowed_hosts=names,
+        allowed_origins=[f"http://{name}" for name in names],
+    )
+    app = make_server(cortex).streamable_http_app(
+        streamable_http_path=PATH, transport_security=security, host=host, max_request_body_size=64 << 20
+    )
+    config = uvicorn.Config(guarded(app, token), log_level="error", access_log=False, lifespan="on")
+    server = uvicorn.Server(config)
+    shown = f"[{host}]" if ":" in host else host
+    ready(f"http://{shown}:{port}{PATH}")
+    await server.serve(sockets=[bound])
+
+
+def guarded(app: App, token: str) -> App:
+    """The app for those who have the token; 401 for all others, whatever they ask for."""
+    expected = f"Bearer {token}".encode()
+
+    async def guard(scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or secrets.compare_digest(_authorization(scope["headers"]), expected):
+            await app(scope, receive, send)
+            return
+        headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"www-authenticate", b"Bearer")]
+        await send({"type": "http.response.start", "status": 401, "headers": headers})
+        await send({"type": "http.response.body", "body": b"a token is needed: Authorization: Bearer TOKEN\n"})
+
+    return guard
+
+
+def token_from(environ: Mapping[str, str], variable: str | None) -> str:
+    """The token that a variable holds, or a new one. Raises KoderzError where the variable is empty or too short."""
+    if variable is None:
+        return secrets.token_urlsafe(24)
+    token = environ.get(variable, "")
+    if len(token) < 16:
+        raise KoderzError(f"--token-env {variable}: it has to hold a token of at least 16 characters")
+    return token
+
+
+def _authorization(headers: list[tuple[bytes, bytes]]) -> bytes:
+    return next((value for name, value in headers if name == b"authorization"), b"")
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A listening socket, so that a taken port is one line and not a traceback."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+        bound.listen(128)
+    except (OSError, OverflowError) as error:
+        bound.close()
+        raise KoderzError(f"--http {host}:{port}: nothing can listen there ({error}); choose another") from None
+    return bound
+
+
+def _names_of(host: str) -> tuple[str, ...]:
+    return _LOOPBACK if host in _LOOPBACK else ()
+
+
+def _told(answer: Any) -> str:
+    return answer if isinstance(answer, str) else orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode()

@@ -1,0 +1,274 @@
+"""The tools of the MCP server: their arguments, with the names and meanings of Cortex' own and our additions.
+
+Each tool is a struct of its arguments. Its JSON Schema, the check of what a client sends, and what the
+client is told of a tool all come from it, so that an argument can't be dropped in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from tracker.memory.cortex import Cortex
+from tracker.memory.memories import InvalidMemory
+
+Category = Literal[
+    "architecture",
+    "pattern",
+    "preference",
+    "error",
+    "context",
+    "learning",
+    "todo",
+    "note",
+    "relationship",
+    "custom",
+]
+Type = Literal["short_term", "long_term", "episodic"]
+Importance = Literal["low", "normal", "high", "critical"]
+
+Query = Annotated[str, Meta(description="Words to look for, in titles, tags and contents.")]
+Project = Annotated[str, Meta(description="Only memories of this project.")]
+Tags = Annotated[list[str], Meta(description="Only memories that carry all of these.")]
+Days = Annotated[float, Meta(ge=0, description="Only memories stored longer ago than this, in days.")]
+Salience = Annotated[float, Meta(ge=0, le=1, description="Only memories whose salience, after decay, is below this.")]
+
+
+class Tool(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
+    """What a client may ask for. The docstring is what it is told of the tool."""
+
+    reads_only: ClassVar[bool] = True
+
+    async def call(self, cortex: Cortex) -> Any:
+        """What the tool answers, as JSON has it."""
+        raise NotImplementedError
+
+
+class Remember(Tool, frozen=True):
+    """Store a memory. Nothing is cut, merged or dropped; secrets are taken out. With a key, a memory of the
+    same key is brought up to date."""
+
+    reads_only: ClassVar[bool] = False
+    title: str
+    content: str
+    category: Category = "note"
+    type: Type = "long_term"
+    project: Annotated[str, Meta(description="The project that it belongs to.")] | UnsetType = UNSET
+    tags: Annotated[list[str], Meta(description="Words to find it by.")] = []
+    importance: Importance = "normal"
+    scope: Annotated[Literal["project", "global"], Meta(description="global: it belongs to no project.")] = "project"
+    transferable: Annotated[bool, Meta(description="Whether it helps in other projects too.")] | UnsetType = UNSET
+    metadata: Annotated[dict[str, Any], Meta(description="Any JSON object.")] = {}
+    key: Annotated[str, Meta(description="A name of yours for it, by which it can be changed later.")] | UnsetType = (
+        UNSET
+    )
+
+    async def call(self, cortex: Cortex) -> Any:
+        transferable = {} if self.transferable is UNSET else {"transferable": self.transferable}
+        return await cortex.remember(
+            self.title,
+            self.content,
+            category=self.category,
+            type=self.type,
+            project=None if self.scope == "global" else given(self.project),
+            tags=self.tags,
+            importance=self.importance,
+            metadata={**self.metadata, **transferable},
+            key=given(self.key),
+        )
+
+
+class Recall(Tool, frozen=True):
+    """Find memories: those that answer a query best, or the recent or important ones. Contents are whole. Each
+    has a score, and a ranking: newest means that its words are so common that only the newest were weighed."""
+
+    query: Query | UnsetType = UNSET
+    category: Category | UnsetType = UNSET
+    type: Type | UnsetType = UNSET
+    project: Project | UnsetType = UNSET
+    tags: Tags = []
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 10
+    includeDecayed: Annotated[bool, Meta(description="Also memories that have faded with age.")] = True  # noqa: N815
+    includeGlobal: Annotated[  # noqa: N815
+        bool, Meta(description="With a project: also memories that belong to none.")
+    ] = True
+    mode: Literal["search", "recent", "important"] = "search"
+
+    async def call(self, cortex: Cortex) -> Any:
+        return await cortex.recall(
+            given(self.query),
+            category=given(self.category),
+            type=given(self.type),
+            project=given(self.project),
+            tags=self.tags,
+            limit=self.limit,
+            include_decayed=self.includeDecayed,
+            include_global=self.includeGlobal,
+            mode=self.mode,
+        )
+
+
+class GetMemory(Tool, frozen=True):
+    """One memory, whole, by its id, or by its key."""
+
+    id: Annotated[int | str, Meta(description="The number of a memory, or its key.")]
+
+    async def call(self, cortex: Cortex) -> Any:
+        found = await cortex.get_memory(self.id)
+        if found is None:
+            raise InvalidMemory(f"there is no memory {self.id}")
+        return found
+
+
+class GetContext(Tool, frozen=True):
+    """What is worth knowing before work begins: important and recent memories, and the answers to a query."""
+
+    project: Project | UnsetType = UNSET
+    query: Query | UnsetType = UNSET
+    format: Literal["summary", "detailed", "raw"] = "summary"
+
+    async def call(self, cortex: Cortex) -> Any:
+        return await cortex.get_context(project=given(self.project), query=given(self.query), format=self.format)
+
+
+class ExportMemories(Tool, frozen=True):
+    """Every memory that fits, oldest first, whole. There is no limit unless asked."""
+
+    project: Project | UnsetType = UNSET
+    tags: Tags = []
+    category: Category | UnsetType = UNSET
+    since: Annotated[str, Meta(description="Stored then or later; ISO 8601.")] | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+
+    async def call(self, cortex: Cortex) -> Any:
+        return await cortex.export_memories(
+            self.tags,
+            category=given(self.category),
+            project=given(self.project),
+            since=given(self.since),
+            limit=given(self.limit),
+        )
+
+
+class ImportMemories(Tool, frozen=True):
+    """Store what an export holds, ours or Cortex's. The same again changes nothing."""
+
+    reads_only: ClassVar[bool] = False
+    data: Annotated[str, Meta(description="JSON text: an array of memories.")]
+
+    async def call(self, cortex: Cortex) -> Any:
+        return {"imported": await cortex.import_memories(self.data)}
+
+
+class Forget(Tool, frozen=True):
+    """Forget memories that fit everything said. It is a dry run unless dryRun is false and confirm is true.
+    Critical memories, runs and their experiments are never forgotten."""
+
+    reads_only: ClassVar[bool] = False
+    id: int | UnsetType = UNSET
+    query: Annotated[str, Meta(description="Only memories that hold all of these words.")] | UnsetType = UNSET
+    category: Category | UnsetType = UNSET
+    project: Project | UnsetType = UNSET
+    tags: Tags = []
+    olderThan: Days | UnsetType = UNSET  # noqa: N815
+    belowSalience: Salience | UnsetType = UNSET  # noqa: N815
+    dryRun: bool = True  # noqa: N815
+    confirm: bool = False
+
+    async def call(self, cortex: Cortex) -> Any:
+        return await cortex.forget(
+            id=given(self.id),
+            query=given(self.query),
+            category=given(self.category),
+            project=given(self.project),
+            tags=self.tags,
+            older_than=given(self.olderThan),
+            below_salience=given(self.belowSalience),
+            dry_run=self.dryRun or not self.confirm,
+        )
+
+
+class Consolidate(Tool, frozen=True):
+    """Merge memories that say exactly the same. It is a dry run unless dryRun is false."""
+
+    reads_only: ClassVar[bool] = False
+    force: Annotated[bool, Meta(description="Accepted for Cortex' sake; it makes no difference.")] = False
+    dryRun: bool = True  # noqa: N815
+
+    async def call(self, cortex: Cortex) -> Any:
+        return await cortex.consolidate(dry_run=self.dryRun)
+
+
+class MemoryStats(Tool, frozen=True):
+    """How many memories there are, by category, type, importance and project, and how large the store is."""
+
+    project: Project | UnsetType = UNSET
+
+    async def call(self, cortex: Cortex) -> Any:
+        return await cortex.memory_stats(given(self.project))
+
+
+class StartSession(Tool, frozen=True):
+    """Begin a session of work; answers with its id and the context to begin with."""
+
+    reads_only: ClassVar[bool] = False
+    project: Project | UnsetType = UNSET
+
+    async def call(self, cortex: Cortex) -> Any:
+        return await cortex.start_session(given(self.project))
+
+
+class EndSession(Tool, frozen=True):
+    """End a session; its summary is remembered."""
+
+    reads_only: ClassVar[bool] = False
+    sessionId: int  # noqa: N815
+    summary: str | UnsetType = UNSET
+
+    async def call(self, cortex: Cortex) -> Any:
+        return await cortex.end_session(self.sessionId, given(self.summary))
+
+
+TOOLS: Mapping[str, type[Tool]] = {
+    "remember": Remember,
+    "recall": Recall,
+    "forget": Forget,
+    "get_context": GetContext,
+    "start_session": StartSession,
+    "end_session": EndSession,
+    "consolidate": Consolidate,
+    "memory_stats": MemoryStats,
+    "get_memory": GetMemory,
+    "export_memories": ExportMemories,
+    "import_memories": ImportMemories,
+}
+
+
+def schema_of(tool: type[Tool]) -> dict[str, Any]:
+    """The JSON Schema of a tool's arguments; no others are allowed."""
+    (_,), definitions = msgspec.json.schema_components([tool])
+    (schema,) = definitions.values()
+    return {name: value for name, value in schema.items() if name not in ("title", "description")}
+
+
+def described(tool: type[Tool]) -> str:
+    """What a client is told of a tool."""
+    return " ".join((tool.__doc__ or "").split())
+
+
+def read_arguments(name: str, arguments: Mapping[str, Any] | None) -> Tool:
+    """The arguments of a call. Raises InvalidMemory for an unknown tool or argument, or one of another type."""
+    if name not in TOOLS:
+        raise InvalidMemory(f"there is no tool {name}; there are {', '.join(TOOLS)}")
+    try:
+        return msgspec.convert(dict(arguments or {}), TOOLS[name])
+    except msgspec.ValidationError as error:
+        raise InvalidMemory(f"{name}: {error}") from None
+
+
+def given(value: Any) -> Any:
+    """The value of an argument; None where it was left out."""
+    return None if value is UNSET else value

@@ -1,0 +1,195 @@
+"""The memory store as a sink: one memory an experiment, and one a run.
+
+Memories have the experiment's or the run's id as their key and the journal's times, so that a record which
+comes again changes nothing, and an older one never undoes a newer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tracker.errors import JournalError
+from tracker.memory import caretaking
+from tracker.memory.cortex import store_path
+from tracker.memory.database import StoreDown
+from tracker.memory.lessons import how_it_failed, lesson_of
+from tracker.memory.memories import Draft
+from tracker.memory.scrubbing import Scrubber
+from tracker.memory.store import Store
+from tracker.records import Attempt, Call, Experiment, Fault, Finished, Plan, Record
+from tracker.sinks import SinkDown, Source
+from tracker.sinks.json import encode_summary
+from tracker.summary import summarize
+
+_PATIENCE = 20.0  # seconds that another writer may hold the store
+_ASKED = 4000  # characters of what was asked
+
+
+class MemorySink:
+    """Projects one run into the memory store of its results folder, or of `KODERZ_MEMORY`."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._project = project_of(source.folder.parent, source.environ)
+        try:
+            self._store = Store(
+                store_path(source.folder.parent, source.environ),
+                scrubber=Scrubber(source.environ),
+                timeout=_PATIENCE,
+            )
+        except StoreDown as error:
+            raise SinkDown(str(error)) from error
+
+    def take(self, records: Sequence[Record]) -> None:
+        """One transaction for all of them: the last outcome of each experiment, and how the run stands."""
+        drafts = list(self._drafts(records))
+        try:
+            if drafts:
+                self._store.remember(drafts)
+        except StoreDown as error:
+            raise SinkDown(str(error)) from error
+
+    def close(self) -> None:
+        try:
+            self._store.close()
+        except StoreDown as error:
+            raise SinkDown(str(error)) from error
+
+    @staticmethod
+    def rebuild(results: Path, environ: Mapping[str, str]) -> Path | None:
+        """Makes a damaged store usable again before the journals are taken anew; where the original went.
+
+        None where it isn't damaged, or not there. Raises SinkDown where it is locked or can't be written.
+        """
+        try:
+            return caretaking.rebuild(store_path(results, environ), environ)
+        except StoreDown as error:
+            raise SinkDown(str(error)) from error
+
+    def _drafts(self, records: Sequence[Record]) -> Iterator[Draft]:
+        outcomes = {record.experiment_id: record for record in records if isinstance(record, Experiment | Fault)}
+        for outcome in outcomes.values():
+            story = self._source.stories.of(outcome.experiment_id)
+            yield experiment_memory(self._source.plan, outcome, story, self._project)
+        finished = [record for record in records if isinstance(record, Finished)]
+        if finished and self._source.plan.run_id is not None:
+            yield self._run_memory(self._source.plan, finished[-1])
+
+    def _run_memory(self, plan: Plan, finished: Finished) -> Draft:
+        try:
+            summary = summarize(self._source.folder)
+        except JournalError as error:
+            raise SinkDown(str(error)) from error
+        model = str(plan.config.get("local_model"))
+        return Draft(
+            key=plan.run_id,
+            title=f"Benchmark Run {plan.run_id}",
+            content=b"".join(encode_summary(summary)).decode(),
+            category="architecture",
+            type="long_term",
+            importance="critical",
+            tags=["benchmark_run", str(plan.run_id), plan.mode, model],
+            metadata={
+                "benchmark_run_id": plan.run_id,
+                "mode": plan.mode,
+                "model": model,
+                "status": summary.status,
+                "planned": plan.planned,
+                "success_rates": {name: arm.summary.success_rate for name, arm in summary.arms.items()},
+                "cost": summary.paid["total"],
+                "simulated": plan.simulated,
+            },
+            project=self._project,
+            created_at=plan.time,
+            updated_at=finished.time,
+        )
+
+
+def project_of(results: Path, environ: Mapping[str, str]) -> str:
+    """What tells the memories of one project from another's: `KODERZ_PROJECT`, else the name of its folder."""
+    return environ.get("KODERZ_PROJECT") or results.resolve().parent.name or "koderz"
+
+
+def experiment_memory(plan: Plan, outcome: Experiment | Fault, story: Sequence[Record], project: str) -> Draft:
+    """The memory of an experiment: `story` are its records, whole."""
+    judged = {record.number: record for record in story if isinstance(record, Attempt)}  # rescored: the last counts
+    attempts = [judged[number] for number in sorted(judged)]
+    run = [plan.run_id] if plan.run_id is not None else []
+    state = "fault" if isinstance(outcome, Fault) else "completed"
+    return Draft(
+        key=outcome.experiment_id,
+        title=f"Experiment {outcome.experiment_id}",
+        content="\n\n".join(_told(plan, outcome, attempts, story)),
+        category="learning",
+        type="episodic",
+        tags=["result", outcome.experiment_id, outcome.problem_id, state, *run],
+        metadata=_metadata(plan, outcome, attempts),
+        project=project,
+        created_at=outcome.time,
+        updated_at=outcome.time,
+    )
+
+
+def _metadata(plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attempt]) -> dict[str, Any]:
+    common = {
+        "benchmark_run_id": plan.run_id,
+        "experiment_id": outcome.experiment_id,
+        "problem_id": outcome.problem_id,
+        "solver": outcome.solver,
+        "success": None,
+        "iterations": len(attempts),
+        "cost": outcome.cost,
+        "model": plan.config.get("local_model"),
+        "mode": plan.mode,
+        "sample": outcome.sample,
+        "suite": plan.config.get("suite"),
+        "simulated": plan.simulated,
+        "causes": list(dict.fromkeys(attempt.cause for attempt in attempts if not attempt.passed)),
+    }
+    if isinstance(outcome, Fault):
+        return {**common, "reason": outcome.reason}
+    lesson = lesson_of(outcome.problem_id, attempts) if outcome.success else None
+    return {
+        **common,
+        "success": outcome.success,
+        "iterations": outcome.iterations,
+        "verdict": outcome.verdict,
+        "cause": outcome.cause,
+        "tokens": outcome.tokens_in + outcome.tokens_out,
+        "duration_seconds": outcome.duration_seconds,
+        **({"lesson_cause": lesson.cause, "lesson": lesson.text} if lesson else {}),
+    }
+
+
+def _told(
+    plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attempt], story: Sequence[Record]
+) -> Iterator[str]:
+    """What people and agents read of it: nothing of hidden tests, and no program."""
+    yield f"{outcome.problem_id} · {outcome.solver} · {plan.config.get('local_model')}: {_ending(outcome)}"
+    if asked := _asked(story):
+        yield f"Asked:\n{asked}"
+    if attempts:
+        yield "Attempts:\n" + "\n".join(f"{attempt.number}. {how_it_failed(attempt)}" for attempt in attempts)
+    if not isinstance(outcome, Fault) and outcome.success and (lesson := lesson_of(outcome.problem_id, attempts)):
+        yield f"Lesson: {lesson.text}"
+    yield f"Cost ${outcome.cost:.4f}; {f'run {plan.run_id}' if plan.run_id else 'a single experiment'}"
+
+
+def _ending(outcome: Experiment | Fault) -> str:
+    if isinstance(outcome, Fault):
+        return f"not judged, since {outcome.reason}"
+    attempts = "1 attempt" if outcome.iterations == 1 else f"{outcome.iterations} attempts"
+    cause = f" ({outcome.cause})" if outcome.cause else ""
+    return f"{outcome.verdict}{cause} after {attempts}{f'; {outcome.note}' if outcome.note else ''}"
+
+
+def _asked(story: Sequence[Record]) -> str:
+    """The first thing that the model was told, cut where it is long."""
+    for record in story:
+        if isinstance(record, Call) and record.purpose == "attempt":
+            texts = [str(message["content"]) for message in record.messages if message["role"] == "user"]
+            text = texts[0].strip() if texts else ""
+            return text if len(text) <= _ASKED else f"{text[:_ASKED]} …"
+    return ""

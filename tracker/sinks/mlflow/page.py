@@ -1,0 +1,173 @@
+"""What an MLflow run says, without MLflow: params, tags and metrics of a benchmark run and of an experiment."""
+
+from __future__ import annotations
+
+import getpass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from tracker.records import Attempt, Call, Experiment, Fault, Plan, Record
+
+_CHILD_PARAMS = ("suite", "temperature", "max_iterations", "feedback", "seed")
+_MILLISECOND = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One value of a metric."""
+
+    key: str
+    value: float
+    time: int  # milliseconds since 1970
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What a run in MLflow says."""
+
+    name: str
+    start: int  # milliseconds since 1970
+    end: int | None = None
+    status: str = "RUNNING"
+    params: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    points: Sequence[Point] = ()
+
+
+def milliseconds(time: str) -> int:
+    """A journal's local time as milliseconds since 1970."""
+    return int(datetime.fromisoformat(time).timestamp() * _MILLISECOND)
+
+
+def child_page(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault, parent: str | None) -> Page:
+    """The nested run of one experiment."""
+    faulted = isinstance(outcome, Fault)
+    tags = {
+        **source_tags(plan),
+        "koderz.kind": "experiment",
+        "koderz.experiment_id": outcome.experiment_id,
+        "koderz.solver": outcome.solver,
+        "koderz.sample": str(outcome.sample),
+        "koderz.outcome": "fault" if isinstance(outcome, Fault) else outcome.verdict,
+        "koderz.fault": outcome.reason if isinstance(outcome, Fault) else "",
+        "koderz.cause": "" if isinstance(outcome, Fault) else outcome.cause,
+        "problem_id": outcome.problem_id,
+        "mlflow.parentRunId": parent or "",
+        "mlflow.note.content": _child_note(outcome),
+    }
+    return Page(
+        name=child_name(plan, outcome),
+        start=started(story),
+        end=milliseconds(outcome.time),
+        status="FAILED" if faulted else "FINISHED",
+        params=_child_params(plan, outcome),
+        tags=tags,
+        points=[*_attempt_points(story), *_outcome_points(outcome)],
+    )
+
+
+def child_name(plan: Plan, outcome: Experiment | Fault) -> str:
+    """`HumanEval/3 · iterative`, with the sample where there are several."""
+    sample = f" · sample {outcome.sample}" if plan.samples > 1 else ""
+    return f"{outcome.problem_id} · {outcome.solver}{sample}"
+
+
+def started(story: Sequence[Record]) -> int:
+    """When the experiment began, as far as its journal tells: when its first reply was asked for."""
+    first = story[0]
+    waited = first.latency if isinstance(first, Call) else 0.0
+    return milliseconds(first.time) - int(waited * _MILLISECOND)
+
+
+def source_tags(plan: Plan) -> dict[str, str]:
+    """Who ran what, as MLflow's own clients say it."""
+    return {
+        "benchmark_run_id": plan.run_id or "",
+        "koderz.simulated": str(plan.simulated).lower(),
+        "koderz.version": str(plan.environment.get("koderz", "")),
+        "mlflow.source.name": "koderz benchmark" if plan.run_id else "koderz run",
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.git.commit": plan.environment.get("git_commit") or "",
+        "mlflow.user": _user(),
+    }
+
+
+def as_param(value: Any) -> str:
+    """A setting as people read it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
+    return orjson.dumps(value).decode()
+
+
+def _child_params(plan: Plan, outcome: Experiment | Fault) -> dict[str, str]:
+    given = {
+        "model": plan.config.get("local_model"),
+        "mode": plan.mode,
+        "solver": outcome.solver,
+        "problem": outcome.problem_id,
+        "sample": outcome.sample if plan.samples > 1 else None,
+        **{name: plan.config.get(name) for name in _CHILD_PARAMS},
+    }
+    return {name: as_param(value) for name, value in given.items() if value is not None}
+
+
+def _child_note(outcome: Experiment | Fault) -> str:
+    if isinstance(outcome, Fault):
+        return f"**Fault**, which says nothing about the model: {outcome.reason}"
+    how = "passed" if outcome.success else f"did not pass ({outcome.cause or outcome.verdict})"
+    note = f" {outcome.note}" if outcome.note else ""
+    return f"{outcome.problem_id} {how} after {outcome.iterations} attempt{'s' * (outcome.iterations != 1)}.{note}"
+
+
+def _outcome_points(outcome: Experiment | Fault) -> Iterator[Point]:
+    time = milliseconds(outcome.time)
+    if isinstance(outcome, Fault):
+        figures: dict[str, float | None] = {"cost": outcome.cost}
+    else:
+        figures = {
+            "success": float(outcome.success),
+            "iterations": outcome.iterations,
+            "calls": outcome.calls,
+            "cost": outcome.cost,
+            "tokens_in": outcome.tokens_in,
+            "tokens_out": outcome.tokens_out,
+            "latency": outcome.latency,
+            "duration_seconds": outcome.duration_seconds,
+            "score": outcome.score,
+            **{f"metric/{name}": value for name, value in (outcome.metrics or {}).items()},
+        }
+    yield from points(figures, time)
+
+
+def points(figures: Mapping[str, float | None], time: int, step: int = 0) -> Iterator[Point]:
+    """The figures that are numbers."""
+    for key, value in figures.items():
+        if value is not None and math.isfinite(value):
+            yield Point(key, float(value), time, step)
+
+
+def _attempt_points(story: Sequence[Record]) -> Iterator[Point]:
+    """By attempt: whether it passed, and what was paid since the one before."""
+    paid = 0.0
+    for record in story:
+        if isinstance(record, Call):
+            paid += record.cost
+        elif isinstance(record, Attempt):
+            figures = {"attempt/passed": float(record.passed), "attempt/cost": paid}
+            yield from points(figures, milliseconds(record.time), record.number)
+            paid = 0.0
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return "unknown"

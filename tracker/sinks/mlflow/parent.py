@@ -1,0 +1,244 @@
+"""The parent run: what a whole benchmark run comes to, as curves, figures, a table and files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tracker.index import CODES, load_index, read_spans
+from tracker.journal import NAME
+from tracker.records import Call, Experiment, Fault, Plan, Record, decode
+from tracker.sinks.json import encode_summary
+from tracker.sinks.mlflow.page import Page, Point, as_param, milliseconds, points, source_tags
+from tracker.stories import Stories
+from tracker.summary import Arm, Summary
+
+TABLE = "results.json"
+_CURVE_POINTS = 1000  # of one curve, about; a chart shows no more
+_PROMPTS_FROM = 20  # experiments that are looked through for prompts
+_STATUS = {
+    "complete": "FINISHED",
+    "incomplete": "FAILED",
+    "failed": "FAILED",
+    "interrupted": "KILLED",
+    "stopped": "KILLED",
+}
+
+
+def first_page(plan: Plan, name: str) -> Page:
+    """The parent run as it is before anything has ended."""
+    tags = {
+        **source_tags(plan),
+        "koderz.kind": "run",
+        "koderz.mode": plan.mode,
+        "koderz.model": str(plan.config.get("local_model") or ""),
+    }
+    environment = {f"environment.{key}": value for key, value in plan.environment.items() if value is not None}
+    given = {"model": plan.config.get("local_model"), **plan.config, **environment}
+    params = {key: as_param(value) for key, value in given.items() if value is not None}
+    return Page(name=name, start=milliseconds(plan.time), params=params, tags=tags)
+
+
+def latest_page(plan: Plan, name: str, summary: Summary, *, is_worked_on: bool) -> Page:
+    """The parent run with the run's figures. Those that `curve` tells are left to it."""
+    over = summary.status != "unfinished"
+    tags = {
+        "koderz.status": summary.status,
+        "koderz.reason": summary.reason,
+        "koderz.faults": str(len(summary.faults)),
+        "mlflow.note.content": _note(summary),
+        "mlflow.loggedArtifacts": json.dumps([{"path": TABLE, "type": "table"}]),
+    }
+    end = milliseconds(summary.end_time)
+    return Page(
+        name=name,
+        start=milliseconds(plan.time),
+        end=None if is_worked_on and not over else end,
+        status=_STATUS.get(summary.status, "RUNNING" if is_worked_on else "KILLED"),
+        tags=tags,
+        points=list(_figures(summary, end)),
+    )
+
+
+def outcomes_of(folder: Path) -> Iterator[Experiment | Fault]:
+    """Every end of every experiment, in the order of the journal."""
+    journal = folder / NAME
+    ends = (CODES["experiment"], CODES["fault"])
+    spans = [entry.span for entry in load_index(journal) if entry.code in ends]
+    for record in map(decode, read_spans(journal, spans)):
+        if isinstance(record, Experiment | Fault):
+            yield record
+
+
+@dataclass(slots=True)
+class _Running:
+    """One solver's results so far."""
+
+    latest: dict[str, Experiment] = field(default_factory=dict)  # by experiment
+    successes: int = 0
+    iterations: int = 0
+    cost: float = 0.0
+    steps: int = 0
+
+    def take(self, outcome: Experiment | Fault) -> None:
+        self.steps += 1
+        self._count(self.latest.pop(outcome.experiment_id, None), -1)
+        if isinstance(outcome, Experiment):
+            self.latest[outcome.experiment_id] = outcome
+            self._count(outcome, +1)
+
+    def figures(self) -> dict[str, float | None]:
+        if not (n := len(self.latest)):
+            return {}
+        return {
+            "success_rate": 100 * self.successes / n,
+            "total_cost": self.cost,
+            "avg_iterations": self.iterations / n,
+        }
+
+    def _count(self, outcome: Experiment | None, sign: int) -> None:
+        if outcome is not None:
+            self.successes += sign * outcome.success
+            self.iterations += sign * outcome.iterations
+            self.cost += sign * outcome.cost
+
+
+def curve(plan: Plan, outcomes: Sequence[Experiment | Fault], *, after: int = 0, whole: bool = True) -> Iterator[Point]:
+    """Success rate (per cent), cost (US dollars) and iterations as they stood after each outcome but the first `after`.
+
+    Points only ever get added as the journal grows, so that sending them again changes nothing. Of a large
+    run only every so-manieth is told, and with `whole` the last of each solver, so that a curve ends where
+    the run does.
+    """
+    stride = max(1, plan.planned // len(plan.solvers) // _CURVE_POINTS)
+    last = {outcome.solver: number for number, outcome in enumerate(outcomes)} if whole else {}
+    arms = {solver: _Running() for solver in plan.solvers}
+    for number, outcome in enumerate(outcomes):
+        arm = arms.setdefault(outcome.solver, _Running())
+        arm.take(outcome)
+        if (number >= after and arm.steps % stride == 0) or last.get(outcome.solver) == number:
+            named = {f"{_prefix(plan, outcome.solver)}{key}": value for key, value in arm.figures().items()}
+            yield from points(named, milliseconds(outcome.time), arm.steps)
+
+
+def _prefix(plan: Plan, solver: str) -> str:
+    """MLflow shows metrics of one prefix in a section of their own."""
+    return f"{solver}/" if len(plan.solvers) > 1 else ""
+
+
+def _figures(summary: Summary, time: int) -> Iterator[Point]:
+    several = len(summary.arms) > 1
+    for solver, arm in summary.arms.items():
+        prefix = f"{solver}/" if several else ""
+        named = {f"{prefix}{key}": value for key, value in _arm_figures(arm).items()}
+        yield from points(named, time)
+    if summary.comparison is not None:
+        compared = {f"comparison/{key}": value for key, value in asdict(summary.comparison).items()}
+        yield from points(compared, time)
+    whole = {
+        "planned": summary.planned,
+        "faults": len(summary.faults),
+        "duration_seconds": summary.duration_seconds,
+        "paid": summary.paid["total"],
+    }
+    yield from points(whole, time)
+
+
+def _arm_figures(arm: Arm) -> dict[str, float | None]:
+    figures = arm.summary
+    low, high = figures.success_rate_interval or (None, None)
+    names = "total_problems successes avg_cost cost_per_success baseline_cost tokens_in tokens_out avg_latency"
+    return {
+        **{name: getattr(figures, name) for name in names.split()},
+        "success_rate_low": low,
+        "success_rate_high": high,
+        **{name.replace("@", "_at_"): value for name, value in figures.pass_at_k.items()},
+    }
+
+
+def _note(summary: Summary) -> str:
+    """The run's description, in Markdown."""
+    lines = []
+    if summary.simulated:
+        lines.append("**SIMULATED MODEL: these figures say nothing about any real one.**\n")
+    lines += ["| | success rate | 95 % interval | cost | avg iterations |", "|---|---|---|---|---|"]
+    for solver, arm in summary.arms.items():
+        figures = arm.summary
+        low, high = figures.success_rate_interval or (0.0, 100.0)
+        lines.append(
+            f"| {solver} | {figures.success_rate:.1f} % ({figures.successes}/{figures.total_problems}) "
+            f"| {low:.1f} to {high:.1f} | ${figures.total_cost:.4f} | {figures.avg_iterations:.1f} |"
+        )
+    if summary.faults:
+        lines.append(f"\n{len(summary.faults)} of {summary.planned} experiments ended in a fault, which is no verdict.")
+    lines.append(f"\nStatus: {summary.status}{f' ({summary.reason})' if summary.reason else ''}")
+    return "\n".join(lines)
+
+
+def write_files(folder: Path, summary: Summary, stories: Stories, into: Path) -> None:
+    """What goes along with the parent run: summary, plan, prompts, table, and the report once it is there."""
+    with (into / "summary.json").open("wb") as file:
+        file.writelines(encode_summary(summary))
+    with (folder / NAME).open("rb") as journal:
+        plan = orjson.loads(journal.readline())
+    (into / "plan.json").write_bytes(orjson.dumps(plan, option=orjson.OPT_INDENT_2))
+    (into / TABLE).write_bytes(orjson.dumps(_table(summary)))
+    _write_prompts(summary, stories, into / "prompts")
+    for report in (folder.with_suffix(".html"), folder / "report.html"):
+        if report.exists():
+            (into / "report.html").write_bytes(report.read_bytes())
+            break
+
+
+_COLUMNS = (
+    "problem_id",
+    "solver",
+    "sample",
+    "success",
+    "verdict",
+    "cause",
+    "iterations",
+    "cost",
+    "tokens_in",
+    "tokens_out",
+    "latency",
+    "experiment_id",
+)
+
+
+def _table(summary: Summary) -> dict[str, Any]:
+    """Every experiment, as MLflow shows tables: it groups by the first column and compares by the second."""
+    several = len({result.sample for result in summary.results}) > 1
+    rows = [_row({name: getattr(result, name) for name in _COLUMNS}, several=several) for result in summary.results]
+    faults = [{**fault, "verdict": "fault", "cause": fault["reason"]} for fault in summary.faults]
+    rows += [_row(fault, several=several) for fault in faults]
+    return {"columns": ["experiment", "outcome", *_COLUMNS], "data": rows}
+
+
+def _row(known: dict[str, Any], *, several: bool) -> list[Any]:
+    sample = f" · sample {known['sample']}" if several else ""
+    cause = f" ({known['cause']})" if known["cause"] else ""
+    attempts = f" after {known['iterations']} attempts" if (known.get("iterations") or 0) > 1 else ""
+    name = f"{known['problem_id']} · {known['solver']}{sample}"
+    return [name, f"{known['verdict']}{cause}{attempts}", *(known.get(column) for column in _COLUMNS)]
+
+
+def _write_prompts(summary: Summary, stories: Stories, into: Path) -> None:
+    """One conversation of each purpose and solver, as it was sent."""
+    into.mkdir()
+    named: dict[str, Sequence[dict[str, Any]]] = {}
+    for result in summary.results[:_PROMPTS_FROM]:
+        for call in _calls(stories.of(result.experiment_id)):
+            named.setdefault(f"{result.solver}-{call.purpose}", call.messages)
+    for name, messages in named.items():
+        text = "\n\n".join(f"# {message['role']}\n\n{message['content']}" for message in messages)
+        (into / f"{name.replace('/', '_')}.md").write_text(text, encoding="utf-8", errors="replace")
+
+
+def _calls(story: Iterable[Record]) -> Iterator[Call]:
+    return (record for record in story if isinstance(record, Call))

@@ -1,0 +1,190 @@
+"""The calls to MLflow that a projection is made of, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tracker.records import Plan
+from tracker.sinks import SinkDown
+from tracker.sinks.mlflow.page import Page, Point
+from tracker.sinks.mlflow.target import Target, check_database, is_server
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run, Span, TraceInfo
+
+_METRICS_A_CALL = 1000  # what the REST interface takes
+_METRICS_WITH_OTHERS = 800
+_PARAMS_A_CALL = 100
+_LINKS_A_CALL = 100
+_RUNS_A_PAGE = 5000
+_PARAM_CHARACTERS = 6000
+_TAG_CHARACTERS = 8000
+_DIGEST_CHARACTERS = 36
+
+T = TypeVar("T")
+
+
+class Store:
+    """One of MLflow's experiments in one tracking store. Raises what MLflow raises: to be used within `border`."""
+
+    def __init__(self, target: Target) -> None:
+        if not is_server(target.uri):
+            check_database(target.uri)
+        from mlflow import MlflowClient
+        from mlflow.tracing.client import TracingClient
+
+        self._client = MlflowClient(target.uri)
+        self._traces = TracingClient(target.uri)
+        self.experiment = self._experiment(target)
+
+    def find_parent(self, run_id: str) -> str | None:
+        """MLflow's id of the run that stands for a benchmark run."""
+        query = f"tags.benchmark_run_id = '{run_id}' AND tags.`koderz.kind` = 'run'"
+        found = self._client.search_runs([self.experiment], query, max_results=1, order_by=["start_time ASC"])
+        return str(found[0].info.run_id) if found else None
+
+    def find_children(self, tag: str, value: str) -> Iterator[tuple[str, str]]:
+        """Experiment and run of all that carry the tag; a second run for one experiment is deleted."""
+        query, token, seen = f"tags.`{tag}` = '{value}'", None, set()
+        while True:
+            page = self._client.search_runs([self.experiment], query, max_results=_RUNS_A_PAGE, page_token=token)
+            for run in page:
+                experiment_id = run.data.tags.get("koderz.experiment_id")
+                if experiment_id in seen:
+                    self._client.delete_run(run.info.run_id)
+                elif experiment_id:
+                    seen.add(experiment_id)
+                    yield experiment_id, run.info.run_id
+            token = page.token
+            if not token:
+                return
+
+    def is_there(self, run_id: str) -> bool:
+        """Whether the run exists and nobody has deleted it."""
+        run = self._get(run_id)
+        return run is not None and run.info.lifecycle_stage == "active"
+
+    def create(self, page: Page) -> str:
+        """A new run; its id."""
+        run = self._client.create_run(self.experiment, start_time=page.start, tags=_tags(page.tags), run_name=page.name)
+        return str(run.info.run_id)
+
+    def tell(self, run_id: str, page: Page) -> None:
+        """Makes the run say what the page says. Telling it again changes nothing."""
+        from mlflow.entities import Param, RunTag
+
+        params = [Param(_key(key), value[:_PARAM_CHARACTERS]) for key, value in page.params.items()]
+        tags = [RunTag(key, value) for key, value in _tags(page.tags).items()]
+        first = [_metric(point) for point in page.points[:_METRICS_WITH_OTHERS]]
+        self._client.log_batch(run_id, first, params[:_PARAMS_A_CALL], tags)
+        for some in _chunks(params[_PARAMS_A_CALL:], _PARAMS_A_CALL):
+            self._client.log_batch(run_id, params=some)
+        self.plot(run_id, page.points[_METRICS_WITH_OTHERS:])
+        self._untag(run_id, {key for key, value in page.tags.items() if not value})
+        if page.end is None:
+            self._client.update_run(run_id, status=page.status)
+        else:
+            self._client.set_terminated(run_id, status=page.status, end_time=page.end)
+
+    def plot(self, run_id: str, points: Iterable[Point]) -> None:
+        """Adds points to the run's curves."""
+        for some in _chunks(map(_metric, points), _METRICS_A_CALL):
+            self._client.log_batch(run_id, metrics=some)
+
+    def keep(self, run_id: str, folder: Path) -> None:
+        """Every file of the folder, as the run's artifacts."""
+        self._client.log_artifacts(run_id, str(folder))
+
+    def name_dataset(self, run_id: str, plan: Plan) -> None:
+        """The suite as what the run was given."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        digest = str(plan.environment.get("dataset_digest") or "")[:_DIGEST_CHARACTERS]
+        suite = str(plan.config.get("suite") or "tasks")
+        source = {"uri": str(plan.config.get("dataset") or f"koderz/{suite}")}
+        dataset = Dataset(
+            name=suite,
+            digest=digest or "unknown",
+            source_type="local",
+            source=_json(source),
+            schema=_json({"mlflow_colspec": [{"name": "task_id", "type": "string", "required": True}]}),
+            profile=_json({"num_rows": len(plan.tasks)}),
+        )
+        context = InputTag("mlflow.data.context", "evaluation")
+        self._client.log_inputs(run_id, [DatasetInput(dataset, [context])])
+
+    def trace(self, info: TraceInfo, spans: list[Span]) -> None:
+        """Writes a trace whose ids are ours. Writing it again changes nothing."""
+        self._traces.start_trace(info)
+        self._traces.log_spans(self.experiment, spans)
+
+    def link(self, run_id: str, traces: Sequence[str]) -> None:
+        """Shows the traces on the run's page."""
+        for some in _chunks(traces, _LINKS_A_CALL):
+            self._client.link_traces_to_run(some, run_id)
+
+    def _untag(self, run_id: str, keys: set[str]) -> None:
+        """Takes away what isn't so any more."""
+        run = self._get(run_id) if keys else None
+        for key in keys & run.data.tags.keys() if run else ():
+            self._client.delete_tag(run_id, key)
+
+    def _get(self, run_id: str) -> Run | None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return self._client.get_run(run_id)
+        except MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return None
+            raise
+
+    def _experiment(self, target: Target) -> str:
+        """MLflow's id of the experiment that groups runs of one suite, which is created where it isn't there."""
+        from mlflow.exceptions import MlflowException
+
+        found = self._client.get_experiment_by_name(target.experiment)
+        if found is None:
+            try:
+                tags = {"mlflow.note.content": "Made by koderz: one run a benchmark run, one nested run an experiment."}
+                return str(self._client.create_experiment(target.experiment, target.artifacts, tags))
+            except MlflowException as error:  # another process was faster
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+            found = self._client.get_experiment_by_name(target.experiment)
+        if found is None or found.lifecycle_stage != "active":
+            raise SinkDown(
+                f"MLflow's experiment {target.experiment} is deleted; restore it there, "
+                "or name another with MLFLOW_EXPERIMENT_NAME"
+            )
+        return str(found.experiment_id)
+
+
+def _metric(point: Point) -> Any:
+    from mlflow.entities import Metric
+
+    return Metric(_key(point.key), point.value, point.time, point.step)
+
+
+def _tags(tags: Mapping[str, str]) -> dict[str, str]:
+    return {key: value[:_TAG_CHARACTERS] for key, value in tags.items() if value}
+
+
+def _key(name: str) -> str:
+    """A name of the characters that MLflow takes."""
+    return "".join(char if char.isalnum() or char in "_-./ :" else "_" for char in name)[:250]
+
+
+def _json(value: Any) -> str:
+    import orjson
+
+    return orjson.dumps(value).decode()
+
+
+def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk

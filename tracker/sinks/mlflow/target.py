@@ -1,0 +1,145 @@
+"""Where MLflow keeps a run: which store, which of its experiments, and the border that errors cross."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tracker.errors import KoderzError
+from tracker.sinks import SinkDown
+
+_ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # its own retries take minutes; ours is `koderz sync`
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
+    "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+_CONNECT_SECONDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A place in a tracking store."""
+
+    uri: str
+    experiment: str  # MLflow's word: what groups runs
+    artifacts: str | None  # where this experiment's files go; None: the tracking server decides
+    name: str  # what an outbox knows it by; the results folder may be moved
+
+
+def target_of(results: Path, suite: str, environ: Mapping[str, str]) -> Target:
+    """The store that `environ` names, else the one in the results folder. KoderzError for one that can't be."""
+    uri = tracking_uri(results, environ)
+    name = environ.get("MLFLOW_EXPERIMENT_NAME") or f"koderz/{suite}"
+    place = results.resolve() / "mlartifacts" / re.sub(r"[^\w.+-]", "_", name)
+    where = without_password(uri) if environ.get("MLFLOW_TRACKING_URI") else "results"
+    return Target(uri, name, None if is_server(uri) else place.as_uri(), f"{where} {name}")
+
+
+def tracking_uri(results: Path, environ: Mapping[str, str]) -> str:
+    """MLFLOW_TRACKING_URI, else SQLite in the results folder. KoderzError for a folder of files."""
+    uri = environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store_file(results)}"
+    if urlsplit(uri).scheme in ("", "file"):
+        raise KoderzError(
+            f"MLFLOW_TRACKING_URI: mlflow refuses to keep runs in a folder of files ({uri}); "
+            "use sqlite:///PATH.db, a server's http://HOST:PORT, or unset it"
+        )
+    return uri
+
+
+def store_file(results: Path) -> Path:
+    """The SQLite file of this project's own store."""
+    return results.resolve() / "mlflow.db"
+
+
+def is_server(uri: str) -> bool:
+    """Whether a tracking server is asked, not a database."""
+    return "sql" not in urlsplit(uri).scheme
+
+
+def without_password(uri: str) -> str:
+    """The address as people may see it."""
+    return re.sub(r"//[^/@]*@", "//", uri)
+
+
+@contextmanager
+def opening(results: Path) -> Iterator[None]:
+    """Held while a store is opened, since two processes that create its tables at once are in each other's way."""
+    from filelock import FileLock
+
+    with FileLock(results / ".mlflow.lock", timeout=60):
+        yield
+
+
+@contextmanager
+def border(uri: str) -> Iterator[None]:
+    """What MLflow, its database driver or the network raise comes out as SinkDown; nothing is printed meanwhile."""
+    import requests
+    import sqlalchemy.exc
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from mlflow.exceptions import MlflowException
+
+        try:
+            yield
+        except ImportError as error:
+            raise SinkDown(f"MLflow at {without_password(uri)} needs a driver that isn't installed: {error}") from error
+        except (MlflowException, requests.RequestException, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
+            raise SinkDown(f"MLflow at {without_password(uri)} {_reason(error)}") from error
+
+
+def configure(environ: Mapping[str, str]) -> None:
+    """Sets the process's environment for mlflow, which reads everything from there: before it is imported."""
+    os.environ.update({name: value for name, value in environ.items() if name.startswith("MLFLOW_TRACKING_")})
+    os.environ.update({name: environ.get(name, value) for name, value in _ENVIRONMENT.items()})
+
+
+def check_target(uri: str) -> None:
+    """Asks the server or the database whether it is there; a file needn't be yet. Raises what they raise."""
+    if is_server(uri):
+        import requests
+
+        answer = requests.get(f"{uri.rstrip('/')}/health", timeout=_CONNECT_SECONDS)
+        answer.raise_for_status()
+    elif not uri.startswith("sqlite:"):
+        check_database(uri)
+
+
+def check_database(uri: str) -> None:
+    """Connects once, since mlflow itself would try for an hour. Raises what the driver raises."""
+    import sqlalchemy
+
+    url = sqlalchemy.make_url(uri)
+    name = {"postgresql": "connect_timeout", "mysql": "connect_timeout", "sqlite": "timeout"}.get(
+        url.get_backend_name()
+    )
+    engine = sqlalchemy.create_engine(url, connect_args={name: _CONNECT_SECONDS} if name else {})
+    try:
+        engine.connect().close()
+    finally:
+        engine.dispose()
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if "401" in text or "403" in text:
+        return "refuses the credentials; see MLFLOW_TRACKING_USERNAME, _PASSWORD and _TOKEN"
+    if re.search(r"refused|timed out|unreachable|Max retries|resolve", text):
+        return f"doesn't answer ({_short(text)})"
+    return f"can't be written ({_short(text)})"
+
+
+def _short(text: str) -> str:
+    text = re.sub(r"//[^/@\s]*@", "//", text)
+    return text if len(text) <= 200 else f"{text[:200]}…"

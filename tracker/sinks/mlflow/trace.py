@@ -1,0 +1,295 @@
+"""An experiment as an MLflow trace: a span an attempt, with its model calls and its judging inside.
+
+Trace, span and assessment ids are digests of what they stand for, so that telling the same story again
+changes nothing, whoever does it and however often.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from tracker.records import Attempt, Call, Experiment, Fault, Once, Plan, Record
+from tracker.sinks.mlflow.page import child_name, milliseconds, source_tags, started
+
+if TYPE_CHECKING:
+    from mlflow.entities import Feedback, Span, TraceInfo
+
+_TEXT = 100_000  # characters of one text in a span; all of it is in the journal
+_PREVIEW = 1000
+_NANO = 1_000_000  # nanoseconds in a millisecond
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in MLflow a trace goes."""
+
+    experiment: str  # MLflow's id of the experiment that groups runs
+    run_id: str  # of the nested run that it is linked to
+
+
+def trace_id(plan: Plan, experiment: str, experiment_id: str) -> str:
+    """The same for the same experiment in the same place, whoever asks."""
+    digest = hashlib.blake2b(f"{experiment}/{plan.run_id}/{experiment_id}".encode(), digest_size=16)
+    return f"tr-{digest.hexdigest()}"
+
+
+def trace_of(
+    plan: Plan, story: Sequence[Record], outcome: Experiment | Fault, place: Place
+) -> tuple[TraceInfo, list[Span]]:
+    """The trace with its assessment, and its spans."""
+    from mlflow.entities import Span, TraceInfo, TraceLocation, TraceState
+
+    name = trace_id(plan, place.experiment, outcome.experiment_id)
+    start, end = started(story), milliseconds(outcome.time)
+    info = TraceInfo(
+        trace_id=name,
+        trace_location=TraceLocation.from_experiment_id(place.experiment),
+        request_time=start,
+        execution_duration=max(0, end - start),
+        state=TraceState.ERROR if isinstance(outcome, Fault) else TraceState.OK,
+        request_preview=f"{child_name(plan, outcome)}: {_asked(story)}"[:_PREVIEW],
+        response_preview=_verdict_words(outcome)[:_PREVIEW],
+        client_request_id=outcome.experiment_id,
+        trace_metadata=_metadata(plan, story, place),
+        tags={
+            "mlflow.traceName": child_name(plan, outcome),
+            "benchmark_run_id": plan.run_id or "",
+            "koderz.experiment_id": outcome.experiment_id,
+            "koderz.simulated": str(plan.simulated).lower(),
+            "problem_id": outcome.problem_id,
+            "solver": outcome.solver,
+        },
+        assessments=[_assessment(name, story, outcome)],
+    )
+    spans = _Spans(name, plan, story, outcome)
+    return info, [Span.from_dict(span) for span in spans.all()]
+
+
+def _metadata(plan: Plan, story: Sequence[Record], place: Place) -> dict[str, str]:
+    calls = [record for record in story if isinstance(record, Call)]
+    tokens_in, tokens_out = sum(call.tokens_in for call in calls), sum(call.tokens_out for call in calls)
+    tags = source_tags(plan)
+    return {
+        "mlflow.sourceRun": place.run_id,
+        "mlflow.trace.tokenUsage": _json(_usage(tokens_in, tokens_out)),
+        "mlflow.trace.cost": _json(_cost(sum(call.cost for call in calls))),
+        **{name: tags[name] for name in ("mlflow.user", "mlflow.source.name", "mlflow.source.type") if tags[name]},
+    }
+
+
+def _assessment(name: str, story: Sequence[Record], outcome: Experiment | Fault) -> Feedback:
+    """The verdict. A fault is none, so it is told as an error of judging."""
+    from mlflow.entities import AssessmentError, AssessmentSource, Feedback
+
+    time = milliseconds(outcome.time)
+    faulted = isinstance(outcome, Fault)
+    feedback = Feedback(
+        name="passed",
+        value=None if isinstance(outcome, Fault) else outcome.success,
+        error=AssessmentError("FAULT", outcome.reason[:_PREVIEW]) if isinstance(outcome, Fault) else None,
+        source=AssessmentSource(source_type="CODE", source_id="koderz judge"),
+        trace_id=name,
+        rationale=None if faulted else _rationale(story, outcome),
+        span_id=_span_id(name, "root"),
+        create_time_ms=time,
+        last_update_time_ms=time,
+    )
+    feedback.assessment_id = f"a-{hashlib.blake2b(f'{name}/passed'.encode(), digest_size=16).hexdigest()}"
+    return feedback
+
+
+def _rationale(story: Sequence[Record], outcome: Experiment | Fault) -> str:
+    attempts = [record for record in story if isinstance(record, Attempt)]
+    last = attempts[-1] if attempts else None
+    why = str((last.detail or last.feedback) if last and not last.passed else "")
+    return f"{_verdict_words(outcome)}\n\n{why[:4000]}".strip()
+
+
+def _verdict_words(outcome: Experiment | Fault) -> str:
+    if isinstance(outcome, Fault):
+        return f"fault: {outcome.reason}"
+    cause = f": {outcome.cause}" if outcome.cause and outcome.cause != outcome.verdict else ""
+    return f"{outcome.verdict}{cause}"
+
+
+def _asked(story: Sequence[Record]) -> str:
+    """What the model was asked first."""
+    call = next((record for record in story if isinstance(record, Call)), None)
+    return str(call.messages[-1]["content"]) if call and call.messages else ""
+
+
+class _Spans:
+    """The spans of one story, as MLflow's `Span.from_dict` takes them."""
+
+    def __init__(self, name: str, plan: Plan, story: Sequence[Record], outcome: Experiment | Fault) -> None:
+        self._trace, self._plan, self._story, self._outcome = name, plan, story, outcome
+
+    def all(self) -> Iterator[dict[str, Any]]:
+        """The root, then each attempt with what was asked, recalled and judged for it."""
+        yield self._root()
+        for number, records in enumerate(self._attempts(), 1):
+            yield from self._attempt(number, records)
+
+    def _attempts(self) -> Iterator[list[Record]]:
+        """The story cut after each verdict; what is left over at its end is an attempt that got none."""
+        gathered: list[Record] = []
+        for record in self._story:
+            if isinstance(record, Call | Once | Attempt):
+                gathered.append(record)
+            if isinstance(record, Attempt):
+                yield gathered
+                gathered = []
+        if gathered:
+            yield gathered
+
+    def _root(self) -> dict[str, Any]:
+        outcome = self._outcome
+        calls = [record for record in self._story if isinstance(record, Call)]
+        programs = [record.program for record in self._story if isinstance(record, Attempt) and record.program]
+        answer: dict[str, Any] = {"verdict": _verdict_words(outcome), "cost": outcome.cost}
+        if not isinstance(outcome, Fault):
+            answer |= {"success": outcome.success, "iterations": outcome.iterations}
+        if programs:
+            answer["program"] = _cut(programs[-1])
+        asked = {"problem_id": outcome.problem_id, "solver": outcome.solver}
+        return self._span(
+            "root",
+            child_name(self._plan, outcome),
+            "AGENT",
+            (started(self._story), milliseconds(outcome.time)),
+            inputs=asked | ({"messages": _messages(calls[0])} if calls else {}),
+            outputs=answer,
+            error=outcome.reason if isinstance(outcome, Fault) else None,
+        )
+
+    def _attempt(self, number: int, records: Sequence[Record]) -> Iterator[dict[str, Any]]:
+        parent = f"attempt/{number}"
+        judged = records[-1] if isinstance(records[-1], Attempt) else None
+        times = [_start(records[0]), milliseconds(records[-1].time)]
+        yield self._span(
+            parent,
+            f"attempt {judged.number if judged else number}",
+            "CHAIN",
+            (times[0], times[1]),
+            parent="root",
+            inputs={"attempt": number},
+            outputs={"verdict": judged.verdict, "cause": judged.cause} if judged else None,
+        )
+        before = times[0]
+        for place, record in enumerate(records):
+            key = f"{parent}/{place}"
+            if isinstance(record, Call):
+                yield self._call(key, record, parent)
+            elif isinstance(record, Attempt):
+                yield self._judging(key, record, parent, before)
+            elif isinstance(record, Once):
+                span = (before, milliseconds(record.time))
+                yield self._span(key, record.name, "TOOL", span, parent=parent, outputs=_cut(_json(record.value)))
+            before = milliseconds(record.time)
+
+    def _call(self, key: str, call: Call, parent: str) -> dict[str, Any]:
+        message = {"role": "assistant", "content": _cut(call.reply)}
+        if call.reasoning:
+            message["reasoning_content"] = _cut(call.reasoning)
+        model = call.answered_by or call.model
+        return self._span(
+            key,
+            call.model if call.purpose == "attempt" else f"{call.model} · {call.purpose}",
+            "CHAT_MODEL",
+            (_start(call), milliseconds(call.time)),
+            parent=parent,
+            inputs={"messages": _messages(call), "model": call.model, **call.sampling},
+            outputs={"model": model, "choices": [{"message": message, "finish_reason": call.finish_reason}]},
+            attributes={
+                "mlflow.chat.tokenUsage": _usage(call.tokens_in, call.tokens_out),
+                "mlflow.llm.model": model,
+                "mlflow.llm.cost": _cost(call.cost),
+                "mlflow.message.format": "openai",
+                "koderz.retries": call.retries,
+            },
+        )
+
+    def _judging(self, key: str, attempt: Attempt, parent: str, before: int) -> dict[str, Any]:
+        verdict = {"verdict": attempt.verdict, "cause": attempt.cause, "feedback": _cut(attempt.feedback)}
+        return self._span(
+            key,
+            "judge",
+            "EVALUATOR",
+            (before, milliseconds(attempt.time)),
+            parent=parent,
+            inputs={"program": _cut(attempt.program or "")},
+            outputs={name: value for name, value in verdict.items() if value} | dict(attempt.metrics),
+            attributes={"koderz.sandbox": attempt.sandbox},
+        )
+
+    def _span(
+        self,
+        key: str,
+        name: str,
+        kind: str,
+        times: tuple[int, int],
+        *,
+        parent: str | None = None,
+        inputs: Any = None,
+        outputs: Any = None,
+        attributes: dict[str, Any] | None = None,
+        error: str | None = None,
+    ) -> dict[str, Any]:
+        found = {
+            "mlflow.traceRequestId": self._trace,
+            "mlflow.spanType": kind,
+            "mlflow.spanInputs": inputs,
+            "mlflow.spanOutputs": outputs,
+            **(attributes or {}),
+        }
+        return {
+            "trace_id": _encoded(self._trace.removeprefix("tr-")),
+            "span_id": _encoded(_span_id(self._trace, key)),
+            "parent_span_id": _encoded(_span_id(self._trace, parent)) if parent else None,
+            "name": name,
+            "start_time_unix_nano": times[0] * _NANO,
+            "end_time_unix_nano": max(times) * _NANO,
+            "status": {"code": "STATUS_CODE_ERROR" if error else "STATUS_CODE_OK", "message": error or ""},
+            "attributes": {name: _json(value) for name, value in found.items() if value is not None},
+        }
+
+
+def _start(record: Record) -> int:
+    """When what the record tells of began."""
+    waited = record.latency if isinstance(record, Call) else 0.0
+    return milliseconds(record.time) - int(waited * 1000)
+
+
+def _messages(call: Call) -> list[dict[str, Any]]:
+    return [{"role": message["role"], "content": _cut(message["content"])} for message in call.messages]
+
+
+def _usage(tokens_in: int, tokens_out: int) -> dict[str, int]:
+    return {"input_tokens": tokens_in, "output_tokens": tokens_out, "total_tokens": tokens_in + tokens_out}
+
+
+def _cost(total: float) -> dict[str, float]:
+    return {"input_cost": 0.0, "output_cost": 0.0, "total_cost": total}
+
+
+def _cut(text: Any) -> str:
+    words = str(text)
+    return words if len(words) <= _TEXT else f"{words[:_TEXT]}\n… ({len(words)} characters; the journal has them all)"
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value, default=str).decode()
+
+
+def _span_id(trace: str, key: str) -> str:
+    return hashlib.blake2b(f"{trace}/{key}".encode(), digest_size=8).hexdigest()
+
+
+def _encoded(hexadecimal: str) -> str:
+    return base64.b64encode(bytes.fromhex(hexadecimal)).decode()

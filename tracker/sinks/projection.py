@@ -1,0 +1,191 @@
+"""One run's way into one sink: from where the sink stands to the end of the journal, a batch at a time."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from tracker.errors import KoderzError
+from tracker.records import Record, now
+from tracker.runs import read_plan
+from tracker.sinks import Sink, SinkDown, Source, open_sink
+from tracker.sinks.standing import Standing, State, record_standings, standing_of
+from tracker.stories import Stories
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+_SMALLEST, _LARGEST = 16, 1024  # records in a batch
+_QUICK, _SLOW = 0.2, 1.0  # seconds for a batch, by which the next one is larger or smaller
+_BATCH_BYTES = 8 << 20  # of journal
+
+
+class Held(KoderzError):
+    """Another process feeds this run into this sink."""
+
+
+class Projection:
+    """Holds a run for a sink, and hands it what it lacks. A context manager; Held where it is taken."""
+
+    def __init__(self, folder: Path, name: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+        self.folder, self.name = folder, name
+        self._given, self._environ = options, environ
+        self._size = _SMALLEST
+        self._sink: Sink | None = None
+
+    def __enter__(self) -> Self:
+        self._lock = hold(self.folder, self.name)
+        try:
+            self._begin()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self._sink is not None:
+                with as_down(), suppress(SinkDown):
+                    self._sink.close()
+        finally:
+            self._lock.release()
+
+    @property
+    def records(self) -> int:
+        """How many the sink has."""
+        return self._standing.records
+
+    def look(self) -> int:
+        """How many records the sink lacks, as of now. Raises JournalError where the journal is damaged."""
+        for entry in self._stories.refresh():
+            self._left.append(entry.span)
+        return len(self._left)
+
+    def take(self) -> None:
+        """Hands on the next batch, and puts down that it is there. Raises SinkDown."""
+        spans = self._next_spans()
+        with as_down():
+            records = list(self._stories.records(spans))
+            sink = self._sink = self._sink or open_sink(self.name, self._source())
+            seconds = _timed(sink, records)
+        for _ in spans:
+            self._left.popleft()
+        offset, length = spans[-1]
+        self._size = _next_size(self._size, seconds)
+        self._put_down(
+            "behind" if self._left else "up to date", bytes=offset + length, records=self.records + len(spans)
+        )
+
+    def settle(self) -> None:
+        """Puts down that nothing is left to do."""
+        if self._standing.state != "up to date":
+            self._put_down("up to date")
+
+    def _begin(self) -> None:
+        before = standing_of(self.folder).get(self.name) or Standing(state="behind")
+        own = {key: value for key, value in self._given.items() if key.startswith(f"{self.name}_")}
+        options = {**before.options, **{key: value for key, value in own.items() if value is not None}}
+        self._stories = Stories(self.folder)
+        entries = self._stories.refresh()
+        at = 0 if is_outdated(before, own) else _boundary([entry.span for entry in entries], before.bytes)
+        self._left = deque(entry.span for entry in entries[at:])
+        start = sum(entries[at - 1].span) if at else 0
+        self._standing = replace(before, bytes=start, records=at, options=options)
+
+    def _source(self) -> Source:
+        options = {**self._given, **self._standing.options}
+        return Source(self.folder, read_plan(self.folder), self._stories, self._environ, options)
+
+    def _next_spans(self) -> list[tuple[int, int]]:
+        spans: list[tuple[int, int]] = []
+        total = 0
+        for span in self._left:
+            total += span[1]
+            if len(spans) == self._size or (spans and total > _BATCH_BYTES):
+                break
+            spans.append(span)
+        return spans
+
+    def _put_down(self, state: State, **changes: Any) -> None:
+        self._standing = replace(self._standing, state=state, reason="", time=now(), **changes)
+        record_standings(self.folder, lambda _: {self.name: self._standing})
+
+
+def hold(folder: Path, name: str) -> BaseFileLock:
+    """What only one process can have at a time of a run and a sink. Raises Held."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder / f".{name}.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise Held("another koderz process is at it") from None
+    except OSError as error:
+        raise KoderzError(f"{folder} can't be locked ({error.strerror})") from None
+    return lock
+
+
+def put_down(folder: Path, name: str, reason: str) -> None:
+    """Writes that a sink is down and why; where it stood, it stands."""
+
+    def change(before: Mapping[str, Standing]) -> dict[str, Standing]:
+        standing = before.get(name) or Standing(state="down")
+        return {name: replace(standing, state="down", reason=reason, time=now())}
+
+    record_standings(folder, change)
+
+
+def start_again(folder: Path, name: str) -> None:
+    """Forgets how far a sink has come, so that it is handed every record. Raises Held."""
+    with hold(folder, name):
+        before = standing_of(folder).get(name) or Standing(state="behind")
+        after = Standing(state="behind", options=before.options)
+        record_standings(folder, lambda _: {name: after})
+
+
+def is_outdated(standing: Standing, options: Mapping[str, Any]) -> bool:
+    """Whether the target was made with other options than are asked for now."""
+    return any(
+        value is not None and standing.bytes > 0 and standing.options.get(key) != value
+        for key, value in options.items()
+    )
+
+
+@contextmanager
+def as_down() -> Iterator[None]:
+    """Whatever a sink raises becomes a SinkDown; a KoderzError where it can't even be loaded."""
+    try:
+        yield
+    except KoderzError:
+        raise
+    except ImportError as error:
+        raise KoderzError(f"it can't be loaded: {error}") from error
+    except Exception as error:  # a sink may be anybody's code
+        traceback.print_exc()  # which goes into sinks.log
+        raise SinkDown(f"{type(error).__name__}: {error}") from error
+
+
+def _timed(sink: Sink, records: Sequence[Record]) -> float:
+    started = time.monotonic()
+    sink.take(records)
+    return time.monotonic() - started
+
+
+def _next_size(size: int, seconds: float) -> int:
+    """So large that a batch is cheap, so small that progress is seen."""
+    if seconds < _QUICK:
+        return min(2 * size, _LARGEST)
+    return max(size // 2, 1) if seconds > _SLOW else size
+
+
+def _boundary(spans: Sequence[tuple[int, int]], end: int) -> int:
+    """How many lines end by byte `end`; none unless one ends just there."""
+    if not end:
+        return 0
+    return next((number for number, span in enumerate(spans, 1) if sum(span) == end), 0)

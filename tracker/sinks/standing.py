@@ -1,0 +1,140 @@
+"""Where each sink of a run stands: `<run_id>/sinks.json`, written whole or not at all.
+
+A cache like the index: one that is missing, torn or of another journal only means that the sinks are
+handed every record again, which leaves their targets as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import orjson
+
+from tracker.errors import StorageError
+from tracker.journal import NAME as JOURNAL
+from tracker.records import now
+
+NAME = "sinks.json"
+SCHEMA_VERSION = 1
+
+State = Literal["up to date", "behind", "down", "off"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How far one sink has come."""
+
+    state: State
+    reason: str = ""  # why it is down, or behind
+    bytes: int = 0  # of the journal that are durable in the target
+    records: int = 0  # that those bytes hold
+    time: str = field(default_factory=now)  # when this was written
+    options: Mapping[str, Any] = field(default_factory=dict)  # what the target was made with
+
+    def __str__(self) -> str:
+        return f"{self.state}: {self.reason}" if self.reason else self.state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    schema_version: int = SCHEMA_VERSION
+    journal: str = ""  # SHA-256 of its first line
+    sinks: dict[str, Standing] = field(default_factory=dict)
+
+
+def standing_of(folder: Path) -> Mapping[str, Standing]:
+    """Where each sink of the run in `folder` stands, by name; empty where nothing is known.
+
+    What was up to date is behind once the journal has grown. Reads a few hundred bytes, and what the
+    journal has grown by.
+    """
+    found = _read(folder)
+    return {
+        name: replace(standing, state="behind")
+        if standing.state == "up to date" and _has_grown(folder / JOURNAL, standing.bytes)
+        else standing
+        for name, standing in found.sinks.items()
+    }
+
+
+def record_standings(folder: Path, change: Callable[[Mapping[str, Standing]], Mapping[str, Standing]]) -> None:
+    """Replaces the standings that `change` returns when given those that hold now.
+
+    Safe from several processes and threads at once. Raises StorageError where the disk refuses.
+    """
+    from filelock import FileLock
+
+    try:
+        with FileLock(folder / ".sinks.lock"):
+            before = _read(folder)
+            after = _File(journal=_digest(folder), sinks={**before.sinks, **change(before.sinks)})
+            if after != before:
+                _write(folder / NAME, orjson.dumps(after, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    except OSError as error:
+        raise StorageError(f"{folder / NAME} can't be written ({error.strerror})") from None
+
+
+def choose_sinks(folder: Path, chosen: Iterable[str], known: Iterable[str]) -> None:
+    """Puts down which sinks a session feeds. A cursor is kept where a sink is turned off, and on again."""
+    on = tuple(chosen)
+
+    def change(before: Mapping[str, Standing]) -> dict[str, Standing]:
+        names = dict.fromkeys((*known, *on, *before))
+        return {name: _turned(before.get(name), on=name in on) for name in names}
+
+    record_standings(folder, change)
+
+
+def mark_up_to_date(folder: Path, name: str) -> None:
+    """For a sink that is made anew from the whole journal each time."""
+    end = (folder / JOURNAL).stat().st_size
+    record_standings(folder, lambda _: {name: Standing(state="up to date", bytes=end)})
+
+
+def _turned(before: Standing | None, *, on: bool) -> Standing:
+    if before is None:
+        return Standing(state="behind" if on else "off")
+    if on == (before.state != "off"):
+        return before
+    return replace(before, state="behind" if on else "off", reason="", time=now())
+
+
+def _has_grown(journal: Path, since: int) -> bool:
+    """Whether there is a whole line from byte `since` on: a torn last one counts for nothing."""
+    try:
+        with journal.open("rb") as file:
+            file.seek(since)
+            return file.readline(1 << 26).endswith(b"\n")
+    except OSError:
+        return False
+
+
+def _read(folder: Path) -> _File:
+    try:
+        found = msgspec.json.decode((folder / NAME).read_bytes(), type=_File)
+    except (OSError, msgspec.DecodeError):
+        return _File()
+    return found if found.journal == _digest(folder) else _File()
+
+
+def _digest(folder: Path) -> str:
+    try:
+        with (folder / JOURNAL).open("rb") as file:
+            return hashlib.sha256(file.readline()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _write(path: Path, data: bytes) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(data)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
