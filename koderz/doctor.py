@@ -15,7 +15,8 @@ from koderz._version import __version__
 from koderz.config import NAME, load_config
 from koderz.errors import KoderzError, Unreachable
 from koderz.preparing import results_folder, settings_here
-from koderz.sandbox import FULL, Job, open_sandbox
+from koderz.sandbox import DOCKER_IMAGE, FULL, Job
+from koderz.yardstick import calibrated_sandbox, cpu_scale
 from tracker.registry import find
 from tracker.runs import run_folders
 from tracker.sinks import GROUP, JSON, SINKS
@@ -43,6 +44,7 @@ async def diagnose(environ: Mapping[str, str] = os.environ) -> list[Finding]:
         _config(environ),
         _results(environ),
         await _sandbox(),
+        await _docker(environ),
         await _ollama(environ),
         *(_key(provider, variable, environ) for provider, variable in _KEYS.items()),
         *_sinks(environ),
@@ -82,17 +84,29 @@ async def _sandbox() -> Finding:
     """Judges one right and one wrong program."""
     test = "def check(candidate):\n    assert candidate() == 1\n"
     try:
-        async with open_sandbox("contained", judges=1) as sandbox:
+        async with calibrated_sandbox("contained", judges=1) as sandbox:
             right = await sandbox.judge(Job("def f():\n    return 1\n", test, "f"))
             wrong = await sandbox.judge(Job("def f():\n    return 2\n", test, "f"))
-            rung = sandbox.rung
+            rung, speed = sandbox.rung, f"CPU limits × {cpu_scale(sandbox):g} on this machine"
     except KoderzError as error:
         return Finding("sandbox", "broken", str(error), "the simulated model works all the same")
     if (right.verdict, wrong.verdict) != ("passed", "failed"):
         return Finding("sandbox", "broken", f"{rung}: {right.message or wrong.message}", "no program can be judged")
     if rung != FULL:
-        return Finding("sandbox", "ok", f"{rung}: contained, though not by all of {FULL}")
-    return Finding("sandbox", "ok", rung)
+        return Finding("sandbox", "ok", f"{rung}: contained, though not by all of {FULL}; {speed}")
+    return Finding("sandbox", "ok", f"{rung}; {speed}")
+
+
+async def _docker(environ: Mapping[str, str]) -> Finding:
+    """Whether `--sandbox docker` would work: nothing is started, nothing pulled."""
+    from koderz.sandbox.docker import server_version
+
+    image = environ.get("KODERZ_DOCKER_IMAGE") or DOCKER_IMAGE
+    try:
+        version = await server_version(image)
+    except KoderzError as error:
+        return Finding("docker", "missing", str(error), "only --sandbox docker needs it")
+    return Finding("docker", "ok", f"{version}, with the image {image}")
 
 
 async def _ollama(environ: Mapping[str, str]) -> Finding:

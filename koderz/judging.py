@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from koderz.errors import KoderzError
-from koderz.sandbox import Sandbox, open_sandbox
+from koderz.references import ReferenceFault, checked
+from koderz.sandbox import DOCKER_IMAGE, Sandbox
 from koderz.suites import Suite, load_suite
 from koderz.suites.dataset import Row, read_rows
 from koderz.types import Judging, Task, Verdict
+from koderz.yardstick import calibrated_sandbox
 from tracker.summary import pass_at_k
 
 PASS_AT = (1, 10, 100)
@@ -37,6 +39,7 @@ class Report:
     pass_at_k: dict[str, float]  # fractions, over the tasks that have k samples
     verdicts: dict[str, int]
     malformed: list[str]  # what is wrong with the lines that could not be judged
+    faults: list[str]  # the tasks none of whose samples could be judged, and why
 
 
 async def judge(
@@ -48,19 +51,34 @@ async def judge(
     timeout: float = 10.0,  # noqa: ASYNC109 CPU seconds of the program, not of this call
     memory_mb: int = 1024,
     sandbox: str = "contained",
+    image: str = DOCKER_IMAGE,
 ) -> Verdict:
-    """The verdict on one whole program. `timeout` is CPU seconds.
+    """The verdict on one whole program. `timeout` is CPU seconds; `image` is that of the sandbox `docker`.
 
-    Raises KoderzError for an unknown task, Unreachable where nothing contains programs here.
+    Raises KoderzError for an unknown task, Unreachable where nothing contains programs here, Fault where the
+    task's own reference doesn't pass.
     """
     asked = load_suite(suite, dataset)
     found = find_task(asked, task)
-    async with open_sandbox(sandbox, judges=1) as opened:
-        return await asked.judge_program(found, program, opened, Judging(timeout, memory_mb))
+    how = Judging(timeout, memory_mb)
+    async with calibrated_sandbox(sandbox, judges=1, image=image, memory_mb=memory_mb) as opened:
+        suite_here = checked(asked, opened, how)
+        try:
+            return await (suite_here or asked).judge_program(found, program, opened, how)
+        finally:
+            if suite_here:
+                suite_here.remember()
 
 
 async def judge_samples(
-    path: Path, suite: Suite, *, how: Judging, judges: int, sandbox: str = "contained", tell: Callable[[int], None]
+    path: Path,
+    suite: Suite,
+    *,
+    how: Judging,
+    judges: int,
+    tell: Callable[[int], None],
+    sandbox: str = "contained",
+    image: str = DOCKER_IMAGE,
 ) -> Report:
     """Judges every sample of a file; `tell` hears how many are done.
 
@@ -72,18 +90,27 @@ async def judge_samples(
     samples = _samples(path, tasks, malformed)
     verdicts: list[tuple[str, Verdict]] = []
 
-    async def lane(opened: Sandbox) -> None:
+    faults: dict[str, str] = {}
+
+    async def lane(judging: Suite, opened: Sandbox) -> None:
         for sample in samples:
-            verdict = await suite.judge_program(
-                sample.task, sample.program, opened, how, line_offset=sample.line_offset
-            )
+            offset = sample.line_offset
+            try:
+                verdict = await judging.judge_program(sample.task, sample.program, opened, how, line_offset=offset)
+            except ReferenceFault as fault:
+                faults[sample.task.id] = f"{sample.task.id}: {fault}"
+                continue
             verdicts.append((sample.task.id, verdict))
             tell(len(verdicts))
 
-    async with open_sandbox(sandbox, judges=judges) as opened, asyncio.TaskGroup() as group:
-        for _ in range(2 * judges):  # one is read and extracted while another runs
-            group.create_task(lane(opened))
-    return _report(verdicts, malformed)
+    async with calibrated_sandbox(sandbox, judges=judges, image=image, memory_mb=how.memory_mb) as opened:
+        suite_here = checked(suite, opened, how)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(2 * judges):  # one is read and extracted while another runs
+                group.create_task(lane(suite_here or suite, opened))
+        if suite_here:
+            suite_here.remember()
+    return _report(verdicts, malformed, [*faults.values()])
 
 
 def find_task(suite: Suite, name: str) -> Task:
@@ -111,7 +138,7 @@ def _sample(row: Row, tasks: dict[str, Task]) -> Sample:
     return Sample(task, task.prompt + row.text("completion"), task.prompt.count("\n"))
 
 
-def _report(verdicts: Sequence[tuple[str, Verdict]], malformed: list[str]) -> Report:
+def _report(verdicts: Sequence[tuple[str, Verdict]], malformed: list[str], faults: list[str]) -> Report:
     tasks: dict[str, list[bool]] = defaultdict(list)
     for task, verdict in verdicts:
         tasks[task].append(verdict.passed)
@@ -126,4 +153,5 @@ def _report(verdicts: Sequence[tuple[str, Verdict]], malformed: list[str]) -> Re
         },
         verdicts=dict(Counter(verdict.cause or verdict.verdict for _, verdict in verdicts)),
         malformed=malformed,
+        faults=faults,
     )

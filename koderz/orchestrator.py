@@ -20,6 +20,7 @@ from koderz.engines.local import run_local
 from koderz.errors import FatalFault, Fault, StorageError
 from koderz.plan import Plan
 from koderz.recalling import Lessons, recall_for
+from koderz.references import ReferenceFault
 from koderz.replay import Ask, Handles, Identity, NeedsCallError, Replaying, Settled
 from koderz.sandbox import Sandbox
 from koderz.solvers import Solver
@@ -71,12 +72,14 @@ class Orchestrator:
         observe: Observer | None = None,
         baseline: Price | None = None,
         lessons: Lessons | None = None,
+        broken: Callable[[Task], str] | None = None,
     ) -> None:
         self.progress = Progress(plan.record.planned, done_before=tracker.tally.judged + tracker.tally.faults)
         self.caller = Caller(plan.settings, models, spent=tracker.tally.cost, baseline=baseline)
         self._plan, self._tracker, self._sandbox = plan, tracker, sandbox
         self._how = how or Replaying()
         self._observe, self._lessons = observe, lessons
+        self._broken = broken or (lambda _: "")  # why a task can't be judged, as far as is known
         settings = plan.settings
         self._judging = Judging(settings.test_timeout, settings.test_memory, settings.feedback)
         self._stopping = asyncio.Event()
@@ -163,13 +166,15 @@ class Orchestrator:
             self.stop("failed", str(fault))
         elif fault:
             await self.record(self._fault(experiment, handles, fault))
-            if not isinstance(fault, NeedsCallError):
+            if not isinstance(fault, NeedsCallError | ReferenceFault):
                 self._count_fault(fault)
         elif verdict:
             self._faults_in_a_row = 0
             await self.record(self._experiment(experiment, handles, verdict, time.monotonic() - started))
 
     async def _solve(self, solver: Solver, handles: Handles) -> Verdict:
+        if reason := self._broken(handles.identity.task):
+            raise ReferenceFault(reason)
         async with handles:
             try:
                 # In a task of its own, so that one that cancels itself isn't taken for the run being cut off.

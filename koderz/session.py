@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,12 @@ from koderz.orchestrator import Ended, Orchestrator
 from koderz.plan import Plan
 from koderz.projecting import start_sinks
 from koderz.recalling import Lessons, open_lessons
+from koderz.references import checked
 from koderz.replay import Replaying
-from koderz.sandbox import FULL, Sandbox, open_sandbox
+from koderz.sandbox import FULL, Sandbox
 from koderz.trust import remember
+from koderz.types import Judging
+from koderz.yardstick import calibrated_sandbox, cpu_scale
 from tracker.journal import NAME
 from tracker.records import Record
 from tracker.sinks import JSON
@@ -53,7 +56,7 @@ async def begin(plan: Plan, audience: Audience | None = None, environ: Mapping[s
         open_models(plan, environ) as (pool, models),
         open_lessons(plan, environ) as lessons,
     ):
-        facts = await _facts(plan, models) | {"sandbox": sandbox.rung}
+        facts = await _facts(plan, models) | {"sandbox": sandbox.rung, "cpu_scale": cpu_scale(sandbox)}
         plan = replace(plan, record=replace(plan.record, environment=plan.record.environment | facts))
         with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
             if risky_settings(plan.record.config):
@@ -99,9 +102,15 @@ async def _facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
     return {"models": {name: facts for name, facts in checked.items() if facts}}
 
 
-def _sandbox_of(plan: Plan) -> Sandbox:
+def _sandbox_of(plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
     settings = plan.settings
-    return open_sandbox(settings.sandbox, judges=settings.judge_count, own_programs=plan.record.simulated)
+    return calibrated_sandbox(
+        settings.sandbox,
+        judges=settings.judge_count,
+        own_programs=plan.record.simulated,
+        image=settings.docker_image,
+        memory_mb=settings.test_memory,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +138,10 @@ async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Repl
 
     if means.sandbox.rung != FULL:
         audience.notice(f"programs run at the sandbox rung {means.sandbox.rung}; the full one is {FULL}")
+    judging = Judging(plan.settings.test_timeout, plan.settings.test_memory)
+    suite = checked(plan.suite, means.sandbox, judging)
     orchestrator = Orchestrator(
-        plan,
+        replace(plan, suite=suite or plan.suite),
         tracker,
         means.models,
         means.sandbox,
@@ -138,8 +149,12 @@ async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Repl
         observe=observe,
         baseline=baseline_price(plan),
         lessons=means.lessons,
+        broken=suite.broken if suite else None,
     )
-    async with audience.showing(Stage(plan, tracker, orchestrator, means.pool)):
+    async with (
+        suite.trying(plan.tasks, audience.notice) if suite else nullcontext(),
+        audience.showing(Stage(plan, tracker, orchestrator, means.pool)),
+    ):
         ended = await orchestrator.run()
     await tracker.finish(ended.status, ended.reason)
     return close(plan, tracker, ended, means.sinks)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from koderz.errors import KoderzError
+from koderz.sandbox import DOCKER_IMAGE
 from koderz.types import FeedbackKind
 
 
@@ -65,6 +66,7 @@ class Settings:
     memory_live: bool = False  # recall also what was remembered since the run began
     # where it runs
     sandbox: str = "contained"
+    docker_image: str = DOCKER_IMAGE  # of --sandbox docker; holds Python 3.11 or later
     test_timeout: float = 10.0  # CPU seconds
     test_memory: int = 1024  # MB
     judges: int | None = None  # None: one a core

@@ -21,12 +21,12 @@ from koderz.settings import Settings, checked, flag_of, layered
 
 app = typer.Typer(help="A program or a samples file through the sandbox.", rich_markup_mode=None)
 
-EXIT_FAILED, EXIT_MALFORMED = 1, 2
+EXIT_FAILED, EXIT_MALFORMED, EXIT_FAULTS = 1, 2, 3
 _TELL_EVERY = 5.0  # seconds
 
 
 @app.command(cls=PanelCommand)
-@with_settings("suite", "dataset", "test_timeout", "test_memory", "judges", "sandbox")
+@with_settings("suite", "dataset", "test_timeout", "test_memory", "judges", "sandbox", "docker_image")
 def judge(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python program, or samples in JSONL, plain or .gz.")],
     given: dict[str, Any],
@@ -39,7 +39,8 @@ def judge(
     """Judge one program (with --task), or every sample of a file in HumanEval's or EvalPlus' format.
 
     A sample has task_id and completion (which goes after the prompt) or solution (which is whole). Exit code 0:
-    the program passed, or all samples were judged; 1: the program did not pass; 2: a line is malformed.
+    the program passed, or all samples were judged; 1: the program did not pass; 2: a line is malformed; 3: the
+    reference of a task fails its own tests here, so that its samples could not be judged.
     """
     settings = layered({name: checked(name, _plain(value), flag_of(name)) for name, value in given.items()})
     if task is not None:
@@ -60,6 +61,7 @@ async def _one(file: Path, task: str, settings: Settings, *, json: bool) -> int:
         timeout=settings.test_timeout,
         memory_mb=settings.test_memory,
         sandbox=settings.sandbox,
+        image=settings.docker_image,
     )
     if json:
         _print_json({"verdict": verdict.verdict, "cause": verdict.cause, "detail": verdict.detail, **verdict.metrics})
@@ -81,6 +83,7 @@ async def _samples(file: Path, settings: Settings, *, json: bool, quiet: bool) -
         how=Judging(settings.test_timeout, settings.test_memory),
         judges=settings.judge_count,
         sandbox=settings.sandbox,
+        image=settings.docker_image,
         tell=_Teller(quiet=quiet or json),
     )
     if json:
@@ -92,9 +95,11 @@ async def _samples(file: Path, settings: Settings, *, json: bool, quiet: bool) -
         others = sorted(((n, cause) for cause, n in report.verdicts.items() if cause != "passed"), reverse=True)
         if others:
             say("not passed: " + ", ".join(f"{n} {cause}" for n, cause in others))
-    for line in report.malformed:
+    for line in (*report.malformed, *report.faults):
         warn(line)
-    return EXIT_MALFORMED if report.malformed else 0
+    if report.malformed:
+        return EXIT_MALFORMED
+    return EXIT_FAULTS if report.faults else 0
 
 
 class _Teller:

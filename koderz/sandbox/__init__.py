@@ -56,23 +56,39 @@ class Sandbox(Protocol):
     ) -> None: ...
 
 
+DOCKER_IMAGE = "python:3.12-slim"
+
 FULL = "namespaces+landlock+seccomp"
 """The rung with everything that a kernel has to offer."""
 
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a sandbox is opened with. Each takes what concerns it."""
+
+    judges: int = 1  # how many candidates run at once
+    uncontained: bool = False  # programs may run where nothing holds them back
+    image: str = DOCKER_IMAGE  # of a container
+    memory_mb: int = 1024  # the most that any job will ask for
+
+
 SANDBOXES: Mapping[str, str] = {
-    "contained": "koderz.sandbox.contained:ContainedSandbox",
-    "uncontained": "koderz.sandbox.contained:ContainedSandbox",
+    "contained": "koderz.sandbox.contained:opened",
+    "docker": "koderz.sandbox.docker:opened",
+    "uncontained": "koderz.sandbox.contained:opened",
 }
-"""Name → `module:class`, which takes `judges`, how many candidates run at once, and `uncontained`.
+"""Name → `module:function`, which takes an `Opening`.
 
 Other packages add theirs by the entry-point group `koderz.sandboxes`.
 """
 
 
-def open_sandbox(name: str, *, judges: int, own_programs: bool = False) -> Sandbox:
+def open_sandbox(
+    name: str, *, judges: int, own_programs: bool = False, image: str = DOCKER_IMAGE, memory_mb: int = 1024
+) -> Sandbox:
     """A sandbox by its name, not yet entered. KoderzError for an unknown one.
 
     `own_programs`: nobody else's program is going to be run, so it doesn't matter if nothing holds them back.
     """
-    make = cast("Callable[..., Sandbox]", find("sandbox", name, SANDBOXES, "koderz.sandboxes"))
-    return make(judges=judges, uncontained=own_programs or name == "uncontained")
+    make = cast("Callable[[Opening], Sandbox]", find("sandbox", name, SANDBOXES, "koderz.sandboxes"))
+    return make(Opening(judges, own_programs or name == "uncontained", image, memory_mb))

@@ -149,11 +149,18 @@ def _places(trace: TracebackType | None) -> list[list[Any]]:
 
 def _answer(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bytes:
     try:
-        return wire.frame(wire.VALUE, wire.dumps(function(*arguments, **keywords)))
+        return wire.frame(wire.VALUE, _written(function(*arguments, **keywords)))
     except wire.NotPlainError as error:
         return wire.frame(wire.UNPLAIN, wire.dumps(str(error)[:MESSAGE_LIMIT]))
     except BaseException as error:  # noqa: BLE001 - whatever the program raises is its answer
         return wire.frame(wire.RAISED, report(error, error.__traceback__))
+
+
+def _written(result: Any) -> bytes:
+    try:
+        return wire.dumps(result)
+    except wire.ForeignError:
+        return wire.dumps_opaque(result)
 
 
 def _answer_ahead(channel: Channel, call: Call, inputs: Iterable[bytes]) -> None:

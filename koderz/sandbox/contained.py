@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Self, cast
 
 from koderz.errors import Fault, KoderzError, Unreachable
-from koderz.sandbox import Job, Outcome, rungs
+from koderz.sandbox import Job, Opening, Outcome, rungs
+from koderz.sandbox.launch import Premises
 from koderz.sandbox.once import Once
 from koderz.sandbox.pool import Pool
 from koderz.sandbox.trial import Case, Finding
@@ -24,12 +25,17 @@ NEAR = 0.2  # of the limit: a verdict this close to it is reached again, alone, 
 WALL_FACTOR, WALL_EXTRA = 3.0, 1.0  # wall limit in CPU limits, and in seconds: a back-stop
 
 
+def opened(wanted: Opening) -> ContainedSandbox:
+    return ContainedSandbox(judges=wanted.judges, uncontained=wanted.uncontained)
+
+
 class ContainedSandbox:
     """Judges on `judges` warm workers.
 
     `packages` names what candidates may import beyond the standard library. `speed` scales every
     limit of CPU, for a machine slower than the one they were meant for; see `calibration`. `uncontained` lets programs
-    run where the kernel holds nothing back; without it that is Unreachable.
+    run where the kernel holds nothing back; without it that is Unreachable. `container` is a command that
+    starts one for candidates to run in; see `launch.Premises`.
     """
 
     name = "contained"
@@ -42,22 +48,21 @@ class ContainedSandbox:
         layers: Sequence[str] = rungs.LAYERS,
         uncontained: bool = False,
         speed: float = 1.0,
+        container: Sequence[str] = (),
     ) -> None:
         self.rung = ""
         self.speed = speed
-        self._pool = Pool(judges, layers, dict(_located(packages)))
+        self._pool = Pool(judges, Premises(layers, dict(_located(packages)), container))
         self._uncontained = uncontained
         self._once: Once[Outcome] = Once()
 
     async def __aenter__(self) -> Self:
         await self._pool.__aenter__()
-        self.rung = rungs.label(self._pool.layers)
-        if not (self._uncontained or rungs.contained(self._pool.layers)):
+        try:
+            self.rung = self._held_by(self._pool.layers)
+        except Unreachable:
             await self._pool.__aexit__(None, None, None)
-            raise Unreachable(
-                "this machine has no Landlock and seccomp to contain other people's programs. With --sandbox "
-                "uncontained they run with your own rights, and could read, send or delete what you can"
-            )
+            raise
         return self
 
     async def __aexit__(
@@ -70,6 +75,16 @@ class ContainedSandbox:
     def layers(self) -> frozenset[str]:
         """What holds candidates here; empty before entering."""
         return self._pool.layers
+
+    def _held_by(self, layers: Collection[str]) -> str:
+        """The rung. Unreachable where it won't do."""
+        if not (self._uncontained or rungs.contained(layers)):
+            raise Unreachable(
+                "this machine has no Landlock and seccomp to contain other people's programs. Run them in containers "
+                "with --sandbox docker; or with --sandbox uncontained, where they have your own rights, could read, "
+                "send or delete what you can, and could forge verdicts"
+            )
+        return rungs.label(layers)
 
     async def judge(self, job: Job) -> Outcome:
         """The same job is judged once, however often it is asked for. Fault: see `Sandbox`."""

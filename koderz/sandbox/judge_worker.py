@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from koderz.sandbox import kernel, limits, trial, wire
-from koderz.sandbox.launch import Zygote
+from koderz.sandbox.launch import Premises, Zygote
+from koderz.sandbox.remote import RemoteZygote
 
 _ADDRESSES = 4 << 30  # bytes; a result that unfolds to more is the candidate's failure, not this process's
 
@@ -24,20 +25,26 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(trial.Finding))
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """`arguments`: a core or -1, the layers wanted, `name=folder` of each package allowed to candidates."""
+    """`arguments`: a `Premises` as JSON."""
     parent = socket.socket(fileno=os.dup(0))
     kernel.die_with_parent()
     kernel.hide_memory()
     if kernel.LINUX:
         limits.cap(resource.RLIMIT_AS, _ADDRESSES)
-    _take_turns(int(arguments[0]))
-    packages = dict(part.split("=", 1) for part in arguments[2:])
-    with Zygote(arguments[1].split(","), packages) as zygote:
+    premises = Premises(**json.loads(arguments[0]))
+    _take_turns(premises.core)
+    with _zygote(premises) as zygote:
         _hush()
         _tell(parent, sorted(zygote.layers))
         while (job := _received(parent)) is not None:
             _tell(parent, _written(trial.hold(trial.Case(*wire.from_trusted(job)), zygote)))
     sys.exit()
+
+
+def _zygote(premises: Premises) -> Zygote | RemoteZygote:
+    if premises.container:
+        return RemoteZygote(premises.container, premises.layers)
+    return Zygote(premises.layers, premises.packages)
 
 
 def _take_turns(core: int) -> None:

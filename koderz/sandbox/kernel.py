@@ -5,17 +5,18 @@ Imported inside the workers, so this module and its siblings there use the stand
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 LINUX = sys.platform == "linux"
 
 PR_SET_PDEATHSIG = 1
-PR_SET_DUMPABLE = 4
+PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 PR_SET_SECCOMP = 22
 PR_SET_NO_NEW_PRIVS = 38
 
@@ -61,6 +62,21 @@ def hide_memory() -> None:
     """No other process of this user may read this one's memory, environment or descriptors."""
     if LINUX:
         prctl(PR_SET_DUMPABLE, 0)
+
+
+@contextlib.contextmanager
+def hidden_memory() -> Iterator[None]:
+    """The same for as long as it is entered; what was before holds again after it."""
+    if not LINUX:
+        yield
+        return
+    before = _libc.prctl(PR_GET_DUMPABLE)
+    hide_memory()
+    try:
+        yield
+    finally:
+        if before == 1:  # no other value may be given back
+            prctl(PR_SET_DUMPABLE, before)
 
 
 def forgo_privileges() -> None:

@@ -8,10 +8,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from koderz.sandbox import kernel, reading
 from koderz.sandbox.zygote import END, ENDING, ORDER, Setup
@@ -37,6 +38,16 @@ ENVIRONMENT: Mapping[str, str] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Premises:
+    """Where and how a judge's candidates are kept."""
+
+    layers: Sequence[str]  # wanted
+    packages: Mapping[str, str]  # beyond the standard library: name and folder
+    container: Sequence[str] = ()  # the command that starts one; empty: candidates run here
+    core: int = -1  # that judge and candidates are bound to, unless negative
+
+
 def command(module: str, arguments: Iterable[str], *, site: bool) -> list[str]:
     """The command line of an interpreter that runs `module`'s main; `site` lets it see installed packages."""
     boot = _BOOT.format(package=str(_HERE.parent), sandbox=str(_HERE), module=module)
@@ -52,6 +63,31 @@ class Ending:
     cpu: float  # seconds
     memory: int  # bytes, the largest resident size
     overdue: bool  # it used up its CPU
+
+
+def read_ending(data: bytes) -> Ending:
+    status, cpu, memory, overdue = ENDING.unpack(data)
+    return Ending(os.waitstatus_to_exitcode(status), cpu, memory, overdue)
+
+
+class Connection(Protocol):
+    """A candidate's, as a socket has it."""
+
+    def recv(self, size: int, /) -> bytes: ...
+
+    def sendall(self, data: bytes, /) -> None: ...
+
+
+class Forks(Protocol):
+    """Whatever candidates are forked from, one at a time."""
+
+    def spawn(self, cpu: float, memory: int) -> AbstractContextManager[Connection]:
+        """Forks a candidate. `cpu` in seconds, `memory` in bytes."""
+        ...
+
+    def end(self) -> Ending:
+        """Ends the candidate, if it hasn't ended by itself."""
+        ...
 
 
 class Zygote:
@@ -92,8 +128,7 @@ class Zygote:
             answer = _something(self._control.recv(ENDING.size, socket.MSG_WAITALL))
         except OSError as error:
             raise EOFError("the zygote is gone") from error
-        status, cpu, memory, overdue = ENDING.unpack(answer)
-        return Ending(os.waitstatus_to_exitcode(status), cpu, memory, overdue)
+        return read_ending(answer)
 
     def __enter__(self) -> Self:
         return self

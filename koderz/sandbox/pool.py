@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
 from koderz.errors import Fault
+from koderz.sandbox import kernel
+from koderz.sandbox.launch import Premises
 from koderz.sandbox.trial import Case, Finding
-from koderz.sandbox.worker import Worker, WorkerLostError
+from koderz.sandbox.worker import START_SECONDS, Worker, WorkerLostError
 
 DEATHS = 3  # of judges in a row over the same candidate, before they are its verdict
 HANGS = 2
-STARTS = 3  # tries
+PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)  # seconds, after each try to start a judge but the last
 
 
 @dataclass(slots=True)
@@ -37,16 +39,21 @@ class Slot:
 class Pool:
     """Runs cases on up to `size` judges. Entering starts the first, which finds out what holds here."""
 
-    def __init__(self, size: int, layers: Sequence[str], packages: Mapping[str, str]) -> None:
+    def __init__(self, size: int, premises: Premises) -> None:
         self.layers: frozenset[str] = frozenset()
         self._size = size
-        self._wanted = (layers, packages)
+        self._premises = premises
         self._slots: asyncio.LifoQueue[Slot] = asyncio.LifoQueue()  # the warmest first
         self._alone = asyncio.Lock()
+        self._hidden = ExitStack()
 
     async def __aenter__(self) -> Self:
         slots = [Slot(core) for core in itertools.islice(_cores(), self._size)]
-        first = slots[-1].worker = await self._started(slots[-1].core)
+        with ExitStack() as hidden:
+            # Keys are in this process: where nothing else does, this keeps programs of the same user from reading them.
+            hidden.enter_context(kernel.hidden_memory())
+            first = slots[-1].worker = await self._started(slots[-1].core)
+            self._hidden = hidden.pop_all()
         self.layers = first.layers
         for slot in slots:
             self._slots.put_nowait(slot)
@@ -56,7 +63,8 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         slots = [self._slots.get_nowait() for _ in range(self._slots.qsize())]
-        await asyncio.gather(*(slot.worker.end() for slot in slots if slot.worker))
+        with self._hidden:
+            await asyncio.gather(*(slot.worker.end() for slot in slots if slot.worker))
 
     async def run(self, case: Case) -> Finding:
         """Fault when no judge can be started. A case that several judges die over has itself to blame."""
@@ -82,7 +90,7 @@ class Pool:
         """A judge to oneself. Whatever goes wrong meanwhile, also a cancellation, costs the judge its life."""
         async with self._slot() as slot:
             try:
-                if slot.worker is None or slot.worker.process.returncode is not None:
+                if slot.worker is None or not slot.worker.is_alive:
                     await slot.discard()
                     slot.worker = await self._started(slot.core)
                 yield slot.worker
@@ -91,11 +99,17 @@ class Pool:
                 raise
 
     async def _started(self, core: int) -> Worker:
-        """A new judge; one that dies on its way gets a successor. Fault when none comes up."""
-        for _ in range(STARTS - 1):
-            with contextlib.suppress(Fault):
-                return await Worker.start(*self._wanted, core=core)
-        return await Worker.start(*self._wanted, core=core)
+        """A new judge; one that is killed on its way gets a successor. Fault when none comes up."""
+        premises = replace(self._premises, core=core)
+        began = time.monotonic()
+        for pause in PAUSES:
+            try:
+                return await Worker.start(premises)
+            except Fault:
+                if time.monotonic() - began > START_SECONDS:  # it hangs, and so would the next
+                    raise
+            await asyncio.sleep(pause)
+        return await Worker.start(premises)
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[Slot]:

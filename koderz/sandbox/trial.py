@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from koderz.sandbox import candidate, explain, wire
-from koderz.sandbox.launch import Ending, Zygote
+from koderz.sandbox.launch import Ending, Forks
 from koderz.sandbox.proxy import NOT_PROXIABLE, Lost, Proxy, Raised
 from koderz.sandbox.suite_tests import BrokenTestsError, SuiteTests, prepared
 
@@ -49,7 +49,7 @@ class Overdue(BaseException):
     """The wall clock has run out. Not an Exception, so that tests don't catch it by chance."""
 
 
-def hold(case: Case, zygote: Zygote) -> Finding:
+def hold(case: Case, zygote: Forks) -> Finding:
     """Judges one candidate. EOFError when the zygote is gone."""
     began = time.monotonic()
     try:
@@ -60,7 +60,7 @@ def hold(case: Case, zygote: Zygote) -> Finding:
     return replace(held, wall=time.monotonic() - began)
 
 
-def _held_by_proxy(case: Case, tests: SuiteTests, zygote: Zygote, *, foresees: bool = True) -> Finding:
+def _held_by_proxy(case: Case, tests: SuiteTests, zygote: Forks, *, foresees: bool = True) -> Finding:
     """Tests here, candidate there."""
     with zygote.spawn(case.cpu, case.memory) as connection:
         proxy = Proxy(connection, case.entry_point or "program", foresees=foresees)
@@ -155,7 +155,7 @@ def _explained(case: Case, raised: Raised, call: str = "") -> str:
     return explain.exception(raised, case.program.splitlines(), case.line_offset, call)
 
 
-def _held_in_process(case: Case, zygote: Zygote) -> Finding:
+def _held_in_process(case: Case, zygote: Forks) -> Finding:
     """Tests and candidate in one contained process: for suites that no proxy can serve, and said so."""
     token = os.urandom(16)
     with zygote.spawn(case.cpu, case.memory) as connection:

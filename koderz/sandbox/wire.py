@@ -5,7 +5,9 @@ only be built-in data: no `__eq__`, no `__hash__`, no code of the candidate's co
 What JSON has no form for is an object with one key, its tag:
 
     t tuple · d dict, as pairs · s set · f frozenset · i int beyond 64 bits, in hex · b bytes, in hex
-    c complex · r range · g any iterator, drawn out · D Decimal · F Fraction
+    c complex · r range · g any iterator, drawn out · G the beginning of one that goes on · D Decimal
+    F Fraction · q deque · C Counter · k m v keys, items and values of a dict · a array
+    T date, datetime, time or timedelta · o an object that isn't data: its type's name, and whether it is true
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ import marshal
 import numbers
 import operator
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from array import array
+from collections import Counter, abc, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from types import NoneType
@@ -50,6 +55,24 @@ class ForeignError(NotPlainError):
     """An object of a type that has no place here. No value that came over the wire ever raises this."""
 
 
+class Opaque:
+    """Stands for a candidate's object that isn't data, such as a match of `re`.
+
+    It is true or false as that was, for tests that ask no more, and equal to nothing but itself.
+    """
+
+    __slots__ = ("_is_true", "_kind")
+
+    def __init__(self, kind: str, is_true: bool) -> None:
+        self._kind, self._is_true = str(kind)[:80], is_true is True
+
+    def __bool__(self) -> bool:
+        return self._is_true
+
+    def __repr__(self) -> str:
+        return f"<an object of type {self._kind}, which isn't plain data>"
+
+
 def frame(kind: bytes, payload: bytes = b"") -> bytes:
     return HEADER.pack(len(kind) + len(payload)) + kind + payload
 
@@ -65,6 +88,15 @@ def dumps(value: object) -> bytes:
         return _encode(_tagged(value, 0)).encode()
     except RecursionError as error:
         raise NotPlainError("nested too deep") from error
+
+
+def dumps_opaque(value: object) -> bytes:
+    """What can be told of a value for which `dumps` raises ForeignError. Runs code of the value's own."""
+    try:
+        is_true = bool(value)
+    except Exception:  # noqa: BLE001 - an array of several numbers, say
+        is_true = True
+    return _encode({"o": [type(value).__name__, is_true]}).encode()
 
 
 def loads(payload: bytes) -> Any:
@@ -135,6 +167,10 @@ def _dict(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
     return {"d": [[_tagged(key, depth), _tagged(item, depth)] for key, item in value.items()]}
 
 
+def _stood_for(value: Opaque, _: int) -> NoReturn:
+    raise NotPlainError(repr(value))  # no ForeignError: it is the candidate's own
+
+
 _TAGGERS: Mapping[type, Callable[[Any, int], Any]] = {
     list: _list,
     tuple: lambda value, depth: {"t": _items(value, depth)},
@@ -147,9 +183,18 @@ _TAGGERS: Mapping[type, Callable[[Any, int], Any]] = {
     range: lambda value, depth: {"r": _items((value.start, value.stop, value.step), depth)},
     Decimal: lambda value, _: {"D": str(value)},
     Fraction: lambda value, depth: {"F": _items((value.numerator, value.denominator), depth)},
-    type({}.keys()): lambda value, depth: {"s": _items(value, depth)},
-    type({}.items()): lambda value, depth: {"s": _items(value, depth)},
-    type({}.values()): lambda value, depth: {"g": _items(value, depth)},
+    type({}.keys()): lambda value, depth: {"k": _items(value, depth)},
+    type({}.items()): lambda value, depth: {"m": [_items(pair, depth) for pair in value]},
+    type({}.values()): lambda value, depth: {"v": _items(value, depth)},
+    deque: lambda value, depth: {"q": [_items(value, depth), value.maxlen]},
+    Counter: lambda value, depth: {"C": _dict(value, depth)["d"]},
+    array: lambda value, depth: {"a": [value.typecode, _items(value, depth)]},
+    memoryview: lambda value, _: {"b": value.tobytes().hex()},
+    date: lambda value, _: {"T": ["date", value.isoformat()]},
+    datetime: lambda value, _: {"T": ["datetime", value.isoformat()]},
+    time: lambda value, _: {"T": ["time", value.isoformat()]},
+    timedelta: lambda value, _: {"T": ["timedelta", [value.days, value.seconds, value.microseconds]]},
+    Opaque: _stood_for,
 }
 
 _BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
@@ -174,9 +219,11 @@ def _tagged_kin(value: Any, depth: int) -> Any:
             return _tagged(flattened(value), depth + 1)
     if hasattr(kind, "__next__"):
         drawn = list(itertools.islice(value, ITERATOR_LIMIT + 1))
-        if len(drawn) > ITERATOR_LIMIT:
-            raise NotPlainError("an iterator without end")
-        return {"g": _items(drawn, depth + 1)}
+        return {"G" if len(drawn) > ITERATOR_LIMIT else "g": _items(drawn, depth + 1)}
+    if issubclass(kind, abc.Mapping):
+        return _dict(value, depth + 1)
+    if issubclass(kind, abc.Sequence):
+        return _items(value, depth + 1)
     return _refuse(value)
 
 
@@ -203,6 +250,18 @@ def _fraction(parts: list[int]) -> Fraction:
     return Fraction(numerator, denominator)
 
 
+def _unfinished(items: list[Any]) -> Iterator[Any]:
+    yield from items
+    raise OverflowError(f"an iterator of more than {ITERATOR_LIMIT} items")
+
+
+def _moment(parts: tuple[str, Any]) -> Any:
+    kind, told = parts
+    return timedelta(*told) if kind == "timedelta" else _MOMENTS[kind].fromisoformat(told)
+
+
+_MOMENTS: Mapping[str, type[date] | type[time]] = {"date": date, "datetime": datetime, "time": time}
+
 _UNTAGGERS: Mapping[str, Callable[[Any], Any]] = {
     "t": tuple,
     "d": dict,
@@ -213,6 +272,15 @@ _UNTAGGERS: Mapping[str, Callable[[Any], Any]] = {
     "c": lambda parts: complex(*parts),
     "r": lambda parts: range(*parts),
     "g": iter,
+    "G": _unfinished,
+    "q": lambda parts: deque(*parts),
+    "C": lambda pairs: Counter(dict(pairs)),
+    "k": lambda items: dict.fromkeys(items).keys(),
+    "m": lambda pairs: dict(pairs).items(),
+    "v": lambda items: dict(enumerate(items)).values(),
+    "a": lambda parts: array(*parts),
+    "T": _moment,
+    "o": lambda parts: Opaque(*parts),
     "D": _decimal,
     "F": _fraction,
 }

@@ -10,13 +10,12 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from koderz.errors import Fault
 from koderz.sandbox import wire
-from koderz.sandbox.launch import ENVIRONMENT, command
+from koderz.sandbox.launch import ENVIRONMENT, Premises, command
 from koderz.sandbox.trial import Case, Finding
 
 START_SECONDS = 30.0
@@ -37,7 +36,7 @@ class WorkerLostError(Exception):
 class Worker:
     """One judge process with its zygote."""
 
-    def __init__(self, process: asyncio.subprocess.Process, connection: socket.socket) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
         self.process = process
         self.layers: frozenset[str] = frozenset()
         self._connection = connection
@@ -45,20 +44,11 @@ class Worker:
         self._writer: asyncio.StreamWriter | None = None
 
     @classmethod
-    async def start(cls, layers: Sequence[str], packages: Mapping[str, str], *, core: int = -1) -> Worker:
-        """A judge bound to `core`, unless negative. Fault when it doesn't come up."""
+    async def start(cls, premises: Premises) -> Worker:
+        """Fault when it doesn't come up."""
         ours, theirs = socket.socketpair()
-        arguments = [str(core), ",".join(layers), *(f"{name}={folder}" for name, folder in packages.items())]
         with theirs:
-            process = await asyncio.create_subprocess_exec(
-                *command("judge_worker", arguments, site=True),
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                env=ENVIRONMENT,
-                cwd="/",
-                start_new_session=True,  # Ctrl-C is koderz's to handle
-            )
+            process = _begun(premises, theirs)
         worker = cls(process, ours)
         try:
             await worker._greet()
@@ -80,33 +70,37 @@ class Worker:
         except (asyncio.IncompleteReadError, OSError) as error:
             raise WorkerLostError(hung=False) from error
 
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
     async def end(self) -> None:
         """An idle judge ends when its socket does; one that doesn't is killed."""
-        self._hang_up()
         try:
-            async with asyncio.timeout(GRACE_SECONDS):
-                await self.process.wait()
-        except TimeoutError:
-            pass
+            if self._writer and self._writer.can_write_eof():
+                self._writer.write_eof()
+                async with asyncio.timeout(GRACE_SECONDS):
+                    await self._reader.read()
+        except (TimeoutError, OSError):
+            pass  # what it would be waited for in vain is done all the same
         finally:
             await self.kill()
 
     async def kill(self) -> None:
         """Ends the judge and all that it started: one process group, which candidates can't leave."""
-        self._hang_up()
-        self._kill_group()
-        await self.process.communicate()
-
-    def _kill_group(self) -> None:
-        if self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # it ended just now
-                os.killpg(self.process.pid, signal.SIGKILL)
-
-    def _hang_up(self) -> None:
         if self._writer is None:
             self._connection.close()
         else:
             self._writer.close()
+        self._kill_group()
+        await asyncio.to_thread(self.process.wait)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+    def _kill_group(self) -> None:
+        if self.is_alive:
+            with contextlib.suppress(ProcessLookupError):  # it ended just now
+                os.killpg(self.process.pid, signal.SIGKILL)
 
     async def _greet(self) -> None:
         self._reader, self._writer = await asyncio.open_connection(sock=self._connection)
@@ -115,10 +109,36 @@ class Worker:
                 self.layers = frozenset(await self._received())
         except (TimeoutError, asyncio.IncompleteReadError, OSError) as error:
             self._kill_group()
-            _, complaint = await self.process.communicate()
-            reason = complaint.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
-            raise Fault(f"the judge doesn't start: {reason[0]}") from error
+            await asyncio.to_thread(self.process.wait)
+            raise Fault(f"the judge doesn't start: {self._complaint()}") from error
+
+    def _complaint(self) -> str:
+        """The last line of what a judge that is no more had to say."""
+        assert self.process.stderr is not None
+        os.set_blocking(self.process.stderr.fileno(), False)
+        said = self.process.stderr.read() or b""
+        lines = said.decode(errors="replace").strip().splitlines() or ["no reason given"]
+        return lines[-1].removeprefix("EOFError: ")
 
     async def _received(self) -> Any:
         (size,) = wire.HEADER.unpack(await self._reader.readexactly(wire.HEADER.size))
         return json.loads(await self._reader.readexactly(size))
+
+
+def _begun(premises: Premises, connection: socket.socket) -> subprocess.Popen[bytes]:
+    """Not by asyncio, which waits for ever when called off while a process starts (CPython issue 119710)."""
+    return subprocess.Popen(
+        command("judge_worker", [json.dumps(asdict(premises))], site=True),
+        stdin=connection.fileno(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**(_docker_environment() if premises.container else {}), **ENVIRONMENT},
+        cwd="/",
+        start_new_session=True,  # Ctrl-C is koderz's to handle
+    )
+
+
+def _docker_environment() -> dict[str, str]:
+    """What tells the docker command where its daemon is; none of it gets into a container."""
+    kept = {name: value for name, value in os.environ.items() if name.startswith("DOCKER_")}
+    return kept | {name: os.environ[name] for name in ("HOME", "XDG_RUNTIME_DIR") if name in os.environ}

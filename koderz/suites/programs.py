@@ -33,6 +33,7 @@ class ProgramSuite:
     name: str
     source: str
     tasks: tuple[Task, ...] = field(repr=False)
+    is_sound: bool = False  # every reference is known to pass
 
     async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
         """Takes the program out of the answer and runs the task's tests on it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import keyword
 import warnings
 from collections.abc import Callable
@@ -44,6 +45,20 @@ def program_task(row: Row, *, task_id: str, prompt: str, entry_point: str, test:
         reference=reference,
         digest=task_digest(task_id, prompt, entry_point, test, reference),
     )
+
+
+def reference_program(task: Task) -> str:
+    """The reference as a program: HumanEval's is the body that follows the prompt, others' are whole.
+
+    Empty without one.
+    """
+    if task.reference.strip():
+        for source in (task.reference, task.prompt + task.reference):
+            with contextlib.suppress(SyntaxError):
+                if task.entry_point in bindings(parse(source)):
+                    return source
+        return task.prompt + task.reference  # which the judge will say what is wrong with
+    return ""
 
 
 def as_python(row: Row, name: str, source: str) -> ast.Module:

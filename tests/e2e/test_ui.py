@@ -76,6 +76,7 @@ def test_the_run_its_children_a_chart_and_a_trace_are_seen_in_a_browser(koderz: 
         expect(page, "humaneval (abababab")
 
         page.goto(f"{latest}/model-metrics")
+        page.get_by_placeholder("Search metric charts").fill("success_rate", timeout=WAIT)
         expect(page, "success_rate")
         page.locator(".js-plotly-plot, svg.main-svg").first.wait_for(timeout=WAIT)
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from koderz.cli import COMMANDS, benchmark
+from koderz.cli import COMMANDS, benchmark, groups
 from tests.conftest import Shell
 from tests.koderz.cli.conftest import Command
 from tests.koderz.world import write_tasks
@@ -214,3 +214,9 @@ def test_help_loads_only_what_it_shows(arguments: list[str], unloaded: set[str])
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
 
     assert not unloaded & set(done.stderr.split())
+
+
+def test_a_lazy_command_may_be_named_within_its_module() -> None:
+    loaded = groups._load("compare", "koderz.cli.compare:app")
+
+    assert loaded.name == "compare"

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
+
+import pytest
 
 from koderz.errors import Fault
 from koderz.sandbox import Job, Outcome
-from koderz.sandbox.calibration import Calibration, calibrate
+from koderz.sandbox.calibration import LONGEST, MachineCache, calibrate
+from koderz.yardstick import calibrated_sandbox, cpu_scale
+from tests.conftest import Shell
 
-JOBS = {f"task/{number}": Job(f"# {number}", "", "f") for number in range(4)}
+JOBS = [Job(f"# {number}", "", "f") for number in range(4)]
 
 
 class Slow:
-    """A machine on which everything takes half a second."""
+    """A machine on which everything takes half a second, and now and then two."""
 
     def __init__(self, broken: str = "") -> None:
+        self.speed = 1.0
         self.judged = 0
         self.broken = broken
 
@@ -23,39 +29,58 @@ class Slow:
         self.judged += 1
         if job.program == self.broken:
             raise Fault("the tests never called f")
-        return Outcome("passed", cpu=0.5)
+        return Outcome("passed", cpu=2.0 if self.judged % 2 else 0.5)
 
 
-def measured(machine: Slow, cache: Path, nominal: float = 1.0) -> Calibration:
-    return asyncio.run(calibrate(machine, JOBS, nominal=nominal, cache=cache))
+def measured(machine: Slow, nominal: float) -> float | None:
+    return asyncio.run(calibrate(machine, JOBS, nominal=nominal))
 
 
-def test_a_machine_twice_as_slow_gets_twice_the_time(tmp_path: Path) -> None:
-    assert measured(Slow(), tmp_path) == Calibration(2.0)
+def test_a_machine_twice_as_slow_gets_twice_the_time() -> None:
+    assert measured(Slow(), 1.0) == 2.0
 
 
-def test_what_was_measured_on_this_machine_is_not_measured_again(tmp_path: Path) -> None:
-    measured(Slow(), tmp_path)
-    again = Slow()
-    assert measured(again, tmp_path) == Calibration(2.0)
-    assert again.judged == 0
+def test_a_fast_machine_leaves_nobody_less_time_than_was_stated() -> None:
+    assert measured(Slow(), 100.0) == 1.0
+
+
+def test_nonsense_stretches_no_limit_without_end() -> None:
+    assert measured(Slow(), 1e-9) == LONGEST
+
+
+def test_a_yardstick_that_does_not_pass_measures_nothing() -> None:
+    assert measured(Slow("# 2"), 1.0) is None
 
 
 def test_a_cache_that_is_spoilt_or_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
-    measured(Slow(), tmp_path)
-    for file in tmp_path.iterdir():
-        file.write_text("{")
-    assert measured(Slow(), tmp_path) == Calibration(2.0)
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    assert measured(Slow(), blocked) == Calibration(2.0)
+    cache = MachineCache(tmp_path, "speed", "here")
+    cache.write(2.5)
+    assert MachineCache(tmp_path, "speed", "here").read() == 2.5
+    assert MachineCache(tmp_path, "speed", "elsewhere").read() is None
+    cache.file.write_text("{")
+    assert cache.read() is None
+    (tmp_path / "file").write_text("")
+    MachineCache(tmp_path / "file", "speed").write(1.0)
 
 
-def test_references_that_do_not_pass_are_named_and_tried_again_next_time(tmp_path: Path) -> None:
-    found = measured(Slow("# 2"), tmp_path)
-    assert found.broken == {"task/2": "the tests never called f"}
-    assert measured(Slow(), tmp_path).broken == {}
+def test_the_machine_is_measured_once_and_limits_are_stretched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    async def scale() -> float:
+        async with calibrated_sandbox("contained", judges=1, own_programs=True) as sandbox:
+            return cpu_scale(sandbox)
+
+    assert 1 <= asyncio.run(scale()) <= LONGEST
+    (file,) = (tmp_path / "koderz").glob("speed-*.json")
+    file.write_text("3.5")
+    assert asyncio.run(scale()) == 3.5
 
 
-def test_nonsense_stretches_no_limit_without_end(tmp_path: Path) -> None:
-    assert measured(Slow(), tmp_path, nominal=1e-9).scale == 20.0
+def test_every_record_and_the_doctor_say_what_limits_are_stretched_by(koderz: Shell) -> None:
+    koderz("benchmark", "0", "1", "--model", "simulated", "--quiet")
+    assert koderz.summary()["environment"]["cpu_scale"] >= 1
+    told = json.loads(koderz("doctor", "--json").out)
+    (sandbox,) = [finding for finding in told if finding["what"] == "sandbox"]
+    assert "CPU limits × " in sandbox["detail"] or sandbox["state"] == "broken"
+    (docker,) = [finding for finding in told if finding["what"] == "docker"]
+    assert docker["state"] in ("ok", "missing")

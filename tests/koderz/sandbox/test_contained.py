@@ -16,6 +16,7 @@ from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox import Job
 from koderz.sandbox.contained import ContainedSandbox
 from tests.koderz.sandbox.conftest import Judges
+from tests.koderz.sandbox.hostile import PROGRAMS
 
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(2, 2) == 4\n"
 
@@ -122,11 +123,59 @@ def test_values_too_large_to_read_are_cut(judged: Judges) -> None:
         ("import asyncio\nasync def f(x): return x\ndef add(x, y): return asyncio.run(f(x))", "1"),
         (THREADED, "[1]"),
         ("def add(x, y, *, z=1):\n    global n\n    n = x\n    return n", "1"),
+        ("from collections import deque\ndef add(x, y): return deque([x, y], maxlen=2)", "deque([1, 2])"),
+        ("from collections import defaultdict\ndef add(x, y): return defaultdict(list, {x: [y]})", "{1: [2]}"),
+        ("from collections import OrderedDict\ndef add(x, y): return OrderedDict({y: x, x: y})", "{1: 2, 2: 1}"),
+        ("from collections import UserDict, UserList\ndef add(x, y): return UserDict({x: UserList([y])})", "{1: [2]}"),
+        ("from types import MappingProxyType\ndef add(x, y): return MappingProxyType({x: y})", "{1: 2}"),
+        ("from decimal import Decimal\ndef add(x, y): return [Decimal('1.10')]", "[Decimal('1.1')]"),
+        ("def add(x, y): return bytearray(b'ab'), memoryview(b'ab')", "(b'ab', b'ab')"),
+        ("from array import array\ndef add(x, y): return array('i', [x, y])", "array('i', [1, 2])"),
+        ("from datetime import *\ndef add(x, y): return date(9, x, y), time(x, y)", "(date(9, 1, 2), time(1, 2))"),
+        (
+            "from datetime import *\ndef add(x, y): return datetime(9, x, y), timedelta(x)",
+            "(datetime(9, 1, 2), timedelta(1))",
+        ),
+        ("def add(x, y): return 7 ** 20000", "7 ** 20000"),
+        ("def add(x, y):\n    r = []\n    for _ in range(150): r = [r]\n    return r", "eval('[' * 151 + ']' * 151)"),
+        ("from enum import StrEnum\ndef add(x, y): return StrEnum('E', {'A': 'a'}).A", "'a'"),
+        ("def add(x, y):\n    r = [x]\n    return [r, r]", "[[1], [1]]"),
         ("import hashlib, sqlite3\ndef add(x, y): return hashlib.md5(b'').hexdigest()[:4]", "'d41d'"),
     ],
 )
 def test_odd_but_honest_results_pass(judged: Judges, source: str, result: str) -> None:
-    (outcome,) = judged(add(source, f"def check(candidate):\n    assert candidate(1, 2) == ({result})\n"))
+    names = (
+        "from array import array\nfrom collections import deque\nfrom datetime import *\nfrom decimal import Decimal\n"
+    )
+    (outcome,) = judged(add(source, f"{names}def check(candidate):\n    assert candidate(1, 2) == ({result})\n"))
+    assert outcome.verdict == "passed", outcome.message
+
+
+@pytest.mark.parametrize(
+    ("source", "asked"),
+    [
+        ("import re\ndef add(x, y): return re.search('a', 'ba')", "add(1, 2)"),
+        ("import re\ndef add(x, y): return re.search('a', 'ba')", "add(1, 2) is not None and bool(add(1, 2)) is True"),
+        ("class Nothing:\n    def __bool__(self): return False\ndef add(x, y): return Nothing()", "not add(1, 2)"),
+        ("def add(x, y): return {'b': [1], 'a': [2]}.keys()", "list(add(1, 2)) == ['b', 'a']"),
+        ("def add(x, y): return {'b': [1], 'a': [2]}.items()", "list(add(1, 2)) == [('b', [1]), ('a', [2])]"),
+        ("def add(x, y): return {'b': 4, 'a': 3}.values()", "len(add(1, 2)) == 2 and sorted(add(1, 2)) == [3, 4]"),
+        ("from collections import Counter\ndef add(x, y): return Counter('aab')", "add(1, 2)['z'] == 0"),
+        (
+            "from collections import Counter\ndef add(x, y): return Counter('aab')",
+            "add(1, 2).most_common(1) == [('a', 2)]",
+        ),
+        (
+            "from itertools import count\ndef add(x, y): return count()",
+            "[n for n, _ in zip(add(1, 2), 'ab')] == [0, 1]",
+        ),
+        ("def add(x, y): return map(str, (x, y))", "list(add(1, 2)) == ['1', '2']"),
+        ("def add(x, y): return float('nan')", "add(1, 2) != add(1, 2)"),
+        ("def add(x, y): return -0.0", "str(add(1, 2)) == '-0.0'"),
+    ],
+)
+def test_honest_results_can_be_used_as_what_they_are(judged: Judges, source: str, asked: str) -> None:
+    (outcome,) = judged(add(source, f"def check(add):\n    assert {asked}\n"))
     assert outcome.verdict == "passed", outcome.message
 
 
@@ -235,19 +284,35 @@ def test_without_containment_other_peoples_programs_do_not_run() -> None:
 
 
 def test_an_ordinary_user_is_contained_too(tmp_path: Path) -> None:
-    if os.getuid() or not _others_may_run(sys.executable):
-        pytest.skip("only root can become another user, and only to run what that user may")
+    """As nobody if its interpreter can be read by nobody, else as a root of whom the kernel has taken every right."""
+    if os.getuid():
+        pytest.skip("this is an ordinary user already, so every other test is this one")
     script = tmp_path / "judge.py"
     root = Path(__file__).parents[3]
     script.write_text(
+        "import ctypes, os, struct\n"
+        f"if {not _others_may_run(sys.executable)}:\n"
+        "    libc = ctypes.CDLL(None, use_errno=True)\n"
+        "    for capability in range(64): libc.prctl(24, capability, 0, 0, 0)\n"  # PR_CAPBSET_DROP
+        "    assert libc.prctl(28, 0b101111, 0, 0, 0) == 0\n"  # PR_SET_SECUREBITS: root is nothing special, for good
+        "    assert libc.capset(struct.pack('=Ii', 0x20080522, 0), bytes(24)) == 0\n"
         f"import asyncio, sys\nsys.path.insert(0, {str(root)!r})\n"
         "from koderz.sandbox import Job\nfrom koderz.sandbox.contained import ContainedSandbox\n"
+        "powers = next(line for line in open('/proc/self/status') if line.startswith('CapEff'))\n"
         "async def main():\n    async with ContainedSandbox(judges=1) as sandbox:\n"
-        f"        print((await sandbox.judge(Job('def add(x, y): return x + y', {TEST!r}, 'add'))).verdict)\n"
+        "        jobs = [Job(source, sys.argv[1], 'add', timeout=0.5) for source in sys.argv[2:]]\n"
+        "        outcomes = await asyncio.gather(*map(sandbox.judge, jobs))\n"
+        "        print(int(powers.split()[1], 16), *(outcome.verdict for outcome in outcomes))\n"
         "asyncio.run(main())\n"
     )
-    done = subprocess.run([sys.executable, script], user=65534, group=65534, capture_output=True, text=True)
-    assert done.stdout == "passed\n", done.stderr
+    hostile = [p["source"] for p in PROGRAMS if p["category"] in ("stealing", "escape", "channel")]
+    user = {"user": 65534, "group": 65534} if _others_may_run(sys.executable) else {}
+    command = [sys.executable, script, TEST, "def add(x, y): return x + y", *hostile]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", **user)  # type: ignore[call-overload]
+    powers, first, *others = done.stdout.split() or [done.stderr, ""]
+    assert (powers, first) == ("0", "passed"), done.stderr
+    assert len(others) == len(hostile)
+    assert "passed" not in others
 
 
 def _others_may_run(program: str) -> bool:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from koderz.sandbox import Job
 from tests.koderz.sandbox.conftest import Judges
+from tests.koderz.sandbox.hostile import PROGRAMS
 
-PROGRAMS = tomllib.loads(Path(__file__).with_name("hostile.toml").read_text(encoding="utf-8"))["program"]
 CATEGORIES = sorted({program["category"] for program in PROGRAMS})
 
 TEST = """
@@ -82,6 +80,29 @@ def test_a_result_cannot_have_the_tests_run_beside_the_program(judged: Judges) -
     outcomes = judged(*(Job(deep.format(depth), back, "add") for depth in (1, 150, 190, 199, 200, 201)))
     assert all("in-process" not in outcome.rung for outcome in outcomes)
     assert {outcome.verdict for outcome in outcomes} == {"failed"}
+
+
+def test_an_object_handed_back_cannot_have_the_tests_run_beside_the_program(judged: Judges) -> None:
+    back = "def check(candidate):\n    assert candidate(candidate(1, 2), 2) == 3\n"
+    (outcome,) = judged(Job("def add(x, y): return add if x == 1 else 3", back, "add"))
+    assert (outcome.verdict, "in-process" in outcome.rung) == ("failed", False)
+
+
+def test_nothing_of_a_candidate_is_there_for_the_next_one(judged: Judges) -> None:
+    """What one changes in its interpreter, its files or the system is gone with it."""
+    spoil = (
+        "import builtins, sys, os, random, math\n"
+        "builtins.sorted = math.floor = lambda *a: 3\nsys.modules['json'] = None\nsys.setrecursionlimit(50)\n"
+        "random.seed(99)\nos.environ['LEFT'] = 'behind'\nos.umask(0o777)\n"
+        "def add(x, y): return x + y\n"
+    )
+    look = (
+        "import json, math, os, sys\n"
+        "def add(x, y): return 3 if (sorted([4]), math.floor(2.5), os.environ.get('LEFT')) == ([4], 2, None) else 0\n"
+    )
+    test = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
+    outcomes = judged(*(Job(f"{source}# {number}", test, "add") for number in range(4) for source in (spoil, look)))
+    assert [outcome.verdict for outcome in outcomes] == ["passed"] * 8
 
 
 def test_candidates_learn_nothing_of_the_programs_before_them(judged: Judges) -> None:

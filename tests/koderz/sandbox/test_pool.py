@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import random
 import signal
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault
-from koderz.sandbox import Job, rungs
+from koderz.sandbox import Job, kernel, rungs
 from koderz.sandbox.contained import ContainedSandbox
+from koderz.sandbox.launch import Premises
 from koderz.sandbox.pool import Pool
 from koderz.sandbox.trial import Case, Finding
 from koderz.sandbox.worker import Worker, WorkerLostError
@@ -31,7 +33,7 @@ def case(program: str, *, cpu: float = 5.0, wall: float = 20.0, test: str = TEST
 
 def play(story: Story, *, size: int = 1) -> None:
     async def played() -> None:
-        async with Pool(size, rungs.LAYERS, {}) as pool:
+        async with Pool(size, Premises(rungs.LAYERS, {})) as pool:
             await story(pool)
 
     asyncio.run(played())
@@ -69,11 +71,17 @@ def test_a_judge_killed_between_jobs_is_replaced() -> None:
 
 def test_no_verdict_is_lost_or_wrong_when_judges_are_killed_at_random() -> None:
     async def story(pool: Pool) -> None:
-        killer = asyncio.create_task(_kill_at_random(random.Random(7)))
-        jobs = [case((RIGHT, WRONG)[number % 2]) for number in range(120)]
-        findings = await asyncio.gather(*map(pool.run, jobs))
+        verdicts: asyncio.Queue[str] = asyncio.Queue()
+
+        async def judged(number: int) -> str:
+            verdict = (await pool.run(case((RIGHT, WRONG)[number % 2]))).verdict
+            verdicts.put_nowait(verdict)
+            return verdict
+
+        killer = asyncio.create_task(_kill_at_random(random.Random(7), verdicts))
+        found = await asyncio.gather(*map(judged, range(160)))
         killer.cancel()
-        assert [finding.verdict for finding in findings] == ["passed", "failed"] * 60
+        assert found == ["passed", "failed"] * 80
 
     play(story, size=2)
 
@@ -147,6 +155,16 @@ def test_nothing_is_left_when_the_pool_is_closed() -> None:
     assert _descriptors(os.getpid()) == descriptors
 
 
+def test_koderz_cannot_be_looked_into_while_programs_run() -> None:
+    async def story(pool: Pool) -> None:
+        await pool.run(case(RIGHT))
+        assert _dumpable() == 0
+
+    before = _dumpable()
+    play(story)
+    assert _dumpable() == before
+
+
 def test_nothing_grows_over_many_verdicts() -> None:
     async def story(pool: Pool) -> None:
         await asyncio.gather(*(pool.run(case(RIGHT)) for _ in range(20)))
@@ -163,11 +181,42 @@ def test_a_judge_that_does_not_start_is_a_fault(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("koderz.sandbox.worker.command", lambda *_, **__: ["/bin/sh", "-c", "echo no room >&2; exit 1"])
 
     async def story() -> None:
-        async with Pool(1, rungs.LAYERS, {}):
+        async with Pool(1, Premises(rungs.LAYERS, {})):
             pass
 
     with pytest.raises(Fault, match="no room"):
         asyncio.run(story())
+
+
+def test_a_judge_killed_while_it_starts_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Worker.start
+    left = 4
+
+    async def hindered(*arguments: Any, **settings: Any) -> Worker:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            asyncio.get_running_loop().call_later(0.02, _kill_leaders)
+        return await start(*arguments, **settings)
+
+    async def story(pool: Pool) -> None:
+        assert (await pool.run(case(RIGHT))).verdict == "passed"
+        assert left < 0
+
+    monkeypatch.setattr(Worker, "start", hindered)
+    play(story)
+
+
+def test_a_judge_called_off_while_it_starts_holds_nobody_up() -> None:
+    async def story(pool: Pool) -> None:
+        os.killpg(max(descendants() & _leaders()), signal.SIGKILL)
+        for delay in (0.0, 0.001, 0.01, 0.05):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await pool.run(case("def add(x, y):\n    while True: pass"))
+        assert (await pool.run(case(RIGHT))).verdict == "passed"
+
+    play(story)
 
 
 def test_a_verdict_near_its_limit_is_reached_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,14 +248,26 @@ def _leaders() -> set[int]:
     return {process for process in descendants() if os.getpgid(process) == process}
 
 
-async def _kill_at_random(chance: random.Random) -> None:
+def _kill_leaders() -> None:
+    for leader in descendants() & _leaders():
+        os.killpg(leader, signal.SIGKILL)
+
+
+async def _kill_at_random(chance: random.Random, verdicts: asyncio.Queue[str]) -> None:
+    """After a few verdicts each time: on a machine however slow, some are reached between two deaths."""
     while True:
-        await asyncio.sleep(chance.uniform(0.15, 0.4))
+        for _ in range(chance.randrange(1, 12)):
+            await verdicts.get()
         if victims := sorted(descendants()):
             try:
                 os.kill(chance.choice(victims), signal.SIGKILL)
             except ProcessLookupError:
                 continue
+
+
+def _dumpable() -> int:
+    """What keeps other processes of the same user out of this one's memory when it is 0."""
+    return int(ctypes.CDLL(None).prctl(kernel.PR_GET_DUMPABLE)) if kernel.LINUX else 0
 
 
 def _standing() -> tuple[int, int, int]:

@@ -121,7 +121,9 @@ def test_the_parent_has_curves_figures_dataset_table_and_files(results: Path) ->
 
     history = mlflow.get_metric_history(parent.info.run_id, "success_rate")
     assert [(point.step, round(point.value, 1)) for point in history] == [(1, 100.0), (2, 50.0), (3, 66.7)]
-    assert parent.data.metrics.items() >= {"total_cost": 1.5, "successes": 2.0, "pass_at_1": 2 / 3}.items()
+    assert (
+        parent.data.metrics.items() >= {"total_cost": 1.5, "summary/successes": 2.0, "summary/pass_at_1": 2 / 3}.items()
+    )
     (dataset,) = parent.inputs.dataset_inputs
     assert (dataset.dataset.name, dataset.dataset.digest) == ("humaneval", ("ab" * 32)[:36])
     files = {file.path for file in mlflow.list_artifacts(parent.info.run_id)}

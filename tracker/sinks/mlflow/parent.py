@@ -132,19 +132,20 @@ def _prefix(plan: Plan, solver: str) -> str:
 
 
 def _figures(summary: Summary, time: int) -> Iterator[Point]:
+    """All apart from the curves, which come first that way where MLflow draws charts."""
     several = len(summary.arms) > 1
     for solver, arm in summary.arms.items():
-        prefix = f"{solver}/" if several else ""
+        prefix = f"summary/{solver}/" if several else "summary/"
         named = {f"{prefix}{key}": value for key, value in _arm_figures(arm).items()}
         yield from points(named, time)
     if summary.comparison is not None:
         compared = {f"comparison/{key}": value for key, value in asdict(summary.comparison).items()}
         yield from points(compared, time)
     whole = {
-        "planned": summary.planned,
-        "faults": len(summary.faults),
-        "duration_seconds": summary.duration_seconds,
-        "paid": summary.paid["total"],
+        "summary/planned": summary.planned,
+        "summary/faults": len(summary.faults),
+        "summary/duration_seconds": summary.duration_seconds,
+        "summary/paid": summary.paid["total"],
     }
     yield from points(whole, time)
 

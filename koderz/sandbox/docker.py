@@ -1,0 +1,108 @@
+"""The sandbox where the kernel has no Landlock, or isn't Linux: one long-lived container a judge.
+
+The judge stays outside with its tests; in the container candidates are forked, one after the other,
+from a warm interpreter of the image. Nothing of this machine is mounted there, and its code comes in
+by stdin. When that ends, also because the judge was killed, so does the container, and is removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import Collection, Sequence
+from typing import Self
+
+from koderz.errors import KoderzError, Unreachable
+from koderz.sandbox import Opening, rungs
+from koderz.sandbox.contained import ContainedSandbox
+from koderz.sandbox.launch import ENVIRONMENT
+from koderz.sandbox.remote import BOOT
+
+LABEL = "koderz=sandbox"  # docker ps --filter label=koderz=sandbox
+ROOM_MB = 512  # for the interpreters, beyond what a candidate may use
+ANSWER_SECONDS = 10.0
+_NOBODY = "65534:65534"
+_SCRATCH = "/tmp:rw,noexec,nosuid,nodev,size=16m"  # noqa: S108 - the container's own
+
+
+def opened(wanted: Opening) -> DockerSandbox:
+    return DockerSandbox(judges=wanted.judges, image=wanted.image, memory_mb=wanted.memory_mb)
+
+
+class DockerSandbox(ContainedSandbox):
+    """Judges on `judges` warm containers of `image`, which has to hold Python 3.11 or later as `python`.
+
+    Entering raises Unreachable where Docker or the image is missing: nothing is ever pulled.
+    """
+
+    name = "docker"
+
+    def __init__(self, *, judges: int, image: str, memory_mb: int = 1024) -> None:
+        super().__init__(judges=judges, container=container(image, memory_mb + ROOM_MB))
+        self._image = image
+
+    async def __aenter__(self) -> Self:
+        await server_version(self._image)
+        return await super().__aenter__()
+
+    def _held_by(self, layers: Collection[str]) -> str:
+        if rungs.SECCOMP not in layers:  # without it, one candidate could answer in another's place
+            raise Unreachable("--sandbox docker: the containers here refuse seccomp, which keeps candidates apart")
+        return "docker"
+
+
+def container(image: str, memory_mb: int) -> list[str]:
+    """The command that starts one; its stdin and stdout are a `RemoteZygote`'s."""
+    if not image or image.startswith("-"):
+        raise KoderzError(f"--docker-image: {image!r} is no name of an image")
+    limits = ["--memory", f"{memory_mb}m", "--memory-swap", f"{memory_mb}m", "--pids-limit", "256"]
+    cut_off = ["--network", "none", "--ipc", "none", "--read-only", "--tmpfs", _SCRATCH]
+    powerless = ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", _NOBODY]
+    environment = [
+        part for name, value in ENVIRONMENT.items() if name != "PATH" for part in ("--env", f"{name}={value}")
+    ]
+    return [
+        *(
+            shutil.which("docker") or "docker",
+            "run",
+            "--rm",
+            "--interactive",
+            "--init",
+            "--pull",
+            "never",
+            "--log-driver",
+            "none",
+        ),
+        *("--label", LABEL, *limits, *cut_off, *powerless, *environment, "--workdir", "/", "--entrypoint", "python"),
+        *(image, "-s", "-P", "-B", "-S", "-X", "utf8", "-c", BOOT),
+    ]
+
+
+async def server_version(image: str) -> str:
+    """The daemon's version, if `image` is there too. Raises Unreachable, saying what is missing."""
+    if shutil.which("docker") is None:
+        raise Unreachable("--sandbox docker: there is no docker command here; is Docker installed?")
+    version = await _asked(["version", "--format", "{{.Server.Version}}"])
+    if version.returncode:
+        raise Unreachable(f"--sandbox docker: its daemon doesn't answer: {_last_line(version.stderr)}")
+    if (await _asked(["image", "inspect", "--format", "{{.Id}}", "--", image])).returncode:
+        raise Unreachable(f"--sandbox docker: the image {image} isn't here; get it with: docker pull {image}")
+    return version.stdout.strip()
+
+
+async def _asked(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def ask() -> subprocess.CompletedProcess[str]:
+        command = ["docker", *arguments]
+        try:
+            return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(command, 1, "", f"no answer in {ANSWER_SECONDS:.0f} s")
+        except OSError as error:
+            raise Unreachable(f"--sandbox docker: docker can't be started ({error.strerror})") from None
+
+    return await asyncio.to_thread(ask)
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it gave no reason"])[-1]

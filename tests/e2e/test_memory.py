@@ -1,0 +1,283 @@
+"""`koderz memory` as its users meet it: on the command line, and as an MCP server in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Shell
+from tracker.memory import Draft
+from tracker.memory.store import Store
+from tracker.memory.tools import TOOLS
+
+LESSON = "HumanEval/7: failed (assertion). What mended it: one line written anew."
+
+
+@pytest.fixture
+def shell(koderz: Shell) -> Shell:
+    """A folder whose store holds a run, an experiment and two notes."""
+    run = "bench_0a1b2c3d_20260131_120000"
+    fields = {"benchmark_run_id": run, "problem_id": "HumanEval/7", "success": True}
+    with Store(koderz.results / "memory.db") as store:
+        store.remember(
+            [
+                Draft(
+                    title="Experiment exp_0123456789abcdef",
+                    content=f"passed after 2 attempts\n\n{LESSON}",
+                    key="exp_0123456789abcdef",
+                    category="learning",
+                    tags=["result", "exp_0123456789abcdef", "HumanEval/7", "completed", run],
+                    metadata={**fields, "lesson": LESSON, "lesson_cause": "assertion", "simulated": True},
+                ),
+                Draft(title="Benchmark Run", content="{}", importance="critical", tags=["benchmark_run"]),
+                Draft(title="the first note", content="sorting was off by one\x1b[31m", tags=["mine"], project="p"),
+                Draft(title="the second note", content="mind the empty list", tags=["mine"]),
+            ]
+        )
+    return koderz
+
+
+def json_of(shell: Shell, *arguments: object) -> Any:
+    return json.loads(shell("memory", *arguments, "--json").out)
+
+
+def test_recall_lists_what_answers_best(shell: Shell) -> None:
+    done = shell("memory", "recall", "sorting", "off")
+
+    assert "the first note" in done.out
+    assert "\x1b" not in done.out  # what was remembered can't steer the terminal
+    assert [memory["title"] for memory in json_of(shell, "recall", "assertion", "-t", "result")] == [
+        "Experiment exp_0123456789abcdef"
+    ]
+    assert shell("memory", "recall", "zebra").err == "nothing that is remembered fits\n"
+
+
+def test_show_takes_a_number_or_a_key(shell: Shell) -> None:
+    assert "What mended it" in shell("memory", "show", "exp_0123456789abcdef").out
+    assert json_of(shell, "show", 4)["title"] == "the second note"
+    assert shell("memory", "show", 99, code=2).err.startswith("koderz: there is no memory 99;")
+
+
+def test_an_export_is_imported_elsewhere_once(shell: Shell) -> None:
+    shell("memory", "export", "--tag", "mine", "-o", "notes.json")
+    there = {"KODERZ_MEMORY": str(shell.folder / "other" / "memory.db")}
+
+    assert shell("memory", "import", "notes.json", env=there).out == "2 new memories\n"
+    assert shell("memory", "import", "notes.json", env=there).out == "0 new memories\n"
+    exported = json.loads(shell("memory", "export", env=there).out)
+    assert [memory["title"] for memory in exported] == ["the first note", "the second note"]
+
+
+def test_forgetting_needs_a_yes_and_spares_runs_and_experiments(shell: Shell) -> None:
+    shown = shell("memory", "forget", "--tag", "mine")
+    assert "the first note" in shown.out
+    assert "say --yes" in shown.err
+    assert json_of(shell, "stats")["total"] == 4
+
+    assert "2 forgotten" in shell("memory", "forget", "--tag", "mine", "--yes").out
+    spared = shell("memory", "forget", "--below-salience", "1", "--yes")
+    assert "1 that fit are kept" in spared.err
+    assert json_of(shell, "stats")["total"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["forget"], 2, "say what to forget"),
+        (["recall", "x", "--category", "fun"], 2, "choose one of architecture"),
+        (["import", "missing.json"], 2, "missing.json can't be read"),
+        (["export", "--since", "soon"], 2, "give a time in ISO 8601"),
+        (["serve", "--http", "here"], 2, "write HOST:PORT"),
+        (["serve", "--http", "127.0.0.1:0", "--token-env", "NO_SUCH"], 2, "at least 16 characters"),
+        (["stats", "--results", "nowhere"], 4, "there is no memory store"),
+    ],
+)
+def test_mistakes_are_one_line(shell: Shell, arguments: list[str], code: int, says: str) -> None:
+    done = shell("memory", *arguments, code=code)
+
+    assert done.out == ""
+    assert done.err.startswith("koderz: ")
+    assert done.err.count("\n") == 1
+    assert says in done.err
+
+
+def test_a_damaged_store_is_one_line_too(shell: Shell) -> None:
+    (shell.results / "memory.db").write_bytes(b"nonsense" * 100)
+    done = shell("memory", "recall", "x", code=4)
+
+    assert "is damaged" in done.err
+    assert "koderz sync --rebuild" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_an_iterative_run_is_shown_the_lessons_and_resumes_to_the_same(shell: Shell) -> None:
+    common = ("--model", "simulated", "--quiet", "--seed", 3)
+    shell("benchmark", "--use-memory", 0, 7, *common)
+
+    recalled = [line for line in shell.journal() if line["kind"] == "once"]
+    assert any(line["value"] == [LESSON] for line in recalled)
+    assert all(line["value"] in ([LESSON], []) for line in recalled)
+    assert shell.summary()["config"]["use_memory"] == "other-tasks"
+    prompts = [line["messages"][-1]["content"] for line in shell.journal() if line["kind"] == "call"]
+    assert any(LESSON in prompt for prompt in prompts)
+    shell("benchmark", "rescore", "latest", "--quiet")
+
+
+# The server, met by the official client
+
+
+@asynccontextmanager
+async def stdio(shell: Shell) -> AsyncIterator[Any]:
+    from mcp.client.client import Client
+    from mcp.client.stdio import StdioServerParameters
+
+    arguments = ["-m", "koderz", "memory", "serve"]
+    server = StdioServerParameters(command=sys.executable, args=arguments, cwd=shell.folder, env=shell.environment())
+    async with Client(server) as client:
+        yield client
+
+
+async def called(client: Any, tool: str, **arguments: Any) -> Any:
+    answer = await client.call_tool(tool, arguments)
+    assert not answer.is_error, answer
+    return json.loads(answer.content[0].text)
+
+
+async def refused(client: Any, tool: str, **arguments: Any) -> str:
+    answer = await client.call_tool(tool, arguments)
+    assert answer.is_error
+    return str(answer.content[0].text)
+
+
+def test_the_server_offers_cortex_tools_over_stdio_and_refuses_what_it_does_not_know(shell: Shell) -> None:
+    async def session() -> None:
+        async with stdio(shell) as client:
+            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+            assert set(tools) == set(TOOLS)
+            assert all(tool.input_schema["additionalProperties"] is False for tool in tools.values())
+            assert {"metadata", "key"} <= set(tools["remember"].input_schema["properties"])
+            assert {"tags", "since", "limit"} <= set(tools["export_memories"].input_schema["properties"])
+
+            (found,) = await called(client, "export_memories", tags=["result", "completed"])
+            assert found["metadata"]["success"] is True
+            assert (await called(client, "recall", query="assertion", limit=1))[0]["id"] == found["id"]
+            stored = await called(client, "remember", title="t", content="x" * 50_000, metadata={"a": 1}, key="mine")
+            assert (stored["metadata"]["a"], len(stored["content"])) == (1, 50_000)
+            again = await called(client, "remember", title="t", content="changed", key="mine")
+            assert again["id"] == stored["id"]
+            assert (await called(client, "get_memory", id="mine"))["content"] == "changed"
+            dry = await called(client, "forget", tags=["mine"])
+            assert (dry["dry_run"], dry["would_forget"]) == (True, 2)
+            assert (await called(client, "forget", tags=["mine"], dryRun=False))["dry_run"] is True  # not confirmed
+            assert (await called(client, "forget", tags=["mine"], dryRun=False, confirm=True))["forgotten"] == 2
+            exported = json.dumps(await called(client, "export_memories"))
+            assert (await called(client, "import_memories", data=exported)) == {"imported": 0}
+            begun = await called(client, "start_session", project="p")
+            assert (await called(client, "end_session", sessionId=begun["session_id"], summary="done"))["memory_id"]
+            assert (await called(client, "memory_stats"))["total"] == 4
+            assert (await called(client, "consolidate"))["merged"] == 0
+
+            assert "unknown field `metdata`" in await refused(client, "remember", title="t", content="c", metdata={})
+            assert "Invalid enum value" in await refused(client, "remember", title="t", content="c", category="fun")
+            assert "missing required field `title`" in await refused(client, "remember", content="c")
+            assert "there is no tool graph_query" in await refused(client, "graph_query", entity="x")
+            assert "there is no memory 99" in await refused(client, "get_memory", id=99)
+
+    asyncio.run(session())
+
+
+def test_nothing_but_the_protocol_is_on_standard_output(shell: Shell) -> None:
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "koderz", "memory", "serve"],
+        cwd=shell.folder,
+        env=shell.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def asked(number: int, method: str, params: dict[str, Any]) -> Any:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline())
+
+    assert asked(1, "initialize", hello)["id"] == 1
+    process.stdin.write('{"jsonrpc": "2.0", "method": "notifications/initialized"}\n')
+    assert asked(2, "tools/call", {"name": "memory_stats", "arguments": {}})["id"] == 2
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 0
+
+
+@pytest.fixture
+def http(shell: Shell) -> Iterator[tuple[str, str]]:
+    """A server over HTTP on a free port: its address and its token."""
+    process = shell.start("memory", "serve", "--http", "127.0.0.1:0")
+    assert process.stderr is not None
+    url = process.stderr.readline().split()[-1]
+    token = process.stderr.readline().removeprefix("token: ").strip()
+    yield url, token
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=60)
+    assert "Traceback" not in rest
+    assert process.returncode in (0, 130)
+
+
+def test_over_http_only_those_with_the_token_and_the_right_host_are_served(http: tuple[str, str]) -> None:
+    import httpx
+    from mcp.client.client import Client
+    from mcp.client.streamable_http import streamable_http_client
+    from mcp.shared._httpx_utils import create_mcp_http_client
+
+    url, token = http
+
+    async def session() -> None:
+        async with (
+            create_mcp_http_client(headers={"Authorization": f"Bearer {token}"}) as web,
+            Client(streamable_http_client(url, http_client=web)) as client,
+        ):
+            assert (await called(client, "memory_stats"))["total"] == 4
+            assert "unknown field" in await refused(client, "recall", tag="mine")
+
+    asyncio.run(session())
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    own = {"Authorization": f"Bearer {token}", "Accept": "application/json, text/event-stream"}
+    with httpx.Client(trust_env=False) as web:
+        assert web.post(url, json=hello).status_code == 401
+        assert web.post(url, json=hello, headers={"Authorization": f"Bearer {token}x"}).status_code == 401
+        assert web.get(url.replace("/mcp", "/elsewhere")).status_code == 401
+        assert web.post(url, json=hello, headers={**own, "Host": "evil.example"}).status_code == 421
+        assert web.post(url, json=hello, headers={**own, "Origin": "http://evil.example"}).status_code == 403
+
+
+def test_a_token_of_ones_own_is_not_printed(shell: Shell) -> None:
+    process = shell.start(
+        "memory", "serve", "--http", "127.0.0.1:0", "--token-env", "MINE", env={"MINE": "0123456789abcdef-own"}
+    )
+    assert process.stderr is not None
+    lines = [process.stderr.readline() for _ in range(2)]
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert "0123456789abcdef-own" not in "".join([*lines, out, err])
+
+
+def test_a_port_that_is_taken_is_one_line(http: tuple[str, str], shell: Shell) -> None:
+    address = http[0].removeprefix("http://").removesuffix("/mcp")
+    done = shell("memory", "serve", "--http", address, code=2)
+    assert "nothing can listen there" in done.err
+    assert Path(shell.results / "memory.db").exists()

@@ -1,0 +1,295 @@
+"""The memory sink: one memory an experiment and one a run, the same however often the records come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tracker.builders import RUN, attempt, call, experiment_id, fault, judged, plan, recorded
+from tracker.memory import Memory
+from tracker.memory.lessons import lesson_of, recall_lessons, snapshot
+from tracker.memory.store import Filter, Store
+from tracker.records import Attempt, Finished, Plan, Record
+from tracker.sinks import Sink, SinkDown, Source, open_sink
+from tracker.sinks.memory import MemorySink
+from tracker.stories import Stories
+
+WRONG = "def f(x):\n    return [y for y in x]\n"
+RIGHT = "import math\n\n\ndef f(x):\n    return sorted(x)\n"
+
+
+def written(folder: Path, *records: Record, of: Plan | None = None) -> Path:
+    return asyncio.run(recorded(folder / "project" / "results", *records, of=of))
+
+
+def source_of(folder: Path, **environ: str) -> tuple[Source, list[Record]]:
+    stories = Stories(folder)
+    spans = [entry.span for entry in stories.refresh()]
+    records = list(stories.records(spans))
+    (first,) = [record for record in records if isinstance(record, Plan)]
+    return Source(folder, first, stories, environ), records
+
+
+def taken(folder: Path, *batches: slice, **environ: str) -> list[Memory]:
+    """What the store holds after the sink took these parts of the journal; by default all of it."""
+    source, records = source_of(folder, **environ)
+    sink = open_sink("memory", source)
+    for part in batches or (slice(None),):
+        sink.take(records[part])
+    sink.close()
+    return stored(folder)
+
+
+def stored(folder: Path) -> list[Memory]:
+    with Store(folder.parent / "memory.db") as store:
+        return store.select(Filter())
+
+
+def experiment(task: int, *verdicts: str, **more: Any) -> list[Record]:
+    """The records of an experiment whose attempts ended so, the last of them passed or not."""
+    lines: list[Record] = []
+    for number, verdict in enumerate(verdicts, 1):
+        passed = verdict == "passed"
+        cause = "" if passed else verdict
+        lines.append(call(task, number, text=f"Write f of task {task}"))
+        lines.append(
+            attempt(
+                task,
+                number,
+                verdict="passed" if passed else "failed",
+                cause=cause,
+                program=RIGHT if passed else WRONG,
+                feedback="assert f(31337) == 1",
+                detail="HIDDEN assert f(31337) == 1",
+            )
+        )
+    lines.append(judged(task, verdicts[-1] == "passed", iterations=len(verdicts), **more))
+    return lines
+
+
+def test_memories_have_the_titles_tags_categories_and_metadata_of_the_contract(tmp_path: Path) -> None:
+    done = experiment(0, "assertion", "passed")
+    folder = written(tmp_path, *done, fault(1, reason="the server was gone"), Finished(status="incomplete"))
+
+    passed, faulted, run = taken(folder)
+
+    one, two = experiment_id(0), experiment_id(1)
+    assert passed.title == f"Experiment {one}"
+    assert passed.tags == ["result", one, "T/0", "completed", RUN]
+    assert passed.key == one
+    expected = {
+        "benchmark_run_id": RUN,
+        "experiment_id": one,
+        "problem_id": "T/0",
+        "solver": "zero-shot",
+        "success": True,
+        "iterations": 2,
+        "cost": 0.25,
+        "model": "m",
+        "mode": "zero-shot",
+    }
+    assert expected.items() <= passed.metadata.items()
+    assert passed.created_at == done[-1].time
+    assert faulted.tags == ["result", two, "T/1", "fault", RUN]
+    assert (faulted.metadata["success"], faulted.metadata["reason"]) == (None, "the server was gone")
+    assert run.title == f"Benchmark Run {RUN}"
+    assert (run.category, run.importance) == ("architecture", "critical")
+    assert run.tags == ["benchmark_run", RUN, "zero-shot", "m"]
+    summary = json.loads(run.content)
+    assert (summary["run_id"], summary["summary"]["successes"], len(summary["faults"])) == (RUN, 1, 1)
+    assert {memory.project for memory in (passed, faulted, run)} == {"project"}
+
+
+def test_the_content_tells_the_story_without_hidden_tests_or_programs(tmp_path: Path) -> None:
+    folder = written(tmp_path, *experiment(0, "assertion", "exception:ValueError", "passed"))
+
+    (memory,) = taken(folder)
+
+    assert "T/0 · zero-shot · m: passed after 3 attempts" in memory.content
+    assert "Write f of task 0" in memory.content
+    assert "2. failed (exception:ValueError)" in memory.content
+    assert "What mended it" in memory.content
+    for secret in ("31337", "HIDDEN", "return", "def f"):
+        assert secret not in memory.content
+        assert secret not in json.dumps(memory.metadata)
+
+
+PARTS = [
+    [slice(None), slice(None)],
+    [slice(0, 3), slice(None)],
+    [slice(0, 5), slice(2, None), slice(0, 4)],
+    [slice(n, n + 1) for n in range(20)],
+    [slice(None), slice(0, 6)],
+]
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_records_that_come_again_from_any_point_leave_the_store_as_it_is(tmp_path: Path, parts: list[slice]) -> None:
+    lines = [
+        *experiment(0, "assertion", "passed"),
+        fault(1),
+        Finished(status="incomplete"),
+        *experiment(1, "passed"),
+        Finished(status="complete"),
+    ]
+    folder = written(tmp_path, *lines)
+
+    found = taken(folder, *parts)
+
+    assert {memory.key: memory.tags[3] for memory in found if memory.key != RUN} == {
+        experiment_id(0): "completed",
+        experiment_id(1): "completed",
+    }
+    again = taken(folder)
+    assert [(m.key, m.content, m.tags, m.updated_at) for m in again] == [
+        (m.key, m.content, m.tags, m.updated_at) for m in found
+    ]
+    assert json.loads(next(m.content for m in again if m.key == RUN))["status"] == "complete"
+    with Store(folder.parent / "memory.db") as store:
+        assert store.check() == "ok"
+
+
+def test_a_single_experiment_has_no_run(tmp_path: Path) -> None:
+    folder = written(tmp_path, *experiment(0, "passed"), Finished(status="complete"), of=plan(1, run_id=None))
+
+    (memory,) = taken(folder)
+
+    assert memory.tags == ["result", experiment_id(0), "T/0", "completed"]
+    assert memory.metadata["benchmark_run_id"] is None
+
+
+def test_projects_and_places_are_told_by_the_environment(tmp_path: Path) -> None:
+    folder = written(tmp_path, *experiment(0, "passed"))
+    source, records = source_of(folder, KODERZ_PROJECT="mine", KODERZ_MEMORY=str(tmp_path / "shared.db"))
+    sink = open_sink("memory", source)
+    sink.take(records)
+    sink.close()
+
+    with Store(tmp_path / "shared.db", create=False) as store:
+        assert [memory.project for memory in store.select(Filter())] == ["mine"]
+    assert not (folder.parent / "memory.db").exists()
+
+
+def test_secrets_in_what_was_asked_or_went_wrong_stay_out(tmp_path: Path) -> None:
+    lines: list[Record] = [
+        call(0, text="the key is zq9-very-own and sk-abcdefgh12345678"),
+        fault(0, reason="401 for zq9-very-own"),
+    ]
+    folder = written(tmp_path, *lines)
+
+    (memory,) = taken(folder, OPENAI_API_KEY="zq9-very-own")
+
+    assert "[redacted]" in memory.content
+    assert not any(
+        secret in path.read_bytes()
+        for path in folder.parent.glob("memory.db*")
+        for secret in (b"zq9-very-own", b"sk-abcdefgh12345678")
+    )
+
+
+def test_a_store_that_is_damaged_is_down_until_it_is_rebuilt_and_keeps_what_was_remembered(tmp_path: Path) -> None:
+    folder = written(tmp_path, *experiment(0, "passed"), Finished(status="complete"))
+    before = taken(folder)
+    path = folder.parent / "memory.db"
+    path.write_bytes(b"nonsense" * 1000)
+
+    with pytest.raises(SinkDown, match="koderz sync --rebuild"):
+        taken(folder)
+    aside = MemorySink.rebuild(folder.parent, {})
+
+    assert aside is not None
+    assert aside.read_bytes() == b"nonsense" * 1000
+    assert [(m.key, m.content) for m in taken(folder)] == [(m.key, m.content) for m in before]
+
+
+@pytest.fixture
+def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    import sqlite3
+
+    monkeypatch.setattr("tracker.sinks.memory._PATIENCE", 0.1)
+    folder = written(tmp_path, *experiment(0, "passed"))
+    taken(folder)
+    holder = sqlite3.connect(folder.parent / "memory.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    yield folder
+    holder.close()
+
+
+def test_a_store_that_another_holds_is_down(locked: Path) -> None:
+    source, records = source_of(locked, KODERZ_PROJECT="another")
+    sink: Sink = open_sink("memory", source)
+    with pytest.raises(SinkDown, match="locked by another process"):
+        sink.take(records)
+    sink.close()
+
+
+# Lessons
+
+
+def tried(*causes: str, programs: Sequence[str] = (), **more: Any) -> list[Attempt]:
+    sources = programs or [WRONG if cause else RIGHT for cause in causes]
+    return [
+        attempt(0, n, verdict="failed" if cause else "passed", cause=cause, program=source, **more)
+        for n, (cause, source) in enumerate(zip(causes, sources, strict=True), 1)
+    ]
+
+
+def test_a_lesson_says_what_failed_and_what_the_passing_attempt_did_otherwise() -> None:
+    lesson = lesson_of("T/0", tried("syntax", "assertion", ""))
+
+    assert lesson is not None
+    assert lesson.cause == "assertion"
+    assert "failed (syntax), then failed (assertion)" in lesson.text
+    assert "now with sorted(), the module math; without a list comprehension" in lesson.text
+
+
+@pytest.mark.parametrize("causes", [("",), ("assertion",), ("assertion", "assertion")])
+def test_there_is_no_lesson_where_nothing_was_mended(causes: tuple[str, ...]) -> None:
+    assert lesson_of("T/0", tried(*causes)) is None
+
+
+def test_an_error_that_speaks_of_the_code_is_quoted_and_one_that_may_quote_a_test_is_not() -> None:
+    named = lesson_of("T/0", tried("exception:NameError", "", detail="NameError: name 'List' is not defined"))
+    valued = lesson_of("T/0", tried("exception:ValueError", "", detail="ValueError: invalid literal: '31337'"))
+
+    assert named is not None
+    assert valued is not None
+    assert "NameError: name 'List' is not defined" in named.text
+    assert "31337" not in valued.text
+
+
+@pytest.mark.parametrize("program", ["def f(:", "(" * 5000, "x\0", "#" * 100_000, ""])
+def test_programs_that_are_none_still_teach(program: str) -> None:
+    lesson = lesson_of("T/0", tried("syntax", "", programs=[program, RIGHT]))
+    assert lesson is not None
+    assert "written anew" in lesson.text
+
+
+def test_lessons_are_those_of_the_same_failure_on_other_tasks_as_of_the_moment(tmp_path: Path) -> None:
+    folder = written(tmp_path, *experiment(0, "assertion", "passed"), *experiment(1, "syntax", "passed"))
+    taken(folder)
+    with Store(folder.parent / "memory.db") as store:
+        moment = snapshot(store)
+        later = written(
+            tmp_path,
+            *experiment(2, "assertion", "passed"),
+            of=plan(run_id="bench_ffffffff_20260131_120000"),
+        )
+        taken(later)
+
+        def lessons(task: str, cause: str, **how: Any) -> list[str]:
+            how = {"same_task": False, "until": moment, **how}
+            return [text.partition(":")[0] for text in recall_lessons(store, task, cause, **how)]
+
+        assert lessons("T/9", "assertion") == ["T/0"]
+        assert lessons("T/9", "syntax") == ["T/1"]
+        assert lessons("T/9", "timeout") == []
+        assert lessons("T/0", "assertion") == []
+        assert lessons("T/0", "assertion", same_task=True) == ["T/0"]
+        assert lessons("T/9", "assertion", until=None) == ["T/2", "T/0"]
+        assert lessons("T/9", "assertion", simulated=True) == []
