@@ -18,10 +18,12 @@ import msgspec
 from tracker.errors import JournalError
 from tracker.journal import NAME
 from tracker.runs import RUN_ID, is_locked
+from tracker.sinks.standing import NAME as SINKS
+from tracker.sinks.standing import standing_of
 from tracker.summary import wilson
 
 INDEX = ".runs.index"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class RunRow:
     imported: bool
     tags: tuple[str, ...]
     arms: tuple[ArmRow, ...]
+    behind: tuple[str, ...] = ()  # the sinks that lack something of it; koderz sync catches them up
 
     @property
     def rate(self) -> float:
@@ -84,14 +87,13 @@ def load_catalogue(results: Path) -> Catalogue:
         entry = known.get(name)
         if entry is None or entry.stamp != stamp:
             entry = _read(source, stamp)
-        row = entry.row
-        if row is not None and source.name == NAME:
-            row = _as_it_goes(row, source.parent)
-        if row is not None:
-            rows.append(row)
-        elif entry.problem:
+        cached[name] = entry = _with_sinks(entry, results / name)
+        if entry.row is None:
             unreadable.append(entry.problem)
-        cached[name] = entry
+        elif source.name == NAME:
+            rows.append(_as_it_goes(entry.row, source.parent))
+        else:
+            rows.append(entry.row)
     if cached != known:
         _write_index(results, cached)
     rows.sort(key=lambda row: (row.started, row.run_id), reverse=True)
@@ -100,11 +102,12 @@ def load_catalogue(results: Path) -> Catalogue:
 
 @dataclass(frozen=True, slots=True)
 class _Cached:
-    """A row, or why there is none, and the size and time of the file that it came from."""
+    """A row, or why there is none, and the time and size of the files that it came from."""
 
     stamp: tuple[int, int, str]
     row: RunRow | None
     problem: str = ""
+    sinks: int = 0  # the time of sinks.json; 0 without it
 
 
 class _Index(msgspec.Struct):
@@ -150,6 +153,18 @@ def _read(source: Path, stamp: tuple[int, int, str]) -> _Cached:
         return _Cached(
             stamp, None, str(said) if str(source) in str(said) else f"{source} is no summary of a run: {said}"
         )
+
+
+def _with_sinks(entry: _Cached, folder: Path) -> _Cached:
+    """With what the sinks lack, looked up again where that may have changed."""
+    try:
+        stamp = os.stat(f"{folder}/{SINKS}").st_mtime_ns  # noqa: PTH116 as above
+    except OSError:
+        return entry
+    if entry.row is None or entry.sinks == stamp:
+        return entry
+    behind = tuple(name for name, standing in standing_of(folder).items() if standing.state in ("behind", "down"))
+    return replace(entry, row=replace(entry.row, behind=behind), sinks=stamp)
 
 
 def _as_it_goes(row: RunRow, folder: Path) -> RunRow:

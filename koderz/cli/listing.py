@@ -86,7 +86,7 @@ _RIGHT = frozenset({"RATE", "PASSED", "COST", "TIME"})
 
 
 def _table(rows: Sequence[RunRow]) -> Iterator[str]:
-    cells = [line for row in rows for line in _lines(row)]
+    cells = [_on_one_line(line) for row in rows for line in _lines(row)]
     widths = [max(len(head), *(len(line[i]) for line in cells)) for i, head in enumerate(_HEADS)]
     widths[1] = _fitting(widths)
     for line in (_HEADS, *cells):
@@ -106,6 +106,11 @@ def _fitting(widths: Sequence[int]) -> int:
 
 def _shortened(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _on_one_line(cells: tuple[str, ...]) -> tuple[str, ...]:
+    """A run of another machine may be called anything."""
+    return tuple(" ".join(cell.split()) for cell in cells)
 
 
 def _lines(row: RunRow) -> Iterator[tuple[str, ...]]:
@@ -141,5 +146,7 @@ def _status(row: RunRow) -> str:
         parts.append(f"{judged + row.faults}/{row.planned}")
     if row.faults:
         parts.append(f"{row.faults} faults")
+    if row.behind and row.status != "running":
+        parts.append(f"({', '.join(row.behind)} behind)")
     parts += ["imported"] * row.imported + [f"#{tag}" for tag in row.tags]
     return " ".join(parts)

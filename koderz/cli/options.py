@@ -121,7 +121,7 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
     },
 }
 
-_REPEATABLE = ("sinks", "no_sinks")
+_REPEATABLE = ("sinks", "no_sinks", "tags")
 _NEGATED = ("spec", "checkpoints", "cot")  # on unless --no-…
 _TYPES = typing.get_type_hints(Settings)
 
@@ -188,8 +188,6 @@ def _annotation(name: str) -> Any:
     if name in _REPEATABLE:
         return list[str] | None
     kind = _TYPES[name]
-    if name == "tags":
-        return list[str] | None
     if typing.get_origin(kind) is types.UnionType:
         kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
     if kind in (int, float, bool, Path):

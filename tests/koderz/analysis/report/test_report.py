@@ -1,0 +1,113 @@
+"""The report: what it holds, how large it is, and that nothing of a model's gets to act in it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import random
+import re
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from koderz.analysis.report.stories import budget_of
+from koderz.errors import KoderzError
+from tests.koderz.analysis.builders import document
+from tests.koderz.analysis.report.hostile import EVIL, run, small, written
+from tests.tracker.builders import call, judged, plan
+from tracker.records import Record
+
+
+class Tags(HTMLParser):
+    """Every element that a browser would make of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def packed(page: str, name: str) -> Any:
+    found = re.search(rf'id="{name}">([^<]*)<', page)
+    assert found
+    return orjson.loads(zlib.decompress(base64.b64decode(found[1])))
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_runs_only_its_own_script(tmp_path: Path) -> None:
+    page, _ = written(tmp_path, small(tmp_path, model=EVIL))
+
+    tags = Tags(page).found
+    assert all((attributes.get("href") or "#").startswith("#") and "src" not in attributes for _, attributes in tags)
+    assert not [name for _, attributes in tags for name in attributes if name.startswith("on")]
+    assert not {"img", "iframe", "object", "link", "base"} & {tag for tag, _ in tags}
+    (own,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
+    assert "default-src 'none'" in page
+    assert "window.pwned = 1</script>" not in page
+
+
+def test_every_story_is_in_it_and_exactly_what_was_said(tmp_path: Path) -> None:
+    page, done = written(tmp_path, small(tmp_path))
+
+    assert (done.experiments, done.stories) == (3, 3)
+    rows = packed(page, "data")["rows"]
+    assert [row[3] for row in rows] == ["failed", "fault", "passed"]
+    stories = packed(page, "c0")
+    assert any(block[2] == EVIL for story in stories for block in story)
+
+
+def test_interval_comparison_and_causes_are_there(tmp_path: Path) -> None:
+    later = {"run_id": "bench_0b1b2c3d_20260201_120000", "time": "2026-02-01T12:00:00.000000"}
+    page, _ = written(tmp_path, small(tmp_path), small(tmp_path, **later))
+
+    assert "50.0<span>%" in page
+    assert "No difference shown" in page
+    assert "Over time" in page
+    assert "assertion" in page
+
+
+def test_a_bare_summary_is_shown_without_stories(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    path.write_bytes(orjson.dumps(document((True, False, True))))
+
+    page, done = written(tmp_path, path)
+
+    assert (done.experiments, done.stories) == (3, 0)
+    assert "Without a journal there are no stories" in page
+
+
+def test_runs_without_results_are_an_error_in_one_line(tmp_path: Path) -> None:
+    folder = run(tmp_path, [], plan())
+    with pytest.raises(KoderzError, match="nothing to report"):
+        written(tmp_path, folder)
+
+
+def test_a_page_has_room_by_the_number_of_experiments() -> None:
+    assert budget_of(1) == budget_of(328) == 1_000_000
+    assert budget_of(10_000) == budget_of(99_999) == 10_000_000
+    assert 1_000_000 < budget_of(5000) < 10_000_000
+
+
+def test_what_does_not_fit_is_left_out_passes_first(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    records: list[Record] = []
+    for task in range(328):
+        records += [call(task, reply=rng.randbytes(3500).hex()), judged(task, task % 4 != 0)]
+
+    page, done = written(tmp_path, run(tmp_path, records, plan(328)))
+
+    assert 800_000 < len(page.encode()) <= 1_000_000
+    rows = packed(page, "data")["rows"]
+    told = {row[3] for row in rows if row[9] is not None}
+    assert "failed" in told
+    assert all(row[9] is not None for row in rows if row[3] == "failed")
+    assert done.stories < 328
+    assert f"{done.stories} of 328 stories are in it" in page
