@@ -97,6 +97,7 @@ def _prices(path: Path, data: bytes, table: Any) -> dict[str, tuple[float, float
 
 def _require_trust(path: Path, data: bytes, values: Mapping[str, Any], trust: bool, environ: Mapping[str, str]) -> None:
     risky = [name for name in _NEVER if name in values]
+    risky += ["sandbox"] if values.get("sandbox") == "uncontained" else []
     risky += [name for name in _PATHS if name in values and not _inside(path.parent, values[name])]
     if not risky:
         return

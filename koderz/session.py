@@ -175,7 +175,8 @@ def _sinks_of(plan: Plan, tracker: Tracker, environ: Mapping[str, str]) -> Itera
 
 def risky_settings(config: Mapping[str, Any]) -> list[str]:
     """The settings by which a plan from elsewhere could run code here or have a key sent away."""
-    return [name for name in ("solver", "base_url", "api_key_env") if config.get(name)]
+    risky = [name for name in ("solver", "base_url", "api_key_env") if config.get(name)]
+    return risky + (["sandbox"] if config.get("sandbox") == "uncontained" else [])
 
 
 def plan_line(folder: Path) -> bytes:

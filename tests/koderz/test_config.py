@@ -116,6 +116,7 @@ def test_a_folder_in_place_of_the_file_is_said(tmp_path: Path) -> None:
     [
         'base-url = "http://127.0.0.1:1"',
         'solver = "own.py:solve"',
+        'sandbox = "uncontained"',
         'solver = "zero-shot"',
         'api-key-env = "HOME"',
         'prompt-dir = "/etc"',
