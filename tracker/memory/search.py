@@ -22,6 +22,7 @@ _NEWEST = 500  # of those with common words only
 _WORDS = 24  # of a question; more make it no clearer
 _HALF_LIFE = {"short_term": 14.0, "long_term": 180.0, "episodic": 180.0}  # days
 _DECAYED = 0.1  # a salience below this, after decay, counts as faded
+_ACCENTS = re.compile("[\u0300-\u036f]+")  # once a letter is taken apart from them
 _TITLE, _TAGS, _CONTENT = 4.0, 2.0, 1.0  # what a word is worth by where it stands
 
 
@@ -102,9 +103,8 @@ def _mixed(memory: Memory, relevance: float, common: Sequence[str], words: int) 
 
 
 def _among_newest(store: Store, words: Sequence[str], wanted: Filter) -> list[tuple[Memory, float]]:
-    ids = store.rows(sql.NEWEST_HITS, (" AND ".join(map(_quoted, words)), _NEWEST))
-    memories = (store.get(int(id)) for (id,) in ids)
-    return [(memory, _held(memory, words)) for memory in memories if memory and _fits(memory, wanted)]
+    rows = store.rows(sql.NEWEST_HITS, (" AND ".join(map(_quoted, words)), _NEWEST))
+    return [(memory, _held(memory, words)) for memory in map(as_memory, rows) if _fits(memory, wanted)]
 
 
 def _among_tagged(store: Store, words: Sequence[str], wanted: Filter) -> tuple[list[tuple[Memory, float]], Ranking]:
@@ -134,8 +134,7 @@ def folded(text: str) -> str:
     """The text in lower case and without accents, as full text sees it."""
     if text.isascii():
         return text.lower()
-    letters = unicodedata.normalize("NFKD", text.lower())
-    return "".join(letter for letter in letters if not unicodedata.combining(letter))
+    return _ACCENTS.sub("", unicodedata.normalize("NFKD", text.lower()))
 
 
 def _fits(memory: Memory, wanted: Filter) -> bool:

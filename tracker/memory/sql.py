@@ -120,7 +120,10 @@ END_SESSION = "UPDATE sessions SET ended_at = ?, summary = coalesce(?, summary) 
 SESSION = "SELECT project, started_at, ended_at FROM sessions WHERE id = ?"
 
 HITS = "SELECT count(*) FROM (SELECT 1 FROM memory_text WHERE memory_text MATCH ? LIMIT ?)"
-NEWEST_HITS = "SELECT rowid FROM memory_text WHERE memory_text MATCH ? ORDER BY rowid DESC LIMIT ?"
+NEWEST_HITS = (
+    f"SELECT {_M} FROM (SELECT rowid AS id FROM memory_text WHERE memory_text MATCH ? ORDER BY rowid DESC LIMIT ?) n "
+    "CROSS JOIN memories m ON m.id = n.id"
+)
 RELEVANT = (
     f"SELECT {_M}, bm25(memory_text, 4.0, 2.0, 1.0) AS relevance "
     "FROM memory_text CROSS JOIN memories m ON m.id = memory_text.rowid "
