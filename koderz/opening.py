@@ -1,13 +1,14 @@
-"""The models of a plan: where each is asked, at what price."""
+"""What a plan needs to be carried out here: its models, each where it is asked and at what price, and its sandbox."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from koderz.errors import Unreachable
+from koderz.errors import KoderzError, Unreachable
 from koderz.plan import Plan
+from koderz.sandbox import Sandbox, open_sandbox
 from koderz.settings import Settings
 
 if TYPE_CHECKING:
@@ -22,6 +23,24 @@ async def open_models(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[t
 
     async with ModelPool(_endpoints(plan, environ), prices=own_prices(plan), openers=_simulated(plan)) as pool:
         yield pool, {name: pool.open(name) for name in asked_models(plan.settings)}
+
+
+async def model_facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
+    """What the servers say of the models, such as a digest. Raises Unreachable, or KoderzError for a cap."""
+    checked = {name: await models[name].check() for name in asked_models(plan.settings)}
+    unpriced = [name for name in checked if models[name].price() is None]
+    if unpriced and plan.settings.max_cost is not None:
+        raise KoderzError(
+            f"--max-cost can't hold without the price of {unpriced[0]}; put it into koderz.toml: "
+            f'[prices."{unpriced[0]}"] with input and output, US dollars a million tokens'
+        )
+    return {"models": {name: facts for name, facts in checked.items() if facts}}
+
+
+def sandbox_of(plan: Plan) -> Sandbox:
+    """The sandbox that the plan names, not yet entered."""
+    settings = plan.settings
+    return open_sandbox(settings.sandbox, judges=settings.judge_count, own_programs=plan.record.simulated)
 
 
 def own_prices(plan: Plan) -> dict[str, Price]:

@@ -62,6 +62,7 @@ class Settings:
     cot: bool = True
     prompt_dir: Path | None = None
     # where it runs
+    engine: str = "local"
     sandbox: str = "contained"
     test_timeout: float = 10.0  # CPU seconds
     test_memory: int = 1024  # MB

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import typer
 
+from koderz.engines import ENGINES
 from koderz.errors import KoderzError
 from koderz.sandbox import SANDBOXES
 from koderz.selection import read_problems, split_problems
@@ -85,6 +86,7 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
         "prompt_dir": Text("Prompts of your own: *.md files that override ours.", "DIR"),
     },
     _RUNNING: {
+        "engine": Text("Where experiments run: local or modal.", "NAME"),
         "concurrency": Text("Experiments at once; also the most calls in flight to one provider.", "N"),
         "judges": Text("Programs judged at once. Default: one a core.", "N"),
         "max_cost": Text("No call starts that could take the run past this; it stops, resumable.", "USD"),
@@ -157,7 +159,7 @@ def _parameter(name: str, text: Text, panel: str) -> inspect.Parameter:
 
 def _completion(name: str) -> Callable[[str], list[str]] | None:
     """What a shell may offer as the value of a setting that has a few known ones."""
-    known = {"suite": tuple(SUITES), "sandbox": tuple(SANDBOXES)}.get(name, choices(name))
+    known = {"suite": tuple(SUITES), "sandbox": tuple(SANDBOXES), "engine": tuple(ENGINES)}.get(name, choices(name))
     return (lambda incomplete: [word for word in known if word.startswith(incomplete)]) if known else None
 
 
