@@ -7,6 +7,7 @@ From a shell: `python -m koderz.testing.modal` prints the variables to set.
 """
 
 from koderz.testing.modal.functions import Deployed
+from koderz.testing.modal.sandboxes import Sandboxed
 from koderz.testing.modal.server import ModalServer
 
-__all__ = ["Deployed", "ModalServer"]
+__all__ = ["Deployed", "ModalServer", "Sandboxed"]

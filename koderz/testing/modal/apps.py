@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import time
 
 import orjson
@@ -13,7 +12,7 @@ from modal_proto import api_pb2
 from koderz.testing.modal.containers import Containers
 from koderz.testing.modal.functions import layout_of, no_app
 from koderz.testing.modal.images import IMAGE_BUILDER
-from koderz.testing.modal.store import Store, Thing
+from koderz.testing.modal.store import Store, Thing, token
 
 _DEPLOYED, _STOPPED = api_pb2.APP_STATE_DEPLOYED, api_pb2.APP_STATE_STOPPED
 
@@ -116,12 +115,6 @@ class Apps:
         self._store.rewrite(app.id, orjson.dumps(body))
         self._store.rename(app.id, "")
         self._containers.stop(body["functions"].values())
-
-
-def token() -> str:
-    """A token of the form of Modal's (a JWT) that never expires; nothing checks its signature."""
-    head, claims = (base64.urlsafe_b64encode(part).decode().rstrip("=") for part in (b"{}", b'{"exp":4102444800}'))
-    return f"{head}.{claims}."
 
 
 def _listed(app: Thing) -> api_pb2.AppListResponse.AppListItem:

@@ -16,6 +16,7 @@ from pathlib import Path
 import orjson
 
 INTERPRETER = str(Path(sys.executable).resolve())
+PATH = os.pathsep.join([str(Path(INTERPRETER).parent), "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"])
 ENTER = Path(__file__).with_name("enter.py")
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/proc", "/dev", "/sys")
 WORK = "/root"  # where Modal starts a container and keeps the app's own source
@@ -30,6 +31,7 @@ class Box:
     binds: tuple[tuple[str, str], ...]
     environment: Mapping[str, str]
     log: Path
+    network: bool = True
 
 
 @cache
@@ -67,7 +69,7 @@ async def start_python(box: Box, arguments: Sequence[str]) -> asyncio.subprocess
     Without `site`, since that is what makes an editable install of the working tree visible.
     """
     path = [place(box.root, folder) for folder in CODE] + installed()
-    environment = {"PYTHONPATH": os.pathsep.join(path), "HOME": place(box.root, WORK), **box.environment}
+    environment = {"PYTHONPATH": os.pathsep.join(path), **box.environment}
     with box.log.open("ab") as log:
         return await start(box, [INTERPRETER, "-S", "-P", *arguments], environment, stdout=log, stderr=log)
 
@@ -84,14 +86,20 @@ async def start(
 ) -> asyncio.subprocess.Process:
     """A process in a box, leader of a group of its own."""
     if rooted():
-        spec = {"root": str(box.root), "binds": box.binds, "folder": folder, "command": list(command)}
+        spec = {
+            "root": str(box.root),
+            "binds": box.binds,
+            "folder": folder,
+            "command": list(command),
+            "network": box.network,
+        }
         spec_file = box.root.with_name(f"{box.root.name}.{os.urandom(4).hex()}.json")
         spec_file.write_bytes(orjson.dumps(spec))
         command = [INTERPRETER, "-I", "-S", str(ENTER), str(spec_file)]
     return await asyncio.create_subprocess_exec(
         *command,
-        cwd=box.root / folder.lstrip("/"),
-        env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", **environment},
+        cwd=box.root if rooted() else _made(box.root / folder.lstrip("/")),
+        env={"PATH": PATH, "LANG": "C.UTF-8", "HOME": place(box.root, WORK), **environment},
         stdin=stdin,
         stdout=stdout,  # type: ignore[arg-type]
         stderr=stderr,  # type: ignore[arg-type]
@@ -110,6 +118,11 @@ def kill(process: asyncio.subprocess.Process, number: signal.Signals = signal.SI
 def installed() -> list[str]:
     """The folders of this interpreter's installed packages."""
     return [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @cache

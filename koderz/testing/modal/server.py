@@ -16,6 +16,7 @@ from grpclib import GRPCError, Status
 
 from koderz.testing.modal.functions import Deployed
 from koderz.testing.modal.plane import Plane
+from koderz.testing.modal.sandboxes import Sandboxed
 from koderz.testing.modal.service import CONTAINER_HEADER, Weather
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class ModalServer:
         """Goes away, containers and all; what it knows stays in its folder."""
         if self._loop is None or self._thread is None or self._plane is None:
             return
-        self._wait(self._plane.stop())
+        self._wait(_stop(self._plane))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -156,6 +157,11 @@ class ModalServer:
         """The ids of those that live."""
         function_id = self.functions[function].id if function else ""
         return self._do(lambda: self._here.containers.ids(function_id))
+
+    @property
+    def sandboxes(self) -> list[Sandboxed]:
+        """All sandboxes that were ever created, as they were asked for."""
+        return self._do(self._here.sandboxes.asked)
 
     def log(self, container: str) -> str:
         """What a container printed so far, also once it is gone."""
@@ -213,3 +219,13 @@ class ModalServer:
         if not container and (self.weather.refuse_token or not token or (self._tokens and token not in self._tokens)):
             raise GRPCError(Status.UNAUTHENTICATED, "Token ID not found")
         return container
+
+
+async def _stop(plane: Plane) -> None:
+    await plane.stop()
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+    await asyncio.sleep(0.01)  # transports close a turn after they were told to

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from modal_proto import api_pb2
@@ -18,6 +19,16 @@ from koderz.testing.modal.vault import Vault
 from koderz.testing.modal.volumes import Volumes
 
 ARGUMENTS = "/__modal/arguments"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is to be seen in a container, by id."""
+
+    image: str
+    mounts: Iterable[str]
+    volumes: Iterable[api_pb2.VolumeMount]
+    secrets: Iterable[str]
 
 
 class Starting:
@@ -35,48 +46,38 @@ class Starting:
     async def start(self, container_id: str, function: Deployed) -> asyncio.subprocess.Process:
         """Modal's own container entrypoint, running this function."""
         asked = function.asked
-        mounts = [(one.mount_path, one.volume_id) for one in asked.volume_mounts]
-        box = self.box(
-            container_id, mounts=asked.mount_ids, volumes=mounts, image=asked.image_id, secrets=asked.secret_ids
-        )
+        seen = Seen(asked.image_id, asked.mount_ids, asked.volume_mounts, asked.secret_ids)
+        box = self.box(container_id, seen, self._way_back(container_id, asked.image_id))
         (box.root / ARGUMENTS.lstrip("/")).write_bytes(self._arguments(container_id, function).SerializeToString())
         return await start_python(box, ["-m", "modal._container_entrypoint"])
 
-    def box(
-        self,
-        container_id: str,
-        *,
-        mounts: Iterable[str],
-        volumes: Iterable[tuple[str, str]],
-        image: str,
-        secrets: Iterable[str],
-    ) -> Box:
-        """A container's folder with all that it shall see, and the variables that lead it back here."""
+    def box(self, container_id: str, seen: Seen, environment: Mapping[str, str], *, network: bool = True) -> Box:
+        """A container's folder with all that it shall see, and its variables: the image's, the secrets', its own."""
         root = self._folder / container_id
         root.mkdir(parents=True)
-        self._images.write_mounts(mounts, root)
-        binds = lay_out(root, {path: self._volumes.folder(volume_id) for path, volume_id in volumes})
-        environment = (
-            self._images.environment(image)
-            | self._vault.environment(secrets)
-            | {
-                "MODAL_SERVER_URL": self.url,
-                "MODAL_IS_REMOTE": "1",
-                "MODAL_TASK_ID": container_id,
-                "MODAL_IMAGE_ID": image,
-                "MODAL_ENVIRONMENT": "main",
-                "MODAL_HEARTBEAT_INTERVAL": "10",
-                "MODAL_OVERRIDE_HEADERS": f"{CONTAINER_HEADER}:{container_id}",
-                "MODAL_CONTAINER_ARGUMENTS_PATH": place(root, ARGUMENTS),
-            }
-        )
-        return Box(root, binds, environment, self.log(container_id))
+        self._images.write_mounts(seen.mounts, root)
+        volumes = {one.mount_path: self._volumes.folder(one.volume_id) / one.sub_path for one in seen.volumes}
+        merged = self._images.environment(seen.image) | self._vault.environment(seen.secrets) | dict(environment)
+        return Box(root, lay_out(root, volumes), merged, self.log(container_id), network)
 
     def clear(self, container_id: str) -> None:
         """Removes a container's folder; its log stays."""
         shutil.rmtree(self._folder / container_id, ignore_errors=True)
         for spec in self._folder.glob(f"{container_id}.*.json"):
             spec.unlink()
+
+    def _way_back(self, container_id: str, image: str) -> dict[str, str]:
+        """The variables by which Modal's SDK, inside, finds this server and who it is."""
+        return {
+            "MODAL_SERVER_URL": self.url,
+            "MODAL_IS_REMOTE": "1",
+            "MODAL_TASK_ID": container_id,
+            "MODAL_IMAGE_ID": image,
+            "MODAL_ENVIRONMENT": "main",
+            "MODAL_HEARTBEAT_INTERVAL": "10",
+            "MODAL_OVERRIDE_HEADERS": f"{CONTAINER_HEADER}:{container_id}",
+            "MODAL_CONTAINER_ARGUMENTS_PATH": place(self._folder / container_id, ARGUMENTS),
+        }
 
     def _arguments(self, container_id: str, function: Deployed) -> api_pb2.ContainerArguments:
         app = self._store.find(function.app_id)

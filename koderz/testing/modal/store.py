@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import secrets
 import sqlite3
 import time
@@ -117,3 +118,9 @@ class Bells:
 def new_id(prefix: str) -> str:
     """An id as Modal's are: a prefix that says the kind, and 22 letters and digits."""
     return f"{prefix}-{secrets.token_hex(11)}"
+
+
+def token() -> str:
+    """A token of the form of Modal's (a JWT) that never expires; nothing checks its signature."""
+    head, claims = (base64.urlsafe_b64encode(part).decode().rstrip("=") for part in (b"{}", b'{"exp":4102444800}'))
+    return f"{head}.{claims}."
