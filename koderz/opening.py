@@ -28,19 +28,29 @@ async def open_models(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[t
 async def model_facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
     """What the servers say of the models, such as a digest. Raises Unreachable, or KoderzError for a cap."""
     checked = {name: await models[name].check() for name in asked_models(plan.settings)}
-    unpriced = [name for name in checked if models[name].price() is None]
-    if unpriced and plan.settings.max_cost is not None:
-        raise KoderzError(
-            f"--max-cost can't hold without the price of {unpriced[0]}; put it into koderz.toml: "
-            f'[prices."{unpriced[0]}"] with input and output, US dollars a million tokens'
-        )
+    if plan.settings.max_cost is not None:
+        _require_prices({name: models[name].price() for name in checked})
     return {"models": {name: facts for name, facts in checked.items() if facts}}
+
+
+def require_prices(plan: Plan, environ: Mapping[str, str]) -> None:
+    """KoderzError where a model that isn't opened here has no known price, so that no cap can hold."""
+    _require_prices({name: listed_price(plan, name, environ) for name in asked_models(plan.settings)})
 
 
 def sandbox_of(plan: Plan) -> Sandbox:
     """The sandbox that the plan names, not yet entered."""
     settings = plan.settings
     return open_sandbox(settings.sandbox, judges=settings.judge_count, own_programs=plan.record.simulated)
+
+
+def _require_prices(prices: Mapping[str, Price | None]) -> None:
+    for name, price in prices.items():
+        if price is None:
+            raise KoderzError(
+                f"--max-cost can't hold without the price of {name}; put it into koderz.toml: "
+                f'[prices."{name}"] with input and output, US dollars a million tokens'
+            )
 
 
 def own_prices(plan: Plan) -> dict[str, Price]:

@@ -63,6 +63,8 @@ class Settings:
     prompt_dir: Path | None = None
     # where it runs
     engine: str = "local"
+    gpu: str | None = None  # Modal: of the containers that perform experiments
+    max_containers: int | None = None  # Modal
     sandbox: str = "contained"
     test_timeout: float = 10.0  # CPU seconds
     test_memory: int = 1024  # MB
@@ -111,12 +113,13 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "test_memory": (64, 1_000_000),
     "judges": (1, 256),
     "concurrency": (1, 4096),
+    "max_containers": (1, 10_000),
     "max_cost": (0, 1e9),
     "grace": (0, 3600),
 }
 """What a number may be, ends included."""
 
-CHANGEABLE = ("concurrency", "max_cost", "judges", "grace")
+CHANGEABLE = ("concurrency", "max_containers", "max_cost", "judges", "grace")
 """The settings that may differ when a run is picked up again."""
 
 FIELDS = {field.name: field for field in dataclasses.fields(Settings)}

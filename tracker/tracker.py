@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from tracker.blobs import fetched, share_messages, spill
 from tracker.errors import JournalError
-from tracker.index import CODES, Entry, Index, experiment_number, load_index, read_spans
+from tracker.index import CODES, PAID, Entry, Index, experiment_number, load_index, read_spans
 from tracker.journal import NAME, Journal
 from tracker.records import Call, Finished, Plan, Record, Resumed, decode
 from tracker.runs import create_run, lock_run, read_plan
@@ -44,7 +44,7 @@ class Tracker:
         self._redone: set[int] = set()
         self._messages: set[int] = set()
         index = load_index(folder / NAME)
-        interesting = {_CALL, _EXPERIMENT, _FAULT, _MESSAGE}
+        interesting = {*PAID, _EXPERIMENT, _FAULT, _MESSAGE}
         for entry in index:
             if entry[0] in interesting:
                 self._count(entry)
@@ -129,8 +129,8 @@ class Tracker:
         await self.record(Finished(status=status, reason=reason))
 
     def _count(self, entry: Entry) -> None:
-        if entry.code == _CALL:
-            self.tally.calls += 1
+        if entry.code in PAID:
+            self.tally.calls += entry.code == _CALL
             self.tally.cost += entry.cost
         elif entry.code in (_EXPERIMENT, _FAULT):
             if (before := self._ended.get(entry.experiment)) is not None:

@@ -18,6 +18,7 @@ COMMANDS = {
     ),
     "run": ("koderz.cli.run", "One experiment, shown as it happens."),
     "judge": ("koderz.cli.judge", "A program or a samples file through the sandbox."),
+    "modal": ("koderz.cli.modal", "koderz on Modal: deploy, status, serve, stop."),
     "doctor": ("koderz.cli.doctor", "What works here, and what to do about what does not."),
 }
 """Command → the module that holds its `app`, and what `koderz --help` says of it."""

@@ -87,6 +87,8 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
     },
     _RUNNING: {
         "engine": Text("Where experiments run: local or modal.", "NAME"),
+        "max_containers": Text("Modal: the most containers at once.", "N"),
+        "gpu": Text("Modal: a GPU for the containers, such as L4, H100 or H100:2.", "TYPE"),
         "concurrency": Text("Experiments at once; also the most calls in flight to one provider.", "N"),
         "judges": Text("Programs judged at once. Default: one a core.", "N"),
         "max_cost": Text("No call starts that could take the run past this; it stops, resumable.", "USD"),
