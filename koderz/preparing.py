@@ -39,6 +39,8 @@ async def prepare(
         settings = replace(settings, samples=1)
     if single and settings.mode == "comparative":
         raise KoderzError("one experiment has one solver: --mode zero-shot or iterative")
+    if settings.engine == "modal" and settings.sandbox == "uncontained":
+        raise KoderzError("--engine modal: its functions hold keys, so no program runs uncontained in them")
     # Whatever is wrong is said before anybody is asked.
     subject = load_subject(settings, _selection(settings, span))
     arguments = dict(solver_arguments or {})

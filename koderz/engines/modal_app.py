@@ -1,6 +1,7 @@
 """What `koderz modal deploy` puts on Modal. Imported there and while deploying, and nowhere else.
 
-The function holds keys, so it never runs a candidate: programs are judged in a Modal sandbox, which has none.
+The function holds keys. Programs are judged by the plan's sandbox inside its container, never uncontained; a Modal
+sandbox of their own, without keys or network, is still to be built.
 """
 
 from __future__ import annotations
