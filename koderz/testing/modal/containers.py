@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from google.protobuf.empty_pb2 import Empty
@@ -90,21 +89,21 @@ class Containers:
         if container.process is not None:
             kill(container.process)
 
-    def retire(self, function_ids: Iterable[str]) -> None:
-        """Lets the containers of these functions finish what they are at; new inputs get new ones."""
-        for container in self._of(function_ids):
+    def retire(self, app_id: str) -> None:
+        """Lets the containers of an app finish what they are at; new inputs get new ones."""
+        for container in self._of(app_id):
             self._retire(container)
 
-    def stop(self, function_ids: Iterable[str]) -> None:
-        """Ends these functions' containers, and cancels their inputs."""
-        functions = set(function_ids)
-        for container in self._of(functions):
+    def stop(self, app_id: str) -> None:
+        """Ends an app's containers, and cancels its inputs."""
+        for container in self._of(app_id):
             for one in self._inputs.running(container.id):
                 self._inputs.finish(one, failed(one, CANCELLED, "the app was stopped"))
             self.preempt(container.id)
-        for function_id in functions:
-            for one in self._inputs.waiting(function_id):
-                self._inputs.finish(one, failed(one, CANCELLED, "the app was stopped"))
+        for kind in ("function", "variant"):
+            for function in self._store.all(kind, app_id):
+                for one in self._inputs.waiting(function.id):
+                    self._inputs.finish(one, failed(one, CANCELLED, "the app was stopped"))
 
     async def close(self) -> None:
         self._closed = True
@@ -186,9 +185,8 @@ class Containers:
 
     # how it goes about it
 
-    def _of(self, function_ids: Iterable[str]) -> list[Container]:
-        functions = set(function_ids)
-        return [one for one in self._live.values() if one.function.id in functions]
+    def _of(self, app_id: str) -> list[Container]:
+        return [one for one in self._live.values() if one.function.app_id == app_id]
 
     def _start(self, function: Deployed) -> None:
         container = Container(new_id("ta"), function, time.time())
@@ -245,7 +243,6 @@ class Containers:
             function_call_id=one.call,
             retry_count=one.attempt,
             function_map_idx=one.idx,
-            attempt_token=one.id,
         )
 
     def _disarm(self, container: Container, one: Input) -> None:
