@@ -13,7 +13,7 @@ import modal
 import pytest
 
 from koderz.testing.modal import ModalServer
-from tests.koderz.testing.test_modal import SECRETS, deploy
+from tests.koderz.testing.conftest import deploy
 
 
 @pytest.fixture(scope="module")
@@ -106,13 +106,16 @@ def test_a_path_cant_lead_out_of_a_volume(client: modal.Client) -> None:
         list(volume.read_file("../../state.db"))
 
 
-def test_a_stopped_app_is_no_longer_found(tmp_path: Path) -> None:
-    with ModalServer(secrets=SECRETS) as one, one.client() as client:
-        deploy(one, tmp_path / "app")
-        command = [sys.executable, "-m", "modal", "app", "stop", "probe", "--yes"]
-        subprocess.run(command, env={**os.environ, **one.environment}, check=True, capture_output=True)
-        with pytest.raises(modal.exception.NotFoundError):
-            modal.Function.from_name("probe", "wait", client=client).hydrate()
+def test_a_stopped_app_is_no_longer_found(client: modal.Client) -> None:
+    def idle() -> None: ...
+
+    app = modal.App("short-lived")
+    app.function(serialized=True, name="idle")(idle)
+    app.deploy(client=client)
+    modal.Function.from_name("short-lived", "idle", client=client).hydrate()
+    modal.App.lookup("short-lived", client=client).stop()
+    with pytest.raises(modal.exception.NotFoundError):
+        modal.Function.from_name("short-lived", "idle", client=client).hydrate()
 
 
 def test_it_is_a_command_that_prints_what_to_set(tmp_path: Path) -> None:
