@@ -79,7 +79,7 @@ class Apps:
         self._store.rewrite(app.id, orjson.dumps(body))
         if request.name and app.name != request.name:
             self._store.rename(app.id, request.name)
-        self._containers.retire(request.function_ids.values())
+        self._containers.retire(app.id)
         url = f"https://modal.com/apps/loopback/main/deployed/{request.name}"
         return api_pb2.AppPublishResponse(url=url, deployed_at=now)
 
@@ -114,7 +114,7 @@ class Apps:
         body = orjson.loads(app.body) | {"state": _STOPPED, "stopped_at": time.time()}
         self._store.rewrite(app.id, orjson.dumps(body))
         self._store.rename(app.id, "")
-        self._containers.stop(body["functions"].values())
+        self._containers.stop(app.id)
 
 
 def _listed(app: Thing) -> api_pb2.AppListResponse.AppListItem:

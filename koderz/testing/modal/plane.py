@@ -28,8 +28,11 @@ from koderz.testing.modal.sandboxes import Sandboxes
 from koderz.testing.modal.service import Service, Weather
 from koderz.testing.modal.starting import Starting
 from koderz.testing.modal.store import Bells, Store
+from koderz.testing.modal.streams import Streams
+from koderz.testing.modal.variants import Variants
 from koderz.testing.modal.vault import Vault
 from koderz.testing.modal.volumes import Volumes
+from koderz.testing.modal.work import Work
 
 _WINDOW = 64 << 20  # bytes in flight, as the SDK has it
 
@@ -67,7 +70,8 @@ class Plane:
         apps, dicts = Apps(self._store, self.containers), Dicts(self._store)
         subjects = [
             apps, dicts, self.functions, self.calls, self.containers, self.volumes, self.vault, self.images, self.blobs,
-            self.sandboxes,
+            self.sandboxes, Streams(self._store, bells), Variants(self._store),
+            Work(self.containers, self.inputs, bells),
         ]  # fmt: skip
         self.service = Service(api_grpc.ModalClientBase, subjects, weather, admit)
         router = Router(self.sandboxes, bells)

@@ -15,6 +15,7 @@ from koderz.testing.modal.images import Images
 from koderz.testing.modal.processes import Box, lay_out, place, start_python
 from koderz.testing.modal.service import CONTAINER_HEADER
 from koderz.testing.modal.store import Store
+from koderz.testing.modal.variants import parameters_of
 from koderz.testing.modal.vault import Vault
 from koderz.testing.modal.volumes import Volumes
 
@@ -91,6 +92,7 @@ class Starting:
             function_id=function.id,
             app_id=function.app_id,
             function_def=function.asked,
+            serialized_params=parameters_of(self._store, function.id),
             environment_name="main",
             app_layout=layout,
         )

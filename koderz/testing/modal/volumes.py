@@ -120,7 +120,7 @@ class Volumes:
         paths = [self._path(request.volume_id, one.filename) for one in request.files]
         _refuse_present(paths if request.disallow_overwrite_existing_files else ())
         for path, one in zip(paths, request.files, strict=True):
-            _write(path, [self._blobs.path(one.sha256_hex)])
+            _write(path, self._blobs.read(one.sha256_hex))
         return Empty()
 
     async def volume_put_files2(self, request: api_pb2.VolumePutFiles2Request) -> api_pb2.VolumePutFiles2Response:
@@ -137,7 +137,8 @@ class Volumes:
         paths = [self._path(request.volume_id, one.path) for one in request.files]
         _refuse_present(paths if request.disallow_overwrite_existing_files else ())
         for path, file in zip(paths, request.files, strict=True):
-            _write(path, [self._blobs.path(block.contents_sha256.hex()) for block in file.blocks])
+            blocks = [self._blobs.read(block.contents_sha256.hex()) for block in file.blocks]
+            _write(path, b"".join(_padded(blocks, file.size)))
         return api_pb2.VolumePutFiles2Response()
 
     async def volume_remove_file(self, request: api_pb2.VolumeRemoveFileRequest) -> Empty:
@@ -202,9 +203,17 @@ def _refuse_present(paths: Iterable[Path]) -> None:
             raise GRPCError(Status.ALREADY_EXISTS, f"{path.name}: already exists")
 
 
-def _write(path: Path, parts: Iterable[Path]) -> None:
+def _padded(blocks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The blocks of a file of that size; the SDK leaves out the zeros that a block ends with."""
+    for block in blocks:
+        length = min(BLOCK, size)
+        size -= length
+        yield block.ljust(length, b"\0")
+
+
+def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(part.read_bytes() for part in parts))
+    path.write_bytes(data)
 
 
 def _entry(path: Path, root: Path) -> api_pb2.FileEntry:

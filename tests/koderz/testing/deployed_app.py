@@ -96,9 +96,7 @@ def serve() -> None:
 
 @app.cls()
 class Greeter:
-    @modal.enter()
-    def begin(self) -> None:
-        self.word = "hello"
+    word: str = modal.parameter(default="hello")
 
     @modal.method()
     def greet(self, name: str) -> str:
