@@ -41,6 +41,10 @@ async def prepare(
         settings = replace(settings, samples=1)
     if single and settings.mode == "comparative":
         raise KoderzError("one experiment has one solver: --mode zero-shot or iterative")
+    if settings.engine == "modal" and settings.sandbox == "uncontained":
+        raise KoderzError("--engine modal: its functions hold keys, so no program runs uncontained in them")
+    if settings.engine == "modal" and settings.use_memory != "off":
+        raise KoderzError("--use-memory: the memory store can't be reached from Modal; use --engine local")
     # Whatever is wrong is said before anybody is asked.
     check_names((*settings.sinks, *settings.no_sinks))
     subject = load_subject(settings, _selection(settings, span))
