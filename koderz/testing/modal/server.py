@@ -181,6 +181,10 @@ class ModalServer:
         """Kills a container, or all that work for a call; what they were at is run again in new ones."""
         self._do(lambda: self._here.preempt(id_))
 
+    def kill(self, container: str) -> None:
+        """Ends a container as one that dies by itself does: what it was at fails, unless it has retries left."""
+        self._do(lambda: self._here.containers.kill(container))
+
     def expire(self, call: str) -> None:
         """Forgets the outputs of a call, as Modal does after 7 days."""
         self._do(lambda: self._here.calls.expire(call))
