@@ -243,7 +243,7 @@ class _Voyage:
 
     async def _catch_up(self, flight: Flight) -> None:
         """Copies what the worker has stored since the last look."""
-        lines = await self._store.lines(flight.work.identity.experiment_id, flight.stored)
+        lines = await self._store.new_lines(flight.work.identity.experiment_id, flight.stored)
         flight.stored += len(lines)
         await self._copy(flight, [record for record in read_lines(lines) if not _is_outcome(record)])
 

@@ -40,14 +40,21 @@ class RunStore:
             found: bytes | None = await self._dict.get.aio("plan")
             return found or await read_file(self._names.volume, f"runs/{self.run}/plan.json")
 
-    async def lines(self, experiment_id: str, start: int = 0) -> list[bytes]:
-        """The lines from the `start`-th on, out of the Dict; out of the Volume, where the Dict has forgotten them."""
+    async def lines(self, experiment_id: str) -> list[bytes]:
+        """All lines: out of the Dict, or out of the Volume, where the Dict has forgotten them."""
+        if found := await self.new_lines(experiment_id, 0):
+            return found
         with spoken("the run's store"):
-            found = await self._in_dict(experiment_id, start)
-            if found or start:
-                return found
             data = await read_file(self._names.volume, f"runs/{self.run}/{experiment_id}.jsonl")
         return [line + b"\n" for line in (data or b"").split(b"\n")[:-1]]
+
+    async def new_lines(self, experiment_id: str, start: int) -> list[bytes]:
+        """The lines from the `start`-th on, of an experiment under way: the Dict alone has them, or nobody yet."""
+        found: list[bytes] = []
+        with spoken("the run's store"):
+            while (line := await self._dict.get.aio((experiment_id, start + len(found)))) is not None:
+                found.append(line)
+        return found
 
     async def append(self, experiment_id: str, line: bytes, n: int) -> int:
         """Puts a line at the first free place from `n` on; returns that place."""
@@ -70,13 +77,6 @@ class RunStore:
         """The call that performs the experiment; empty where none has begun."""
         with spoken("the run's store"):
             return str(await self._dict.get.aio((experiment_id, "call")) or "")
-
-    async def _in_dict(self, experiment_id: str, n: int) -> list[bytes]:
-        found: list[bytes] = []
-        while (line := await self._dict.get.aio((experiment_id, n))) is not None:
-            found.append(line)
-            n += 1
-        return found
 
 
 class ContainerShelf:
