@@ -62,6 +62,7 @@ class ModalEngine:
 
     name = "modal"
     rung = "modal"
+    outlives = True
 
     def __init__(self, plan: Plan, environ: Mapping[str, str]) -> None:
         settings = plan.settings

@@ -145,6 +145,10 @@ class ModalServer:
         """The functions as they were last deployed, by name."""
         return self._do(self._by_name)
 
+    def variants(self, function: str) -> list[Deployed]:
+        """What a function became by options that callers gave it, such as another GPU, in that order."""
+        return [one for one in self._do(self._here.functions.varied) if one.name.startswith(f"{function}@")]
+
     def dockerfile(self, function: str) -> list[str]:
         """The lines of the function's image, from its base up."""
         return self._do(lambda: self._here.images.dockerfile(self._by_name()[function].asked.image_id))
