@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from koderz.engines.modal_names import cost_per_second
+from koderz.testing.modal import ModalServer
+from tests.conftest import Shell
 from tests.e2e.test_modal import MODEL, Remote, modal, on_modal, once_each, one_line, paid_once, wait_for
 
 __all__ = ["modal", "on_modal"]  # fixtures
@@ -169,8 +173,6 @@ def test_a_served_model_has_its_gpu_its_key_its_weights_and_an_address(on_modal:
 
 
 def test_serving_without_its_key_says_how_to_make_one(on_modal: Remote, tmp_path: Path) -> None:
-    from koderz.testing.modal import ModalServer
-
     with ModalServer() as bare:
         done = on_modal("modal", "serve", "--model", "Qwen/Qwen3-8B", code=4, env=bare.environment)
 
@@ -181,3 +183,85 @@ def test_a_model_is_not_served_on_a_gpu_that_does_not_exist(on_modal: Remote) ->
     done = on_modal("modal", "serve", "--model", "m", "--gpu", "H100:9", code=2)
 
     assert "H100:9" in one_line(done.err)
+
+
+def test_what_is_deployed_can_be_looked_at_and_taken_away(koderz: Shell) -> None:
+    with ModalServer(secrets={"llm-api-keys": {}}) as own:
+        koderz("modal", "deploy", env=own.environment)
+        seen = koderz("modal", "status", "--json", env=own.environment)
+        stopped = koderz("modal", "stop", env=own.environment)
+        gone = koderz("modal", "status", code=4, env=own.environment)
+        again = koderz("modal", "stop", code=2, env=own.environment)
+        kept = own.volume("koderz-results") / "koderz.json"
+        assert kept.exists(), "what is on the volume stays"
+
+    found = json.loads(seen.out)
+    assert (found["app"], found["matches"], found["running"]) == ("koderz", True, 0)
+    assert stopped.out == "stopped koderz\n"
+    assert "koderz modal deploy" in one_line(gone.err)
+    assert "nothing of koderz runs on Modal" in one_line(again.err)
+
+
+# What can be wrong, besides
+
+
+@pytest.fixture(scope="module")
+def closed() -> Iterator[ModalServer]:
+    """A loopback Modal that knows one other token, and on which the volume is somebody else's."""
+    with ModalServer(tokens={"ak-known"}, secrets={"llm-api-keys": {}}, foreign_volumes={"koderz-results"}) as server:
+        yield server
+
+
+ASKED = ("benchmark", 0, 1, "--model", "simulated", "--engine", "modal")
+
+
+def test_a_run_without_a_token_begins_nothing(koderz: Shell, closed: ModalServer) -> None:
+    environment = {**closed.environment, "MODAL_TOKEN_ID": "", "MODAL_TOKEN_SECRET": ""}
+
+    done = koderz(*ASKED, code=4, env=environment)
+
+    assert "modal setup" in one_line(done.err)
+    assert not koderz.results.exists()
+
+
+def test_a_token_that_is_refused_begins_nothing(koderz: Shell, closed: ModalServer) -> None:
+    done = koderz(*ASKED, code=4, env={**closed.environment, "MODAL_TOKEN_ID": "ak-stranger"})
+
+    assert "modal setup" in one_line(done.err)
+    assert not koderz.results.exists()
+
+
+def test_a_run_without_a_network_begins_nothing(koderz: Shell, closed: ModalServer) -> None:
+    done = koderz(*ASKED, code=4, env={**closed.environment, "MODAL_SERVER_URL": "http://127.0.0.1:9"})
+
+    assert "can't be reached" in one_line(done.err)
+    assert not koderz.results.exists()
+
+
+def test_a_volume_one_may_not_use_is_named_with_the_way_out(koderz: Shell, closed: ModalServer) -> None:
+    done = koderz(*ASKED, code=4, env=closed.environment)
+
+    assert "koderz-results" in one_line(done.err)
+    assert "KODERZ_MODAL_" in one_line(done.err)
+    assert not koderz.results.exists()
+
+
+@pytest.mark.parametrize("command", ["resume", "retry", "watch"])
+def test_a_run_that_modal_does_not_know_either_is_one_line(on_modal: Remote, command: str) -> None:
+    detach = () if command == "watch" else ("--detach",)
+
+    done = on_modal("benchmark", command, "bench_00000000_20260101_000000", *detach, code=2)
+
+    assert "bench_00000000_20260101_000000" in one_line(done.err)
+
+
+def test_an_app_that_was_stopped_meanwhile_is_one_line_and_the_run_goes_on_after_a_deploy(koderz: Shell) -> None:
+    with ModalServer(secrets={"llm-api-keys": {}}, max_containers=1) as own:
+        koderz("modal", "deploy", env=own.environment)
+        koderz("benchmark", 0, 2, *ASKED[3:], "--simulated-latency", 30, "--detach", env=own.environment)
+        koderz("modal", "stop", env=own.environment)
+        stopped = koderz("benchmark", "resume", "latest", code=4, env=own.environment)
+        koderz("modal", "deploy", env=own.environment)
+        koderz("benchmark", "resume", "latest", "--detach", env=own.environment)
+
+    assert "koderz modal deploy" in one_line(stopped.err)
