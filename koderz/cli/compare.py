@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from koderz.cli.benchmark import complete_runs
-from koderz.cli.console import say, warn
+from koderz.cli.console import say, warn, while_read
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 
@@ -87,9 +87,10 @@ def print_json(document: Any) -> None:
     """JSON, indented, on standard output."""
     import orjson
 
-    sys.stdout.buffer.write(
-        orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
-    )
+    with while_read():
+        sys.stdout.buffer.write(
+            orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
+        )
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import sys
 import time
 import unicodedata
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 from koderz.audience import NOTHING_TO_DO, Stage
@@ -40,10 +41,32 @@ def _visible(char: str) -> str:
     return repr(char)[1:-1] if ord(char) < 0xD800 or ord(char) > 0xDFFF else "\ufffd"
 
 
+@contextmanager
+def while_read() -> Iterator[None]:
+    """Lets whoever reads the output go before its end, as `head` does: what would still come is dropped, and said
+    to nobody, so that a command ends with the exit code that it has anyway.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if _has_reader():
+            raise  # then it was another pipe
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _has_reader() -> bool:
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return not poll.poll(0)
+
+
 def say(text: str = "") -> None:
     """A line of results."""
-    sys.stdout.write(f"{plain(text)}\n")
-    sys.stdout.flush()
+    with while_read():
+        sys.stdout.write(f"{plain(text)}\n")
 
 
 def warn(text: str) -> None:
@@ -251,6 +274,11 @@ def _next_steps(summary: Summary, run: str) -> Iterator[str]:
         if done < summary.planned:
             yield f"{summary.status} after {done} of {summary.planned} experiments: {summary.reason}"
             yield f"go on with: koderz benchmark resume {run}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def elapsed(seconds: float) -> str:
