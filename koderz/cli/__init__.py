@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from koderz.cli.groups import LazyGroup
+from koderz.cli.piping import while_read
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ class Root(LazyGroup):
     lazy = COMMANDS
 
     def invoke(self, ctx: Context) -> Any:
-        from koderz.cli.console import while_read
-
         with while_read():
             return super().invoke(ctx)
 

@@ -185,7 +185,7 @@ def _finish(session: Coroutine[Any, Any, Any], console: Any, *, json: bool, quie
         done = asyncio.run(session)
     console.results(done)
     if json:
-        from koderz.cli.console import while_read
+        from koderz.cli.piping import while_read
         from tracker.sinks.json import encode_summary
 
         with while_read():

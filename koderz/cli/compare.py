@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from koderz.cli.benchmark import complete_runs
-from koderz.cli.console import say, warn, while_read
+from koderz.cli.console import say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
+from koderz.cli.piping import while_read
 
 app = typer.Typer(rich_markup_mode=None)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import select
 import sys
 import time
 import unicodedata
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from koderz.audience import NOTHING_TO_DO, Stage
+from koderz.cli.piping import while_read
 from koderz.cli.progress import pulse_of
 
 if TYPE_CHECKING:
@@ -39,28 +39,6 @@ def _visible(char: str) -> str:
     if unicodedata.category(char) == "Zs":  # spaces wider or narrower than usual are just spaces
         return char
     return repr(char)[1:-1] if ord(char) < 0xD800 or ord(char) > 0xDFFF else "\ufffd"
-
-
-@contextmanager
-def while_read() -> Iterator[None]:
-    """Lets whoever reads the output go before its end, as `head` does: what would still come is dropped, and said
-    to nobody, so that a command ends with the exit code that it has anyway.
-    """
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        if _has_reader():
-            raise  # then it was another pipe
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-
-
-def _has_reader() -> bool:
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    return not poll.poll(0)
 
 
 def say(text: str = "") -> None:
