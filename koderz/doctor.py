@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,14 +141,23 @@ def _sinks(environ: Mapping[str, str]) -> Iterator[Finding]:
     folders = run_folders(settings.results)
     standings = [standing_of(folder) for folder in folders]
     for name in settings.chosen_sinks:
-        lacking = sum(name in each and each[name].state in ("behind", "down") for each in standings)
+        states = Counter[str](each[name].state for each in standings if name in each)
         try:
             where = _where_sink(name, settings.results, environ)
         except (KoderzError, ImportError) as error:
             yield Finding(f"sink {name}", "broken", str(error), f"or leave it out: --no-sink {name}")
             continue
-        detail = f"lacks some of {lacking} of {len(folders)} runs" if lacking else f"up to date on {len(folders)} runs"
-        yield Finding(f"sink {name}", "ok", f"{where}{detail}", "koderz sync" if lacking else "")
+        lacking = states["behind"] + states["down"]
+        yield Finding(
+            f"sink {name}", "ok", f"{where}{_standing(states, len(folders))}", "koderz sync" if lacking else ""
+        )
+
+
+def _standing(states: Counter[str], runs: int) -> str:
+    told = [f"{state} on {states[state]}" for state in ("up to date", "behind", "down", "off") if states[state]]
+    unknown = runs - states.total()
+    told += [f"unknown on {unknown}"] * bool(unknown)
+    return f"{', '.join(told)} of {runs} runs" if told else "no run yet"
 
 
 def _where_sink(name: str, results: Path, environ: Mapping[str, str]) -> str:
