@@ -102,7 +102,7 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
         "max_cost": Text("No call starts that could take the run past this; it stops, resumable.", "USD"),
         "test_timeout": Text("CPU time that a program has for its tests.", "SECONDS"),
         "test_memory": Text("Memory that a program has.", "MB"),
-        "sandbox": Text("Where programs run: contained, docker or uncontained.", "NAME"),
+        "sandbox": Text("Where programs run: contained, docker, modal or uncontained.", "NAME"),
         "docker_image": Text("The image of --sandbox docker, with Python 3.11 or later. Never pulled.", "IMAGE"),
         "grace": Text("How long the first Ctrl-C lets experiments finish.", "SECONDS"),
         "results": Text("Where runs land.", "DIR"),

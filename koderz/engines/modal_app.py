@@ -1,7 +1,7 @@
 """What `koderz modal deploy` puts on Modal. Imported there and while deploying, and nowhere else.
 
-The function holds keys. Programs are judged by the plan's sandbox inside its container, never uncontained; a Modal
-sandbox of their own, without keys or network, is still to be built.
+The function holds keys, so no program runs in its container: they are judged in sandboxes of their own on Modal,
+without keys or network; see `koderz.sandbox.modal`.
 """
 
 from __future__ import annotations

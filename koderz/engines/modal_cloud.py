@@ -115,8 +115,11 @@ async def write_file(volume: str, path: str, data: bytes) -> None:
 
 
 @contextmanager
-def spoken(what: str, *, lost: bool = False) -> Iterator[None]:
-    """Says what went wrong with `what` in one line. `lost`: what a call itself may end with passes through."""
+def spoken(what: str, *, lost: bool = False, offline: str = "what was submitted goes on there") -> Iterator[None]:
+    """Says what went wrong with `what` in one line. `lost`: what a call itself may end with passes through.
+
+    `offline` is what there is to say where Modal can't be reached.
+    """
     from modal import exception
 
     passing = (exception.RemoteError, exception.TimeoutError, exception.InternalFailure) if lost else ()
@@ -137,7 +140,7 @@ def spoken(what: str, *, lost: bool = False) -> Iterator[None]:
     except (exception.ConnectionError, OSError) as error:
         if isinstance(error, TimeoutError):
             raise
-        raise Unreachable(f"Modal can't be reached ({_line(error)}); what was submitted goes on there") from error
+        raise Unreachable(f"Modal can't be reached ({_line(error)}); {offline}") from error
     except exception.InvalidError as error:
         raise KoderzError(f"Modal refuses {what}: {_line(error)}") from error
     except exception.Error as error:
