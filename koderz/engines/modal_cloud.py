@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -18,6 +21,7 @@ FUNCTION = "run_experiment"
 DEPLOY = "koderz modal deploy"
 MOUNT = "/results"  # where containers have the volume
 ABOUT = "koderz.json"  # on the volume: what was deployed
+REACH_SECONDS = 10.0
 
 
 class LostCallError(Exception):
@@ -34,6 +38,7 @@ class Cloud:
 
     async def about(self) -> dict[str, Any]:
         """What was deployed: koderz' version, source digest, secret."""
+        await require_network()
         with spoken(f"the volume {self.names.volume}"):
             data = await read_file(self.names.volume, ABOUT)
         try:
@@ -92,6 +97,23 @@ class Cloud:
 
         with spoken(f"the call {call_id}"):
             await modal.FunctionCall.from_id(call_id).cancel.aio()
+
+
+async def require_network() -> None:
+    """Raises Unreachable at once where the SDK would try for a minute to reach Modal."""
+    from modal.config import config
+
+    server = urlsplit(config["server_url"])
+    if server.scheme not in ("http", "https") or {"https_proxy", "all_proxy"} & {*map(str.lower, os.environ)}:
+        return
+    try:
+        async with asyncio.timeout(REACH_SECONDS):
+            port = server.port or {"http": 80, "https": 443}[server.scheme]
+            _, connection = await asyncio.open_connection(server.hostname, port)
+        connection.close()
+    except (OSError, TimeoutError) as error:
+        reason = getattr(error, "strerror", None) or f"no answer in {REACH_SECONDS:.0f} s"
+        raise Unreachable(f"Modal can't be reached at {server.netloc} ({reason}); is there a network?") from error
 
 
 async def read_file(volume: str, path: str) -> bytes | None:

@@ -69,10 +69,11 @@ async def make_ready(app: str) -> None:
     try:
         import modal
 
-        from koderz.engines.modal_cloud import spoken
+        from koderz.engines.modal_cloud import require_network, spoken
     except ImportError:
         raise Unreachable("--sandbox modal needs Modal's SDK; run: pip install 'koderz[modal]'") from None
     try:
+        await require_network()
         with spoken(f"the app {app}", offline="is there a network?"):
             found = await modal.App.lookup.aio(app, create_if_missing=True)
             await modal.Image.debian_slim(python_version=PYTHON).build.aio(found)
