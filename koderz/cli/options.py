@@ -111,7 +111,10 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
     _SINKS: {
         "sinks": Text("Record into this one, and into those only that are named so; repeatable.", "NAME", ("--sink",)),
         "no_sinks": Text("Don't record into this one; repeatable.", "NAME", ("--no-sink",)),
-        "sink_patience": Text("A sink without progress for so long at the end is left to koderz sync.", "SECONDS"),
+        "sink_patience": Text(
+            "A sink without progress for so long at the end (thrice that until it is opened) is left to koderz sync.",
+            "SECONDS",
+        ),
         "mlflow_detail": Text(
             "What MLflow gets: full (each experiment with its trace), runs (without), parent (a table of them). "
             "Default: by the number of experiments.",
