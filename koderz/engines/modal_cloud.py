@@ -111,9 +111,25 @@ async def require_network() -> None:
             port = server.port or {"http": 80, "https": 443}[server.scheme]
             _, connection = await asyncio.open_connection(server.hostname, port)
         connection.close()
-    except (OSError, TimeoutError) as error:
-        reason = getattr(error, "strerror", None) or f"no answer in {REACH_SECONDS:.0f} s"
+    except TimeoutError as error:
+        raise Unreachable(f"Modal doesn't answer at {server.netloc}; is there a network?") from error
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else _line(error)
         raise Unreachable(f"Modal can't be reached at {server.netloc} ({reason}); is there a network?") from error
+
+
+async def has_app(app: str) -> bool:
+    """Whether the app is deployed. Raises Unreachable without a network or a token that holds."""
+    import modal
+    from modal import exception
+
+    await require_network()
+    with spoken(f"the app {app}"):
+        try:
+            await modal.Function.from_name(app, FUNCTION).hydrate.aio()
+        except exception.NotFoundError:
+            return False
+    return True
 
 
 async def read_file(volume: str, path: str) -> bytes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -143,3 +144,17 @@ def test_the_command_line_judges_there(koderz: Shell, deployed: ModalServer) -> 
     attempts = [line for line in koderz.journal() if line["kind"] == "attempt"]
     assert {attempt["sandbox"] for attempt in attempts} == {"modal"}, done.err
     assert koderz.summary()["environment"]["sandbox"] == "modal"
+
+
+def test_doctor_says_what_of_modal_would_work(koderz: Shell, deployed: ModalServer) -> None:
+    def told(env: dict[str, str]) -> dict[str, str]:
+        (found,) = (one for one in json.loads(koderz("doctor", "--json", env=env).out) if one["what"] == "modal")
+        return dict(found)
+
+    there = told(deployed.environment)
+    assert (there["state"], there["detail"]) == ("ok", "--sandbox modal, and the app koderz for --engine modal")
+    without = told({"MODAL_CONFIG_PATH": "/nowhere"})
+    assert without["state"] == "missing"
+    assert "modal setup" in without["remedy"]
+    offline = told({**deployed.environment, "MODAL_SERVER_URL": "http://127.0.0.1:9"})
+    assert offline["detail"].startswith("Modal can't be reached at 127.0.0.1:9 (Connection refused)")
