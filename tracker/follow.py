@@ -62,6 +62,8 @@ class Follower:
             self.calls += 1
             self.tokens_out += int(str(line.get("tokens_out", 0)))
             self.cost += float(str(line.get("cost", 0.0)))
+        elif kind == "compute":
+            self.cost += float(str(line.get("cost", 0.0)))
         elif kind in ("experiment", "fault"):
             self._count(self._outcomes.get(experiment, ""), -1)
             outcome = "fault" if kind == "fault" else "passed" if line.get("success") else "judged"
