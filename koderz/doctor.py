@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,13 +39,14 @@ class Finding:
 
 
 async def diagnose(environ: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Looks at everything that a run may need. Asks no host but the model servers that are configured."""
+    """Looks at everything that a run may need. Asks no host but the model servers and the Modal that are configured."""
     return [
         Finding("koderz", "ok", f"{__version__} on Python {platform.python_version()}, {platform.system()}"),
         _config(environ),
         _results(environ),
         await _sandbox(),
         await _docker(environ),
+        await _modal(environ),
         await _ollama(environ),
         *(_key(provider, variable, environ) for provider, variable in _KEYS.items()),
         *_sinks(environ),
@@ -109,6 +111,27 @@ async def _docker(environ: Mapping[str, str]) -> Finding:
     return Finding("docker", "ok", f"{version}, with the image {image}")
 
 
+async def _modal(environ: Mapping[str, str]) -> Finding:
+    """Whether `--engine modal` and `--sandbox modal` would work: nothing is made there, nothing started."""
+    from koderz.engines.modal_names import is_configured, names_of
+
+    if not is_configured(environ):
+        return Finding(
+            "modal", "missing", "no token here", "only --engine modal and --sandbox modal need it: modal setup"
+        )
+    try:
+        from koderz.engines.modal_cloud import has_app
+
+        app = names_of(environ).app
+        if not await has_app(app):
+            return Finding("modal", "ok", f"--sandbox modal; no app {app} for --engine modal", "koderz modal deploy")
+    except KoderzError as error:
+        return Finding("modal", "missing", str(error), "only --engine modal and --sandbox modal need it")
+    except ImportError:
+        return Finding("modal", "missing", "a token without Modal's SDK", "pip install 'koderz[modal]'")
+    return Finding("modal", "ok", f"--sandbox modal, and the app {app} for --engine modal")
+
+
 async def _ollama(environ: Mapping[str, str]) -> Finding:
     from koderz.models.discover import discover_ollama
 
@@ -140,14 +163,23 @@ def _sinks(environ: Mapping[str, str]) -> Iterator[Finding]:
     folders = run_folders(settings.results)
     standings = [standing_of(folder) for folder in folders]
     for name in settings.chosen_sinks:
-        lacking = sum(name in each and each[name].state in ("behind", "down") for each in standings)
+        states = Counter[str](each[name].state for each in standings if name in each)
         try:
             where = _where_sink(name, settings.results, environ)
         except (KoderzError, ImportError) as error:
             yield Finding(f"sink {name}", "broken", str(error), f"or leave it out: --no-sink {name}")
             continue
-        detail = f"lacks some of {lacking} of {len(folders)} runs" if lacking else f"up to date on {len(folders)} runs"
-        yield Finding(f"sink {name}", "ok", f"{where}{detail}", "koderz sync" if lacking else "")
+        lacking = states["behind"] + states["down"]
+        yield Finding(
+            f"sink {name}", "ok", f"{where}{_standing(states, len(folders))}", "koderz sync" if lacking else ""
+        )
+
+
+def _standing(states: Counter[str], runs: int) -> str:
+    told = [f"{state} on {states[state]}" for state in ("up to date", "behind", "down", "off") if states[state]]
+    unknown = runs - states.total()
+    told += [f"unknown on {unknown}"] * bool(unknown)
+    return f"{', '.join(told)} of {runs} runs" if told else "no run yet"
 
 
 def _where_sink(name: str, results: Path, environ: Mapping[str, str]) -> str:

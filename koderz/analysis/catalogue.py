@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from tracker.sinks.standing import standing_of
 from tracker.summary import wilson
 
 INDEX = ".runs.index"
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,8 @@ class RunRow:
     imported: bool
     tags: tuple[str, ...]
     arms: tuple[ArmRow, ...]
-    behind: tuple[str, ...] = ()  # the sinks that lack something of it; koderz sync catches them up
+    sinks: Mapping[str, str] = field(default_factory=dict)  # where each stands: up to date, behind, down or off
+    behind: tuple[str, ...] = ()  # those of them that lack something of it; koderz sync catches them up
 
     @property
     def rate(self) -> float:
@@ -163,8 +164,9 @@ def _with_sinks(entry: _Cached, folder: Path) -> _Cached:
         return entry
     if entry.row is None or entry.sinks == stamp:
         return entry
-    behind = tuple(name for name, standing in standing_of(folder).items() if standing.state in ("behind", "down"))
-    return replace(entry, row=replace(entry.row, behind=behind), sinks=stamp)
+    sinks = {name: str(standing.state) for name, standing in standing_of(folder).items()}
+    behind = tuple(name for name, state in sinks.items() if state in ("behind", "down"))
+    return replace(entry, row=replace(entry.row, sinks=sinks, behind=behind), sinks=stamp)
 
 
 def _as_it_goes(row: RunRow, folder: Path) -> RunRow:

@@ -7,7 +7,7 @@ from typing import Any
 
 from koderz.analysis.blocks import Block, Heading, Table, Text
 from koderz.analysis.comparison import Comparison, Difference
-from koderz.analysis.failures import Failures, failures_of
+from koderz.analysis.failures import Failures, causes_table, failures_of
 from koderz.analysis.leaderboard import Leaderboard, Pair
 from koderz.analysis.matching import Side
 from koderz.analysis.statistics import Interval
@@ -121,23 +121,15 @@ def _signed(value: float, form: str) -> str:
 
 
 def _failure_blocks(comparison: Comparison) -> Iterator[Block]:
-    by_side = [("A", comparison.a), ("B", comparison.b)]
-    found = [(name, failures_of(side)) for name, side in by_side]
-    rows = [[name, *_cause_cells(failures, n)] for name, failures in found for n in range(len(failures.causes))]
-    if rows:
+    found = {"A": failures_of(comparison.a), "B": failures_of(comparison.b)}
+    if any(failures.causes for failures in found.values()):
         yield Heading("Failed attempts by cause")
-        yield Table(["", "Cause", "Attempts", "Experiments", "Mended later", "Ended with it"], rows)
-    for name, failures in found:
+        yield causes_table(found)
+    for name, failures in found.items():
         if failures.never_mended:
             never = ", ".join(cause.cause for cause in failures.never_mended[:_MOST_CAUSES])
             yield Text(f"{name} never mended: {never}")
         yield Text(f"{name}: {_took(failures)}")
-
-
-def _cause_cells(failures: Failures, number: int) -> list[str]:
-    cause = failures.causes[number]
-    known = (cause.attempts, cause.experiments, cause.mended, cause.ended)
-    return [cause.cause, *("" if count is None else str(count) for count in known)]
 
 
 def _took(failures: Failures) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from koderz.analysis.blocks import Table
 from koderz.analysis.matching import Side
 from tracker.index import CODES, load_index, read_spans
 from tracker.journal import NAME
@@ -57,6 +58,22 @@ def failures_of(side: Side) -> Failures:
         cost_per_solved_task=_cost_per_solved_task(results),
         tokens_to_solution=statistics.median(result.tokens for result in solved) if solved else None,
     )
+
+
+def causes_table(found: Mapping[str, Failures], most: int | None = None) -> Table:
+    """The causes of each named side, `most` of each at most; columns of which nothing is known are left out."""
+    rows = [
+        [name, cause.cause, *map(_shown, (cause.attempts, cause.experiments, cause.mended, cause.ended))]
+        for name, failures in found.items()
+        for cause in failures.causes[:most]
+    ]
+    heads = ["", "Cause", "Failed attempts", "In experiments", "Mended later", "Ended with it"]
+    kept = [n for n in range(len(heads)) if any(row[n] for row in rows)]
+    return Table([heads[n] for n in kept], [[row[n] for n in kept] for row in rows])
+
+
+def _shown(count: int | None) -> str:
+    return "" if count is None else str(count)
 
 
 def _by_attempts(folder: Path, solver: str, results: Sequence[Result]) -> Iterator[Cause]:

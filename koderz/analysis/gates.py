@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from koderz.analysis.comparison import Comparison
 from koderz.analysis.matching import Side
+from koderz.analysis.runs import GOING
 from koderz.errors import KoderzError
 
 
@@ -46,10 +47,8 @@ def why_shut(gates: Gates, b: Side, comparison: Comparison | None) -> list[str]:
 
 def _refuse_unjudgeable(gates: Gates, b: Side, comparison: Comparison | None) -> None:
     if b.run.is_going:
-        raise KoderzError(
-            f"{b.run.name} is {b.run.status}, so no gate can judge it; let it end, or: "
-            f"koderz benchmark resume {b.run.name}"
-        )
+        remedy = "let it end" if b.run.status == GOING else f"end it with: koderz benchmark resume {b.run.name}"
+        raise KoderzError(f"{b.run.name} is {b.run.status}, so no gate can judge it; {remedy}")
     if not b.results:
         raise KoderzError(f"{b.label} has no results, so no gate can judge it")
     if gates.max_cost is not None and not b.figures.cost_known:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import io
 import os
 import sys
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from koderz.cli.groups import LazyGroup
+from koderz.cli.piping import while_read
 from koderz.errors import KoderzError
+
+if TYPE_CHECKING:
+    from typer._click.core import Context
 
 COMMANDS = {
     "benchmark": (
@@ -31,6 +36,10 @@ EXIT_INTERRUPTED = 130
 
 class Root(LazyGroup):
     lazy = COMMANDS
+
+    def invoke(self, ctx: Context) -> Any:
+        with while_read():
+            return super().invoke(ctx)
 
 
 app = typer.Typer(
@@ -78,9 +87,6 @@ def main() -> int:
         return _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", EXIT_INTERRUPTED)
-    except BrokenPipeError:  # whoever read the output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _fail(message: str, code: int) -> int:

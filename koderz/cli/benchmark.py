@@ -196,10 +196,11 @@ def _finish(session: Coroutine[Any, Any, Any], console: Any, *, json: bool, quie
         done = asyncio.run(session)
     console.results(done)
     if json:
+        from koderz.cli.piping import while_read
         from tracker.sinks.json import encode_summary
 
-        sys.stdout.buffer.writelines(encode_summary(done.summary))
-        sys.stdout.buffer.flush()
+        with while_read():
+            sys.stdout.buffer.writelines(encode_summary(done.summary))
     catch_up_session(done, quiet=quiet)
     raise typer.Exit(EXIT_CODES.get(done.ended.status, 3))
 

@@ -12,6 +12,7 @@ from koderz.cli.benchmark import complete_runs
 from koderz.cli.console import say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
+from koderz.cli.piping import while_read
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -87,9 +88,10 @@ def print_json(document: Any) -> None:
     """JSON, indented, on standard output."""
     import orjson
 
-    sys.stdout.buffer.write(
-        orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
-    )
+    with while_read():
+        sys.stdout.buffer.write(
+            orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
+        )
 
 
 def _print(lines: Iterable[str]) -> None:

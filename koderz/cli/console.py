@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from koderz.audience import NOTHING_TO_DO, Stage
+from koderz.cli.piping import while_read
 from koderz.cli.progress import pulse_of
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ def _visible(char: str) -> str:
 
 def say(text: str = "", *, after: str = "") -> None:
     """A line of results. `after`: what `link` made, at its end."""
-    sys.stdout.write(f"{plain(text)}{after and ' '}{after}\n")
-    sys.stdout.flush()
+    with while_read():
+        sys.stdout.write(f"{plain(text)}{after and ' '}{after}\n")
 
 
 def link(text: str, address: str) -> str:
@@ -259,6 +260,11 @@ def _next_steps(summary: Summary, run: str) -> Iterator[str]:
         if done < summary.planned:
             yield f"{summary.status} after {done} of {summary.planned} experiments: {summary.reason}"
             yield f"go on with: koderz benchmark resume {run}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def elapsed(seconds: float) -> str:

@@ -12,7 +12,7 @@ from typing import IO, Annotated, Any
 import typer
 
 from koderz.cli.benchmark import complete_runs
-from koderz.cli.console import warn
+from koderz.cli.console import counted, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError, StorageError
@@ -51,9 +51,8 @@ def export(
         raise KoderzError("Parquet isn't for terminals: say where to with --output FILE")
     with _opened(output) as file:
         count = write_rows(folders, chosen, file, attempts=attempts)
-    warn(
-        f"{count} {'attempts' if attempts else 'experiments'} of {len(folders)} runs{f' → {output}' if output else ''}"
-    )
+    rows = counted(count, "attempt" if attempts else "experiment")
+    warn(f"{rows} of {counted(len(folders), 'run')}{f' → {output}' if output else ''}")
 
 
 @contextmanager

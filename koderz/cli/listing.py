@@ -147,6 +147,6 @@ def _status(row: RunRow) -> str:
     if row.faults:
         parts.append(f"{row.faults} faults")
     if row.behind and row.status != "running":
-        parts.append(f"({', '.join(row.behind)} behind)")
+        parts.append(f"({', '.join(f'{name} {row.sinks[name]}' for name in row.behind)})")
     parts += ["imported"] * row.imported + [f"#{tag}" for tag in row.tags]
     return " ".join(parts)

@@ -102,7 +102,7 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
         "max_cost": Text("No call starts that could take the run past this; it stops, resumable.", "USD"),
         "test_timeout": Text("CPU time that a program has for its tests.", "SECONDS"),
         "test_memory": Text("Memory that a program has.", "MB"),
-        "sandbox": Text("Where programs run: contained, docker or uncontained.", "NAME"),
+        "sandbox": Text("Where programs run: contained, docker, modal or uncontained.", "NAME"),
         "docker_image": Text("The image of --sandbox docker, with Python 3.11 or later. Never pulled.", "IMAGE"),
         "grace": Text("How long the first Ctrl-C lets experiments finish.", "SECONDS"),
         "results": Text("Where runs land.", "DIR"),
@@ -111,7 +111,10 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
     _SINKS: {
         "sinks": Text("Record into this one, and into those only that are named so; repeatable.", "NAME", ("--sink",)),
         "no_sinks": Text("Don't record into this one; repeatable.", "NAME", ("--no-sink",)),
-        "sink_patience": Text("A sink without progress for so long at the end is left to koderz sync.", "SECONDS"),
+        "sink_patience": Text(
+            "A sink without progress for so long at the end (thrice that until it is opened) is left to koderz sync.",
+            "SECONDS",
+        ),
         "mlflow_detail": Text(
             "What MLflow gets: full (each experiment with its trace), runs (without), parent (a table of them). "
             "Default: by the number of experiments.",

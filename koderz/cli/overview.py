@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from koderz.cli.console import elapsed
 from koderz.settings import FIELDS
+from tracker.sinks.standing import standing_of
 
 if TYPE_CHECKING:
-    from koderz.analysis.failures import Cause
     from koderz.analysis.runs import Run
     from tracker.summary import Figures
 
 _MOST_FAULTS = 5
 _MOST_CAUSES = 8
-_TOLD_APART = ("local_model", "suite", "mode", "problems", "results", "samples", "tags")  # have lines of their own
+_TOLD_APART = frozenset(  # have lines of their own
+    {"local_model", "suite", "mode", "problems", "results", "samples", "tags", "sinks", "no_sinks"}
+)
 
 
 def overview(run: Run, arms: Sequence[str]) -> Iterator[str]:
@@ -23,8 +25,11 @@ def overview(run: Run, arms: Sequence[str]) -> Iterator[str]:
     yield from _head(run)
     for name in arms:
         yield ""
-        yield from _figures(name, run.arms[name].summary)
-        yield from _failures(run, name)
+        if run.arms[name].results:
+            yield from _figures(name, run.arms[name].summary)
+            yield from _failures(run, name)
+        else:
+            yield f"{name}: no results"
     if run.comparison and len(arms) > 1:
         yield ""
         yield from _comparison(run.comparison)
@@ -58,6 +63,8 @@ def _head(run: Run) -> Iterator[str]:
         yield f"Made with: {made_with}"
     if run.paid:
         yield f"Paid: ${run.paid['total']:.4f}{_unjudged(run.paid)}"
+    if run.folder and (standings := standing_of(run.folder)):
+        yield f"Sinks: {'; '.join(f'{name} {standing}' for name, standing in standings.items())}"
 
 
 def _figures(name: str, f: Figures) -> Iterator[str]:
@@ -78,23 +85,20 @@ def _figures(name: str, f: Figures) -> Iterator[str]:
 
 def _failures(run: Run, arm: str) -> Iterator[str]:
     """Failed attempts by cause, and what later attempts mended."""
-    from koderz.analysis.failures import failures_of
+    from koderz.analysis.blocks import as_text
+    from koderz.analysis.failures import causes_table, failures_of
     from koderz.analysis.matching import Side
 
     found = failures_of(Side(run, arm))
     if found.tokens_to_solution:
         yield f"  {found.tokens_to_solution:,.0f} tokens to a solution (median)"
-    for cause in found.causes[:_MOST_CAUSES]:
-        yield f"  {_cause(cause)}"
+    if found.causes:
+        yield ""
+        yield from (f"  {line}" for line in as_text([causes_table({"": found}, _MOST_CAUSES)]))
     if len(found.causes) > _MOST_CAUSES:
         yield f"  and {len(found.causes) - _MOST_CAUSES} rarer causes"
-
-
-def _cause(found: Cause) -> str:
-    if found.mended is None:
-        return f"{found.cause}: {found.ended} experiments"
-    tries = f"{found.attempts} attempts of {found.experiments} experiments"
-    return f"{found.cause}: {tries}, {found.mended} mended later, {found.ended} ended so"
+    if found.never_mended:
+        yield f"  never mended: {', '.join(cause.cause for cause in found.never_mended[:_MOST_CAUSES])}"
 
 
 def _faults(run: Run) -> Iterator[str]:

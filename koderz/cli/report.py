@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from koderz.cli.benchmark import complete_runs
-from koderz.cli.console import say, warn
+from koderz.cli.console import counted, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
@@ -50,7 +50,8 @@ def report(
     else:
         found = _latest(results, limit, mixed=allow_simulated)
     written = write_report(found, output)
-    say(f"{written.path}: {len(found)} runs, {written.experiments} experiments, {written.bytes / 1e6:.1f} MB")
+    told = f"{counted(len(found), 'run')}, {counted(written.experiments, 'experiment')}"
+    say(f"{written.path}: {told}, {written.bytes / 1e6:.1f} MB")
     if written.stories < written.experiments:
         warn(f"note: {written.stories} stories fit; each of the others names the command that prints it")
 

@@ -55,7 +55,7 @@ def show(
     experiments = Experiments(journal_folder(path))
     found = _chosen(experiments, problem, arm, sample, failures=failures)
     if problem is None:
-        _show_failures(experiments.folder, found, json=json)
+        _show_failures(experiments.folder, found, any_ended=bool(experiments.outcomes), json=json)
     else:
         _show_stories(experiments, found, attempt, json=json)
 
@@ -108,12 +108,13 @@ def _print_document(run: AnyRun) -> None:
     sys.stdout.buffer.writelines(encode_summary(summarize(run.path)))
 
 
-def _show_failures(folder: Path, found: Sequence[Outcome], *, json: bool) -> None:
+def _show_failures(folder: Path, found: Sequence[Outcome], *, any_ended: bool, json: bool) -> None:
     if json:
         _print_json([asdict(outcome) for outcome in found])
         return
     if not found:
-        say(f"{folder.name}: every experiment that has ended was passed")
+        ended = "every experiment that has ended was passed" if any_ended else "no experiment has ended yet"
+        say(f"{folder.name}: {ended}")
         return
     for line in _failure_lines(found):
         say(line)

@@ -61,7 +61,7 @@ class ModalEngine:
     """Submits what is left of a run, and picks up what comes of it."""
 
     name = "modal"
-    rung = "modal"
+    rung = "modal"  # what programs are judged in, see `require_apart`
     outlives = True
 
     def __init__(self, plan: Plan, environ: Mapping[str, str]) -> None:
@@ -69,7 +69,7 @@ class ModalEngine:
         self.notices: list[str] = []
         self.throttle: Sequence[Throttle] = ()
         self._plan, self._environ = plan, environ
-        self._rate = cost_per_second(settings.gpu)
+        self._rate = cost_per_second(settings.gpu, sandboxes=settings.judges, sandbox_mb=settings.test_memory)
         names = names_of(environ)
         self._cloud = Cloud(names, gpu=settings.gpu, max_containers=settings.max_containers)
         self._store = RunStore(names, plan.name)

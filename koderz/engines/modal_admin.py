@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import orjson
 
 from koderz._version import __version__
-from koderz.engines.modal_cloud import ABOUT, FUNCTION, Cloud, spoken, write_file
+from koderz.engines.modal_cloud import ABOUT, FUNCTION, Cloud, require_network, spoken, write_file
 from koderz.engines.modal_names import SERVE_SECRET, gpu_cost, names_of
 from koderz.engines.portable import source_digest
 from koderz.errors import KoderzError, Unreachable
@@ -43,6 +43,7 @@ class Served:
 async def deploy(environ: Mapping[str, str] = os.environ) -> Deployment:
     """Deploys the app, its volume and what is known of it. Raises Unreachable, KoderzError."""
     names = names_of(environ)
+    await require_network()
     await _require_secret(names.secret, "OPENAI_API_KEY=… ANTHROPIC_API_KEY=…")
     with spoken(f"the app {names.app}"):
         from koderz.engines.modal_app import app
@@ -59,6 +60,7 @@ async def status(environ: Mapping[str, str] = os.environ) -> Deployment:
     import modal
 
     names = names_of(environ)
+    await require_network()
     cloud = Cloud(names)
     await cloud.look_up()
     about = await cloud.about()
@@ -82,6 +84,7 @@ async def serve(model: str, gpu: str, vllm: str, idle: int, environ: Mapping[str
     """Deploys a server of `model`, which starts with the first request. `idle`: seconds until it ends without one."""
     names = names_of(environ)
     rate = gpu_cost(gpu)
+    await require_network()
     await _require_secret(SERVE_SECRET, "VLLM_API_KEY=…")
     variables = {"MODEL": model, "GPU": gpu, "VLLM": vllm, "IDLE": str(idle)}
     os.environ.update({f"KODERZ_SERVE_{name}": value for name, value in variables.items()})  # the app reads them
@@ -98,6 +101,7 @@ async def serve(model: str, gpu: str, vllm: str, idle: int, environ: Mapping[str
 async def stop(environ: Mapping[str, str] = os.environ) -> list[str]:
     """Takes the apps away; what is on the volume stays. Returns their names. KoderzError where there is none."""
     names = names_of(environ)
+    await require_network()
     stopped = [name for name in (names.app, names.server) if await _stop(name)]
     if not stopped:
         raise KoderzError(f"nothing of koderz runs on Modal: there is no app {names.app} and no {names.server}")

@@ -1,13 +1,16 @@
 """What `koderz modal deploy` puts on Modal. Imported there and while deploying, and nowhere else.
 
-The function holds keys. Programs are judged by the plan's sandbox inside its container, never uncontained; a Modal
-sandbox of their own, without keys or network, is still to be built.
+The function holds keys, so no program runs in its container: they are judged in sandboxes of their own on Modal,
+without keys or network; see `koderz.sandbox.modal`.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -76,7 +79,9 @@ volume = modal.Volume.from_name(_NAMES.volume, create_if_missing=True)
 async def run_experiment(submission: dict[str, Any]) -> dict[str, Any]:
     """Performs one experiment; `modal_worker.read_result` reads what it returns. Never raises."""
     container = _container()
-    result = await perform_work(submission, modal.current_function_call_id() or "", container.shelf, container.station)
+    call_id = modal.current_function_call_id() or ""
+    async with container.serving(submission["run"]):
+        result = await perform_work(submission, call_id, container.shelf, container.station)
     container.shelf.forget(submission["work"]["experiment_id"])
     await volume.commit.aio()  # type: ignore[no-untyped-call]
     return result
@@ -88,6 +93,18 @@ class Container:
     def __init__(self) -> None:
         self.shelf = ContainerShelf(_NAMES, Path(MOUNT))
         self._stations: dict[str, Station] = {}
+        self._served: Counter[str] = Counter()  # experiments that are in the container, by run
+
+    @asynccontextmanager
+    async def serving(self, run: str) -> AsyncIterator[None]:
+        """While an experiment of the run is here. The sandboxes of runs that have none are given back."""
+        self._served[run] += 1
+        try:
+            for idle in [one for one in self._stations if not self._served[one]]:
+                await self._stations.pop(idle).aclose()
+            yield
+        finally:
+            self._served[run] -= 1
 
     async def station(self, run: str) -> Station:
         """The station of a run, opened by whoever asks first."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -18,6 +21,7 @@ FUNCTION = "run_experiment"
 DEPLOY = "koderz modal deploy"
 MOUNT = "/results"  # where containers have the volume
 ABOUT = "koderz.json"  # on the volume: what was deployed
+REACH_SECONDS = 10.0
 
 
 class LostCallError(Exception):
@@ -34,6 +38,7 @@ class Cloud:
 
     async def about(self) -> dict[str, Any]:
         """What was deployed: koderz' version, source digest, secret."""
+        await require_network()
         with spoken(f"the volume {self.names.volume}"):
             data = await read_file(self.names.volume, ABOUT)
         try:
@@ -118,6 +123,39 @@ async def list_files(volume: str, folder: str) -> list[str]:
         return []
 
 
+async def require_network() -> None:
+    """Raises Unreachable at once where the SDK would try for a minute to reach Modal."""
+    from modal.config import config
+
+    server = urlsplit(config["server_url"])
+    if server.scheme not in ("http", "https") or {"https_proxy", "all_proxy"} & {*map(str.lower, os.environ)}:
+        return
+    try:
+        async with asyncio.timeout(REACH_SECONDS):
+            port = server.port or {"http": 80, "https": 443}[server.scheme]
+            _, connection = await asyncio.open_connection(server.hostname, port)
+        connection.close()
+    except TimeoutError as error:
+        raise Unreachable(f"Modal doesn't answer at {server.netloc}; is there a network?") from error
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else _line(error)
+        raise Unreachable(f"Modal can't be reached at {server.netloc} ({reason}); is there a network?") from error
+
+
+async def has_app(app: str) -> bool:
+    """Whether the app is deployed. Raises Unreachable without a network or a token that holds."""
+    import modal
+    from modal import exception
+
+    await require_network()
+    with spoken(f"the app {app}"):
+        try:
+            await modal.Function.from_name(app, FUNCTION).hydrate.aio()
+        except exception.NotFoundError:
+            return False
+    return True
+
+
 async def read_file(volume: str, path: str) -> bytes | None:
     """A file of a volume; None where there is none."""
     import modal
@@ -139,8 +177,11 @@ async def write_file(volume: str, path: str, data: bytes) -> None:
 
 
 @contextmanager
-def spoken(what: str, *, lost: bool = False) -> Iterator[None]:
-    """Says what went wrong with `what` in one line. `lost`: what a call itself may end with passes through."""
+def spoken(what: str, *, lost: bool = False, offline: str = "what was submitted goes on there") -> Iterator[None]:
+    """Says what went wrong with `what` in one line. `lost`: what a call itself may end with passes through.
+
+    `offline` is what there is to say where Modal can't be reached.
+    """
     from modal import exception
 
     passing = (exception.RemoteError, exception.TimeoutError, exception.InternalFailure) if lost else ()
@@ -161,7 +202,7 @@ def spoken(what: str, *, lost: bool = False) -> Iterator[None]:
     except (exception.ConnectionError, OSError) as error:
         if isinstance(error, TimeoutError):
             raise
-        raise Unreachable(f"Modal can't be reached ({_line(error)}); what was submitted goes on there") from error
+        raise Unreachable(f"Modal can't be reached ({_line(error)}); {offline}") from error
     except exception.InvalidError as error:
         raise KoderzError(f"Modal refuses {what}: {_line(error)}") from error
     except exception.Error as error:

@@ -9,11 +9,15 @@ from pathlib import Path
 from koderz.errors import KoderzError
 
 CPU_CORES, MEMORY_MB = 1.0, 2048  # of a container that performs experiments
+SANDBOXES = 2  # of a container, in which its experiments' programs are judged
+SANDBOX_CORES = 1.0
+SANDBOX_ROOM_MB = 512  # for a sandbox' interpreters, beyond what a candidate may use
 INPUTS = 50  # experiments at once in one container
 SERVE_SECRET = "koderz-serve"  # noqa: S105 the name of one; it holds VLLM_API_KEY
 TIMEOUT = 24 * 3600  # seconds that one experiment may take; the most that Modal allows
 
 _CORE, _GIB = 0.0000131, 0.00000222  # US dollars a second
+_DEARER = 3.0  # times as much costs the same in a sandbox
 _GPUS: Mapping[str, float] = {  # US dollars a second, list prices of 2026
     "T4": 0.000164,
     "L4": 0.000222,
@@ -63,10 +67,27 @@ def _said(environ: Mapping[str, str], name: str) -> bool:
     return bool(environ.get(f"KODERZ_MODAL_{name.upper()}"))
 
 
-def cost_per_second(gpu: str | None) -> float:
-    """US dollars a second of one container, with this GPU (`TYPE` or `TYPE:COUNT`). KoderzError for an unknown one."""
-    own = CPU_CORES * _CORE + MEMORY_MB / 1024 * _GIB
-    return own + (gpu_cost(gpu) if gpu else 0.0)
+def require_apart(sandbox: str) -> None:
+    """KoderzError for a sandbox that would have programs run in the function's own container, where keys are."""
+    if sandbox in ("contained", "docker", "uncontained"):
+        raise KoderzError(
+            f"--sandbox {sandbox}: Modal's functions hold keys, so no program runs in them; "
+            "with --engine modal it is --sandbox modal, which needs no saying"
+        )
+
+
+def cost_per_second(gpu: str | None, *, sandboxes: int | None = None, sandbox_mb: int = 1024) -> float:
+    """US dollars a second of one container with its sandboxes, taken as all there from its start.
+
+    `gpu` is `TYPE` or `TYPE:COUNT`, `sandbox_mb` the memory of a candidate. KoderzError for an unknown GPU.
+    """
+    count = SANDBOXES if sandboxes is None else sandboxes
+    judging = count * _DEARER * _machine_cost(SANDBOX_CORES, sandbox_mb + SANDBOX_ROOM_MB)
+    return _machine_cost(CPU_CORES, MEMORY_MB) + judging + (gpu_cost(gpu) if gpu else 0.0)
+
+
+def _machine_cost(cores: float, memory_mb: int) -> float:
+    return cores * _CORE + memory_mb / 1024 * _GIB
 
 
 def gpu_cost(gpu: str) -> float:

@@ -13,6 +13,7 @@ from koderz._version import __version__
 from koderz.budget import CapReached
 from koderz.calls import Caller
 from koderz.engines import Outcome, Work
+from koderz.engines.modal_names import SANDBOXES, require_apart
 from koderz.engines.performing import Performer
 from koderz.engines.portable import line_key, read_lines, source_digest, unpack_work
 from koderz.errors import FatalFault, Fault
@@ -100,7 +101,10 @@ class Station:
     """One run in one container: its plan, models and sandbox, opened when first needed and kept."""
 
     def __init__(self, plan: Plan, environ: Mapping[str, str]) -> None:
-        self.plan = plan
+        """KoderzError for a sandbox that isn't outside of the container."""
+        require_apart(plan.settings.sandbox)
+        settings = replace(plan.settings, judges=plan.settings.judges or SANDBOXES)
+        self.plan = replace(plan, settings=settings)
         self.meter = Meter()
         self.models: Mapping[str, Model] = {}
         self.sandbox: Sandbox

@@ -147,6 +147,7 @@ CHECKS: tuple[Check, ...] = (
 async def planned(folder: Path, engine: str, *, tasks: int, **settings: Any) -> Plan:
     """A plan over so many tasks of one line, for the simulated model."""
     given = {"engine": engine, "local_model": "simulated", "mode": "zero-shot", "results": folder / "results"}
+    given["judges"] = 1  # what is started for more is paid for
     given |= {"dataset": _dataset(folder, tasks), **settings}
     return await prepare(given, range(tasks), environ={"XDG_STATE_HOME": str(folder)})
 

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from koderz.engines.modal_names import cost_per_second
+from koderz.engines.modal_names import gpu_cost
 from koderz.testing.modal import ModalServer
 from tests.conftest import Shell
-from tests.e2e.test_modal import MODEL, Remote, modal, on_modal, once_each, one_line, paid_once, wait_for
+from tests.e2e.test_modal import MODEL, Remote, modal, model, on_modal, once_each, one_line, paid_once, wait_for
 
-__all__ = ["modal", "on_modal"]  # fixtures
+__all__ = ["modal", "model", "on_modal"]  # fixtures
 
 
 def elsewhere(machine: Remote, folder: Path) -> Remote:
     """Another machine, which has nothing of the first one's."""
     folder.mkdir()
-    return Remote(folder, machine.modal, machine.server)
+    return Remote(folder, machine.modal, machine.server, machine.before)
 
 
 def run_of(machine: Remote) -> str:
@@ -45,8 +45,10 @@ def test_the_gpu_and_the_most_containers_are_those_asked_for_and_the_gpu_is_paid
     assert (variant.gpu, variant.max_containers) == ("L4:2", 3)
     computed = [line for line in on_modal.journal() if line["kind"] == "compute"]
     assert [line["gpu"] for line in computed] == ["L4:2", "L4:2"]
+    rate = on_modal.summary()["environment"]["modal"]["cost_per_second"]
+    assert rate > gpu_cost("L4:2")
     for line in computed:
-        assert line["cost_per_second"] == pytest.approx(cost_per_second("L4:2"))
+        assert line["cost_per_second"] == rate
         assert line["cost"] == pytest.approx(line["seconds"] * line["cost_per_second"], rel=1e-3)
     spent = sum(line["cost"] for line in on_modal.journal() if line["kind"] in ("call", "compute"))
     assert on_modal.summary()["summary"]["total_cost"] == pytest.approx(spent)
@@ -77,14 +79,14 @@ def test_what_the_volume_alone_remembers_is_picked_up_elsewhere(on_modal: Remote
     other("benchmark", "resume", run)
 
     once_each(other, 2)
-    paid_once(other, on_modal.server)
+    paid_once(other)
 
 
 def test_faults_are_retried_from_elsewhere(on_modal: Remote, tmp_path: Path) -> None:
     broken = on_modal.folder / "broken.py"
     solver = "async def once_broken(task, ask, judge):\n    reply = await ask(task.messages)\n"
     broken.write_text(f"{solver}    raise ValueError('not today')\n")
-    on_modal("benchmark", 0, 2, *MODEL[:2], "--engine", "modal", "--solver", "broken.py:once_broken", code=3)
+    on_modal("benchmark", 0, 2, *MODEL, "--solver", "broken.py:once_broken", code=3)
     other = elsewhere(on_modal, tmp_path / "elsewhere")
 
     other("benchmark", "retry", run_of(on_modal), "--trust-config", code=3)
@@ -92,7 +94,7 @@ def test_faults_are_retried_from_elsewhere(on_modal: Remote, tmp_path: Path) -> 
     assert len(other.summary()["faults"]) == 2
     ends = [line["kind"] for line in other.journal() if line["kind"] in ("fault", "resumed")]
     assert ends == ["fault", "fault", "resumed", "fault", "fault"]
-    paid_once(other, on_modal.server)
+    paid_once(other)
 
 
 def test_two_machines_at_one_run_pay_for_nothing_twice(on_modal: Remote, tmp_path: Path) -> None:
@@ -106,7 +108,7 @@ def test_two_machines_at_one_run_pay_for_nothing_twice(on_modal: Remote, tmp_pat
     assert [process.returncode for process in both] == [0, 0], errors
     for machine in (on_modal, other):
         once_each(machine, 6)
-        paid_once(machine, on_modal.server)
+        paid_once(machine)
 
 
 def test_a_run_that_is_under_way_here_is_not_taken_up_a_second_time(on_modal: Remote) -> None:
@@ -118,7 +120,7 @@ def test_a_run_that_is_under_way_here_is_not_taken_up_a_second_time(on_modal: Re
     assert "another koderz process is working on" in one_line(done.err)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    paid_once(on_modal, on_modal.server)
+    paid_once(on_modal)
 
 
 def test_nothing_but_modal_can_go_on_without_this_machine(on_modal: Remote) -> None:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from koderz._version import __version__
 from koderz.analysis.report.heatmap import HeatMap, heat_maps, legend
+from koderz.analysis.report.panels import Chart, panels
+from koderz.analysis.report.reasons import causes_of
 from koderz.analysis.report.stories import packed_json
 from koderz.analysis.report.versus import Found, comparisons
 from koderz.analysis.report.view import Entry, View, latest
 
-if TYPE_CHECKING:
-    from koderz.analysis.failures import Cause
-
 _HERE = Path(__file__).parent
 _MOST_CARDS = 8
-_MOST_CAUSES = 6
 COLUMNS = (
     ("Problem", False),
     ("Run", False),
@@ -35,24 +31,12 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A drawing, and the same as a table for whoever can't see it."""
-
-    id: str
-    title: str
-    text: str
-    svg: Any  # Markup: drawn by us, labels escaped by matplotlib
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
 class Pages:
     """Pages on one view, with and without stories; charts are drawn once."""
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._charts = _charts(view.judged)
+        self._charts = list(panels(view.judged))
         self._comparisons = comparisons(view.judged)
         self._maps = heat_maps(view.judged)
 
@@ -61,7 +45,7 @@ class Pages:
         from jinja2 import Environment, FileSystemLoader
 
         environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, trim_blocks=False)
-        environment.globals.update(interval=_interval, span=_span, cost=_cost, per_success=_per_success, faults=_faults)
+        environment.globals.update(interval=_interval, cost=_cost, faults=_faults)
         script = _file("report.js")
         page = environment.get_template("report.html.j2").render(
             **self._values(),
@@ -89,7 +73,7 @@ class Pages:
             "comparisons": self._comparisons.shown,
             "comparison_note": self._comparisons.note,
             "charts": self._charts,
-            "causes": _causes(view),
+            "causes": causes_of(view.judged),
             "maps": self._maps,
             "shades": legend(),
             "used_shades": _used_shades(self._maps),
@@ -176,83 +160,6 @@ def _data(view: View, maps: Sequence[HeatMap]) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Causes:
-    """Causes down, arms across: how many experiments ended so, and what later attempts mended."""
-
-    entries: Sequence[Entry]
-    rows: Sequence[tuple[str, Sequence[tuple[int, str]]]]
-
-
-def _causes(view: View) -> Causes:
-    from koderz.analysis.failures import failures_of
-    from koderz.analysis.matching import Side
-
-    entries = latest(view.judged)[-_MOST_CAUSES:]
-    found = [{c.cause: c for c in failures_of(Side(e.run, e.solver)).causes} for e in entries]
-    total: Counter[str] = Counter()
-    for causes in found:
-        total.update({name: cause.experiments for name, cause in causes.items()})
-    names = sorted(total, key=lambda name: (-total[name], name))[: _MOST_CAUSES * 2]
-    return Causes(entries, [(name, [_ended_and_mended(causes.get(name)) for causes in found]) for name in names])
-
-
-def _ended_and_mended(cause: Cause | None) -> tuple[int, str]:
-    if cause is None:
-        return 0, ""
-    return cause.ended, "" if cause.mended is None else f"mended {cause.mended} of {cause.experiments}"
-
-
-def _charts(entries: Sequence[Entry]) -> list[Chart]:
-    from koderz.analysis.report import charts
-
-    if not entries:
-        return []
-    last = latest(entries)
-    found = []
-    if len(last) > 1:
-        found.append(
-            Chart(
-                "pareto",
-                "Cost against success",
-                "Up and to the left is better. The dashed line joins what nothing cheaper surpasses.",
-                _ours(charts.pareto(last)),
-                ("Model", "Cost a task", "Passed", "Cost a pass"),
-                [
-                    (e.label, f"${e.figures.avg_cost:.5f}", f"{e.figures.success_rate:.1f}%", _per_success(e))
-                    for e in last
-                ],
-            )
-        )
-    if max(entry.attempts for entry in last) > 1:
-        most = max(entry.attempts for entry in last)
-        found.append(
-            Chart(
-                "iterations",
-                "Success by iteration",
-                "Passed within so many attempts: what iterating brings, and where it stops bringing more.",
-                _ours(charts.by_iteration(last)),
-                ("Model", *map(str, range(1, most + 1))),
-                [(e.label, *(f"{e.solved_by(k):.1f}%" for k in range(1, most + 1))) for e in last],
-            )
-        )
-    if charts.has_trend(entries):
-        found.append(
-            Chart(
-                "trend",
-                "Over time",
-                "Each model's runs in the order of time, with 95% intervals.",
-                _ours(charts.trend(entries)),
-                ("Run", "Begun", "Passed", "95% interval"),
-                [
-                    (e.label, e.run.start_time[:16].replace("T", " "), f"{e.figures.success_rate:.1f}%", _span(e))
-                    for e in entries
-                ],
-            )
-        )
-    return found
-
-
 # What the template calls
 
 
@@ -268,18 +175,8 @@ def _interval(entry: Entry) -> Any:
     )
 
 
-def _span(entry: Entry) -> str:
-    found = entry.figures.success_rate_interval
-    return f"{found[0]:.1f} to {found[1]:.1f}" if found else "–"
-
-
 def _cost(entry: Entry) -> str:
     return f"{'' if entry.figures.cost_known else '≥ '}${entry.figures.total_cost:.4f}"
-
-
-def _per_success(entry: Entry) -> str:
-    each = entry.figures.cost_per_success
-    return "–" if each is None else f"${each:.4f}"
 
 
 def _faults(entry: Entry) -> int:

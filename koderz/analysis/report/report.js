@@ -97,10 +97,12 @@
     cell.colSpan = 7;
     story.append(cell);
     tr.after(story);
-    cell.append(make("code", commandOf(row), "command"));
+    const told = make("div", undefined, "told");
+    cell.append(told);
+    told.append(make("code", commandOf(row), "command"));
     const blocks = await storyOf(row);
-    if (!blocks) cell.append(make("p", "Its story is not in this file, to keep it small. The command above prints it."));
-    else for (const block of blocks) cell.append(...drawn(block));
+    if (!blocks) told.append(make("p", "Its story is not in this file, to keep it small. The command above prints it."));
+    else for (const block of blocks) told.append(...drawn(block));
   }
 
   function commandOf(row) {

@@ -30,6 +30,17 @@ class Entry:
         return 100 * solved / len(self.arm.results)
 
     @property
+    def interval(self) -> str:
+        """95 %, per cent."""
+        found = self.figures.success_rate_interval
+        return f"{found[0]:.1f} to {found[1]:.1f}" if found else "–"
+
+    @property
+    def cost_a_pass(self) -> str:
+        each = self.figures.cost_per_success
+        return "–" if each is None else f"${each:.4f}"
+
+    @property
     def attempts(self) -> int:
         """The most that an experiment took."""
         return max((result.iterations for result in self.arm.results), default=0)

@@ -104,6 +104,7 @@ class Plane:
         return {path: digest for mount in function.mounts for path, digest in self.images.files(mount).items()}
 
     def preempt(self, id_: str) -> None:
+        self.sandboxes.terminate(id_)
         containers = {id_} if id_.startswith("ta-") else {one.container for one in self.inputs.unfinished(id_)}
         for container in containers & set(self.containers.ids()):
             self.containers.preempt(container)

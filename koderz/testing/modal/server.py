@@ -182,7 +182,10 @@ class ModalServer:
         self._do(lambda: self._here.vault.put(name, variables))
 
     def preempt(self, id_: str) -> None:
-        """Kills a container, or all that work for a call; what they were at is run again in new ones."""
+        """Kills a container, or all that work for a call; what they were at is run again in new ones.
+
+        Also kills a sandbox, which nothing takes the place of.
+        """
         self._do(lambda: self._here.preempt(id_))
 
     def kill(self, container: str) -> None:

@@ -1,0 +1,180 @@
+"""What becomes of results: list, show, problems, export, import and report as they are typed, and bad input to them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Done, Shell
+
+RUNS = 600  # of a list that doesn't fit a pipe's buffer
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """A folder with a comparative run, for commands that only read."""
+    shell = Shell(tmp_path_factory.mktemp("ran"))
+    shell("benchmark", 0, 10, "--mode", "comparative", "--model", "simulated", "--quiet", "--tag", "nightly")
+    return shell
+
+
+def one_line(done: Done) -> str:
+    """What an error may be."""
+    assert done.out == ""
+    (line,) = done.err.splitlines()
+    assert line.startswith("koderz: ")
+    return line
+
+
+def test_list_and_show_say_what_came_out_and_where_each_sink_stands(ran: Shell) -> None:
+    run_id = ran.summary()["run_id"]
+
+    listed = ran("benchmark", "list", "--tag", "nightly").out
+    (row,) = json.loads(ran("benchmark", "list", "--json").out)
+    shown = ran("benchmark", "show", "latest").out
+
+    assert listed.splitlines()[1].startswith(f"{run_id}  SIMULATED  humaneval  zero-shot  60.0%  31.3 to 83.2    6/10")
+    assert row["sinks"] == {"json": "up to date", "mlflow": "off", "memory": "off"}
+    assert "Sinks: json up to date; mlflow off; memory off" in shown
+    assert "Cause               | Failed attempts | In experiments | Mended later | Ended with it" in shown
+    assert "iterative against zero-shot: +30.0 points on 10 pairs" in shown
+    assert json.loads(ran("benchmark", "show", "latest", "--json").out) == ran.summary()
+
+
+def test_one_experiments_whole_story_is_shown_and_so_is_a_single_attempt_of_it(ran: Shell) -> None:
+    failed = next(r for r in ran.summary()["iterative"]["results"] if r["iterations"] > 1)["problem_id"]
+
+    told = ran("benchmark", "show", "latest", "--problem", failed, "--arm", "iterative").out
+    (story,) = json.loads(ran("benchmark", "show", "latest", "--problem", failed, "--arm", "iterative", "--json").out)
+    second = ran("benchmark", "show", "latest", "--problem", failed, "--arm", "iterative", "--attempt", 2).out
+
+    for part in (
+        "── user asked",
+        "program of attempt 1",
+        "what changed since the attempt before",
+        "verdict of attempt 2",
+    ):
+        assert part in told
+    assert [step["attempt"]["number"] for step in story["steps"]][:2] == [1, 2]
+    assert "verdict of attempt 2" in second
+    assert "verdict of attempt 1" not in second
+    failures = ran("benchmark", "show", "latest", "--failures")
+    assert "exception:NameError: 2" in failures.out
+    assert "one in full: koderz benchmark show" in failures.err
+
+
+def test_what_is_exported_is_judged_and_imported_to_the_same_figures(ran: Shell, koderz: Shell) -> None:
+    (koderz.folder / "theirs").symlink_to(ran.results)
+    koderz("benchmark", "export", "latest", "--results", "theirs", "--output", "samples.jsonl")
+
+    judged = koderz("judge", "samples.jsonl")
+    koderz("benchmark", "import", "samples.jsonl", "--quiet")
+    copied = koderz("benchmark", "import", "theirs", "--results", "copy")
+
+    assert "15 of 20 samples passed" in judged.out
+    imported = koderz.summary()
+    assert [imported[arm]["summary"]["successes"] for arm in ("zero_shot", "iterative")] == [6, 9]
+    assert copied.out.endswith(": added\n")
+    rows = koderz("benchmark", "export", "latest", "--format", "csv", "--results", "copy").out
+    assert rows.startswith("run_id,experiment_id,problem_id,")
+
+
+def test_problems_and_the_report_are_about_every_run(ran: Shell) -> None:
+    assert "10 problems: " in ran("benchmark", "problems").out
+
+    done = ran("benchmark", "report", "--output", "report.html")
+
+    assert done.out == "report.html: 1 run, 20 experiments, 0.1 MB\n"
+    assert "koderz report" in (ran.folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda text: text[: len(text) // 2], "is truncated"),
+        (lambda text: "", "is empty"),
+        (lambda text: '{"hello": 1}', "is no summary of a run"),
+        (lambda text: text.replace('"schema_version": 1', '"schema_version": 99'), "written by a newer koderz"),
+        (lambda text: text.replace('"success": true', '"success": false', 1), "was edited: zero-shot says successes 6"),
+    ],
+)
+def test_a_bad_summary_is_one_line_wherever_it_is_named(ran: Shell, tmp_path: Path, damage: object, says: str) -> None:
+    assert callable(damage)
+    bad = tmp_path / "bad.json"
+    (summary,) = ran.results.glob("*.json")
+    bad.write_text(damage(summary.read_text()))
+
+    assert says in one_line(ran("benchmark", "compare", bad, "latest", code=2))
+    assert says in one_line(ran("benchmark", "show", bad, code=2))
+
+
+def test_a_bad_summary_in_the_folder_is_a_note_and_the_others_are_listed(ran: Shell, koderz: Shell) -> None:
+    shutil.copytree(ran.results, koderz.results)
+    (koderz.results / "bench_00000000_20200101_000000.json").write_text('{"run_id": ')
+
+    done = koderz("benchmark", "list")
+
+    assert "60.0%" in done.out
+    assert "note: " in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_runs_without_a_common_task_are_compared_unpaired_and_pass_no_paired_gate(koderz: Shell) -> None:
+    for first in (0, 10):
+        koderz("benchmark", first, first + 3, "--mode", "zero-shot", "--model", "simulated", "--quiet")
+
+    compared = koderz("benchmark", "compare", "latest~1", "latest").out
+
+    assert "have no task in common" in compared
+    assert "3 tasks are too few to show anything" in compared
+    assert "no task in common" in one_line(
+        koderz("benchmark", "compare", "latest~1", "latest", "--max-drop", 5, code=2)
+    )
+
+
+def test_a_run_is_shown_as_it_goes_and_without_results_nothing_is_claimed(koderz: Shell) -> None:
+    process = koderz.start("benchmark", 0, 3, "--model", "simulated", "--simulated-latency", 30, "--quiet")
+    try:
+        while not list(koderz.results.glob("bench_*/journal.jsonl")):
+            assert process.poll() is None
+            time.sleep(0.02)
+        listed, shown = koderz("benchmark", "list"), koderz("benchmark", "show", "latest")
+        gated = koderz("benchmark", "compare", "latest", "--min-success-rate", 1, code=2)
+    finally:
+        process.kill()
+        process.communicate()
+
+    assert listed.out.splitlines()[1].endswith("running 0/3")
+    assert "Status: running, 0 of 3 judged" in shown.out
+    assert "iterative: no results" in shown.out
+    assert one_line(gated).endswith("let it end")
+    assert "unfinished 0/3" in koderz("benchmark", "list").out
+    assert "no experiment has ended yet" in koderz("benchmark", "show", "latest", "--failures").out
+    for command in (["problems"], ["report"], ["report", "latest"], ["compare"], ["compare", "latest"]):
+        one_line(koderz("benchmark", *command, code=2))
+
+
+def test_whoever_reads_a_list_may_stop_and_a_gate_stays_a_gate(ran: Shell, koderz: Shell) -> None:
+    (summary,) = ran.results.glob("*.json")
+    koderz.results.mkdir()
+    for number in range(RUNS):
+        (koderz.results / f"bench_{number:08x}_20260131_120000.json").symlink_to(summary)
+
+    def piped(command: str) -> tuple[str, str]:
+        script = f'"{sys.executable}" -m koderz benchmark {command} | head -n 1; echo "${{PIPESTATUS[0]}}"'
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=koderz.folder, env=koderz.environment(), capture_output=True, text=True
+        )
+        return done.stdout.splitlines()[-1], done.stderr
+
+    assert piped("list") == ("0", "")
+    assert piped("list --json") == ("0", "")
+    code, said = piped("compare bench_00000000 --min-success-rate 99")
+    assert code == "1"
+    assert said.startswith("gate failed: ")
