@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.console import elapsed, say, warn
+from koderz.cli.console import elapsed, say_all, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
-    from koderz.analysis.catalogue import ArmRow, RunRow
+    from koderz.analysis.rows import ArmRow, RunRow
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -60,8 +60,7 @@ def list_runs(
 
         sys.stdout.buffer.write(orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     elif rows:
-        for line in _table(rows):
-            say(line)
+        say_all(_table(rows))
     for line in found.unreadable[:_MOST_NOTES]:
         warn(f"note: {line}")
     if len(found.unreadable) > _MOST_NOTES:
