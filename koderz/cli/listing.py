@@ -88,11 +88,11 @@ def _table(rows: Sequence[RunRow]) -> Iterator[str]:
     cells = [_on_one_line(line) for row in rows for line in _lines(row)]
     widths = [max(len(head), *(len(line[i]) for line in cells)) for i, head in enumerate(_HEADS)]
     widths[1] = _fitting(widths)
-    for line in (_HEADS, *cells):
-        yield "  ".join(
-            _shortened(cell, width).rjust(width) if head in _RIGHT else _shortened(cell, width).ljust(width)
-            for head, cell, width in zip(_HEADS, line, widths, strict=True)
-        ).rstrip()
+    form = "  ".join(
+        f"{{:{'>' if head in _RIGHT else '<'}{width}}}" for head, width in zip(_HEADS, widths, strict=True)
+    )
+    for run, model, *others in (_HEADS, *cells):
+        yield form.format(run, _shortened(model, widths[1]), *others).rstrip()
 
 
 def _fitting(widths: Sequence[int]) -> int:
