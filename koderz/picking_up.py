@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from koderz.audience import NOTHING_TO_DO, Audience, Nobody
-from koderz.engines.fetching import find_anywhere
+from koderz.engines.fetching import FILES, find_anywhere
+from koderz.engines.portable import laid_out
 from koderz.errors import KoderzError
 from koderz.orchestrator import Ended
 from koderz.plan import restore_plan
@@ -58,7 +59,7 @@ async def pick_up(
     with Tracker.reopen(folder) as tracker:
         _require_own(tracker, way.trust_config, environ)
         _refuse_imported(tracker, way)
-        overrides = _overrides(given) | {"results": folder.parent}
+        overrides = _overrides(given) | {"results": folder.parent} | laid_out(tracker.plan, folder / FILES)
         plan = restore_plan(tracker.plan, overrides, accept_changes=way.accept_changes)
         tracker.select(faults=way.how != "resume", judged=way.how == "rescore")
         if way.how != "rescore" and tracker.tally.judged + tracker.tally.faults == plan.record.planned:

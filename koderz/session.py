@@ -11,7 +11,7 @@ from typing import Any
 
 from koderz.audience import Audience, Nobody, Stage
 from koderz.engines import Engine, open_engine
-from koderz.errors import Unreachable
+from koderz.errors import KoderzError, Unreachable
 from koderz.orchestrator import Ended, Orchestrator
 from koderz.plan import Plan
 from koderz.projecting import start_sinks
@@ -51,6 +51,7 @@ async def begin(
     `detach`: what was submitted to an engine elsewhere is left to itself there, to be picked up by `resume`.
     """
     async with open_engine(plan, environ) as engine:
+        _refuse_detaching(engine, detach=detach)
         facts = await engine.check()
         plan = replace(plan, record=replace(plan.record, environment=plan.record.environment | facts))
         with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
@@ -74,11 +75,19 @@ async def carry_on(
 ) -> Session:
     """A later session of a run."""
     async with open_engine(plan, environ) as engine:
+        _refuse_detaching(engine, detach=detach)
         if replaying.calls_allowed:
             await engine.check()
         await tracker.begin_session(how, dict(changes))
         with _sinks_of(plan, tracker, environ) as sinks:
             return await _carry_out(plan, tracker, Means(engine, sinks, detach=detach), replaying, audience)
+
+
+def _refuse_detaching(engine: Engine, *, detach: bool) -> None:
+    if detach and not engine.outlives:
+        raise KoderzError(
+            f"--detach: experiments on the engine {engine.name} end with this command; add --engine modal"
+        )
 
 
 @dataclass(frozen=True, slots=True)

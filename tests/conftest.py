@@ -15,6 +15,16 @@ from typing import Any
 import pytest
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Nothing is run on a Modal account, and paid for, unless `-m modal` asks for it."""
+    if "modal" in config.option.markexpr:
+        return
+    paid = [item for item in items if item.get_closest_marker("modal")]
+    if paid:
+        config.hook.pytest_deselected(items=paid)
+        items[:] = [item for item in items if item not in paid]
+
+
 @dataclass(frozen=True)
 class Shell:
     """A folder in which `koderz` is run."""

@@ -162,13 +162,19 @@ def rescore(
 def watch(
     run: Run,
     given: dict[str, Any],
-    every: Annotated[float, typer.Option(metavar="SECONDS", help="Between two looks.", min=0.1)] = 1.0,
+    every: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Between two looks. Default: 1, and 30 at Modal.", min=0.1),
+    ] = None,
+    detailed: Annotated[
+        bool, typer.Option("--detailed", help="A line for every attempt and outcome, at Modal with a link to its logs.")
+    ] = False,
 ) -> None:
-    """A live view of a run from another terminal, until it ends."""
+    """A live view of a run from another terminal or, of one on Modal, another machine, until it ends."""
     from koderz.cli.watching import watch_run
     from koderz.preparing import results_folder
 
-    watch_run(results_folder(given.get("results")), run, every)
+    asyncio.run(watch_run(results_folder(given.get("results")), run, every, detailed=detailed))
 
 
 def _pick_up(run: str, way: dict[str, Any], given: dict[str, Any], *, json: bool, quiet: bool) -> None:

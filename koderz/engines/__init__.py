@@ -83,6 +83,7 @@ class Engine(Protocol):
 
     name: str
     rung: str  # what contains candidates there
+    outlives: bool  # whether what it was handed goes on there without this machine
     notices: Sequence[str]  # what users should hear once; grows
 
     @property

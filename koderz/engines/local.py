@@ -42,6 +42,7 @@ class LocalEngine:
     """As many experiments at once as the plan's `concurrency`, drawn one by one, however many there are."""
 
     name = "local"
+    outlives = False
 
     def __init__(
         self,

@@ -62,6 +62,7 @@ class ModalEngine:
 
     name = "modal"
     rung = "modal"  # what programs are judged in, see `require_apart`
+    outlives = True
 
     def __init__(self, plan: Plan, environ: Mapping[str, str]) -> None:
         settings = plan.settings
@@ -243,7 +244,7 @@ class _Voyage:
 
     async def _catch_up(self, flight: Flight) -> None:
         """Copies what the worker has stored since the last look."""
-        lines = await self._store.lines(flight.work.identity.experiment_id, flight.stored)
+        lines = await self._store.new_lines(flight.work.identity.experiment_id, flight.stored)
         flight.stored += len(lines)
         await self._copy(flight, [record for record in read_lines(lines) if not _is_outcome(record)])
 

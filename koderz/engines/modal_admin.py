@@ -109,20 +109,17 @@ async def stop(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 async def _stop(name: str) -> bool:
+    """Whether there was such an app."""
+    import modal
     from modal import exception
-    from modal.client import Client
-    from modal_proto import api_pb2
 
     with spoken(f"the app {name}"):
-        client = await Client.from_env.aio()
         try:
-            found = await client.stub.AppGetByDeploymentName(api_pb2.AppGetByDeploymentNameRequest(name=name))
+            app = await modal.App.lookup.aio(name)
         except exception.NotFoundError:
             return False
-        if found.app_id:
-            source = api_pb2.APP_STOP_SOURCE_CLI
-            await client.stub.AppStop(api_pb2.AppStopRequest(app_id=found.app_id, source=source))
-    return bool(found.app_id)
+        await app.stop.aio()
+    return True
 
 
 async def _require_secret(name: str, keys: str) -> None:

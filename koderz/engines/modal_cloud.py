@@ -72,7 +72,7 @@ class Cloud:
         assert self._function is not None
         with spoken(f"the app {self.names.app}"):
             call = await self._function.spawn.aio(submission)
-        return call.object_id, f"https://modal.com/id/{call.object_id}"
+        return call.object_id, page_of(call.object_id)
 
     async def result(self, call_id: str, timeout: float) -> dict[str, Any] | None:  # noqa: ASYNC109 the server waits
         """What the call returned; None if it hasn't yet after so many seconds. Raises LostCallError."""
@@ -92,11 +92,35 @@ class Cloud:
         except Exception as error:  # whatever a container failed with is raised here, as if it had happened here
             raise LostCallError(f"{type(error).__name__}: {_line(error)}") from error
 
+    async def is_busy(self) -> bool:
+        """Whether the function performs anything or has anything waiting, of whichever run."""
+        if self._function is None:
+            await self.look_up()
+        assert self._function is not None
+        with spoken(f"the app {self.names.app}"):
+            stats = await self._function.get_current_stats.aio()
+        return stats.backlog + stats.num_total_runners > 0
+
     async def cancel(self, call_id: str) -> None:
         import modal
 
         with spoken(f"the call {call_id}"):
             await modal.FunctionCall.from_id(call_id).cancel.aio()
+
+
+def page_of(call_id: str) -> str:
+    """Where people can look at a call, its logs and its container."""
+    return f"https://modal.com/id/{call_id}"
+
+
+async def list_files(volume: str, folder: str) -> list[str]:
+    """The paths of a folder's files on a volume; none where there is no such folder."""
+    import modal
+
+    try:
+        return [entry.path async for entry in modal.Volume.from_name(volume).iterdir.aio(folder, recursive=False)]
+    except FileNotFoundError:
+        return []
 
 
 async def require_network() -> None:

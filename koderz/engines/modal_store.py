@@ -6,16 +6,19 @@ Volume: `runs/<run>/plan.json` and `runs/<run>/<experiment>.jsonl`.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from koderz.engines.modal_cloud import read_file, spoken, stored, write_file
+from koderz.engines.modal_cloud import list_files, read_file, spoken, stored, write_file
 from koderz.engines.modal_names import Names
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
     import modal
+
+_HOLDER = "call"
 
 
 class RunStore:
@@ -40,14 +43,34 @@ class RunStore:
             found: bytes | None = await self._dict.get.aio("plan")
             return found or await read_file(self._names.volume, f"runs/{self.run}/plan.json")
 
-    async def lines(self, experiment_id: str, start: int = 0) -> list[bytes]:
-        """The lines from the `start`-th on, out of the Dict; out of the Volume, where the Dict has forgotten them."""
+    async def lines(self, experiment_id: str) -> list[bytes]:
+        """All lines: out of the Dict, or out of the Volume, where the Dict has forgotten them."""
+        if found := await self.new_lines(experiment_id, 0):
+            return found
         with spoken("the run's store"):
-            found = await self._in_dict(experiment_id, start)
-            if found or start:
-                return found
             data = await read_file(self._names.volume, f"runs/{self.run}/{experiment_id}.jsonl")
         return [line + b"\n" for line in (data or b"").split(b"\n")[:-1]]
+
+    async def new_lines(self, experiment_id: str, start: int) -> list[bytes]:
+        """The lines from the `start`-th on, of an experiment under way: the Dict alone has them, or nobody yet."""
+        found: list[bytes] = []
+        with spoken("the run's store"):
+            while (line := await self._dict.get.aio((experiment_id, start + len(found)))) is not None:
+                found.append(line)
+        return found
+
+    async def counts(self) -> Counter[str]:
+        """How many lines the Dict has, by experiment."""
+        with spoken("the run's store"):
+            keys = [key async for key in self._dict.keys.aio()]
+        return Counter(key[0] for key in keys if isinstance(key, tuple) and key[1] != _HOLDER)
+
+    async def experiments(self) -> set[str]:
+        """Those that the Dict or the Volume has lines of."""
+        with spoken("the run's store"):
+            files = await list_files(self._names.volume, f"runs/{self.run}")
+        kept = {path.stem for path in map(PurePosixPath, files) if path.suffix == ".jsonl"}
+        return kept | set(await self.counts())
 
     async def append(self, experiment_id: str, line: bytes, n: int) -> int:
         """Puts a line at the first free place from `n` on; returns that place."""
@@ -57,7 +80,7 @@ class RunStore:
 
     async def claim(self, experiment_id: str, call_id: str, after: str) -> str:
         """Makes `call_id` the one that performs the experiment, unless another than `after` is; returns who is."""
-        key = (experiment_id, "call")
+        key = (experiment_id, _HOLDER)
         if await self._dict.put.aio(key, call_id, skip_if_exists=True):
             return call_id
         holder = str(await self._dict.get.aio(key))
@@ -69,14 +92,7 @@ class RunStore:
     async def claimed(self, experiment_id: str) -> str:
         """The call that performs the experiment; empty where none has begun."""
         with spoken("the run's store"):
-            return str(await self._dict.get.aio((experiment_id, "call")) or "")
-
-    async def _in_dict(self, experiment_id: str, n: int) -> list[bytes]:
-        found: list[bytes] = []
-        while (line := await self._dict.get.aio((experiment_id, n))) is not None:
-            found.append(line)
-            n += 1
-        return found
+            return str(await self._dict.get.aio((experiment_id, _HOLDER)) or "")
 
 
 class ContainerShelf:

@@ -36,17 +36,29 @@ def plan_record(data: bytes) -> records.Plan:
 
 def unpack_plan(data: bytes, folder: Path) -> Plan:
     """The plan, its files laid out in `folder`. KoderzError where this koderz' suite or prompts are others."""
-    settings: dict[str, Any] = {}
-    for name, files in orjson.loads(data)["files"].items():
+    lay_out(data, folder)
+    record = plan_record(data)
+    return restore_plan(record, laid_out(record, folder), accept_changes=False)
+
+
+def lay_out(data: bytes, folder: Path) -> None:
+    """Writes the files of a packed plan."""
+    packed = orjson.loads(data)["files"]
+    for name, files in ((name, packed[name]) for name in _NAMED_BY_PATH if name in packed):
         place = folder / name
         place.mkdir(parents=True, exist_ok=True)
         for file, coded in files.items():
-            (place / file).write_bytes(base64.b64decode(coded))
-        settings[name] = place if name == "prompt_dir" else place / next(iter(files))
-    record = plan_record(data)
+            (place / Path(file).name).write_bytes(base64.b64decode(coded))
+
+
+def laid_out(record: records.Plan, folder: Path) -> dict[str, Any]:
+    """The settings that name what `lay_out` has written to `folder`; none where it has written nothing."""
+    settings: dict[str, Any] = {}
+    for place in (folder / name for name in _NAMED_BY_PATH if (folder / name).is_dir()):
+        settings[place.name] = place if place.name == "prompt_dir" else next(place.iterdir())
     if "solver" in settings:
         settings["solver"] = f"{settings['solver']}:{str(record.config['solver']).rpartition(':')[2]}"
-    return restore_plan(record, settings, accept_changes=False)
+    return settings
 
 
 def pack_work(work: Work, text: Callable[[Text], str]) -> dict[str, Any]:
@@ -93,6 +105,7 @@ def source_digest() -> str:
     return digest.hexdigest()[:16]
 
 
+_NAMED_BY_PATH = ("dataset", "prompt_dir", "solver")
 _SOURCES = (".py", ".md", ".html", ".css", ".js", ".toml")
 
 

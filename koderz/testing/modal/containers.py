@@ -82,6 +82,13 @@ class Containers:
         if container.process is not None:
             kill(container.process)
 
+    def kill(self, container_id: str) -> None:
+        """Kills a container, and holds that against what it was at."""
+        container = self._live[container_id]
+        self.let_finish(container)
+        if container.process is not None:
+            kill(container.process)
+
     def let_finish(self, container: Container) -> None:
         """Gives it no more inputs; it ends when it is done with those it has."""
         if not container.ending:

@@ -95,6 +95,10 @@ class Functions:
         """Every function that was ever created, in the order in which they first were."""
         return (deployed(thing) for thing in self._store.all("function") if thing.body)
 
+    def varied(self) -> list[Deployed]:
+        """Every variant of a function, named `FUNCTION@DIGEST`, in the order in which they were first asked for."""
+        return [deployed(thing) for thing in self._store.all("variant")]
+
     def _placed(self, app_id: str, name: str, existing: str) -> Thing:
         found = self._store.find(existing) if existing else self._store.named("function", name, app_id)
         return found or self._store.add("function", "fu", name=name, parent=app_id)

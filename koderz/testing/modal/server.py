@@ -145,6 +145,10 @@ class ModalServer:
         """The functions as they were last deployed, by name."""
         return self._do(self._by_name)
 
+    def variants(self, function: str) -> list[Deployed]:
+        """What a function became by options that callers gave it, such as another GPU, in that order."""
+        return [one for one in self._do(self._here.functions.varied) if one.name.startswith(f"{function}@")]
+
     def dockerfile(self, function: str) -> list[str]:
         """The lines of the function's image, from its base up."""
         return self._do(lambda: self._here.images.dockerfile(self._by_name()[function].asked.image_id))
@@ -183,6 +187,10 @@ class ModalServer:
         Also kills a sandbox, which nothing takes the place of.
         """
         self._do(lambda: self._here.preempt(id_))
+
+    def kill(self, container: str) -> None:
+        """Ends a container as one that dies by itself does: what it was at fails, unless it has retries left."""
+        self._do(lambda: self._here.containers.kill(container))
 
     def expire(self, call: str) -> None:
         """Forgets the outputs of a call, as Modal does after 7 days."""
