@@ -61,7 +61,7 @@ class ModalEngine:
     """Submits what is left of a run, and picks up what comes of it."""
 
     name = "modal"
-    rung = "modal"
+    rung = "modal"  # what programs are judged in, see `require_apart`
 
     def __init__(self, plan: Plan, environ: Mapping[str, str]) -> None:
         settings = plan.settings

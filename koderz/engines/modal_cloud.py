@@ -99,6 +99,39 @@ class Cloud:
             await modal.FunctionCall.from_id(call_id).cancel.aio()
 
 
+async def require_network() -> None:
+    """Raises Unreachable at once where the SDK would try for a minute to reach Modal."""
+    from modal.config import config
+
+    server = urlsplit(config["server_url"])
+    if server.scheme not in ("http", "https") or {"https_proxy", "all_proxy"} & {*map(str.lower, os.environ)}:
+        return
+    try:
+        async with asyncio.timeout(REACH_SECONDS):
+            port = server.port or {"http": 80, "https": 443}[server.scheme]
+            _, connection = await asyncio.open_connection(server.hostname, port)
+        connection.close()
+    except TimeoutError as error:
+        raise Unreachable(f"Modal doesn't answer at {server.netloc}; is there a network?") from error
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else _line(error)
+        raise Unreachable(f"Modal can't be reached at {server.netloc} ({reason}); is there a network?") from error
+
+
+async def has_app(app: str) -> bool:
+    """Whether the app is deployed. Raises Unreachable without a network or a token that holds."""
+    import modal
+    from modal import exception
+
+    await require_network()
+    with spoken(f"the app {app}"):
+        try:
+            await modal.Function.from_name(app, FUNCTION).hydrate.aio()
+        except exception.NotFoundError:
+            return False
+    return True
+
+
 async def read_file(volume: str, path: str) -> bytes | None:
     """A file of a volume; None where there is none."""
     import modal
@@ -150,39 +183,6 @@ def spoken(what: str, *, lost: bool = False, offline: str = "what was submitted 
         raise KoderzError(f"Modal refuses {what}: {_line(error)}") from error
     except exception.Error as error:
         raise Unreachable(f"Modal failed at {what}: {_line(error)}") from error
-
-
-async def require_network() -> None:
-    """Raises Unreachable at once where the SDK would try for a minute to reach Modal."""
-    from modal.config import config
-
-    server = urlsplit(config["server_url"])
-    if server.scheme not in ("http", "https") or {"https_proxy", "all_proxy"} & {*map(str.lower, os.environ)}:
-        return
-    try:
-        async with asyncio.timeout(REACH_SECONDS):
-            port = server.port or {"http": 80, "https": 443}[server.scheme]
-            _, connection = await asyncio.open_connection(server.hostname, port)
-        connection.close()
-    except TimeoutError as error:
-        raise Unreachable(f"Modal doesn't answer at {server.netloc}; is there a network?") from error
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else _line(error)
-        raise Unreachable(f"Modal can't be reached at {server.netloc} ({reason}); is there a network?") from error
-
-
-async def has_app(app: str) -> bool:
-    """Whether the app is deployed. Raises Unreachable without a network or a token that holds."""
-    import modal
-    from modal import exception
-
-    await require_network()
-    with spoken(f"the app {app}"):
-        try:
-            await modal.Function.from_name(app, FUNCTION).hydrate.aio()
-        except exception.NotFoundError:
-            return False
-    return True
 
 
 @asynccontextmanager
