@@ -7,16 +7,16 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from koderz.testing.modal import ModalServer
-from tests.conftest import Server, Shell
+from tests.conftest import Server, Shell, servers
 
-MODEL = ("--model", "openai/gpt-4o-mini", "--engine", "modal")
+MODEL = ("--model", "openai/gpt-4o-mini", "--engine", "modal", "--judges", "1")
 
 
 @pytest.fixture(scope="module")
@@ -27,21 +27,19 @@ def modal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModalServer]:
         yield server
 
 
-@dataclass
-class Since(Server):
-    """A server that others have asked before."""
-
-    before: int = 0  # answers
-
-    def answers(self) -> list[dict[str, Any]]:
-        return super().answers()[self.before :]
+@pytest.fixture(scope="module")
+def model(modal: ModalServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The model server that containers ask; one for all tests, so that containers stay warm."""
+    with servers(tmp_path_factory.mktemp("model")) as start:
+        server = start("--model", "gpt-4o-mini", "--latency-ms", "200")
+        modal.put_secret("llm-api-keys", server.env())
+        yield server
 
 
 @pytest.fixture
 def on_modal(koderz: Shell, modal: ModalServer, model: Server) -> Remote:
-    """`koderz` whose containers ask a loopback model server, see `answers`."""
-    modal.put_secret("llm-api-keys", model.env())
-    return Remote(koderz.folder, modal, Since(model.process, model.url, model.log, len(model.answers())))
+    """`koderz` whose containers ask a loopback model server, see `asked`."""
+    return Remote(koderz.folder, modal, model, len(model.answers()))
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,11 @@ class Remote(Shell):
 
     modal: ModalServer
     server: Server
+    before: int  # answers that the server had given
+
+    def asked(self) -> int:
+        """How often the model was asked in this test."""
+        return len(self.server.answers()) - self.before
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         return super().environment({**self.modal.environment, **(more or {})})
@@ -65,10 +68,10 @@ def once_each(shell: Shell, n: int) -> None:
     assert set(made.values()) == {1}
 
 
-def paid_once(shell: Shell, server: Server) -> None:
+def paid_once(shell: Remote) -> None:
     """The model server answered nothing that isn't in the journal, and nothing twice."""
     calls = [line for line in shell.journal() if line["kind"] == "call"]
-    assert len(server.answers()) == len(calls)
+    assert shell.asked() == len(calls)
 
 
 def wait_for(condition: Callable[[], Any]) -> None:
@@ -84,7 +87,7 @@ def test_a_run_on_modal_looks_like_any_other(on_modal: Remote) -> None:
     assert "your machine may disconnect" in done.err
     assert "https://modal.com/id/fc-" in done.err
     once_each(on_modal, 3)
-    paid_once(on_modal, on_modal.server)
+    paid_once(on_modal)
     summary = on_modal.summary()
     assert summary["status"] == "complete"
     assert summary["environment"]["modal"]["app"] == "koderz"
@@ -107,7 +110,7 @@ def test_a_detached_run_is_picked_up_by_its_id(on_modal: Remote) -> None:
     on_modal("benchmark", "resume", "latest")
 
     once_each(on_modal, 4)
-    paid_once(on_modal, on_modal.server)
+    paid_once(on_modal)
 
 
 @pytest.mark.slow
@@ -116,24 +119,24 @@ def test_another_machine_picks_a_run_up_by_its_id_alone(on_modal: Remote, tmp_pa
     (run,) = (path.name for path in on_modal.results.iterdir() if path.is_dir())
     folder = tmp_path / "elsewhere"
     folder.mkdir()
-    other = Remote(folder, on_modal.modal, on_modal.server)
+    other = replace(on_modal, folder=folder)
 
     other("benchmark", "resume", run)
 
     once_each(other, 3)
-    paid_once(other, on_modal.server)
+    paid_once(other)
 
 
 def test_a_killed_driver_loses_nothing_and_pays_for_nothing_twice(on_modal: Remote) -> None:
     process = on_modal.start("benchmark", 0, 6, *MODEL)
-    wait_for(lambda: len(on_modal.server.answers()) >= 3)
+    wait_for(lambda: on_modal.asked() >= 3)
     process.kill()
     process.communicate()
 
     on_modal("benchmark", "resume", "latest")
 
     once_each(on_modal, 6)
-    paid_once(on_modal, on_modal.server)
+    paid_once(on_modal)
 
 
 @pytest.mark.slow
@@ -148,13 +151,13 @@ def test_what_was_submitted_before_ctrl_c_is_known_and_picked_up(on_modal: Remot
     on_modal("benchmark", "resume", "latest")
 
     once_each(on_modal, 6)
-    paid_once(on_modal, on_modal.server)
+    paid_once(on_modal)
 
 
 @pytest.mark.slow
 def test_what_a_preempted_container_had_stored_is_replayed(on_modal: Remote) -> None:
     process = on_modal.start("benchmark", 0, 4, *MODEL, "--mode", "iterative", "--history", "9")
-    wait_for(lambda: len(on_modal.server.answers()) >= 4)
+    wait_for(lambda: on_modal.asked() >= 4)
     for container in on_modal.modal.containers("run_experiment"):
         on_modal.modal.preempt(container)
     _, err = process.communicate(timeout=120)
@@ -162,7 +165,7 @@ def test_what_a_preempted_container_had_stored_is_replayed(on_modal: Remote) -> 
 
     once_each(on_modal, 4)
     calls = [line for line in on_modal.journal() if line["kind"] == "call"]
-    assert len(calls) <= len(on_modal.server.answers()) <= len(calls) + 4  # only calls in flight are made again
+    assert len(calls) <= on_modal.asked() <= len(calls) + 4  # only calls in flight are made again
 
 
 def _text(shell: Shell) -> str:
@@ -183,7 +186,7 @@ def test_results_that_modal_has_forgotten_come_from_the_volume(on_modal: Remote)
     on_modal("benchmark", "resume", "latest")
 
     once_each(on_modal, 2)
-    paid_once(on_modal, on_modal.server)
+    paid_once(on_modal)
 
 
 # What can be wrong
