@@ -16,8 +16,8 @@ from koderz.engines import Driver, Outcome, Work
 from koderz.engines.allowances import Allowances
 from koderz.engines.modal_cloud import DEPLOY, Cloud, LostCallError
 from koderz.engines.modal_names import INPUTS, cost_per_second, names_of
+from koderz.engines.modal_result import outcome_among, read_result
 from koderz.engines.modal_store import RunStore
-from koderz.engines.modal_worker import outcome_among, read_result
 from koderz.engines.portable import line_key, pack_plan, pack_work, read_lines, source_digest
 from koderz.errors import FatalFault, Fault, Unreachable
 from koderz.opening import require_prices
