@@ -8,63 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from koderz.analysis.rows import RunRow, row_of_journal, row_of_summary
 from tracker.errors import JournalError
 from tracker.journal import NAME
 from tracker.runs import RUN_ID, is_locked
 from tracker.sinks.standing import NAME as SINKS
 from tracker.sinks.standing import standing_of
-from tracker.summary import wilson
 
 INDEX = ".runs.index"
 _VERSION = 3
-
-
-@dataclass(frozen=True, slots=True)
-class ArmRow:
-    """What one solver came to."""
-
-    solver: str
-    judged: int
-    passed: int
-    rate: float  # per cent
-    interval: tuple[float, float] | None  # 95 %, per cent
-    cost: float  # US dollars
-    iterations: float  # average
-
-
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """One run."""
-
-    run_id: str
-    status: str  # as in the summary, or "running", or "unfinished": begun, and nobody works on it
-    mode: str
-    model: str
-    suite: str
-    started: str  # ISO 8601, local
-    seconds: float  # of the sessions that worked on it
-    planned: int
-    faults: int
-    cost: float  # US dollars, all that was paid
-    cost_known: bool
-    simulated: bool
-    imported: bool
-    tags: tuple[str, ...]
-    arms: tuple[ArmRow, ...]
-    sinks: Mapping[str, str] = field(default_factory=dict)  # where each stands: up to date, behind, down or off
-    behind: tuple[str, ...] = ()  # those of them that lack something of it; koderz sync catches them up
-
-    @property
-    def rate(self) -> float:
-        """Per cent, of the last arm: that of a comparative run is the iterative one. -1 where nothing was judged."""
-        return self.arms[-1].rate if self.arms and self.arms[-1].judged else -1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,30 +41,35 @@ def load_catalogue(results: Path) -> Catalogue:
     """
     known = _read_index(results)
     cached: dict[str, _Cached] = {}
-    rows: list[RunRow] = []
-    unreadable: list[str] = []
+    found = Catalogue([])
     for name, source, stamp in _sources(results):
         entry = known.get(name)
         if entry is None or entry.stamp != stamp:
             entry = _read(source, stamp)
-        cached[name] = entry = _with_sinks(entry, results / name)
+        cached[name] = entry = _with_sinks(entry, f"{results}/{name}")
         if entry.row is None:
-            unreadable.append(entry.problem)
-        elif source.name == NAME:
-            rows.append(_as_it_goes(entry.row, source.parent))
+            found.unreadable.append(entry.problem)
         else:
-            rows.append(entry.row)
+            found.rows.append(_as_it_goes(entry.row, Path(source).parent) if _is_journal(stamp) else entry.row)
     if cached != known:
         _write_index(results, cached)
-    rows.sort(key=lambda row: (row.started, row.run_id), reverse=True)
-    return Catalogue(rows, unreadable)
+    found.rows.sort(key=lambda row: (row.started, row.run_id), reverse=True)
+    return found
+
+
+Stamp = tuple[int, int, str]
+"""Time (nanoseconds) and size (bytes) of a file, and its name where it is a journal."""
+
+
+def _is_journal(stamp: Stamp) -> bool:
+    return stamp[2] == NAME
 
 
 @dataclass(frozen=True, slots=True)
 class _Cached:
-    """A row, or why there is none, and the time and size of the files that it came from."""
+    """A row, or why there is none, and the stamp of the file that it came from."""
 
-    stamp: tuple[int, int, str]
+    stamp: Stamp
     row: RunRow | None
     problem: str = ""
     sinks: int = 0  # the time of sinks.json; 0 without it
@@ -116,50 +80,53 @@ class _Index(msgspec.Struct):
     entries: dict[str, _Cached]
 
 
-def _sources(results: Path) -> Iterator[tuple[str, Path, tuple[int, int, str]]]:
-    """Each run with what tells most of it: its summary, or its journal where that is newer."""
+def _sources(results: Path) -> Iterator[tuple[str, str, Stamp]]:
+    """Each run with what tells most of it: its summary, or its journal where that is newer.
+
+    Paths are plain text here, and below: for each of 10,000 runs, a Path costs as much as the rest.
+    """
     summaries: dict[str, os.DirEntry[str]] = {}
-    folders: dict[str, os.DirEntry[str]] = {}
+    folders: set[str] = set()
     with contextlib.suppress(OSError), os.scandir(results) as entries:
         for entry in entries:
             if entry.name.endswith(".json") and not entry.name.startswith("."):
                 summaries[entry.name.removesuffix(".json")] = entry
             elif RUN_ID.fullmatch(entry.name):
-                folders[entry.name] = entry
-    for name in summaries.keys() | folders.keys():
+                folders.add(entry.name)
+    for name in summaries.keys() | folders:
         with contextlib.suppress(OSError):  # gone meanwhile
-            yield name, *_newest(results, name, summaries.get(name), name in folders)
+            yield name, *_newest(f"{results}/{name}/{NAME}" if name in folders else "", summaries.get(name))
 
 
-def _newest(
-    results: Path, name: str, summary: os.DirEntry[str] | None, has_folder: bool
-) -> tuple[Path, tuple[int, int, str]]:
+def _newest(journal: str, summary: os.DirEntry[str] | None) -> tuple[str, Stamp]:
     told = summary.stat() if summary else None
-    if has_folder:
-        journal = f"{results}/{name}/{NAME}"
+    if journal:
         with contextlib.suppress(FileNotFoundError):
-            lies = os.stat(journal)  # noqa: PTH116 a Path for each of 10,000 is dear
+            lies = os.stat(journal)  # noqa: PTH116
             if told is None or lies.st_mtime_ns > told.st_mtime_ns:
-                return Path(journal), (lies.st_mtime_ns, lies.st_size, NAME)
+                return journal, (lies.st_mtime_ns, lies.st_size, NAME)
     if summary is None or told is None:
-        raise FileNotFoundError(name)
-    return Path(summary.path), (told.st_mtime_ns, told.st_size, "")
+        raise FileNotFoundError(journal)
+    return summary.path, (told.st_mtime_ns, told.st_size, "")
 
 
-def _read(source: Path, stamp: tuple[int, int, str]) -> _Cached:
+def _read(source: str, stamp: Stamp) -> _Cached:
     try:
-        return _Cached(stamp, _row_of_journal(source) if source.name == NAME else _row_of_summary(source))
+        return _Cached(stamp, row_of_journal(Path(source)) if _is_journal(stamp) else row_of_summary(_content(source)))
     except (JournalError, OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        return _Cached(
-            stamp, None, str(said) if str(source) in str(said) else f"{source} is no summary of a run: {said}"
-        )
+        said = str(error.strerror if isinstance(error, OSError) else error)
+        return _Cached(stamp, None, said if source in said else f"{source} is no summary of a run: {said}")
 
 
-def _with_sinks(entry: _Cached, folder: Path) -> _Cached:
+def _content(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        return file.read()
+
+
+def _with_sinks(entry: _Cached, folder: str) -> _Cached:
     """With what the sinks lack, looked up again where that may have changed."""
     try:
-        stamp = os.stat(f"{folder}/{SINKS}").st_mtime_ns  # noqa: PTH116 as above
+        stamp = os.stat(f"{folder}/{SINKS}").st_mtime_ns  # noqa: PTH116
     except OSError:
         return entry
     if entry.row is None or entry.sinks == stamp:
@@ -173,131 +140,6 @@ def _as_it_goes(row: RunRow, folder: Path) -> RunRow:
     """Only a run whose journal is newer than its summary can be going on, so only there the lock is looked at."""
     working = (folder / "lock").exists() and is_locked(folder)
     return replace(row, status="running") if working else row
-
-
-class _Config(msgspec.Struct):
-    local_model: str | None = None
-    suite: str = "humaneval"
-    tags: tuple[str, ...] = ()
-    imported: bool = False
-
-
-class _Figures(msgspec.Struct):
-    total_problems: int
-    success_rate: float
-    successes: int | None = None
-    success_rate_interval: tuple[float, float] | None = None
-    total_cost: float = 0.0
-    avg_iterations: float = 0.0
-    cost_known: bool = True
-
-
-class _Arm(msgspec.Struct):
-    summary: _Figures
-
-
-class _Paid(msgspec.Struct):
-    total: float = 0.0
-
-
-class _Head(msgspec.Struct):
-    """What a line needs of a summary; whatever else it holds is passed over unread."""
-
-    run_id: str
-    mode: str
-    start_time: str = ""
-    duration_seconds: float = 0.0
-    status: str = "complete"  # as files without it were
-    planned: int | None = None
-    config: _Config = msgspec.field(default_factory=_Config)
-    summary: _Figures | None = None
-    zero_shot: _Arm | None = None
-    iterative: _Arm | None = None
-    faults: list[msgspec.Raw] = []
-    paid: _Paid | None = None
-    simulated: bool = False
-
-
-def _row_of_summary(path: Path) -> RunRow:
-    head = msgspec.json.decode(path.read_bytes(), type=_Head)
-    arms = _arms(head)
-    return RunRow(
-        run_id=head.run_id,
-        status=head.status,
-        mode=head.mode,
-        model=head.config.local_model or "",
-        suite=head.config.suite,
-        started=head.start_time,
-        seconds=head.duration_seconds,
-        planned=sum(arm.judged for arm in arms) if head.planned is None else head.planned,
-        faults=len(head.faults),
-        cost=head.paid.total if head.paid else sum(arm.cost for arm in arms),
-        cost_known=all(figures.cost_known for _, figures in _figures(head)),
-        simulated=head.simulated,
-        imported=head.config.imported,
-        tags=head.config.tags,
-        arms=arms,
-    )
-
-
-def _figures(head: _Head) -> list[tuple[str, _Figures]]:
-    if head.summary is not None:
-        return [(head.mode, head.summary)]
-    both = (("zero-shot", head.zero_shot), ("iterative", head.iterative))
-    found = [(name, arm.summary) for name, arm in both if arm is not None]
-    if not found:
-        raise msgspec.ValidationError("it has neither summary nor zero_shot and iterative")
-    return found
-
-
-def _arms(head: _Head) -> tuple[ArmRow, ...]:
-    return tuple(_arm(solver, figures) for solver, figures in _figures(head))
-
-
-def _arm(solver: str, found: _Figures) -> ArmRow:
-    n = found.total_problems
-    passed = round(found.success_rate * n / 100) if found.successes is None else found.successes
-    interval = found.success_rate_interval
-    if interval is None and n:
-        low, high = wilson(passed, n)
-        interval = (100 * low, 100 * high)
-    return ArmRow(solver, n, passed, found.success_rate, interval, found.total_cost, found.avg_iterations)
-
-
-def _row_of_journal(journal: Path) -> RunRow:
-    """Of a run that goes on, or was cut off: as far as it came."""
-    from tracker.summary import summarize
-
-    summary = summarize(journal.parent)
-    config: dict[str, Any] = summary.config
-    return RunRow(
-        run_id=str(summary.run_id),
-        status=summary.status,
-        mode=summary.mode,
-        model=str(config.get("local_model") or ""),
-        suite=str(config.get("suite") or ""),
-        started=summary.start_time,
-        seconds=summary.duration_seconds,
-        planned=summary.planned,
-        faults=len(summary.faults),
-        cost=summary.paid["total"],
-        cost_known=all(arm.summary.cost_known for arm in summary.arms.values()),
-        simulated=summary.simulated,
-        imported=bool(config.get("imported")),
-        tags=tuple(config.get("tags") or ()),
-        arms=tuple(
-            ArmRow(
-                solver,
-                arm.summary.total_problems,
-                arm.summary.successes,
-                arm.summary.success_rate,
-                arm.summary.success_rate_interval,
-                arm.summary.total_cost,
-                arm.summary.avg_iterations,
-            )
-            for solver, arm in summary.arms.items()
-        ),
-    )
 
 
 def _read_index(results: Path) -> dict[str, _Cached]:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from koderz.analysis.blocks import Block, Heading, Table, Text
-from koderz.analysis.comparison import Comparison, Difference
+from koderz.analysis.comparison import Comparison
 from koderz.analysis.failures import Failures, causes_table, failures_of
+from koderz.analysis.inference import Difference
 from koderz.analysis.leaderboard import Leaderboard, Pair
 from koderz.analysis.matching import Side
 from koderz.analysis.statistics import Interval

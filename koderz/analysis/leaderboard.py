@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from koderz.analysis.comparison import METHODS, is_shown, p_of
+from koderz.analysis.inference import METHODS, is_shown, p_of
 from koderz.analysis.matching import Side, match
 from koderz.analysis.statistics import ALPHA, FEWEST_TASKS, Interval, holm
 from koderz.errors import KoderzError

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import unicodedata
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,8 @@ _RULE = "----------------+-----------------+--------------+----------------"
 
 def plain(text: str) -> str:
     """The text with whatever could steer a terminal made visible: control, format and bidi characters."""
+    if text.isprintable():
+        return text
     return "".join(char if char in "\n\t" or char.isprintable() else _visible(char) for char in text)
 
 
@@ -45,6 +47,12 @@ def say(text: str = "", *, after: str = "") -> None:
     """A line of results. `after`: what `link` made, at its end."""
     with while_read():
         sys.stdout.write(f"{plain(text)}{after and ' '}{after}\n")
+
+
+def say_all(lines: Iterable[str]) -> None:
+    """Lines of results, at once."""
+    with while_read():
+        sys.stdout.writelines(f"{plain(line)}\n" for line in lines)
 
 
 def link(text: str, address: str) -> str:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.console import elapsed, say, warn
+from koderz.cli.console import elapsed, say_all, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
-    from koderz.analysis.catalogue import ArmRow, RunRow
+    from koderz.analysis.rows import ArmRow, RunRow
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -60,8 +60,7 @@ def list_runs(
 
         sys.stdout.buffer.write(orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     elif rows:
-        for line in _table(rows):
-            say(line)
+        say_all(_table(rows))
     for line in found.unreadable[:_MOST_NOTES]:
         warn(f"note: {line}")
     if len(found.unreadable) > _MOST_NOTES:
@@ -89,11 +88,11 @@ def _table(rows: Sequence[RunRow]) -> Iterator[str]:
     cells = [_on_one_line(line) for row in rows for line in _lines(row)]
     widths = [max(len(head), *(len(line[i]) for line in cells)) for i, head in enumerate(_HEADS)]
     widths[1] = _fitting(widths)
-    for line in (_HEADS, *cells):
-        yield "  ".join(
-            _shortened(cell, width).rjust(width) if head in _RIGHT else _shortened(cell, width).ljust(width)
-            for head, cell, width in zip(_HEADS, line, widths, strict=True)
-        ).rstrip()
+    form = "  ".join(
+        f"{{:{'>' if head in _RIGHT else '<'}{width}}}" for head, width in zip(_HEADS, widths, strict=True)
+    )
+    for run, model, *others in (_HEADS, *cells):
+        yield form.format(run, _shortened(model, widths[1]), *others).rstrip()
 
 
 def _fitting(widths: Sequence[int]) -> int:

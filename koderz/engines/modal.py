@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -16,8 +17,8 @@ from koderz.engines import Driver, Outcome, Work
 from koderz.engines.allowances import Allowances
 from koderz.engines.modal_cloud import DEPLOY, Cloud, LostCallError
 from koderz.engines.modal_names import INPUTS, cost_per_second, names_of
+from koderz.engines.modal_result import outcome_among, read_result
 from koderz.engines.modal_store import RunStore
-from koderz.engines.modal_worker import outcome_among, read_result
 from koderz.engines.portable import line_key, pack_plan, pack_work, read_lines, source_digest
 from koderz.errors import FatalFault, Fault, Unreachable
 from koderz.opening import require_prices
@@ -32,6 +33,7 @@ SUBMITTING = 16  # at a time
 POLLING = 32  # calls that are asked for at a time
 PATIENCE = 5.0  # seconds that one is asked for while no other waits to be
 IMPATIENCE = 0.5  # seconds, while others wait
+CATCHING_UP = 5.0  # seconds between two looks at what one that is under way has stored
 DEATHS = 3  # of workers over one experiment, after which it is a fault
 
 
@@ -50,6 +52,7 @@ class Flight:
     allowance: float | None
     recorded: list[Record] = field(default_factory=list)  # what came since, in order
     stored: int = 0  # how many of its lines have been seen in the store
+    caught_up: float = field(default_factory=time.monotonic)  # when its lines were looked at last
     deaths: int = 0
     spent: float = 0.0  # US dollars since it was submitted
 
@@ -243,7 +246,10 @@ class _Voyage:
             await self._land(flight, result)
 
     async def _catch_up(self, flight: Flight) -> None:
-        """Copies what the worker has stored since the last look."""
+        """Copies what the worker has stored since the last look, now and then."""
+        if time.monotonic() - flight.caught_up < CATCHING_UP:
+            return
+        flight.caught_up = time.monotonic()
         lines = await self._store.new_lines(flight.work.identity.experiment_id, flight.stored)
         flight.stored += len(lines)
         await self._copy(flight, [record for record in read_lines(lines) if not _is_outcome(record)])

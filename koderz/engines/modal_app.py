@@ -19,8 +19,9 @@ import modal
 
 from koderz.engines.modal_cloud import FUNCTION, MOUNT
 from koderz.engines.modal_names import CPU_CORES, INPUTS, MEMORY_MB, TIMEOUT, names_of
+from koderz.engines.modal_station import Station
 from koderz.engines.modal_store import ContainerShelf
-from koderz.engines.modal_worker import Station, perform_work
+from koderz.engines.modal_worker import perform_work
 from koderz.engines.portable import unpack_plan
 
 _NAMES = names_of(os.environ)
@@ -77,7 +78,7 @@ volume = modal.Volume.from_name(_NAMES.volume, create_if_missing=True)
 )
 @modal.concurrent(max_inputs=INPUTS)
 async def run_experiment(submission: dict[str, Any]) -> dict[str, Any]:
-    """Performs one experiment; `modal_worker.read_result` reads what it returns. Never raises."""
+    """Performs one experiment; `modal_result.read_result` reads what it returns. Never raises."""
     container = _container()
     call_id = modal.current_function_call_id() or ""
     async with container.serving(submission["run"]):

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from koderz._version import __version__
-from koderz.budget import CapReached
-from koderz.calls import Caller
 from koderz.engines import Outcome, Work
-from koderz.engines.modal_names import SANDBOXES, require_apart
+from koderz.engines.modal_result import outcome_among, performed_by, result_of
+from koderz.engines.modal_station import MeteredCaller, Station
 from koderz.engines.performing import Performer
-from koderz.engines.portable import line_key, read_lines, source_digest, unpack_work
+from koderz.engines.portable import line_key, read_lines, unpack_work
 from koderz.errors import FatalFault, Fault
-from koderz.opening import baseline_price, checked_suite, open_models, sandbox_of
-from koderz.plan import Plan
-from koderz.references import ReferenceFault
-from koderz.replay import Ask, NeedsCallError, Replaying
-from koderz.sandbox import Sandbox
-from koderz.types import Completion, Sampling, Task
-from tracker.records import Compute, Experiment, Record, Text, decode, encode
+from koderz.replay import Replaying
+from tracker.records import Compute, Experiment, Record, Text, encode
 from tracker.records import Fault as FaultRecord
-
-if TYPE_CHECKING:
-    from koderz.models import Model
 
 
 class Shelf(Protocol):
@@ -50,36 +37,6 @@ class Shelf(Protocol):
         ...
 
 
-class Meter:
-    """Shares a container's seconds out among the experiments that are in it at the same time."""
-
-    def __init__(self) -> None:
-        self._share = 0.0  # seconds of one experiment that had been here all along
-        self._inside = 0
-        self._since = time.monotonic()
-
-    def enter(self) -> float:
-        """A mark to be handed to `leave`."""
-        self._tick(+1)
-        return self._share
-
-    def read(self, mark: float) -> float:
-        """The seconds used since the mark was given."""
-        self._tick(0)
-        return self._share - mark
-
-    def leave(self, mark: float) -> float:
-        """The seconds used, by one that is here no more."""
-        self._tick(-1)
-        return self._share - mark
-
-    def _tick(self, change: int) -> None:
-        now = time.monotonic()
-        self._share += (now - self._since) / max(1, self._inside)
-        self._since = now
-        self._inside += change
-
-
 class Notebook:
     """The ledger of one experiment in a container."""
 
@@ -97,61 +54,10 @@ class Notebook:
         return text
 
 
-class Station:
-    """One run in one container: its plan, models and sandbox, opened when first needed and kept."""
-
-    def __init__(self, plan: Plan, environ: Mapping[str, str]) -> None:
-        """KoderzError for a sandbox that isn't outside of the container."""
-        require_apart(plan.settings.sandbox)
-        settings = replace(plan.settings, judges=plan.settings.judges or SANDBOXES)
-        self.plan = replace(plan, settings=settings)
-        self.meter = Meter()
-        self.models: Mapping[str, Model] = {}
-        self.sandbox: Sandbox
-        self.broken: Callable[[Task], str] | None = None  # why a task can't be judged, as far as is known
-        self._environ = environ
-        self._means = AsyncExitStack()
-        self._opening = asyncio.Lock()
-
-    async def opened(self) -> None:
-        """Returns once everything is there. Raises Unreachable where a key or the sandbox isn't."""
-        async with self._opening:
-            if not self.models:
-                self.sandbox = await self._means.enter_async_context(sandbox_of(self.plan))
-                if suite := checked_suite(self.plan, self.sandbox):
-                    self.plan = replace(self.plan, suite=suite)
-                    self.broken = suite.broken
-                _, self.models = await self._means.enter_async_context(open_models(self.plan, self._environ))
-
-    async def aclose(self) -> None:
-        await self._means.aclose()
-
-
-class MeteredCaller(Caller):
-    """Counts what the container has cost, too, before each call is held against the allowance."""
-
-    def __init__(self, station: Station, allowance: float | None, rate: float) -> None:
-        """`allowance`: US dollars that this experiment may spend; `rate`: of the container, a second."""
-        settings = replace(station.plan.settings, max_cost=allowance)
-        super().__init__(settings, station.models, spent=0.0, baseline=baseline_price(station.plan))
-        self._rate, self._meter, self._mark = rate, station.meter, station.meter.enter()
-        self._counted = 0.0
-
-    async def complete(self, ask: Ask, sample: int) -> tuple[Completion, str, Sampling]:
-        used = self._meter.read(self._mark) * self._rate
-        self.also_spent(used - self._counted)
-        self._counted = used
-        return await super().complete(ask, sample)
-
-    def seconds(self) -> float:
-        """What the experiment has used of the container in all. To be asked once, at its end."""
-        return self._meter.leave(self._mark)
-
-
 async def perform_work(
     data: Mapping[str, Any], call_id: str, shelf: Shelf, station_of: Callable[[str], Awaitable[Station]]
 ) -> dict[str, Any]:
-    """Performs what `modal.submission` describes; `read_result` reads what it returns. Never raises.
+    """Performs what `modal.submission` describes; `modal_result` has what it returns. Never raises.
 
     What an earlier run of the same input has stored is replayed, not paid for again.
     """
@@ -160,7 +66,7 @@ async def perform_work(
     try:
         holder = await shelf.claim(run, experiment_id, call_id, data["after"])
         if holder != call_id:
-            return {**_version(), "lines": [], "elsewhere": holder}
+            return performed_by(holder)
         station = await station_of(run)
         work = await _with_stored(unpack_work(data["work"], station.plan), data, notebook, shelf)
         if (ended := _end_of(work, data)) is None:
@@ -173,40 +79,7 @@ async def perform_work(
             outcome = Outcome(ended)
     except Exception as error:  # noqa: BLE001 what is raised here would come back as something else
         outcome = Outcome(None, _as_fault(error))
-    return {**_version(), "lines": notebook.written, "outcome": _packed(outcome)}
-
-
-def read_result(outcome: Mapping[str, Any]) -> Outcome:
-    """The outcome in what `perform_work` returned."""
-    record = decode(outcome["record"]) if outcome["record"] else None
-    assert record is None or isinstance(record, Experiment | FaultRecord)
-    fault = _FAULTS[outcome["fault"]](outcome["message"]) if outcome["fault"] else None
-    return Outcome(record, fault)
-
-
-def outcome_among(lines: Sequence[Record]) -> Experiment | FaultRecord | None:
-    """The end of an experiment, if its stored lines have one that is not followed by more."""
-    last = lines[-1] if lines else None
-    return last if isinstance(last, Experiment | FaultRecord) else None
-
-
-_FAULTS: Mapping[str, type[Fault]] = {
-    "CapReached": CapReached,
-    "FatalFault": FatalFault,
-    "NeedsCallError": NeedsCallError,
-    "ReferenceFault": ReferenceFault,
-    "Fault": Fault,
-}
-
-
-def _packed(outcome: Outcome) -> dict[str, Any]:
-    fault = outcome.fault
-    kind = next((name for name, kind in _FAULTS.items() if isinstance(fault, kind)), "")
-    return {"record": encode(outcome.record) if outcome.record else b"", "fault": kind, "message": str(fault or "")}
-
-
-def _version() -> dict[str, str]:
-    return {"koderz": __version__, "digest": source_digest()}
+    return result_of(outcome, notebook.written)
 
 
 def _as_fault(error: Exception) -> Fault:

@@ -1,6 +1,6 @@
 """A command whose stdin and stdout are those of an interpreter in a Modal sandbox made for it: APP MEMORY_MB.
 
-It is the only process beside koderz' own that holds Modal's token. When its stdin ends, also because the judge was
+Modal's token is in its environment, and stays out of the sandbox. When its stdin ends, also because the judge was
 killed, it terminates the sandbox; should it be killed itself, the sandbox ends when it has heard nothing of it for
 `SILENCE`.
 """
@@ -92,10 +92,15 @@ def _carry(sandbox: modal.Sandbox) -> None:
 
 def _bring_back(process: modal.container_process.ContainerProcess[bytes]) -> None:
     """Hands the judge what comes; that nothing more does, it learns by the end of stdout."""
-    with suppress(BrokenPipeError):
+    from modal import exception
+
+    began = False
+    with suppress(BrokenPipeError, exception.Error):
         for piece in process.stdout:
+            began = True
             rest = memoryview(piece)
             while rest:
                 rest = rest[os.write(1, rest) :]
-    os.write(2, process.stderr.read())
+        if not began:  # why it doesn't begin is all there is to say
+            os.write(2, process.stderr.read())
     os.close(1)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from koderz.analysis.statistics import smallest_paired_difference
 from koderz.cli.benchmark import COMMANDS
 from tests.conftest import Shell
 
@@ -63,6 +64,17 @@ def shell(koderz: Shell, script: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
+
+
+def test_the_smallest_drops_that_the_docs_name_are_what_the_statistics_say() -> None:
+    rows = re.findall(r"^\| (\d+) \| ([\d.]+) points \| ([\d.]+) \| ([\d.]+) \|$", CI, re.MULTILINE)
+    assert len(rows) == 3
+
+    for tasks, *drops in rows:
+        for share, drop in zip((0.1, 0.2, 0.3), drops, strict=True):
+            smallest = smallest_paired_difference(int(tasks), share)
+            assert smallest is not None
+            assert f"{100 * smallest:.1f}" == drop
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from koderz.analysis.catalogue import INDEX, RunRow, chosen, load_catalogue, ordered
+from koderz.analysis.catalogue import INDEX, chosen, load_catalogue, ordered
+from koderz.analysis.rows import RunRow
 from tests.tracker.builders import call, fault, judged, plan, recorded
 from tracker.records import Finished, Plan, Record
 from tracker.sinks.json import write_summary

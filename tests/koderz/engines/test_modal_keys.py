@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.engines.modal_worker import Station
+from koderz.engines.modal_station import Station
 from koderz.errors import KoderzError
 from koderz.testing.engines import performed, planned
 from koderz.testing.modal import ModalServer

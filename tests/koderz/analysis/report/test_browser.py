@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -19,6 +19,23 @@ CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync"
 UNNAMED = """[...document.querySelectorAll("button:not([hidden]), input, select")]
     .filter((element) => !element.textContent.trim() && !element.labels?.length).length"""
+
+FAINT = """() => {
+    const channel = (value) => value <= 10.03 ? value / 3294.6 : ((value / 255 + 0.055) / 1.055) ** 2.4;
+    const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b) + 0.05;
+    const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+    const behind = (element) => {
+        const colour = numbers(getComputedStyle(element).backgroundColor);
+        return colour.length === 4 && colour[3] === 0 ? behind(element.parentElement) : colour;
+    };
+    const told = (element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    return [...document.querySelectorAll("body *:not(script)")].filter(told).filter((element) => {
+        const style = getComputedStyle(element);
+        const a = numbers(element instanceof SVGElement ? style.fill : style.color), b = behind(element);
+        return Math.max(light(a), light(b)) / Math.min(light(a), light(b)) < 4.5 || style.opacity < 1;
+    }).map((element) => element.outerHTML.slice(0, 80));
+}"""
+"""The elements whose text has a contrast below WCAG's 4.5, or is see-through."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -115,8 +132,27 @@ def test_it_fits_a_telephone_and_reads_in_the_dark(page: Page) -> None:
 
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(14, 16, 19)"
-    page.emulate_media(media="print")
+    assert page.evaluate("document.querySelector('#table tbody tr').offsetHeight") < 100
+    page.locator("#table tbody button").first.click()
+    page.wait_for_selector(".story pre")
+    assert page.evaluate("document.querySelector('.told').getBoundingClientRect().right") <= 390
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_word_stands_out_from_what_is_behind_it(page: Page, scheme: Literal["light", "dark"]) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.locator("#table tbody button").first.click()
+    page.wait_for_selector(".story pre")
+
+    assert page.evaluate(FAINT) == []
+
+
+def test_on_paper_it_is_black_on_white_and_nothing_is_cut_off(page: Page) -> None:
+    page.set_viewport_size({"width": 720, "height": 1000})  # A4 less its margins
+    page.emulate_media(color_scheme="dark", media="print")
+
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 720
 
 
 def test_a_screen_reader_finds_headings_names_and_figures(page: Page) -> None:

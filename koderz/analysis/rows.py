@@ -1,0 +1,182 @@
+"""A run in a line: read off its summary without whatever a line doesn't need, or off a journal that has none yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tracker.summary import wilson
+
+
+@dataclass(frozen=True, slots=True)
+class ArmRow:
+    """What one solver came to."""
+
+    solver: str
+    judged: int
+    passed: int
+    rate: float  # per cent
+    interval: tuple[float, float] | None  # 95 %, per cent
+    cost: float  # US dollars
+    iterations: float  # average
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run."""
+
+    run_id: str
+    status: str  # as in the summary, or "running", or "unfinished": begun, and nobody works on it
+    mode: str
+    model: str
+    suite: str
+    started: str  # ISO 8601, local
+    seconds: float  # of the sessions that worked on it
+    planned: int
+    faults: int
+    cost: float  # US dollars, all that was paid
+    cost_known: bool
+    simulated: bool
+    imported: bool
+    tags: tuple[str, ...]
+    arms: tuple[ArmRow, ...]
+    sinks: Mapping[str, str] = field(default_factory=dict)  # where each stands: up to date, behind, down or off
+    behind: tuple[str, ...] = ()  # those of them that lack something of it; koderz sync catches them up
+
+    @property
+    def rate(self) -> float:
+        """Per cent, of the last arm: that of a comparative run is the iterative one. -1 where nothing was judged."""
+        return self.arms[-1].rate if self.arms and self.arms[-1].judged else -1.0
+
+
+class _Config(msgspec.Struct):
+    local_model: str | None = None
+    suite: str = "humaneval"
+    tags: tuple[str, ...] = ()
+    imported: bool = False
+
+
+class _Figures(msgspec.Struct):
+    total_problems: int
+    success_rate: float
+    successes: int | None = None
+    success_rate_interval: tuple[float, float] | None = None
+    total_cost: float = 0.0
+    avg_iterations: float = 0.0
+    cost_known: bool = True
+
+
+class _Arm(msgspec.Struct):
+    summary: _Figures
+
+
+class _Paid(msgspec.Struct):
+    total: float = 0.0
+
+
+class _Head(msgspec.Struct):
+    """What a line needs of a summary; whatever else it holds is passed over unread."""
+
+    run_id: str
+    mode: str
+    start_time: str = ""
+    duration_seconds: float = 0.0
+    status: str = "complete"  # as files without it were
+    planned: int | None = None
+    config: _Config = msgspec.field(default_factory=_Config)
+    summary: _Figures | None = None
+    zero_shot: _Arm | None = None
+    iterative: _Arm | None = None
+    faults: list[msgspec.Raw] = []
+    paid: _Paid | None = None
+    simulated: bool = False
+
+
+_HEAD = msgspec.json.Decoder(_Head)
+
+
+def row_of_summary(data: bytes) -> RunRow:
+    """Raises msgspec.DecodeError where it is no summary, UnicodeDecodeError where it is no text."""
+    head = _HEAD.decode(data)
+    arms = _arms(head)
+    return RunRow(
+        run_id=head.run_id,
+        status=head.status,
+        mode=head.mode,
+        model=head.config.local_model or "",
+        suite=head.config.suite,
+        started=head.start_time,
+        seconds=head.duration_seconds,
+        planned=sum(arm.judged for arm in arms) if head.planned is None else head.planned,
+        faults=len(head.faults),
+        cost=head.paid.total if head.paid else sum(arm.cost for arm in arms),
+        cost_known=all(figures.cost_known for _, figures in _figures(head)),
+        simulated=head.simulated,
+        imported=head.config.imported,
+        tags=head.config.tags,
+        arms=arms,
+    )
+
+
+def _figures(head: _Head) -> list[tuple[str, _Figures]]:
+    if head.summary is not None:
+        return [(head.mode, head.summary)]
+    both = (("zero-shot", head.zero_shot), ("iterative", head.iterative))
+    found = [(name, arm.summary) for name, arm in both if arm is not None]
+    if not found:
+        raise msgspec.ValidationError("it has neither summary nor zero_shot and iterative")
+    return found
+
+
+def _arms(head: _Head) -> tuple[ArmRow, ...]:
+    return tuple(_arm(solver, figures) for solver, figures in _figures(head))
+
+
+def _arm(solver: str, found: _Figures) -> ArmRow:
+    n = found.total_problems
+    passed = round(found.success_rate * n / 100) if found.successes is None else found.successes
+    interval = found.success_rate_interval
+    if interval is None and n:
+        low, high = wilson(passed, n)
+        interval = (100 * low, 100 * high)
+    return ArmRow(solver, n, passed, found.success_rate, interval, found.total_cost, found.avg_iterations)
+
+
+def row_of_journal(journal: Path) -> RunRow:
+    """Of a run that goes on, or was cut off: as far as it came. Raises JournalError for a damaged one."""
+    from tracker.summary import summarize
+
+    summary = summarize(journal.parent)
+    config: dict[str, Any] = summary.config
+    return RunRow(
+        run_id=str(summary.run_id),
+        status=summary.status,
+        mode=summary.mode,
+        model=str(config.get("local_model") or ""),
+        suite=str(config.get("suite") or ""),
+        started=summary.start_time,
+        seconds=summary.duration_seconds,
+        planned=summary.planned,
+        faults=len(summary.faults),
+        cost=summary.paid["total"],
+        cost_known=all(arm.summary.cost_known for arm in summary.arms.values()),
+        simulated=summary.simulated,
+        imported=bool(config.get("imported")),
+        tags=tuple(config.get("tags") or ()),
+        arms=tuple(
+            ArmRow(
+                solver,
+                arm.summary.total_problems,
+                arm.summary.successes,
+                arm.summary.success_rate,
+                arm.summary.success_rate_interval,
+                arm.summary.total_cost,
+                arm.summary.avg_iterations,
+            )
+            for solver, arm in summary.arms.items()
+        ),
+    )
