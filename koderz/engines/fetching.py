@@ -43,9 +43,12 @@ async def find_anywhere(results: Path, name: str, environ: Mapping[str, str]) ->
 async def _bring(store: RunStore, tracker: Tracker) -> None:
     """Writes down what is stored of every experiment."""
     experiments = iter(sorted(await store.experiments()))
-    async with asyncio.TaskGroup() as group:
-        for _ in range(_AT_ONCE):
-            group.create_task(_bring_each(experiments, store, tracker))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_AT_ONCE):
+                group.create_task(_bring_each(experiments, store, tracker))
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 async def _bring_each(experiments: Iterator[str], store: RunStore, tracker: Tracker) -> None:

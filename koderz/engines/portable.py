@@ -28,9 +28,13 @@ def pack_plan(plan: Plan) -> bytes:
 
 
 def plan_record(data: bytes) -> records.Plan:
-    """The plan's first line out of `pack_plan`'s bytes."""
-    record = decode(orjson.loads(data)["plan"].encode())
-    assert isinstance(record, records.Plan)
+    """The plan's first line out of `pack_plan`'s bytes. KoderzError for any others."""
+    try:
+        record = decode(orjson.loads(data)["plan"].encode())
+    except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError):
+        record = None
+    if not isinstance(record, records.Plan):
+        raise KoderzError("what is stored as the run's plan is none")
     return record
 
 

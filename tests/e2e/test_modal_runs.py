@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -103,6 +104,21 @@ def test_faults_are_retried_from_elsewhere(on_modal: Remote, tmp_path: Path) -> 
     ends = [line["kind"] for line in other.journal() if line["kind"] in ("fault", "resumed")]
     assert ends == ["fault", "fault", "resumed", "fault", "fault"]
     paid_once(other)
+
+
+def test_a_run_that_has_begun_is_picked_up_though_another_version_is_deployed_by_now(on_modal: Remote) -> None:
+    on_modal("benchmark", 0, 2, *MODEL, "--detach")
+    path = on_modal.modal.volume("koderz-results") / "koderz.json"
+    about = path.read_text()
+    path.write_text(json.dumps({**json.loads(about), "digest": "0" * 16, "koderz": "9.9.9"}))
+    try:
+        done = on_modal("benchmark", "resume", "latest")
+    finally:
+        path.write_text(about)
+
+    assert "koderz 9.9.9 (0000000000000000)" in done.err
+    assert "koderz modal deploy" in done.err
+    once_each(on_modal, 2)
 
 
 def test_two_machines_at_one_run_pay_for_nothing_twice(on_modal: Remote, tmp_path: Path) -> None:
@@ -285,6 +301,19 @@ def test_a_run_that_modal_does_not_know_either_is_one_line(on_modal: Remote, com
     done = on_modal("benchmark", command, "bench_00000000_20260101_000000", *detach, code=2)
 
     assert "bench_00000000_20260101_000000" in one_line(done.err)
+
+
+@pytest.mark.parametrize(("file", "content"), [("plan.json", "{}"), ("exp_1.jsonl", '{"kind":"call"}\n')])
+def test_a_store_that_is_damaged_is_one_line(on_modal: Remote, file: str, content: str, tmp_path: Path) -> None:
+    on_modal("benchmark", 0, 1, *MODEL, "--solver", _unjudged(on_modal))
+    damaged = f"bench_0{run_of(on_modal)[7:]}"
+    runs = on_modal.modal.volume("koderz-results") / "runs"
+    shutil.copytree(runs / run_of(on_modal), runs / damaged)
+    (runs / damaged / file).write_text(content)
+
+    done = elsewhere(on_modal, tmp_path / "elsewhere")("benchmark", "resume", damaged, code=2)
+
+    assert one_line(done.err)
 
 
 def test_an_app_that_was_stopped_meanwhile_is_one_line_and_the_run_goes_on_after_a_deploy(koderz: Shell) -> None:
