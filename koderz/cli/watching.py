@@ -87,7 +87,8 @@ def _step(line: Mapping[str, object]) -> str:
     cause = f" ({line['cause']})" if line.get("cause") else ""
     if line["kind"] == "attempt":
         return f"attempt {line.get('number')} {line.get('verdict')}{cause}"
-    return f"ended {line.get('verdict')}{cause} after {line.get('iterations')} attempts, ${line.get('cost', 0.0):.4f}"
+    attempts = f"{line.get('iterations')} attempt{'' if line.get('iterations') == 1 else 's'}"
+    return f"ended {line.get('verdict')}{cause} after {attempts}, ${line.get('cost', 0.0):.4f}"
 
 
 def _remote(folder: Path, plan: Plan) -> RemoteRun | None:

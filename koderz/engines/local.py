@@ -34,6 +34,8 @@ async def open_local(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Lo
     ):
         if sandbox.rung != FULL:
             pool.notices.append(f"programs run at the sandbox rung {sandbox.rung}; the full one is {FULL}")
+        if plan.settings.gpu:
+            pool.notices.append(f"--gpu {plan.settings.gpu} is for --engine modal; what runs here has what is here")
         suite = checked_suite(plan, sandbox)
         yield LocalEngine(plan, models, sandbox, pool, baseline=baseline_price(plan), lessons=lessons, suite=suite)
 

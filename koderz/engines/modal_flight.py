@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +22,7 @@ class Flight:
     allowance: float | None = None  # US dollars; None: no cap
     recorded: list[Record] = field(default_factory=list)  # what came since, in order
     stored: int = 0  # how many of its lines have been seen in the store
+    caught_up: float = field(default_factory=time.monotonic)  # when its lines were looked at last
     deaths: int = 0
     spent: float = 0.0  # US dollars since it was submitted
 

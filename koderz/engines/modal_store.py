@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from koderz.engines.modal_cloud import list_files, read_file, spoken, stored, write_file
 from koderz.engines.modal_names import Names
@@ -49,7 +49,7 @@ class RunStore:
             return found
         with spoken("the run's store"):
             data = await read_file(self._names.volume, f"runs/{self.run}/{experiment_id}.jsonl")
-        return [line + b"\n" for line in (data or b"").split(b"\n")[:-1]]
+        return _whole_lines(data or b"")
 
     async def new_lines(self, experiment_id: str, start: int) -> list[bytes]:
         """The lines from the `start`-th on, of an experiment under way: the Dict alone has them, or nobody yet."""
@@ -111,8 +111,16 @@ class ContainerShelf:
         return found
 
     async def lines(self, run: str, experiment_id: str) -> list[bytes]:
+        """What the Dict has; after days without use, in which it forgets, what the mounted volume has.
+
+        The volume as it is mounted here may lack what a container that died hadn't committed: it gets that now.
+        """
+        path = self._path(run, experiment_id)
         async with stored():
-            found = await self._store(run).lines(experiment_id)
+            if found := await self._store(run).new_lines(experiment_id, 0):
+                _write(path, b"".join(found))
+            else:
+                found = _lines(path)
         self._next[experiment_id] = len(found)
         return found
 
@@ -120,7 +128,7 @@ class ContainerShelf:
         async with stored():
             place = await self._store(run).append(experiment_id, line, self._next.get(experiment_id, 0))
             self._next[experiment_id] = place + 1
-            _append(self._mount / "runs" / run / f"{experiment_id}.jsonl", line)
+            _write(self._path(run, experiment_id), line, mode="ab")
 
     async def claim(self, run: str, experiment_id: str, call_id: str, after: str) -> str:
         async with stored():
@@ -129,11 +137,22 @@ class ContainerShelf:
     def forget(self, experiment_id: str) -> None:
         self._next.pop(experiment_id, None)
 
+    def _path(self, run: str, experiment_id: str) -> Path:
+        return self._mount / "runs" / run / f"{experiment_id}.jsonl"
+
     def _store(self, run: str) -> RunStore:
         return self._stores.setdefault(run, RunStore(self._names, run))
 
 
-def _append(path: Path, line: bytes) -> None:
+def _lines(path: Path) -> list[bytes]:
+    return _whole_lines(path.read_bytes()) if path.exists() else []
+
+
+def _whole_lines(data: bytes) -> list[bytes]:
+    return [line + b"\n" for line in data.split(b"\n")[:-1]]
+
+
+def _write(path: Path, data: bytes, mode: Literal["wb", "ab"] = "wb") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        file.write(line)
+    with path.open(mode) as file:
+        file.write(data)

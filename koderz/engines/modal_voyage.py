@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ SUBMITTING = 16  # at a time
 POLLING = 32  # calls that are asked for at a time
 PATIENCE = 5.0  # seconds that one is asked for while no other waits to be
 IMPATIENCE = 0.5  # seconds, while others wait
+CATCHING_UP = 5.0  # seconds between two looks at what one that is under way has stored
 DEATHS = 3  # of workers over one experiment, after which it is a fault
 
 
@@ -171,7 +173,10 @@ class Voyage:
             await self._land(flight, result)
 
     async def _catch_up(self, flight: Flight) -> None:
-        """Copies what the worker has stored since the last look."""
+        """Copies what the worker has stored since the last look, now and then."""
+        if time.monotonic() - flight.caught_up < CATCHING_UP:
+            return
+        flight.caught_up = time.monotonic()
         lines = await self._store.new_lines(flight.experiment_id, flight.stored)
         flight.stored += len(lines)
         await self._copy(flight, read_lines(lines))

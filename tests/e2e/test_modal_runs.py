@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,13 @@ def stored_ends(machine: Remote, run: str) -> int:
     """How many experiments have ended by what is on Modal's volume."""
     files = (machine.modal.volume("koderz-results") / "runs" / run).glob("*.jsonl")
     return sum('"kind":"experiment"' in path.read_text() for path in files)
+
+
+def _unjudged(machine: Remote) -> str:
+    """A solver whose experiments take little but a call."""
+    solver = "async def ask_only(task, ask):\n    await ask(task.messages)\n    return Verdict('passed')\n"
+    (machine.folder / "mine.py").write_text(f"from koderz import Verdict\n\n\n{solver}")
+    return "mine.py:ask_only"
 
 
 # What is asked for, and what it costs
@@ -123,11 +131,33 @@ def test_a_run_that_is_under_way_here_is_not_taken_up_a_second_time(on_modal: Re
     paid_once(on_modal)
 
 
+def test_ctrl_c_while_submitting_knows_all_that_was_submitted(on_modal: Remote) -> None:
+    before = on_modal.modal.counts["FunctionMap"]
+    process = on_modal.start("benchmark", 0, 40, *MODEL, "--solver", _unjudged(on_modal), "--detach")
+    wait_for(lambda: on_modal.modal.counts["FunctionMap"] > before)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode in (0, 130), err
+    assert "Traceback" not in err
+    submitted = [line for line in on_modal.journal() if line["kind"] == "submitted"]
+    assert len(submitted) == on_modal.modal.counts["FunctionMap"] - before
+    on_modal("benchmark", "resume", "latest")
+    once_each(on_modal, 40)
+    paid_once(on_modal)
+
+
 def test_nothing_but_modal_can_go_on_without_this_machine(on_modal: Remote) -> None:
     done = on_modal("benchmark", 0, 1, "--model", "simulated", "--detach", code=2)
 
     assert "--engine modal" in one_line(done.err)
     assert not on_modal.results.exists()
+
+
+def test_a_gpu_is_only_had_at_modal_which_is_said(koderz: Shell) -> None:
+    done = koderz("benchmark", 0, 1, "--model", "simulated", "--gpu", "L4")
+
+    assert "--gpu L4 is for --engine modal" in done.err
 
 
 # What is shown

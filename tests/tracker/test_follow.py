@@ -142,3 +142,23 @@ def test_a_damaged_last_line_is_left_out(tmp_path: Path) -> None:
     follower.catch_up()
 
     assert follower.done == 1
+
+
+def test_a_line_from_elsewhere_counts_once_also_when_the_journal_gets_it_later(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    heard: list[object] = []
+    (folder / NAME).write_bytes(encode(builders.plan()))
+    follower = Follower(folder, lambda line: heard.append(line["kind"]))
+    lines = [encode(record) for record in (call(0), judged(0, True))]
+
+    for line in lines:
+        follower.add(line)
+    before = (follower.done, follower.recorded)
+    with (folder / NAME).open("ab") as file:
+        file.writelines(lines)
+    follower.catch_up()
+
+    assert before == (1, 0)
+    assert (follower.done, follower.recorded, follower.calls) == (1, 1, 1)
+    assert heard == ["call", "experiment", "plan"]
