@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from koderz.settings import OF_SINKS
+
 # Tasks are matched one by one; the others change no result.
-_OF_NO_MATTER = frozenset({"problems", "results", "grace", "sinks", "no_sinks", "sink_patience", "mlflow_detail"})
+_OF_NO_MATTER = frozenset({"problems", "results", "grace", *OF_SINKS})
 
 
 def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
