@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from koderz.models.pool import ModelPool
+    from koderz.engines import Engine
     from koderz.orchestrator import Orchestrator
     from koderz.plan import Plan
     from tracker.records import Record
@@ -24,7 +24,7 @@ class Stage:
     plan: Plan
     tracker: Tracker
     orchestrator: Orchestrator
-    pool: ModelPool
+    engine: Engine
 
 
 class Audience(Protocol):

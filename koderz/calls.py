@@ -61,6 +61,10 @@ class Caller:
             keep_spec(name, ask.messages, completion.text)
         return completion, name, sampling
 
+    def also_spent(self, dollars: float) -> None:
+        """Counts something other than a call against the cost cap."""
+        self._budget.paid(dollars)
+
     def baseline_cost(self, tokens_in: int, tokens_out: int) -> float | None:
         """US dollars that these tokens would have cost on the baseline model; None where that isn't known."""
         price = self._baseline

@@ -39,13 +39,14 @@ class Finding:
 
 
 async def diagnose(environ: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Looks at everything that a run may need. Asks no host but the model servers that are configured."""
+    """Looks at everything that a run may need. Asks no host but the model servers and the Modal that are configured."""
     return [
         Finding("koderz", "ok", f"{__version__} on Python {platform.python_version()}, {platform.system()}"),
         _config(environ),
         _results(environ),
         await _sandbox(),
         await _docker(environ),
+        await _modal(environ),
         await _ollama(environ),
         *(_key(provider, variable, environ) for provider, variable in _KEYS.items()),
         *_sinks(environ),
@@ -108,6 +109,27 @@ async def _docker(environ: Mapping[str, str]) -> Finding:
     except KoderzError as error:
         return Finding("docker", "missing", str(error), "only --sandbox docker needs it")
     return Finding("docker", "ok", f"{version}, with the image {image}")
+
+
+async def _modal(environ: Mapping[str, str]) -> Finding:
+    """Whether `--engine modal` and `--sandbox modal` would work: nothing is made there, nothing started."""
+    from koderz.engines.modal_names import is_configured, names_of
+
+    if not is_configured(environ):
+        return Finding(
+            "modal", "missing", "no token here", "only --engine modal and --sandbox modal need it: modal setup"
+        )
+    try:
+        from koderz.engines.modal_cloud import has_app
+
+        app = names_of(environ).app
+        if not await has_app(app):
+            return Finding("modal", "ok", f"--sandbox modal; no app {app} for --engine modal", "koderz modal deploy")
+    except KoderzError as error:
+        return Finding("modal", "missing", str(error), "only --engine modal and --sandbox modal need it")
+    except ImportError:
+        return Finding("modal", "missing", "a token without Modal's SDK", "pip install 'koderz[modal]'")
+    return Finding("modal", "ok", f"--sandbox modal, and the app {app} for --engine modal")
 
 
 async def _ollama(environ: Mapping[str, str]) -> Finding:

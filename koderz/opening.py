@@ -1,14 +1,18 @@
-"""The models of a plan: where each is asked, at what price."""
+"""What a plan needs to be carried out here: its models, each where it is asked and at what price, and its sandbox."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
-from koderz.errors import Unreachable
+from koderz.errors import KoderzError, Unreachable
 from koderz.plan import Plan
+from koderz.references import CheckedSuite, checked
+from koderz.sandbox import Sandbox
 from koderz.settings import Settings
+from koderz.types import Judging
+from koderz.yardstick import calibrated_sandbox
 
 if TYPE_CHECKING:
     from koderz.models import Endpoint, Model, ModelName, Opener, Price
@@ -22,6 +26,45 @@ async def open_models(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[t
 
     async with ModelPool(_endpoints(plan, environ), prices=own_prices(plan), openers=_simulated(plan)) as pool:
         yield pool, {name: pool.open(name) for name in asked_models(plan.settings)}
+
+
+async def model_facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
+    """What the servers say of the models, such as a digest. Raises Unreachable, or KoderzError for a cap."""
+    checked = {name: await models[name].check() for name in asked_models(plan.settings)}
+    if plan.settings.max_cost is not None:
+        _require_prices({name: models[name].price() for name in checked})
+    return {"models": {name: facts for name, facts in checked.items() if facts}}
+
+
+def require_prices(plan: Plan, environ: Mapping[str, str]) -> None:
+    """KoderzError where a model that isn't opened here has no known price, so that no cap can hold."""
+    _require_prices({name: listed_price(plan, name, environ) for name in asked_models(plan.settings)})
+
+
+def sandbox_of(plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
+    """The sandbox that the plan names, its seconds those of any machine; not yet entered."""
+    settings = plan.settings
+    return calibrated_sandbox(
+        settings.sandbox,
+        judges=settings.judge_count,
+        own_programs=plan.record.simulated,
+        image=settings.docker_image,
+        memory_mb=settings.test_memory,
+    )
+
+
+def checked_suite(plan: Plan, sandbox: Sandbox) -> CheckedSuite | None:
+    """The plan's suite with its references tried first; None where they are known to pass."""
+    return checked(plan.suite, sandbox, Judging(plan.settings.test_timeout, plan.settings.test_memory))
+
+
+def _require_prices(prices: Mapping[str, Price | None]) -> None:
+    for name, price in prices.items():
+        if price is None:
+            raise KoderzError(
+                f"--max-cost can't hold without the price of {name}; put it into koderz.toml: "
+                f'[prices."{name}"] with input and output, US dollars a million tokens'
+            )
 
 
 def own_prices(plan: Plan) -> dict[str, Price]:

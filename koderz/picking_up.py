@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from koderz.audience import NOTHING_TO_DO, Audience, Nobody
+from koderz.engines.fetching import FILES, find_anywhere
+from koderz.engines.portable import laid_out
 from koderz.errors import KoderzError
 from koderz.orchestrator import Ended
 from koderz.plan import restore_plan
@@ -17,7 +19,6 @@ from koderz.replay import Replaying
 from koderz.session import Session, carry_on, plan_line, reopened, risky_settings
 from koderz.settings import CHANGEABLE, checked, flag_of
 from koderz.trust import require_trust
-from tracker.runs import find_run
 from tracker.sinks import check_names
 from tracker.tracker import Tracker
 
@@ -31,6 +32,7 @@ class PickUp:
     accept_divergence: bool = False
     accept_changes: bool = False
     trust_config: bool = False
+    detach: bool = False
 
     def replaying(self) -> Replaying:
         """What that means for what is on record. Accepted changes make solvers go other ways."""
@@ -52,17 +54,20 @@ async def pick_up(
     environ: Mapping[str, str] = os.environ,
 ) -> Session:
     """Resumes, retries or rescores a run. Of a finished one only its summary and its sinks are redone."""
-    folder = find_run(results_folder(results, environ, trust_config=way.trust_config), name)
+    folder = await find_anywhere(results_folder(results, environ, trust_config=way.trust_config), name, environ)
     given = {name: value for name, value in (changes or {}).items() if value is not None}
     with Tracker.reopen(folder) as tracker:
         _require_own(tracker, way.trust_config, environ)
         _refuse_imported(tracker, way)
-        overrides = _overrides(given) | {"results": folder.parent}
+        overrides = _overrides(given) | {"results": folder.parent} | laid_out(tracker.plan, folder / FILES)
         plan = restore_plan(tracker.plan, overrides, accept_changes=way.accept_changes)
         tracker.select(faults=way.how != "resume", judged=way.how == "rescore")
         if way.how != "rescore" and tracker.tally.judged + tracker.tally.faults == plan.record.planned:
             return reopened(plan, tracker, Ended("complete", NOTHING_TO_DO), environ)
-        return await carry_on(plan, tracker, way.replaying(), audience or Nobody(), environ, how=way.how, changes=given)
+        audience = audience or Nobody()
+        return await carry_on(
+            plan, tracker, way.replaying(), audience, environ, how=way.how, changes=given, detach=way.detach
+        )
 
 
 def _require_own(tracker: Tracker, trust: bool, environ: Mapping[str, str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from koderz.audience import Audience, Nobody
 from koderz.config import Config, load_config
+from koderz.engines.modal_names import require_apart
 from koderz.errors import KoderzError
 from koderz.plan import Plan, Subject, load_solvers, load_subject, make_plan
 from koderz.recalling import memory_details
@@ -41,6 +42,12 @@ async def prepare(
         settings = replace(settings, samples=1)
     if single and settings.mode == "comparative":
         raise KoderzError("one experiment has one solver: --mode zero-shot or iterative")
+    if settings.engine == "modal":
+        if "sandbox" not in {**flags, **by_environment, **config.settings}:
+            settings = replace(settings, sandbox="modal")
+        require_apart(settings.sandbox)
+    if settings.engine == "modal" and settings.use_memory != "off":
+        raise KoderzError("--use-memory: the memory store can't be reached from Modal; use --engine local")
     # Whatever is wrong is said before anybody is asked.
     check_names((*settings.sinks, *settings.no_sinks))
     subject = load_subject(settings, _selection(settings, span))

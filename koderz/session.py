@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from koderz.audience import Audience, Nobody, Stage
+from koderz.engines import Engine, open_engine
 from koderz.errors import KoderzError, Unreachable
-from koderz.opening import asked_models, baseline_price, open_models
 from koderz.orchestrator import Ended, Orchestrator
 from koderz.plan import Plan
 from koderz.projecting import start_sinks
-from koderz.recalling import Lessons, open_lessons
-from koderz.references import checked
 from koderz.replay import Replaying
-from koderz.sandbox import FULL, Sandbox
 from koderz.trust import remember
-from koderz.types import Judging
-from koderz.yardstick import calibrated_sandbox, cpu_scale
 from tracker.journal import NAME
 from tracker.records import Record
 from tracker.sinks import JSON
@@ -30,10 +25,6 @@ from tracker.sinks.process import SinkProcess
 from tracker.sinks.standing import mark_up_to_date
 from tracker.summary import Summary, summarize
 from tracker.tracker import Tracker
-
-if TYPE_CHECKING:
-    from koderz.models import Model
-    from koderz.models.pool import ModelPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +39,27 @@ class Session:
     sink_patience: float = 0.0  # seconds
 
 
-async def begin(plan: Plan, audience: Audience | None = None, environ: Mapping[str, str] = os.environ) -> Session:
-    """A new run, from its first call to its summary. Nothing is created where a model can't be asked."""
-    audience = audience or Nobody()
-    async with (
-        _sandbox_of(plan) as sandbox,
-        open_models(plan, environ) as (pool, models),
-        open_lessons(plan, environ) as lessons,
-    ):
-        facts = await _facts(plan, models) | {"sandbox": sandbox.rung, "cpu_scale": cpu_scale(sandbox)}
+async def begin(
+    plan: Plan,
+    audience: Audience | None = None,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    detach: bool = False,
+) -> Session:
+    """A new run, from its first call to its summary. Nothing is created where a model can't be asked.
+
+    `detach`: what was submitted to an engine elsewhere is left to itself there, to be picked up by `resume`.
+    """
+    async with open_engine(plan, environ) as engine:
+        _refuse_detaching(engine, detach=detach)
+        facts = await engine.check()
         plan = replace(plan, record=replace(plan.record, environment=plan.record.environment | facts))
         with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
             if risky_settings(plan.record.config):
                 remember(plan_line(tracker.folder), environ)
             with _sinks_of(plan, tracker, environ) as sinks:
-                return await _carry_out(
-                    plan, tracker, Means(pool, models, sandbox, lessons, sinks), Replaying(), audience
-                )
+                means = Means(engine, sinks, detach=detach)
+                return await _carry_out(plan, tracker, means, Replaying(), audience or Nobody())
 
 
 async def carry_on(
@@ -76,88 +71,57 @@ async def carry_on(
     *,
     how: str,
     changes: Mapping[str, Any],
+    detach: bool = False,
 ) -> Session:
     """A later session of a run."""
-    async with (
-        _sandbox_of(plan) as sandbox,
-        open_models(plan, environ) as (pool, models),
-        open_lessons(plan, environ) as lessons,
-    ):
+    async with open_engine(plan, environ) as engine:
+        _refuse_detaching(engine, detach=detach)
         if replaying.calls_allowed:
-            await _facts(plan, models)
+            await engine.check()
         await tracker.begin_session(how, dict(changes))
         with _sinks_of(plan, tracker, environ) as sinks:
-            return await _carry_out(plan, tracker, Means(pool, models, sandbox, lessons, sinks), replaying, audience)
+            return await _carry_out(plan, tracker, Means(engine, sinks, detach=detach), replaying, audience)
 
 
-async def _facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
-    """What the servers say of the models, such as a digest. Raises Unreachable, or KoderzError for a cap."""
-    checked = {name: await models[name].check() for name in asked_models(plan.settings)}
-    unpriced = [name for name in checked if models[name].price() is None]
-    if unpriced and plan.settings.max_cost is not None:
+def _refuse_detaching(engine: Engine, *, detach: bool) -> None:
+    if detach and not engine.outlives:
         raise KoderzError(
-            f"--max-cost can't hold without the price of {unpriced[0]}; put it into koderz.toml: "
-            f'[prices."{unpriced[0]}"] with input and output, US dollars a million tokens'
+            f"--detach: experiments on the engine {engine.name} end with this command; add --engine modal"
         )
-    return {"models": {name: facts for name, facts in checked.items() if facts}}
-
-
-def _sandbox_of(plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
-    settings = plan.settings
-    return calibrated_sandbox(
-        settings.sandbox,
-        judges=settings.judge_count,
-        own_programs=plan.record.simulated,
-        image=settings.docker_image,
-        memory_mb=settings.test_memory,
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
     """What it takes to carry out a plan."""
 
-    pool: ModelPool
-    models: Mapping[str, Model]
-    sandbox: Sandbox
-    lessons: Lessons | None
+    engine: Engine
     sinks: SinkProcess | None
+    detach: bool
 
 
 async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Replaying, audience: Audience) -> Session:
+    engine, sinks = means.engine, means.sinks
     heard = 0
 
-    def observe(record: Record) -> None:
+    def listen() -> None:
         nonlocal heard
-        for text in means.pool.notices[heard:]:
+        for text in engine.notices[heard:]:
             heard += 1
             audience.notice(text)
-        if means.sinks and (death := means.sinks.death()):
+
+    def observe(record: Record) -> None:
+        listen()
+        if sinks and (death := sinks.death()):
             audience.notice(death)
         audience.recorded(record)
 
-    if means.sandbox.rung != FULL:
-        audience.notice(f"programs run at the sandbox rung {means.sandbox.rung}; the full one is {FULL}")
-    judging = Judging(plan.settings.test_timeout, plan.settings.test_memory)
-    suite = checked(plan.suite, means.sandbox, judging)
-    orchestrator = Orchestrator(
-        replace(plan, suite=suite or plan.suite),
-        tracker,
-        means.models,
-        means.sandbox,
-        how=replaying,
-        observe=observe,
-        baseline=baseline_price(plan),
-        lessons=means.lessons,
-        broken=suite.broken if suite else None,
-    )
-    async with (
-        suite.trying(plan.tasks, audience.notice) if suite else nullcontext(),
-        audience.showing(Stage(plan, tracker, orchestrator, means.pool)),
-    ):
+    listen()
+    orchestrator = Orchestrator(plan, tracker, engine, how=replaying, observe=observe, detach=means.detach)
+    async with audience.showing(Stage(plan, tracker, orchestrator, engine)):
         ended = await orchestrator.run()
+    listen()
     await tracker.finish(ended.status, ended.reason)
-    return close(plan, tracker, ended, means.sinks)
+    return close(plan, tracker, ended, sinks)
 
 
 @contextmanager

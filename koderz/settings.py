@@ -65,6 +65,9 @@ class Settings:
     use_memory: Literal["off", "other-tasks", "same-task"] = "off"
     memory_live: bool = False  # recall also what was remembered since the run began
     # where it runs
+    engine: str = "local"
+    gpu: str | None = None  # Modal: of the containers that perform experiments
+    max_containers: int | None = None  # Modal
     sandbox: str = "contained"
     docker_image: str = DOCKER_IMAGE  # of --sandbox docker; holds Python 3.11 or later
     test_timeout: float = 10.0  # CPU seconds
@@ -129,6 +132,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "test_memory": (64, 1_000_000),
     "judges": (1, 256),
     "concurrency": (1, 4096),
+    "max_containers": (1, 10_000),
     "max_cost": (0, 1e9),
     "grace": (0, 3600),
     "sink_patience": (0.1, 86_400),
@@ -140,7 +144,7 @@ _TAG_CHARS = 100
 OF_SINKS = ("sinks", "no_sinks", "sink_patience", "mlflow_detail")
 """The settings that say where a run is recorded; no experiment depends on them."""
 
-CHANGEABLE = ("concurrency", "max_cost", "judges", "grace", *OF_SINKS)
+CHANGEABLE = ("concurrency", "max_cost", "max_containers", "judges", "grace", *OF_SINKS)
 """The settings that may differ when a run is picked up again."""
 
 FIELDS = {field.name: field for field in dataclasses.fields(Settings)}

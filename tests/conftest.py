@@ -7,11 +7,22 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Nothing is run on a Modal account, and paid for, unless `-m modal` asks for it."""
+    if "modal" in config.option.markexpr:
+        return
+    paid = [item for item in items if item.get_closest_marker("modal")]
+    if paid:
+        config.hook.pytest_deselected(items=paid)
+        items[:] = [item for item in items if item not in paid]
 
 
 @dataclass(frozen=True)
@@ -121,10 +132,17 @@ class Server:
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     """Starts servers: `serve("--faults", "429:0.1")`; they end with the test."""
+    with servers(tmp_path) as start:
+        yield start
+
+
+@contextmanager
+def servers(folder: Path) -> Iterator[Callable[..., Server]]:
+    """What starts servers that log into `folder` and end together."""
     started: list[Server] = []
 
     def start(*arguments: object, env: Mapping[str, str] | None = None) -> Server:
-        log = tmp_path / f"server-{len(started)}.log"
+        log = folder / f"server-{len(started)}.log"
         log.touch()
         command = [sys.executable, "-m", "koderz.testing", "--log", str(log), *map(str, arguments)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import orjson
@@ -15,9 +15,10 @@ _REDONE: Mapping[str, Collection[str]] = {"retry": ("fault",), "rescore": ("faul
 
 
 class Follower:
-    """Folds the whole lines of a journal as they come."""
+    """Folds the whole lines of a journal as they come, and those that are only elsewhere yet."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, heard: Callable[[Mapping[str, object]], None] = lambda _: None) -> None:
+        """`heard` is told the fields of each line, once."""
         self.judged = self.passed = self.faults = self.calls = self.tokens_out = 0
         self.cost = 0.0  # US dollars
         self.ended = ""  # the status and reason of the last session, once it is over
@@ -25,6 +26,9 @@ class Follower:
         self._offset = 0
         self._begun: set[str] = set()
         self._outcomes: dict[str, str] = {}
+        self._heard = heard
+        self._elsewhere: set[tuple[object, ...]] = set()  # lines that weren't in the journal when they were folded
+        self._away: set[str] = set()  # experiments whose outcomes aren't in the journal
         self._since = time.monotonic()
         self._first: tuple[int, int] | None = None  # experiments and tokens at the first look
 
@@ -37,12 +41,29 @@ class Follower:
                 if fields is None:
                     break
                 self._offset += len(line)
-                self._fold(fields)
+                if self._elsewhere and _key(fields) in self._elsewhere:
+                    self._away.discard(str(fields.get("experiment_id")))
+                else:
+                    self._fold(fields)
         self._first = self._first or (len(self._outcomes), self.tokens_out)
+
+    def add(self, line: bytes) -> None:
+        """Folds a line that an engine elsewhere has, and that the journal doesn't have yet."""
+        fields = _whole(line)
+        if fields is not None:
+            self._elsewhere.add(_key(fields))
+            if fields.get("kind") in ("experiment", "fault"):
+                self._away.add(str(fields.get("experiment_id")))
+            self._fold(fields)
 
     @property
     def done(self) -> int:
         return len(self._outcomes)
+
+    @property
+    def recorded(self) -> int:
+        """Experiments that have ended by the journal alone."""
+        return len(self._outcomes) - len(self._away)
 
     @property
     def in_flight(self) -> int:
@@ -57,10 +78,13 @@ class Follower:
 
     def _fold(self, line: dict[str, object]) -> None:
         kind, experiment = line.get("kind"), str(line.get("experiment_id"))
+        self._heard(line)
         if kind == "call":
             self._begun.add(experiment)
             self.calls += 1
             self.tokens_out += int(str(line.get("tokens_out", 0)))
+            self.cost += float(str(line.get("cost", 0.0)))
+        elif kind == "compute":
             self.cost += float(str(line.get("cost", 0.0)))
         elif kind in ("experiment", "fault"):
             self._count(self._outcomes.get(experiment, ""), -1)
@@ -94,3 +118,8 @@ def _whole(line: bytes) -> dict[str, object] | None:
     except orjson.JSONDecodeError:
         return None
     return fields
+
+
+def _key(line: Mapping[str, object]) -> tuple[object, ...]:
+    """What tells a line from all others, wherever it was copied to."""
+    return tuple(line.get(name) for name in ("kind", "time", "experiment_id", "key"))

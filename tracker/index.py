@@ -25,6 +25,9 @@ from tracker.errors import JournalError
 from tracker.records import KINDS, kind_of
 
 CODES = {name: code for code, name in enumerate(KINDS)}
+PAID = (CODES["call"], CODES["compute"])
+"""The kinds of line that cost something."""
+
 _NAMES = tuple(KINDS)
 _UNKNOWN = 255
 _ENTRY = struct.Struct("<BBHIQQd")
@@ -41,7 +44,7 @@ class Entry(NamedTuple):
     length: int  # bytes, newline included
     offset: int
     experiment: int  # the hex digits of its id; of a message, the first 64 bits of its digest; else 0
-    cost: float  # US dollars, of a call
+    cost: float  # US dollars, of a call or of compute
 
     @property
     def span(self) -> tuple[int, int]:
@@ -75,7 +78,7 @@ def entry_of(line: bytes, offset: int) -> Entry:
         if code == _UNKNOWN:  # its fields mean nothing to this version
             return Entry(code, 0, 0, len(line), offset, 0, 0.0)
         number = subject_number(fields.get("experiment_id") or "", fields.get("digest") or "")
-        cost = float(fields.get("cost") or 0.0) if code == CODES["call"] else 0.0
+        cost = float(fields.get("cost") or 0.0) if code in PAID else 0.0
         entry = Entry(code, int(fields.get("success") is True), 0, len(line), offset, number, cost)
         _ENTRY.pack(*entry)
     except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError, struct.error) as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tracker.errors import StorageError
 from tracker.index import CODES, Entry, Index, header, index_path, pack, subject_number
-from tracker.records import Call, Experiment, Record, encode
+from tracker.records import Call, Compute, Experiment, Record, encode
 
 NAME = "journal.jsonl"
 
@@ -142,7 +142,7 @@ def _entry(record: Record, offset: int, length: int) -> Entry:
         length,
         offset,
         subject_number(getattr(record, "experiment_id", ""), getattr(record, "digest", "")),
-        record.cost if isinstance(record, Call) else 0.0,
+        record.cost if isinstance(record, Call | Compute) else 0.0,
     )
 
 

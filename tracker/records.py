@@ -201,7 +201,34 @@ class Finished:
     reason: str = ""
 
 
-Record = Plan | LongMessage | Call | Attempt | Once | Experiment | Fault | Resumed | Finished
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """An experiment was handed to an engine elsewhere, which goes on with it whatever happens here."""
+
+    kind: Literal["submitted"] = "submitted"
+    time: str = field(default_factory=now)
+    experiment_id: str
+    problem_id: str
+    engine: str
+    call_id: str  # by which the engine finds it again
+    url: str = ""  # where people can look at it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """The machine that an experiment used elsewhere, and what that cost."""
+
+    kind: Literal["compute"] = "compute"
+    time: str = field(default_factory=now)
+    experiment_id: str
+    engine: str
+    gpu: str = ""  # its type; empty for none
+    seconds: float  # this experiment's share of the time
+    cost_per_second: float  # US dollars
+    cost: float  # US dollars
+
+
+Record = Plan | LongMessage | Call | Attempt | Once | Experiment | Fault | Resumed | Finished | Submitted | Compute
 
 KINDS: dict[str, type[Record]] = {
     "plan": Plan,
@@ -213,6 +240,8 @@ KINDS: dict[str, type[Record]] = {
     "fault": Fault,
     "resumed": Resumed,
     "finished": Finished,
+    "submitted": Submitted,
+    "compute": Compute,
 }
 
 _PREFIX = b'{"kind":"'

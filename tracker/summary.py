@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from tracker.index import CODES, Entry, load_index, read_spans
+from tracker.index import CODES, PAID, Entry, load_index, read_spans
 from tracker.journal import NAME
 from tracker.records import SCHEMA_VERSION, Experiment, Fault, Finished, Plan, Record, decode
 
@@ -351,7 +351,7 @@ class _Outline:
         for entry in entries:
             if entry.code in _OUTCOMES:
                 self._outcomes[entry.experiment] = entry.offset << 32 | entry.length
-            elif entry.code == CODES["call"]:
+            elif entry.code in PAID:
                 costs.append(entry.cost)
             elif before is None:
                 self.first = entry

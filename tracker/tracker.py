@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from tracker.blobs import fetched, share_messages, spill
 from tracker.errors import JournalError
-from tracker.index import CODES, Entry, Index, experiment_number, load_index, read_spans
+from tracker.index import CODES, PAID, Entry, Index, experiment_number, load_index, read_spans
 from tracker.journal import NAME, Journal
 from tracker.records import Call, Finished, Plan, Record, Resumed, decode
 from tracker.runs import create_run, lock_run, read_plan
@@ -129,6 +129,8 @@ class Tracker:
             if code == _CALL:
                 calls += 1
                 cost += price
+            elif code in PAID:
+                cost += price
             elif code == _EXPERIMENT:
                 self._ended[subject] = _PASSED if success else _JUDGED
             elif code == _FAULT:
@@ -139,8 +141,8 @@ class Tracker:
         self._tally_ends()
 
     def _count(self, entry: Entry) -> None:
-        if entry.code == _CALL:
-            self.tally.calls += 1
+        if entry.code in PAID:
+            self.tally.calls += entry.code == _CALL
             self.tally.cost += entry.cost
         elif entry.code in (_EXPERIMENT, _FAULT):
             if (before := self._ended.get(entry.experiment)) is not None:

@@ -26,6 +26,7 @@ COMMANDS = {
     "ui": ("koderz.cli.ui", "The MLflow UI on this project's runs."),
     "sync": ("koderz.cli.sync", "Bring every sink up to date from the journals."),
     "memory": ("koderz.cli.memory", "What the runs taught: recall, show, export, import, stats, forget, serve."),
+    "modal": ("koderz.cli.modal", "koderz on Modal: deploy, status, serve, stop."),
     "doctor": ("koderz.cli.doctor", "What works here, and what to do about what does not."),
 }
 """Command → the module that holds its `app`, and what `koderz --help` says of it."""

@@ -39,10 +39,13 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-EXIT_CODES = {"complete": 0, "incomplete": 3, "stopped": 3, "failed": 4, "interrupted": 130}
+EXIT_CODES = {"complete": 0, "incomplete": 3, "stopped": 3, "detached": 0, "failed": 4, "interrupted": 130}
 
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="With --engine modal: return once all is submitted; resume picks it up.")
+]
 Trust = Annotated[
     bool, typer.Option("--trust-config", help="Trust what koderz.toml, or the run's plan, may send or execute.")
 ]
@@ -82,6 +85,7 @@ def benchmark(
         typer.Option(metavar="K=V", help="A parameter of --solver; repeatable.", rich_help_panel="Solver"),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it may cost, and end.")] = False,
+    detach: Detach = False,
     json: Json = False,
     quiet: Quiet = False,
     trust_config: Trust = False,
@@ -106,7 +110,7 @@ def benchmark(
         return
     from koderz.session import begin
 
-    _finish(begin(plan, console), console, json=json, quiet=quiet)
+    _finish(begin(plan, console, detach=detach), console, json=json, quiet=quiet)
 
 
 def _picking_up(how: Literal["resume", "retry"]) -> Callable[..., None]:
@@ -114,6 +118,7 @@ def _picking_up(how: Literal["resume", "retry"]) -> Callable[..., None]:
     def command(
         run: Run,
         given: dict[str, Any],
+        detach: Detach = False,
         json: Json = False,
         quiet: Quiet = False,
         accept_changes: AcceptChanges = False,
@@ -121,7 +126,7 @@ def _picking_up(how: Literal["resume", "retry"]) -> Callable[..., None]:
         trust_config: Trust = False,
     ) -> None:
         way = {"accept_divergence": accept_divergence, "accept_changes": accept_changes, "trust_config": trust_config}
-        _pick_up(run, {"how": how, **way}, given, json=json, quiet=quiet)
+        _pick_up(run, {"how": how, "detach": detach, **way}, given, json=json, quiet=quiet)
 
     return command
 
@@ -157,13 +162,19 @@ def rescore(
 def watch(
     run: Run,
     given: dict[str, Any],
-    every: Annotated[float, typer.Option(metavar="SECONDS", help="Between two looks.", min=0.1)] = 1.0,
+    every: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Between two looks. Default: 1, and 30 at Modal.", min=0.1),
+    ] = None,
+    detailed: Annotated[
+        bool, typer.Option("--detailed", help="A line for every attempt and outcome, at Modal with a link to its logs.")
+    ] = False,
 ) -> None:
-    """A live view of a run from another terminal, until it ends."""
+    """A live view of a run from another terminal or, of one on Modal, another machine, until it ends."""
     from koderz.cli.watching import watch_run
     from koderz.preparing import results_folder
 
-    watch_run(results_folder(given.get("results")), run, every)
+    asyncio.run(watch_run(results_folder(given.get("results")), run, every, detailed=detailed))
 
 
 def _pick_up(run: str, way: dict[str, Any], given: dict[str, Any], *, json: bool, quiet: bool) -> None:

@@ -43,15 +43,24 @@ def _visible(char: str) -> str:
     return repr(char)[1:-1] if ord(char) < 0xD800 or ord(char) > 0xDFFF else "\ufffd"
 
 
-def say(text: str = "") -> None:
-    """A line of results."""
-    say_all([text])
+def say(text: str = "", *, after: str = "") -> None:
+    """A line of results. `after`: what `link` made, at its end."""
+    with while_read():
+        sys.stdout.write(f"{plain(text)}{after and ' '}{after}\n")
 
 
 def say_all(lines: Iterable[str]) -> None:
     """Lines of results, at once."""
     with while_read():
         sys.stdout.writelines(f"{plain(line)}\n" for line in lines)
+
+
+def link(text: str, address: str) -> str:
+    """Something to click on in a terminal; elsewhere the address itself."""
+    address = plain(address)
+    if not address or not (sys.stdout.isatty() and is_live()):
+        return address
+    return f"\x1b]8;;{address}\x1b\\{text}\x1b]8;;\x1b\\"
 
 
 def warn(text: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import typer
 
+from koderz.engines import ENGINES
 from koderz.errors import KoderzError
 from koderz.sandbox import SANDBOXES
 from koderz.selection import read_problems, split_problems
@@ -93,12 +94,15 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
         "memory_live": Text("Recall also what was remembered since the run began; then order matters."),
     },
     _RUNNING: {
+        "engine": Text("Where experiments run: local or modal.", "NAME"),
+        "max_containers": Text("Modal: the most containers at once.", "N"),
+        "gpu": Text("Modal: a GPU for the containers, such as L4, H100 or H100:2.", "TYPE"),
         "concurrency": Text("Experiments at once; also the most calls in flight to one provider.", "N"),
         "judges": Text("Programs judged at once. Default: one a core.", "N"),
         "max_cost": Text("No call starts that could take the run past this; it stops, resumable.", "USD"),
         "test_timeout": Text("CPU time that a program has for its tests.", "SECONDS"),
         "test_memory": Text("Memory that a program has.", "MB"),
-        "sandbox": Text("Where programs run: contained, docker or uncontained.", "NAME"),
+        "sandbox": Text("Where programs run: contained, docker, modal or uncontained.", "NAME"),
         "docker_image": Text("The image of --sandbox docker, with Python 3.11 or later. Never pulled.", "IMAGE"),
         "grace": Text("How long the first Ctrl-C lets experiments finish.", "SECONDS"),
         "results": Text("Where runs land.", "DIR"),
@@ -107,7 +111,10 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
     _SINKS: {
         "sinks": Text("Record into this one, and into those only that are named so; repeatable.", "NAME", ("--sink",)),
         "no_sinks": Text("Don't record into this one; repeatable.", "NAME", ("--no-sink",)),
-        "sink_patience": Text("A sink without progress for so long at the end is left to koderz sync.", "SECONDS"),
+        "sink_patience": Text(
+            "A sink without progress for so long at the end (thrice that until it is opened) is left to koderz sync.",
+            "SECONDS",
+        ),
         "mlflow_detail": Text(
             "What MLflow gets: full (each experiment with its trace), runs (without), parent (a table of them). "
             "Default: by the number of experiments.",
@@ -178,9 +185,13 @@ def _parameter(name: str, text: Text, panel: str) -> inspect.Parameter:
 
 def _completion(name: str) -> Callable[[str], list[str]] | None:
     """What a shell may offer as the value of a setting that has a few known ones."""
-    known = {"suite": tuple(SUITES), "sandbox": tuple(SANDBOXES), "sinks": KNOWN, "no_sinks": KNOWN}.get(
-        name, choices(name)
-    )
+    known = {
+        "suite": tuple(SUITES),
+        "sandbox": tuple(SANDBOXES),
+        "engine": tuple(ENGINES),
+        "sinks": KNOWN,
+        "no_sinks": KNOWN,
+    }.get(name, choices(name))
     return (lambda incomplete: [word for word in known if word.startswith(incomplete)]) if known else None
 
 

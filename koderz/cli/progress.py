@@ -43,7 +43,7 @@ class Pulse:
 
 def pulse_of(stage: Stage) -> Pulse:
     """A look at the session."""
-    tally, progress, caller = stage.tracker.tally, stage.orchestrator.progress, stage.orchestrator.caller
+    tally, progress = stage.tracker.tally, stage.orchestrator.progress
     done = tally.judged + tally.faults
     seconds = max(time.monotonic() - progress.started, 1e-9)
     pace = max(0, done - progress.done_before) / seconds
@@ -54,7 +54,7 @@ def pulse_of(stage: Stage) -> Pulse:
         judged=tally.judged,
         faults=tally.faults,
         cost=tally.cost,
-        tokens_per_second=caller.tokens_out / seconds,
+        tokens_per_second=progress.tokens_out / seconds,
         seconds_left=(progress.planned - done) / pace if pace else None,
         in_flight=progress.in_flight,
         throttled=_throttled(stage),
@@ -63,7 +63,7 @@ def pulse_of(stage: Stage) -> Pulse:
 
 
 def _throttled(stage: Stage) -> str:
-    for throttle in stage.pool.throttle:
+    for throttle in stage.engine.throttle:
         if throttle.pause:
             return f"{throttle.provider} asks to wait {throttle.pause:.0f} s"
         if throttle.limit < throttle.ceiling:

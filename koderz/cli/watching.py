@@ -1,40 +1,120 @@
-"""`koderz benchmark watch`: a run as its journal tells it, from another terminal."""
+"""`koderz benchmark watch`: a run as its journal tells it, and as Modal does, from another terminal."""
 
 from __future__ import annotations
 
-import time
+import asyncio
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from koderz.cli.console import is_live, say, warn
+from koderz.cli.console import is_live, link, say, warn
 from koderz.cli.progress import Pulse
+from koderz.engines.fetching import find_anywhere
 from tracker.follow import Follower
-from tracker.runs import find_run, is_locked, read_plan
+from tracker.runs import is_locked, read_plan
+
+if TYPE_CHECKING:
+    from koderz.engines.modal_watch import RemoteRun
+    from tracker.records import Plan
 
 _LINE_EVERY = 5.0  # seconds between two lines where there is no terminal
+_HERE, _AWAY = 1.0, 30.0  # seconds between two looks at a journal, and at Modal
 
 
-def watch_run(results: Path, name: str, every: float) -> None:
-    """Shows the run until no process works on it any more."""
-    folder = find_run(results, name)
+async def watch_run(results: Path, name: str, every: float | None, *, detailed: bool = False) -> None:
+    """Shows the run until nobody works on it any more, here or at Modal."""
+    folder = await find_anywhere(results, name, os.environ)
     plan = read_plan(folder)
-    follower = Follower(folder)
+    steps = Steps()
+    follower = Follower(folder, steps.hear if detailed else lambda _: None)
+    remote = _remote(folder, plan)
     say(f"{folder.name}: {plan.mode}, {plan.config.get('local_model')}, {plan.planned} experiments")
-    pause = every if is_live() else max(every, _LINE_EVERY)
     shown = ""
     while True:
         working = is_locked(folder)
         follower.catch_up()
-        line = _pulse(follower, plan.planned).line()
-        if line != shown:
+        away = None if working or follower.recorded == plan.planned else remote
+        busy = await _look(away, follower) if away else working
+        await steps.tell(remote)
+        if (line := _pulse(follower, plan.planned).line()) != shown:
             say(line)
             shown = line
-        if not working:
+        if not busy or follower.done == plan.planned > follower.recorded:
             break
-        time.sleep(pause)
-    if follower.ended:
+        await asyncio.sleep(_pause(every, away=away is not None))
+    _say_end(folder.name, follower, plan.planned)
+
+
+async def _look(remote: RemoteRun, follower: Follower) -> bool:
+    """Has the follower hear what is new at Modal; whether more may come."""
+    busy = await remote.is_busy()
+    async for line in remote.new_lines():
+        follower.add(line)
+    return busy
+
+
+class Steps:
+    """A line for every attempt and outcome that a follower hears of."""
+
+    def __init__(self) -> None:
+        self._heard: list[Mapping[str, object]] = []
+        self._pages: dict[str, str] = {}  # where experiments are to be seen
+
+    def hear(self, line: Mapping[str, object]) -> None:
+        if line.get("kind") == "submitted":
+            self._pages[str(line["experiment_id"])] = str(line.get("url", ""))
+        if line.get("kind") in _SAID:
+            self._heard.append(line)
+
+    async def tell(self, remote: RemoteRun | None) -> None:
+        """Prints what was heard since the last time. `remote` knows the pages that the journal doesn't."""
+        for line in self._heard:
+            experiment = str(line["experiment_id"])
+            if remote and not self._pages.get(experiment):
+                self._pages[experiment] = await remote.page(experiment)
+            page = self._pages.get(experiment, "")
+            say(f"{line.get('problem_id')} {line.get('solver')}: {_step(line)}", after=link("logs", page))
+        self._heard.clear()
+
+
+_SAID = ("attempt", "experiment", "fault")
+
+
+def _step(line: Mapping[str, object]) -> str:
+    if line["kind"] == "fault":
+        return f"fault: {line.get('reason')}"
+    cause = f" ({line['cause']})" if line.get("cause") else ""
+    if line["kind"] == "attempt":
+        return f"attempt {line.get('number')} {line.get('verdict')}{cause}"
+    return f"ended {line.get('verdict')}{cause} after {line.get('iterations')} attempts, ${line.get('cost', 0.0):.4f}"
+
+
+def _remote(folder: Path, plan: Plan) -> RemoteRun | None:
+    """The run at Modal, if it is one of those."""
+    if plan.config.get("engine") != "modal":
+        return None
+    from koderz.engines.modal_watch import RemoteRun
+
+    return RemoteRun(folder, plan.config, os.environ)
+
+
+def _pause(every: float | None, *, away: bool) -> float:
+    if every is None:
+        every = _AWAY if away else _HERE
+    return every if is_live() or away else max(every, _LINE_EVERY)
+
+
+def _say_end(name: str, follower: Follower, planned: int) -> None:
+    resume = f"koderz benchmark resume {name}"
+    if away := follower.done - follower.recorded:
+        say(f"{away} results are at Modal; write them down here with: {resume}")
+    elif follower.ended and not follower.ended.startswith("detached"):
         say(f"ended: {follower.ended}")
+    elif follower.recorded == planned:
+        say(f"all have ended; write the summary with: {resume}")
     else:
-        warn(f"no process works on it; go on with: koderz benchmark resume {folder.name}")
+        warn(f"nobody works on it; go on with: {resume}")
 
 
 def _pulse(follower: Follower, planned: int) -> Pulse:

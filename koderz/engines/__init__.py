@@ -1,1 +1,119 @@
-"""Where experiments run."""
+"""Where experiments run.
+
+An engine is handed experiments, each with what is on record for it, and has them performed. Every reply and
+verdict is durable in the engine's own store before the solver sees it; the driver alone writes the journal,
+and each line goes into it once. An experiment whose worker died is put back with its recorded calls and
+verdicts, and replays them, as in `resume`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from tracker.registry import find
+
+if TYPE_CHECKING:
+    from koderz.errors import Fault
+    from koderz.models.limiter import Throttle
+    from koderz.plan import Plan
+    from koderz.replay import Identity, Replaying
+    from tracker import records
+    from tracker.records import Record, Text
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One experiment, and what is on record for it, in order."""
+
+    identity: Identity
+    recorded: Sequence[Record] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one experiment ended. It hasn't where there is no record: `fault` then ends the run."""
+
+    record: records.Experiment | records.Fault | None
+    fault: Fault | None = None
+
+
+class Ledger(Protocol):
+    """Where what happens in experiments is written down."""
+
+    async def record(self, *lines: Record) -> None:
+        """Returns once the lines are durable. Raises StorageError where they can't be."""
+        ...
+
+    def text(self, text: Text) -> str:
+        """A recorded text, also where it lies in a blob."""
+        ...
+
+
+class Driver(Ledger, Protocol):
+    """Whoever carries out a plan: hands out its experiments and keeps its journal."""
+
+    plan: Plan
+    how: Replaying
+    spent: float  # US dollars that the run has cost already
+    detach: bool  # whether to leave what was submitted to itself, where the engine can
+
+    @property
+    def stopping(self) -> str:
+        """Why no more experiments are begun; empty while they are."""
+        ...
+
+    def work(self) -> Iterator[Work]:
+        """What is left to be performed, drawn one by one; ends early where no more is to be begun."""
+        ...
+
+    async def settle(self, outcome: Outcome) -> None:
+        """Takes note of how an experiment ended."""
+        ...
+
+    def stop(self, status: str, reason: str) -> None:
+        """Hands out no more work, and ends the session with this status when the engine has come to an end."""
+        ...
+
+
+class Engine(Protocol):
+    """Somewhere that experiments run. Made by an opener, see `ENGINES`."""
+
+    name: str
+    rung: str  # what contains candidates there
+    outlives: bool  # whether what it was handed goes on there without this machine
+    notices: Sequence[str]  # what users should hear once; grows
+
+    @property
+    def throttle(self) -> Sequence[Throttle]:
+        """How hard providers are asked at the moment."""
+        ...
+
+    async def check(self) -> dict[str, Any]:
+        """What goes into the run's record about models and machines.
+
+        Asked before anything is created. Raises Unreachable where the run could not begin, KoderzError where
+        the plan can't be carried out there.
+        """
+        ...
+
+    async def run(self, driver: Driver) -> None:
+        """Performs what `driver.work()` yields and settles each. What goes wrong in one is that one's fault."""
+        ...
+
+
+Opener = Callable[["Plan", Mapping[str, str]], AbstractAsyncContextManager[Engine]]
+"""Opens an engine for a plan, in an environment of variables."""
+
+ENGINES: Mapping[str, str] = {
+    "local": "koderz.engines.local:open_local",
+    "modal": "koderz.engines.modal:open_modal",
+}
+"""Name → `module:opener`. Other packages add theirs by the entry-point group `koderz.engines`."""
+
+
+def open_engine(plan: Plan, environ: Mapping[str, str]) -> AbstractAsyncContextManager[Engine]:
+    """The engine that a plan names. KoderzError for an unknown one."""
+    return cast("Opener", find("engine", plan.settings.engine, ENGINES, "koderz.engines"))(plan, environ)

@@ -3,29 +3,95 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from koderz.replay import Identity
+from koderz.calls import Caller
+from koderz.engines import Driver, Work
+from koderz.engines.performing import Performer
+from koderz.opening import baseline_price, checked_suite, model_facts, open_models, sandbox_of
+from koderz.plan import Plan
+from koderz.recalling import Lessons, open_lessons
+from koderz.references import CheckedSuite
+from koderz.sandbox import FULL, Sandbox
+from koderz.yardstick import cpu_scale
+
+if TYPE_CHECKING:
+    from koderz.models import Model, Price
+    from koderz.models.limiter import Throttle
+    from koderz.models.pool import ModelPool
 
 
-async def run_local(
-    experiments: Iterator[Identity],
-    perform: Callable[[Identity], Awaitable[None]],
-    *,
-    concurrency: int,
-    stopping: asyncio.Event,
-) -> None:
-    """Performs the experiments, up to `concurrency` at once, beginning none once `stopping` is set.
+@asynccontextmanager
+async def open_local(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[LocalEngine]:
+    """With the sandbox and the models that the plan names. Raises Unreachable where one isn't there."""
+    async with (
+        sandbox_of(plan) as sandbox,
+        open_models(plan, environ) as (pool, models),
+        open_lessons(plan, environ) as lessons,
+    ):
+        if sandbox.rung != FULL:
+            pool.notices.append(f"programs run at the sandbox rung {sandbox.rung}; the full one is {FULL}")
+        suite = checked_suite(plan, sandbox)
+        yield LocalEngine(plan, models, sandbox, pool, baseline=baseline_price(plan), lessons=lessons, suite=suite)
 
-    They are drawn one by one, so that it doesn't matter how many there are. What `perform` raises ends all.
-    """
 
-    async def lane() -> None:
-        for experiment in experiments:
-            if stopping.is_set():
-                return
-            await perform(experiment)
+class LocalEngine:
+    """As many experiments at once as the plan's `concurrency`, drawn one by one, however many there are."""
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(concurrency):
-            group.create_task(lane())
+    name = "local"
+    outlives = False
+
+    def __init__(
+        self,
+        plan: Plan,
+        models: Mapping[str, Model],
+        sandbox: Sandbox,
+        pool: ModelPool | None = None,
+        *,
+        baseline: Price | None = None,
+        lessons: Lessons | None = None,
+        suite: CheckedSuite | None = None,
+    ) -> None:
+        """`suite`: the plan's, where its references are to be tried before it judges."""
+        self.rung = sandbox.rung
+        self._notices = pool.notices if pool else []
+        self.notices: Sequence[str] = self._notices
+        self._plan = replace(plan, suite=suite) if suite else plan
+        self._models, self._sandbox, self._pool = models, sandbox, pool
+        self._baseline, self._lessons, self._suite = baseline, lessons, suite
+
+    @property
+    def throttle(self) -> Sequence[Throttle]:
+        return self._pool.throttle if self._pool else ()
+
+    async def check(self) -> dict[str, Any]:
+        return await model_facts(self._plan, self._models) | {
+            "sandbox": self.rung,
+            "cpu_scale": cpu_scale(self._sandbox),
+        }
+
+    async def run(self, driver: Driver) -> None:
+        """What `driver` or a disk that refuses raises ends all."""
+        caller = Caller(self._plan.settings, self._models, spent=driver.spent, baseline=self._baseline)
+        broken = self._suite.broken if self._suite else None
+        performer = Performer(
+            self._plan, caller, self._sandbox, driver, driver.how, lessons=self._lessons, broken=broken
+        )
+        works = driver.work()
+        async with self._references_tried(), asyncio.TaskGroup() as group:
+            for _ in range(self._plan.settings.concurrency):
+                group.create_task(_lane(works, performer, caller, driver))
+
+    def _references_tried(self) -> AbstractAsyncContextManager[None]:
+        return self._suite.trying(self._plan.tasks, self._notices.append) if self._suite else nullcontext()
+
+
+async def _lane(works: Iterator[Work], performer: Performer, caller: Caller, driver: Driver) -> None:
+    for work in works:
+        outcome = await performer.perform(work)
+        if outcome.record is None:
+            caller.closed = caller.closed or outcome.fault
+        await driver.settle(outcome)

@@ -75,6 +75,7 @@ class Opening:
 SANDBOXES: Mapping[str, str] = {
     "contained": "koderz.sandbox.contained:opened",
     "docker": "koderz.sandbox.docker:opened",
+    "modal": "koderz.sandbox.modal:opened",
     "uncontained": "koderz.sandbox.contained:opened",
 }
 """Name → `module:function`, which takes an `Opening`.

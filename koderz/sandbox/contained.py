@@ -34,8 +34,9 @@ class ContainedSandbox:
 
     `packages` names what candidates may import beyond the standard library. `speed` scales every
     limit of CPU, for a machine slower than the one they were meant for; see `calibration`. `uncontained` lets programs
-    run where the kernel holds nothing back; without it that is Unreachable. `container` is a command that
-    starts one for candidates to run in; see `launch.Premises`.
+    run where the kernel holds nothing back; without it that is Unreachable. `premises` stand in for layers and
+    packages where candidates run in a container. `wall_extra` is how many seconds a candidate may be kept waiting
+    beyond what its CPU takes.
     """
 
     name = "contained"
@@ -48,11 +49,13 @@ class ContainedSandbox:
         layers: Sequence[str] = rungs.LAYERS,
         uncontained: bool = False,
         speed: float = 1.0,
-        container: Sequence[str] = (),
+        premises: Premises | None = None,
+        wall_extra: float = WALL_EXTRA,
     ) -> None:
         self.rung = ""
         self.speed = speed
-        self._pool = Pool(judges, Premises(layers, dict(_located(packages)), container))
+        self._pool = Pool(judges, premises or Premises(layers, dict(_located(packages))))
+        self._wall_extra = wall_extra
         self._uncontained = uncontained
         self._once: Once[Outcome] = Once()
 
@@ -94,9 +97,9 @@ class ContainedSandbox:
     async def judge_anew(self, job: Job) -> Outcome:
         """Judges whether or not the same job was judged before."""
         limit = job.timeout * self.speed
-        finding = await self._pool.run(_case(job, limit * (1 + NEAR)))
+        finding = await self._pool.run(_case(job, limit * (1 + NEAR), self._wall_extra))
         if _is_near(finding, limit):
-            finding = await self._pool.run_alone(_case(job, limit))
+            finding = await self._pool.run_alone(_case(job, limit, self._wall_extra))
         if finding.fault:
             raise Fault(finding.fault)
         rung = f"{self.rung}, in-process" if finding.in_process else self.rung
@@ -105,14 +108,14 @@ class ContainedSandbox:
         return Outcome(word, finding.cause, message, finding.cpu, finding.wall, rung)
 
 
-def _case(job: Job, cpu: float) -> Case:
+def _case(job: Job, cpu: float, wall_extra: float) -> Case:
     return Case(
         program=job.program,
         test=job.test,
         entry_point=job.entry_point,
         context=job.context,
         cpu=cpu,
-        wall=cpu * WALL_FACTOR + WALL_EXTRA,
+        wall=cpu * WALL_FACTOR + wall_extra,
         memory=job.memory_mb << 20,
         output_limit=job.output_limit,
         line_offset=job.line_offset,

@@ -16,12 +16,13 @@ from typing import Self
 from koderz.errors import KoderzError, Unreachable
 from koderz.sandbox import Opening, rungs
 from koderz.sandbox.contained import ContainedSandbox
-from koderz.sandbox.launch import ENVIRONMENT
+from koderz.sandbox.launch import ENVIRONMENT, Premises
 from koderz.sandbox.remote import BOOT
 
 LABEL = "koderz=sandbox"  # docker ps --filter label=koderz=sandbox
 ROOM_MB = 512  # for the interpreters, beyond what a candidate may use
 ANSWER_SECONDS = 10.0
+_PASSED = ("DOCKER_*", "HOME", "XDG_RUNTIME_DIR")  # where the daemon is; none of it gets into a container
 _NOBODY = "65534:65534"
 _SCRATCH = "/tmp:rw,noexec,nosuid,nodev,size=16m"  # noqa: S108 - the container's own
 
@@ -39,7 +40,8 @@ class DockerSandbox(ContainedSandbox):
     name = "docker"
 
     def __init__(self, *, judges: int, image: str, memory_mb: int = 1024) -> None:
-        super().__init__(judges=judges, container=container(image, memory_mb + ROOM_MB))
+        command = container(image, memory_mb + ROOM_MB)
+        super().__init__(judges=judges, premises=Premises(rungs.LAYERS, {}, command, passed=_PASSED))
         self._image = image
 
     async def __aenter__(self) -> Self:

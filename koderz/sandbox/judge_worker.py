@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from koderz.sandbox import kernel, limits, trial, wire
-from koderz.sandbox.launch import Premises, Zygote
+from koderz.sandbox.launch import ENVIRONMENT, Premises, Zygote
 from koderz.sandbox.remote import RemoteZygote
 
 _ADDRESSES = 4 << 30  # bytes; a result that unfolds to more is the candidate's failure, not this process's
@@ -34,6 +34,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     premises = Premises(**json.loads(arguments[0]))
     _take_turns(premises.core)
     with _zygote(premises) as zygote:
+        _forget_passed()
         _hush()
         _tell(parent, sorted(zygote.layers))
         while (job := _received(parent)) is not None:
@@ -45,6 +46,12 @@ def _zygote(premises: Premises) -> Zygote | RemoteZygote:
     if premises.container:
         return RemoteZygote(premises.container, premises.layers)
     return Zygote(premises.layers, premises.packages)
+
+
+def _forget_passed() -> None:
+    """What the container's command needed is no business of the tests."""
+    for name in {*os.environ} - {*ENVIRONMENT}:
+        del os.environ[name]
 
 
 def _take_turns(core: int) -> None:

@@ -45,6 +45,8 @@ class Premises:
     layers: Sequence[str]  # wanted
     packages: Mapping[str, str]  # beyond the standard library: name and folder
     container: Sequence[str] = ()  # the command that starts one; empty: candidates run here
+    passed: Sequence[str] = ()  # the variables that this command needs, such as DOCKER_*; no candidate gets them
+    start_seconds: float = 30.0  # within which a judge has to be ready
     core: int = -1  # that judge and candidates are bound to, unless negative
 
 

@@ -16,7 +16,7 @@ from koderz.errors import Fault
 from koderz.sandbox import kernel
 from koderz.sandbox.launch import Premises
 from koderz.sandbox.trial import Case, Finding
-from koderz.sandbox.worker import START_SECONDS, Worker, WorkerLostError
+from koderz.sandbox.worker import Worker, WorkerLostError
 
 DEATHS = 3  # of judges in a row over the same candidate, before they are its verdict
 HANGS = 2
@@ -106,7 +106,7 @@ class Pool:
             try:
                 return await Worker.start(premises)
             except Fault:
-                if time.monotonic() - began > START_SECONDS:  # it hangs, and so would the next
+                if time.monotonic() - began > premises.start_seconds:  # it hangs, and so would the next
                     raise
             await asyncio.sleep(pause)
         return await Worker.start(premises)

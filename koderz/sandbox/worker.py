@@ -10,7 +10,9 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Sequence
 from dataclasses import asdict, fields
+from fnmatch import fnmatchcase
 from typing import Any
 
 from koderz.errors import Fault
@@ -18,7 +20,6 @@ from koderz.sandbox import wire
 from koderz.sandbox.launch import ENVIRONMENT, Premises, command
 from koderz.sandbox.trial import Case, Finding
 
-START_SECONDS = 30.0
 GRACE_SECONDS = 5.0  # beyond a case's wall limit, before the judge itself is taken for stuck
 
 
@@ -51,7 +52,7 @@ class Worker:
             process = _begun(premises, theirs)
         worker = cls(process, ours)
         try:
-            await worker._greet()
+            await worker._greet(premises.start_seconds)
         except BaseException:
             await worker.kill()
             raise
@@ -102,10 +103,10 @@ class Worker:
             with contextlib.suppress(ProcessLookupError):  # it ended just now
                 os.killpg(self.process.pid, signal.SIGKILL)
 
-    async def _greet(self) -> None:
+    async def _greet(self, seconds: float) -> None:
         self._reader, self._writer = await asyncio.open_connection(sock=self._connection)
         try:
-            async with asyncio.timeout(START_SECONDS):
+            async with asyncio.timeout(seconds):
                 self.layers = frozenset(await self._received())
         except (TimeoutError, asyncio.IncompleteReadError, OSError) as error:
             self._kill_group()
@@ -132,13 +133,11 @@ def _begun(premises: Premises, connection: socket.socket) -> subprocess.Popen[by
         stdin=connection.fileno(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env={**(_docker_environment() if premises.container else {}), **ENVIRONMENT},
+        env={**_passed(premises.passed), **ENVIRONMENT},
         cwd="/",
         start_new_session=True,  # Ctrl-C is koderz's to handle
     )
 
 
-def _docker_environment() -> dict[str, str]:
-    """What tells the docker command where its daemon is; none of it gets into a container."""
-    kept = {name: value for name, value in os.environ.items() if name.startswith("DOCKER_")}
-    return kept | {name: os.environ[name] for name in ("HOME", "XDG_RUNTIME_DIR") if name in os.environ}
+def _passed(patterns: Sequence[str]) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if any(fnmatchcase(name, one) for one in patterns)}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from koderz.engines.local import LocalEngine
 from koderz.errors import Fault, KoderzError
 from koderz.orchestrator import Orchestrator
 from koderz.plan import Plan
@@ -66,8 +67,8 @@ async def performed(plan: Plan, model: Scripted, *, again: Path | None = None) -
             if again:
                 tracker.select(faults=True)
                 await tracker.begin_session("resume", {})
-            how = Replaying()
-            orchestrator = Orchestrator(plan, tracker, {"scripted": model}, NoSandbox(), how=how, lessons=lessons)
+            engine = LocalEngine(plan, {"scripted": model}, NoSandbox(), lessons=lessons)
+            orchestrator = Orchestrator(plan, tracker, engine, how=Replaying())
             ended = await orchestrator.run()
             await tracker.finish(ended.status, ended.reason)
             return Run(ended, tracker.folder, journal_of(tracker.folder), summarize(tracker.folder))

@@ -468,12 +468,12 @@ def test_what_is_no_http_is_turned_away(sent: bytes) -> None:
 
 
 def test_a_client_that_leaves_before_its_answer_is_counted_as_gone(tmp_path: Path) -> None:
-    server = ModelServer("yes", latency=0.2, log=tmp_path / "log.jsonl")
+    server = ModelServer("yes", latency=1, log=tmp_path / "log.jsonl")
 
     async def leave() -> None:
         async with client_of(server) as client:
             with pytest.raises(httpx.ReadTimeout):
-                await client.post("/api/chat", json=body_for("ollama"), timeout=0.05)
+                await client.post("/api/chat", json=body_for("ollama"), timeout=httpx.Timeout(30, read=0.2))
             await client.post("/api/chat", json=body_for("ollama"))
 
     asyncio.run(leave())

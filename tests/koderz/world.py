@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from koderz.engines.local import LocalEngine
 from koderz.models import ModelName, Price
 from koderz.orchestrator import Ended, Observer, Orchestrator
 from koderz.plan import Plan
@@ -161,7 +162,7 @@ async def begun(
 ) -> Run:
     """The first session of a plan."""
     with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
-        orchestrator = Orchestrator(plan, tracker, _by_name(model), NoSandbox(), observe=observe, baseline=baseline)
+        orchestrator = Orchestrator(plan, tracker, engine_of(plan, model, baseline), observe=observe)
         started(orchestrator)
         return await _finished(orchestrator, tracker)
 
@@ -179,11 +180,13 @@ async def picked_up(
     with Tracker.reopen(folder) as tracker:
         tracker.select(faults=faults, judged=judged)
         await tracker.begin_session("resume", {})
-        return await _finished(Orchestrator(plan, tracker, _by_name(model), NoSandbox(), how=how), tracker)
+        return await _finished(Orchestrator(plan, tracker, engine_of(plan, model), how=how), tracker)
 
 
-def _by_name(model: Scripted | Mapping[str, Scripted]) -> Mapping[str, Scripted]:
-    return {"scripted": model} if isinstance(model, Scripted) else model
+def engine_of(plan: Plan, model: Scripted | Mapping[str, Scripted], baseline: Price | None = None) -> LocalEngine:
+    """This machine, with models that stand for the plan's."""
+    models = {"scripted": model} if isinstance(model, Scripted) else model
+    return LocalEngine(plan, models, NoSandbox(), baseline=baseline)
 
 
 async def _finished(orchestrator: Orchestrator, tracker: Tracker) -> Run:

@@ -227,6 +227,8 @@ def test_codes_are_what_older_indexes_hold() -> None:
         "fault": 6,
         "resumed": 7,
         "finished": 8,
+        "submitted": 9,
+        "compute": 10,
     }
 
 

@@ -16,11 +16,13 @@ from tracker.records import (
     KINDS,
     Blob,
     Call,
+    Compute,
     Finished,
     LongMessage,
     Once,
     Record,
     Resumed,
+    Submitted,
     decode,
     encode,
     kind_of,
@@ -37,6 +39,14 @@ ONE_OF_EACH: tuple[Record, ...] = (
     builders.fault(0, cost=0.5),
     Resumed(how="retry", config={"concurrency": 3}),
     Finished(status="complete"),
+    Submitted(
+        experiment_id="exp_00000000000000ab",
+        problem_id="T/0",
+        engine="modal",
+        call_id="fc-1",
+        url="https://modal.com/id/fc-1",
+    ),
+    Compute(experiment_id="exp_00000000000000ab", engine="modal", gpu="L4", seconds=2.0, cost_per_second=0.5, cost=1.0),
 )
 
 

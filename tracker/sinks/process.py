@@ -17,6 +17,7 @@ import msgspec
 from tracker.sinks.jobs import FINISH, Job, Status, encoded, status_of
 
 _TO_END = 5.0  # seconds that it has to end by itself
+_TO_OPEN = 3  # patiences: importing a library and creating its store say nothing meanwhile
 _ROOT = Path(__file__).resolve().parents[2]  # where `tracker` is found
 
 
@@ -146,8 +147,9 @@ _LOOK_EVERY = 0.05  # seconds
 def catch_up(process: SinkProcess, patience: float, watch: Watch) -> dict[str, str]:
     """Sees the sinks of the process' job through; returns those that stay behind, each with the reason.
 
-    A sink is given up after `patience` seconds without progress; one that was down already by then has spent
-    them. `watch` is called again and again with how far they are. Ends the process in no case.
+    A sink is given up after `patience` seconds without progress, or three times as many before its first batch,
+    which opens it; one that was down already by then has spent them. `watch` is called again and again with how
+    far they are. Ends the process in no case.
     """
     job = process.job
     if job is None:
@@ -174,7 +176,12 @@ def _is_settled(seen: Seen | None, since: float, patience: float) -> bool:
     if seen and seen.status.over:
         return True
     moved = seen.moved if seen and (seen.troubled or seen.moved > since) else since
-    return time.monotonic() - moved > patience
+    return time.monotonic() - moved > _patience_with(seen, patience)
+
+
+def _patience_with(seen: Seen | None, patience: float) -> float:
+    is_opening = seen is not None and seen.status.state == "working" and not (seen.status.records or seen.troubled)
+    return _TO_OPEN * patience if is_opening else patience
 
 
 def _why_behind(seen: Seen | None, patience: float) -> str:
@@ -182,4 +189,4 @@ def _why_behind(seen: Seen | None, patience: float) -> str:
         return f"nothing was heard of it for {patience:g} s"
     if seen.status.state == "done":
         return ""
-    return seen.status.reason or f"no progress for {patience:g} s"
+    return seen.status.reason or f"no progress for {_patience_with(seen, patience):g} s"

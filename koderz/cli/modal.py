@@ -1,0 +1,95 @@
+"""`koderz modal`: koderz on Modal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from koderz.cli.console import say
+from koderz.cli.groups import PanelCommand
+
+app = typer.Typer(
+    help="koderz on Modal, whose containers then run experiments for --engine modal.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]
+
+
+@app.command(cls=PanelCommand)
+def deploy(
+    json: Json = False,
+    secret: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The secret that holds the models' keys. Default: llm-api-keys.")
+    ] = None,
+) -> None:
+    """Put this koderz on Modal, or the newer one in its place. Runs that are under way go on."""
+    from koderz.engines.modal_admin import deploy as deploy_app
+
+    if secret:
+        os.environ["KODERZ_MODAL_SECRET"] = secret  # the app's own module reads it
+    found = _done(deploy_app(), json=json)
+    if found:
+        say(f"deployed koderz {found.koderz} ({found.digest}) as the app {found.app}")
+        say(f"keys from the secret {found.secret}, results on the volume {found.volume}")
+        say(f"then: koderz benchmark 0 10 --model openai/gpt-4o-mini --engine modal\n{found.url}".rstrip())
+
+
+@app.command(cls=PanelCommand)
+def status(json: Json = False) -> None:
+    """Look at what is deployed."""
+    from koderz.engines.modal_admin import status as look
+
+    if found := _done(look(), json=json):
+        state = "the same as here" if found.matches else "not the source that is here; run: koderz modal deploy"
+        say(f"app      {found.app}: koderz {found.koderz} ({found.digest}), {state}")
+        say(f"volume   {found.volume}")
+        say(f"secret   {found.secret}")
+        say(f"running  {found.running} containers, {found.waiting} experiments waiting")
+
+
+@app.command(cls=PanelCommand)
+def serve(
+    model: Annotated[str, typer.Option("--model", "-m", metavar="MODEL", help="Its name at Hugging Face.")],
+    gpu: Annotated[str, typer.Option(metavar="TYPE", help="TYPE or TYPE:COUNT.")] = "H100",
+    vllm: Annotated[str, typer.Option(metavar="REQUIREMENT", help="Which vLLM, such as vllm==0.11.0.")] = "vllm",
+    idle: Annotated[int, typer.Option(metavar="SECONDS", help="Without a request, until it ends.", min=2)] = 300,
+    json: Json = False,
+) -> None:
+    """Serve a model by vLLM. It starts with the first request, and costs nothing while nobody asks."""
+    from koderz.engines.modal_admin import serve as deploy_server
+
+    if found := _done(deploy_server(model, gpu, vllm, idle), json=json):
+        say(
+            f"serving {found.model} on {found.gpu}, ${found.cost_per_second:.6f} a second while it runs, at {found.url}"
+        )
+        say("its key is VLLM_API_KEY of the secret koderz-serve; with that in the environment:")
+        say(
+            f"koderz benchmark 0 164 --local-model openai/{found.model} --base-url {found.url} "
+            "--api-key-env VLLM_API_KEY"
+        )
+
+
+@app.command(cls=PanelCommand)
+def stop(json: Json = False) -> None:
+    """Take the apps away. What runs in them ends, and resume picks it up; what is on the volume stays."""
+    from koderz.engines.modal_admin import stop as take_away
+
+    for name in _done(take_away(), json=json) or []:
+        say(f"stopped {name}")
+
+
+def _done(work: Coroutine[Any, Any, Any], *, json: bool) -> Any:
+    """What the work came to; None where that was printed as JSON."""
+    result = asyncio.run(work)
+    if not json:
+        return result
+    sys.stdout.buffer.write(orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    return None

@@ -1,0 +1,98 @@
+"""What koderz' things are called on Modal, and what its machines cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from koderz.errors import KoderzError
+
+CPU_CORES, MEMORY_MB = 1.0, 2048  # of a container that performs experiments
+SANDBOXES = 2  # of a container, in which its experiments' programs are judged
+SANDBOX_CORES = 1.0
+SANDBOX_ROOM_MB = 512  # for a sandbox' interpreters, beyond what a candidate may use
+INPUTS = 50  # experiments at once in one container
+SERVE_SECRET = "koderz-serve"  # noqa: S105 the name of one; it holds VLLM_API_KEY
+TIMEOUT = 24 * 3600  # seconds that one experiment may take; the most that Modal allows
+
+_CORE, _GIB = 0.0000131, 0.00000222  # US dollars a second
+_DEARER = 3.0  # times as much costs the same in a sandbox
+_GPUS: Mapping[str, float] = {  # US dollars a second, list prices of 2026
+    "T4": 0.000164,
+    "L4": 0.000222,
+    "A10": 0.000306,
+    "A10G": 0.000306,
+    "L40S": 0.000542,
+    "A100": 0.000583,
+    "A100-40GB": 0.000583,
+    "A100-80GB": 0.000694,
+    "H100": 0.001097,
+    "H100!": 0.001097,
+    "H200": 0.001261,
+    "B200": 0.001736,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Where things are on Modal. `KODERZ_MODAL_APP`, `_VOLUME` and `_SECRET` say otherwise."""
+
+    app: str = "koderz"
+    volume: str = "koderz-results"
+    secret: str = "llm-api-keys"  # noqa: S105 the name of one
+
+    @property
+    def server(self) -> str:
+        """The app that serves a model."""
+        return f"{self.app}-serve"
+
+    def store(self, run: str) -> str:
+        """The Dict of one run."""
+        return f"{self.app}-{run}"
+
+
+def names_of(environ: Mapping[str, str]) -> Names:
+    given = {name: environ[f"KODERZ_MODAL_{name.upper()}"] for name in Names.__slots__ if _said(environ, name)}
+    return Names(**given)
+
+
+def is_configured(environ: Mapping[str, str]) -> bool:
+    """Whether the user has anything to do with Modal."""
+    config = Path(environ.get("MODAL_CONFIG_PATH") or Path.home() / ".modal.toml")
+    return bool(environ.get("MODAL_TOKEN_ID")) or config.is_file()
+
+
+def _said(environ: Mapping[str, str], name: str) -> bool:
+    return bool(environ.get(f"KODERZ_MODAL_{name.upper()}"))
+
+
+def require_apart(sandbox: str) -> None:
+    """KoderzError for a sandbox that would have programs run in the function's own container, where keys are."""
+    if sandbox in ("contained", "docker", "uncontained"):
+        raise KoderzError(
+            f"--sandbox {sandbox}: Modal's functions hold keys, so no program runs in them; "
+            "with --engine modal it is --sandbox modal, which needs no saying"
+        )
+
+
+def cost_per_second(gpu: str | None, *, sandboxes: int | None = None, sandbox_mb: int = 1024) -> float:
+    """US dollars a second of one container with its sandboxes, taken as all there from its start.
+
+    `gpu` is `TYPE` or `TYPE:COUNT`, `sandbox_mb` the memory of a candidate. KoderzError for an unknown GPU.
+    """
+    count = SANDBOXES if sandboxes is None else sandboxes
+    judging = count * _DEARER * _machine_cost(SANDBOX_CORES, sandbox_mb + SANDBOX_ROOM_MB)
+    return _machine_cost(CPU_CORES, MEMORY_MB) + judging + (gpu_cost(gpu) if gpu else 0.0)
+
+
+def _machine_cost(cores: float, memory_mb: int) -> float:
+    return cores * _CORE + memory_mb / 1024 * _GIB
+
+
+def gpu_cost(gpu: str) -> float:
+    """US dollars a second of a GPU alone."""
+    kind, _, count = gpu.partition(":")
+    if kind.upper() not in _GPUS or (count and not (count.isdigit() and 1 <= int(count) <= 8)):
+        raise KoderzError(f"--gpu {gpu}: Modal has no such GPU; it has {', '.join(_GPUS)}, each as TYPE or TYPE:COUNT")
+    return _GPUS[kind.upper()] * int(count or 1)

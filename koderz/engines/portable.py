@@ -1,0 +1,136 @@
+"""A plan, its experiments and their records as bytes, for a worker that shares nothing with this machine."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+import koderz
+import tracker
+from koderz.engines import Work
+from koderz.errors import KoderzError
+from koderz.plan import Plan, restore_plan
+from koderz.replay import Identity
+from tracker import records
+from tracker.records import Attempt, Call, Record, Text, decode, encode
+
+
+def pack_plan(plan: Plan) -> bytes:
+    """The plan with the files that its settings name: what `unpack_plan` makes a plan of elsewhere."""
+    return orjson.dumps({"plan": encode(plan.record).decode(), "files": _files(plan)})
+
+
+def plan_record(data: bytes) -> records.Plan:
+    """The plan's first line out of `pack_plan`'s bytes."""
+    record = decode(orjson.loads(data)["plan"].encode())
+    assert isinstance(record, records.Plan)
+    return record
+
+
+def unpack_plan(data: bytes, folder: Path) -> Plan:
+    """The plan, its files laid out in `folder`. KoderzError where this koderz' suite or prompts are others."""
+    lay_out(data, folder)
+    record = plan_record(data)
+    return restore_plan(record, laid_out(record, folder), accept_changes=False)
+
+
+def lay_out(data: bytes, folder: Path) -> None:
+    """Writes the files of a packed plan."""
+    packed = orjson.loads(data)["files"]
+    for name, files in ((name, packed[name]) for name in _NAMED_BY_PATH if name in packed):
+        place = folder / name
+        place.mkdir(parents=True, exist_ok=True)
+        for file, coded in files.items():
+            (place / Path(file).name).write_bytes(base64.b64decode(coded))
+
+
+def laid_out(record: records.Plan, folder: Path) -> dict[str, Any]:
+    """The settings that name what `lay_out` has written to `folder`; none where it has written nothing."""
+    settings: dict[str, Any] = {}
+    for place in (folder / name for name in _NAMED_BY_PATH if (folder / name).is_dir()):
+        settings[place.name] = place if place.name == "prompt_dir" else next(place.iterdir())
+    if "solver" in settings:
+        settings["solver"] = f"{settings['solver']}:{str(record.config['solver']).rpartition(':')[2]}"
+    return settings
+
+
+def pack_work(work: Work, text: Callable[[Text], str]) -> dict[str, Any]:
+    """An experiment with what is on record for it, texts out of blobs put back."""
+    identity = work.identity
+    return {
+        "experiment_id": identity.experiment_id,
+        "task": identity.task.id,
+        "solver": identity.solver,
+        "sample": identity.sample,
+        "recorded": [encode(_inlined(record, text)) for record in work.recorded],
+    }
+
+
+def unpack_work(data: dict[str, Any], plan: Plan) -> Work:
+    """KoderzError where the plan has no such task."""
+    task = next((task for task in plan.tasks if task.id == data["task"]), None)
+    if task is None:
+        raise KoderzError(f"{plan.record.run_id}: the plan has no task {data['task']!r}")
+    identity = Identity(data["experiment_id"], task, data["solver"], data["sample"])
+    return Work(identity, read_lines(data["recorded"]))
+
+
+def read_lines(lines: Iterable[bytes]) -> Sequence[Record]:
+    """The records of journal lines; those of a kind that this version doesn't know are left out."""
+    return [record for line in lines if (record := decode(line)) is not None]
+
+
+def line_key(record: Record) -> tuple[str, str, str]:
+    """What tells a line of one experiment from all its others, wherever it was copied to."""
+    return record.kind, record.time, str(getattr(record, "key", ""))
+
+
+@cache
+def source_digest() -> str:
+    """16 hex digits over koderz' and the tracker's source: the same wherever the same code is."""
+    digest = hashlib.sha256()
+    for package in (koderz, tracker):
+        root = Path(str(package.__file__)).parent
+        for path in sorted(root.rglob("*")):
+            if path.suffix in _SOURCES and "__pycache__" not in path.parts:
+                digest.update(f"{root.name}/{path.relative_to(root).as_posix()}\0".encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+_NAMED_BY_PATH = ("dataset", "prompt_dir", "solver")
+_SOURCES = (".py", ".md", ".html", ".css", ".js", ".toml")
+
+
+def _files(plan: Plan) -> dict[str, dict[str, str]]:
+    """The contents of what settings name by path: by setting and file name."""
+    settings = plan.settings
+    found: dict[str, list[Path]] = {}
+    if settings.dataset is not None:
+        found["dataset"] = [settings.dataset]
+    if settings.prompt_dir is not None:
+        found["prompt_dir"] = sorted(settings.prompt_dir.glob("*.md"))
+    if settings.solver and ":" in settings.solver:
+        found["solver"] = [Path(settings.solver.rpartition(":")[0])]
+    return {
+        name: {path.name: base64.b64encode(path.read_bytes()).decode() for path in paths}
+        for name, paths in found.items()
+    }
+
+
+def _inlined(record: Record, text: Callable[[Text], str]) -> Record:
+    """A replay needs no message of a call: its key says what was asked."""
+    if isinstance(record, Call):
+        own = None if record.text is None else text(record.text)
+        return replace(record, messages=(), reply=text(record.reply), text=own, reasoning=text(record.reasoning))
+    if isinstance(record, Attempt):
+        program = None if record.program is None else text(record.program)
+        return replace(record, program=program, feedback=text(record.feedback), detail=text(record.detail))
+    return record

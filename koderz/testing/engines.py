@@ -1,0 +1,182 @@
+"""What every engine has to do, as functions that raise AssertionError where it doesn't.
+
+    @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+    def test_it_is_an_engine(check, tmp_path):
+        asyncio.run(check(tmp_path, "my-engine", os.environ))
+
+The engine is found by its name, in koderz' registry or by an entry point of the group `koderz.engines`. Checks
+ask the simulated model only, so they need no key and cost nothing but the engine's own machines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from koderz.engines import Outcome, Work, open_engine
+from koderz.plan import Plan
+from koderz.preparing import prepare
+from koderz.replay import Identity, Replaying
+from tracker.records import Attempt, Call, Record, Text, now
+
+Check = Callable[[Path, str, Mapping[str, str]], Coroutine[Any, Any, None]]
+
+
+@dataclass
+class Notes:
+    """A driver that keeps in memory what an engine does."""
+
+    plan: Plan
+    recorded: Mapping[str, Sequence[Record]] = field(default_factory=dict)  # by experiment, from before
+    how: Replaying = field(default_factory=Replaying)
+    spent: float = 0.0
+    detach: bool = False
+    stopping: str = ""
+    stop_after: int | None = None  # outcomes
+    began: list[str] = field(default_factory=list)
+    lines: list[Record] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def work(self) -> Iterator[Work]:
+        for experiment in self.plan.experiments():
+            if self.stopping:
+                return
+            self.began.append(experiment.experiment_id)
+            yield Work(experiment, self.recorded.get(experiment.experiment_id, ()))
+
+    async def record(self, *lines: Record) -> None:
+        self.lines += lines
+
+    def text(self, text: Text) -> str:
+        assert isinstance(text, str)
+        return text
+
+    async def settle(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        if self.stop_after is not None and len(self.outcomes) >= self.stop_after:
+            self.stop("stopped", "enough")
+
+    def stop(self, status: str, reason: str) -> None:  # noqa: ARG002
+        self.stopping = self.stopping or reason
+
+    def of(self, experiment: Identity, *kinds: type[Record]) -> list[Any]:
+        """This experiment's lines of some kinds, in the order in which they were recorded."""
+        own = [line for line in self.lines if getattr(line, "experiment_id", "") == experiment.experiment_id]
+        return [line for line in own if isinstance(line, kinds)]
+
+
+async def every_experiment_is_performed_once(folder: Path, engine: str, environ: Mapping[str, str]) -> None:
+    plan = await planned(folder, engine, tasks=3, samples=2)
+
+    notes = await performed(plan, environ)
+
+    ended = Counter(outcome.record.experiment_id for outcome in notes.outcomes if outcome.record)
+    assert ended == {one.experiment_id: 1 for one in plan.experiments()}, ended
+
+
+async def what_happens_is_recorded_once_and_in_order(folder: Path, engine: str, environ: Mapping[str, str]) -> None:
+    plan = await planned(folder, engine, tasks=2, mode="iterative", simulated_skill=0.0, max_iterations=3)
+
+    notes = await performed(plan, environ)
+
+    for experiment in plan.experiments():
+        lines = notes.of(experiment, Call, Attempt)
+        assert len({(line.kind, line.key) for line in lines}) == len(lines), "a line was recorded twice"
+        assert [line.call for line in lines if isinstance(line, Call)] == [1, 2, 3]
+        assert [line.kind for line in lines] == ["call", "attempt"] * 3
+
+
+async def what_is_on_record_is_not_made_again(folder: Path, engine: str, environ: Mapping[str, str]) -> None:
+    first = await performed(
+        await planned(folder, engine, tasks=2, mode="iterative", simulated_skill=0.0, max_iterations=3), environ
+    )
+    plan = await planned(folder, engine, tasks=2, mode="iterative", simulated_skill=0.0, max_iterations=3)
+    before: dict[str, list[Record]] = {}
+    for old, new in zip(first.plan.experiments(), plan.experiments(), strict=True):
+        before[new.experiment_id] = [_moved(line, new) for line in first.of(old, Call, Attempt)[:3]]
+
+    notes = await performed(plan, environ, recorded=before)
+
+    for experiment in plan.experiments():
+        lines = notes.of(experiment, Call, Attempt)
+        assert [line.kind for line in lines] == ["attempt", "call", "attempt"], "what was recorded was made again"
+    ended = [outcome.record for outcome in notes.outcomes]
+    assert [getattr(record, "calls", 0) for record in ended] == [3, 3], "recorded calls don't count"
+
+
+async def an_experiment_that_goes_wrong_is_one_fault(folder: Path, engine: str, environ: Mapping[str, str]) -> None:
+    solver = folder / "breaking.py"
+    solver.write_text(
+        "async def breaking(task, ask, judge):\n"
+        "    if task.id == 'T/1':\n"
+        "        raise ValueError('no idea')\n"
+        "    return await judge(task, await ask(task.messages))\n"
+    )
+    plan = await planned(folder, engine, tasks=3, solver=f"{solver}:breaking")
+
+    notes = await performed(plan, environ)
+
+    kinds = {outcome.record.problem_id: outcome.record.kind for outcome in notes.outcomes if outcome.record}
+    assert kinds == {"T/0": "experiment", "T/1": "fault", "T/2": "experiment"}, kinds
+    (fault,) = (str(outcome.fault) for outcome in notes.outcomes if outcome.fault)
+    assert "no idea" in fault
+
+
+async def nothing_is_begun_once_the_run_is_to_stop(folder: Path, engine: str, environ: Mapping[str, str]) -> None:
+    plan = await planned(folder, engine, tasks=2, samples=40, concurrency=2)
+
+    notes = await performed(plan, environ, stop_after=1)
+
+    assert len(notes.outcomes) == len(notes.began), "what was begun has to be seen through"
+
+
+CHECKS: tuple[Check, ...] = (
+    every_experiment_is_performed_once,
+    what_happens_is_recorded_once_and_in_order,
+    what_is_on_record_is_not_made_again,
+    an_experiment_that_goes_wrong_is_one_fault,
+    nothing_is_begun_once_the_run_is_to_stop,
+)
+"""All of them. None depends on another."""
+
+
+async def planned(folder: Path, engine: str, *, tasks: int, **settings: Any) -> Plan:
+    """A plan over so many tasks of one line, for the simulated model."""
+    given = {"engine": engine, "local_model": "simulated", "mode": "zero-shot", "results": folder / "results"}
+    given["judges"] = 1  # what is started for more is paid for
+    given |= {"dataset": _dataset(folder, tasks), **settings}
+    return await prepare(given, range(tasks), environ={"XDG_STATE_HOME": str(folder)})
+
+
+async def performed(plan: Plan, environ: Mapping[str, str], **driving: Any) -> Notes:
+    """What a driver has on record once the engine has ended."""
+    notes = Notes(plan, **driving)
+    async with open_engine(plan, environ) as engine:
+        await engine.check()
+        await engine.run(notes)
+    return notes
+
+
+def _dataset(folder: Path, tasks: int) -> Path:
+    rows = [
+        {
+            "task_id": f"T/{i}",
+            "prompt": f'def f{i}():\n    """Return {i}."""\n',
+            "entry_point": f"f{i}",
+            "test": f"def check(candidate):\n    assert candidate() == {i}\n",
+            "canonical_solution": f"    return {i}\n",
+        }
+        for i in range(tasks)
+    ]
+    path = folder / f"{tasks}.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def _moved(line: Call | Attempt, to: Identity) -> Record:
+    """The line as if it had been recorded for another experiment."""
+    return replace(line, experiment_id=to.experiment_id, time=now())

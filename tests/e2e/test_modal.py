@@ -1,0 +1,271 @@
+"""The real command against a loopback Modal: whatever ends in between, nothing is lost and nothing is made twice."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koderz.testing.modal import ModalServer
+from tests.conftest import Server, Shell, servers
+
+MODEL = ("--model", "openai/gpt-4o-mini", "--engine", "modal", "--judges", "1")
+
+
+@pytest.fixture(scope="module")
+def modal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModalServer]:
+    """A loopback Modal with this koderz deployed on it."""
+    with ModalServer(secrets={"llm-api-keys": {}}, max_containers=2) as server:
+        Shell(tmp_path_factory.mktemp("deploying"))("modal", "deploy", env=server.environment)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def model(modal: ModalServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The model server that containers ask; one for all tests, so that containers stay warm."""
+    with servers(tmp_path_factory.mktemp("model")) as start:
+        server = start("--model", "gpt-4o-mini", "--latency-ms", "200")
+        modal.put_secret("llm-api-keys", server.env())
+        yield server
+
+
+@pytest.fixture
+def on_modal(koderz: Shell, modal: ModalServer, model: Server) -> Remote:
+    """`koderz` whose containers ask a loopback model server, see `asked`."""
+    return Remote(koderz.folder, modal, model, len(model.answers()))
+
+
+@dataclass(frozen=True)
+class Remote(Shell):
+    """A machine that knows the loopback Modal."""
+
+    modal: ModalServer
+    server: Server
+    before: int  # answers that the server had given
+
+    def asked(self) -> int:
+        """How often the model was asked in this test."""
+        return len(self.server.answers()) - self.before
+
+    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        return super().environment({**self.modal.environment, **(more or {})})
+
+
+def once_each(shell: Shell, n: int) -> None:
+    """Every experiment ended once, and no call or verdict was recorded twice."""
+    lines = shell.journal()
+    ends = Counter(line["experiment_id"] for line in lines if line["kind"] == "experiment")
+    assert len(ends) == n
+    assert set(ends.values()) == {1}
+    made = Counter((line["experiment_id"], line["kind"], line["key"]) for line in lines if "key" in line)
+    assert set(made.values()) == {1}
+
+
+def paid_once(shell: Remote) -> None:
+    """The model server answered nothing that isn't in the journal, and nothing twice."""
+    calls = [line for line in shell.journal() if line["kind"] == "call"]
+    assert shell.asked() == len(calls)
+
+
+def wait_for(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it didn't happen within a minute"
+        time.sleep(0.05)
+
+
+def test_a_run_on_modal_looks_like_any_other(on_modal: Remote) -> None:
+    done = on_modal("benchmark", 0, 3, *MODEL)
+
+    assert "your machine may disconnect" in done.err
+    assert "https://modal.com/id/fc-" in done.err
+    once_each(on_modal, 3)
+    paid_once(on_modal)
+    summary = on_modal.summary()
+    assert summary["status"] == "complete"
+    assert summary["environment"]["modal"]["app"] == "koderz"
+    kinds = Counter(line["kind"] for line in on_modal.journal())
+    assert kinds["submitted"] == kinds["compute"] == kinds["experiment"] == 3
+    computed = [line for line in on_modal.journal() if line["kind"] == "compute"]
+    calls = [line for line in on_modal.journal() if line["kind"] == "call"]
+    spent = sum(line["cost"] for line in computed) + sum(line["cost"] for line in calls)
+    assert all(line["seconds"] > 0 for line in computed)
+    assert summary["summary"]["total_cost"] == pytest.approx(spent)
+    assert summary["summary"]["cost_by_tier"]["compute"] == pytest.approx(sum(line["cost"] for line in computed))
+
+
+@pytest.mark.slow
+def test_a_detached_run_is_picked_up_by_its_id(on_modal: Remote) -> None:
+    done = on_modal("benchmark", 0, 4, *MODEL, "--detach")
+    assert not [line for line in on_modal.journal() if line["kind"] == "experiment"]
+    assert "koderz benchmark resume" in done.err
+
+    on_modal("benchmark", "resume", "latest")
+
+    once_each(on_modal, 4)
+    paid_once(on_modal)
+
+
+@pytest.mark.slow
+def test_another_machine_picks_a_run_up_by_its_id_alone(on_modal: Remote, tmp_path: Path) -> None:
+    on_modal("benchmark", 0, 3, *MODEL, "--detach")
+    (run,) = (path.name for path in on_modal.results.iterdir() if path.is_dir())
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    other = replace(on_modal, folder=folder)
+
+    other("benchmark", "resume", run)
+
+    once_each(other, 3)
+    paid_once(other)
+
+
+def test_a_killed_driver_loses_nothing_and_pays_for_nothing_twice(on_modal: Remote) -> None:
+    process = on_modal.start("benchmark", 0, 6, *MODEL)
+    wait_for(lambda: on_modal.asked() >= 3)
+    process.kill()
+    process.communicate()
+
+    on_modal("benchmark", "resume", "latest")
+
+    once_each(on_modal, 6)
+    paid_once(on_modal)
+
+
+@pytest.mark.slow
+def test_what_was_submitted_before_ctrl_c_is_known_and_picked_up(on_modal: Remote) -> None:
+    process = on_modal.start("benchmark", 0, 6, *MODEL, "--grace", "0")
+    wait_for(lambda: list(on_modal.results.glob("*/journal.jsonl")) and "submitted" in _text(on_modal))
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+
+    on_modal("benchmark", "resume", "latest")
+
+    once_each(on_modal, 6)
+    paid_once(on_modal)
+
+
+@pytest.mark.slow
+def test_what_a_preempted_container_had_stored_is_replayed(on_modal: Remote) -> None:
+    process = on_modal.start("benchmark", 0, 4, *MODEL, "--mode", "iterative", "--history", "9")
+    wait_for(lambda: on_modal.asked() >= 4)
+    for container in on_modal.modal.containers("run_experiment"):
+        on_modal.modal.preempt(container)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+
+    once_each(on_modal, 4)
+    calls = [line for line in on_modal.journal() if line["kind"] == "call"]
+    assert len(calls) <= on_modal.asked() <= len(calls) + 4  # only calls in flight are made again
+
+
+def _text(shell: Shell) -> str:
+    (path,) = shell.results.glob("*/journal.jsonl")
+    return path.read_text()
+
+
+@pytest.mark.slow
+def test_results_that_modal_has_forgotten_come_from_the_volume(on_modal: Remote) -> None:
+    on_modal("benchmark", 0, 2, *MODEL, "--detach")
+    calls = [line["call_id"] for line in on_modal.journal() if line["kind"] == "submitted"]
+    (run,) = (path.name for path in on_modal.results.iterdir() if path.is_dir())
+    folder = on_modal.modal.volume("koderz-results") / "runs" / run
+    wait_for(lambda: sum('"kind":"experiment"' in path.read_text() for path in folder.glob("*.jsonl")) == 2)
+    for call in calls:
+        on_modal.modal.expire(call)
+
+    on_modal("benchmark", "resume", "latest")
+
+    once_each(on_modal, 2)
+    paid_once(on_modal)
+
+
+# What can be wrong
+
+
+@pytest.fixture(scope="module")
+def empty() -> Iterator[ModalServer]:
+    """A loopback Modal on which nothing was deployed."""
+    with ModalServer() as server:
+        yield server
+
+
+def one_line(text: str) -> str:
+    (line,) = (line for line in text.splitlines() if line.startswith("koderz: "))
+    assert "Traceback" not in text
+    return line
+
+
+def test_without_the_app_the_command_that_deploys_it_is_named(koderz: Shell, empty: ModalServer) -> None:
+    done = koderz("benchmark", 0, 1, "--model", "simulated", "--engine", "modal", code=4, env=empty.environment)
+
+    assert "koderz modal deploy" in one_line(done.err)
+    assert not koderz.results.exists()
+
+
+def test_without_the_secret_the_command_that_makes_it_is_named(koderz: Shell, empty: ModalServer) -> None:
+    done = koderz("modal", "deploy", code=4, env=empty.environment)
+
+    assert "modal secret create llm-api-keys" in one_line(done.err)
+
+
+def test_without_a_token_the_command_that_gets_one_is_named(koderz: Shell, empty: ModalServer) -> None:
+    environment = {**empty.environment, "MODAL_TOKEN_ID": "", "MODAL_TOKEN_SECRET": ""}
+    done = koderz("modal", "status", code=4, env=environment)
+
+    assert "modal setup" in one_line(done.err)
+
+
+def test_without_a_network_it_says_so(koderz: Shell, empty: ModalServer) -> None:
+    environment = {**empty.environment, "MODAL_SERVER_URL": "http://127.0.0.1:9"}
+    done = koderz("modal", "status", code=4, env=environment)
+
+    assert "can't be reached" in one_line(done.err)
+
+
+def test_a_gpu_that_does_not_exist_is_named_with_those_that_do(on_modal: Remote) -> None:
+    done = on_modal("benchmark", 0, 1, *MODEL, "--gpu", "H9000", code=2)
+
+    assert "H9000" in one_line(done.err)
+    assert "H100" in one_line(done.err)
+    assert not on_modal.results.exists()
+
+
+def test_an_app_of_another_version_is_not_run_on(on_modal: Remote) -> None:
+    path = on_modal.modal.volume("koderz-results") / "koderz.json"
+    about = path.read_text()
+    path.write_text(json.dumps({**json.loads(about), "digest": "0" * 16, "koderz": "0.0.1"}))
+    try:
+        done = on_modal("benchmark", 0, 1, *MODEL, code=4)
+    finally:
+        path.write_text(about)
+
+    assert "0.0.1" in one_line(done.err)
+    assert "koderz modal deploy" in one_line(done.err)
+
+
+def test_somebody_elses_volume_is_left_alone(on_modal: Remote) -> None:
+    path = on_modal.modal.volume("koderz-results") / "koderz.json"
+    about = path.read_text()
+    path.write_text('{"app": "theirs"}')
+    try:
+        done = on_modal("benchmark", 0, 1, *MODEL, code=4)
+    finally:
+        path.write_text(about)
+
+    assert "belongs to the app theirs" in one_line(done.err)
+
+
+def test_a_run_that_no_machine_knows_is_named(on_modal: Remote) -> None:
+    done = on_modal("benchmark", "resume", "bench_00000000_20260101_000000", code=2)
+
+    assert "bench_00000000_20260101_000000" in one_line(done.err)

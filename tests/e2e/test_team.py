@@ -1,0 +1,101 @@
+"""Two machines, a tracking server and a store for all: the README's recipe for a team, as it stands there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Shell
+from tests.tracker.sinks.servers import MlflowServer, postgresql
+
+pytestmark = pytest.mark.slow
+
+TOKEN = "0123456789abcdef-team"
+RUN = ("benchmark", 0, 4, "--mode", "comparative", "--model", "simulated", "--quiet")
+
+
+@contextmanager
+def tracking_server(folder: Path) -> Iterator[str]:
+    """MLflow's server on PostgreSQL; its address."""
+    (folder / "postgresql").mkdir()
+    (folder / "mlflow").mkdir()
+    with postgresql(folder / "postgresql") as store:
+        server = MlflowServer(folder / "mlflow", store)
+        try:
+            server.start()
+            yield server.uri
+        finally:
+            server.kill()
+
+
+def machine(folder: Path) -> Shell:
+    folder.mkdir()
+    return Shell(folder)
+
+
+def test_two_machines_at_once_end_as_one_set_of_runs(tmp_path: Path) -> None:
+    first, second, office = (machine(tmp_path / name) for name in ("first", "second", "office"))
+    with tracking_server(tmp_path) as uri:
+        env = {"KODERZ_SINKS": "json,mlflow,memory", "MLFLOW_TRACKING_URI": uri}
+        processes = [one.start(*RUN, env=env) for one in (first, second) for _ in range(2)]
+        errors = [process.communicate(timeout=240)[1] for process in processes]
+        assert [process.returncode for process in processes] == [0, 0, 0, 0], errors
+
+        office("benchmark", "import", first.results, second.results)
+        again = office("benchmark", "import", first.results, second.results)
+        office("sync", env=env)
+        office("sync", env=env)
+        recorded = seen_by_mlflow(uri)
+
+    assert again.out.count("there already") == 4
+    runs = {json.loads(path.read_text())["run_id"]: path for path in office.results.glob("*.json")}
+    assert len(runs) == 4
+    assert recorded == dict.fromkeys(runs, 8), "each run is there once, with each of its experiments"
+    remembered = asyncio.run(served_memories(office, {"KODERZ_SINKS": "memory"}))
+    assert Counter(one["metadata"]["benchmark_run_id"] for one in remembered) == dict.fromkeys(runs, 8)
+    assert len({one["metadata"]["experiment_id"] for one in remembered}) == 32
+
+
+def seen_by_mlflow(uri: str) -> dict[str, int]:
+    """How many nested runs each run has there. A run that were there twice would fail here."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(uri)
+    experiments = [one.experiment_id for one in client.search_experiments()]
+    found = client.search_runs(experiments, max_results=1000)
+    parents = [one for one in found if "mlflow.parentRunId" not in one.data.tags]
+    names = [one.data.tags["benchmark_run_id"] for one in parents]
+    assert len(set(names)) == len(names)
+    children = Counter(one.data.tags.get("mlflow.parentRunId") for one in found)
+    return {one.data.tags["benchmark_run_id"]: children[one.info.run_id] for one in parents}
+
+
+async def served_memories(shell: Shell, env: dict[str, str]) -> list[dict[str, Any]]:
+    """All experiments, as another machine gets them from the served store."""
+    from mcp.client.client import Client
+    from mcp.client.streamable_http import streamable_http_client
+    from mcp.shared._httpx_utils import create_mcp_http_client
+
+    process = shell.start(
+        "memory", "serve", "--http", "127.0.0.1:0", "--token-env", "TEAM_TOKEN", env={**env, "TEAM_TOKEN": TOKEN}
+    )
+    try:
+        assert process.stderr is not None
+        url = process.stderr.readline().split()[-1]
+        async with (
+            create_mcp_http_client(headers={"Authorization": f"Bearer {TOKEN}"}) as web,
+            Client(streamable_http_client(url, http_client=web)) as client,
+        ):
+            answer = await client.call_tool("export_memories", {"tags": ["result", "completed"]})
+            assert not answer.is_error, answer
+            return list(json.loads(getattr(answer.content[0], "text")))  # noqa: B009 one of several kinds of content
+    finally:
+        process.terminate()
+        process.communicate()
