@@ -23,7 +23,7 @@ from tracker.sinks.standing import NAME as SINKS
 from tracker.sinks.standing import standing_of
 
 INDEX = ".runs.index"
-_VERSION = 3
+_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ def load_catalogue(results: Path) -> Catalogue:
     for name, source, stamp in _sources(results):
         entry = known.get(name)
         if entry is None or entry.stamp != stamp:
-            entry = _read(source, stamp)
-        cached[name] = entry = _with_sinks(entry, f"{results}/{name}")
+            entry = _read(source, stamp, f"{results}/{name}")
+        cached[name] = entry
         if entry.row is None:
             found.unreadable.append(entry.problem)
         else:
@@ -57,8 +57,8 @@ def load_catalogue(results: Path) -> Catalogue:
     return found
 
 
-Stamp = tuple[int, int, str]
-"""Time (nanoseconds) and size (bytes) of a file, and its name where it is a journal."""
+Stamp = tuple[int, int, str, int]
+"""Time (nanoseconds) and size (bytes) of a file, its name where it is a journal, and the time of sinks.json or 0."""
 
 
 def _is_journal(stamp: Stamp) -> bool:
@@ -67,12 +67,11 @@ def _is_journal(stamp: Stamp) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Cached:
-    """A row, or why there is none, and the stamp of the file that it came from."""
+    """A row, or why there is none, and the stamp of the files that it came from."""
 
     stamp: Stamp
     row: RunRow | None
     problem: str = ""
-    sinks: int = 0  # the time of sinks.json; 0 without it
 
 
 class _Index(msgspec.Struct):
@@ -95,24 +94,31 @@ def _sources(results: Path) -> Iterator[tuple[str, str, Stamp]]:
                 folders.add(entry.name)
     for name in summaries.keys() | folders:
         with contextlib.suppress(OSError):  # gone meanwhile
-            yield name, *_newest(f"{results}/{name}/{NAME}" if name in folders else "", summaries.get(name))
+            yield name, *_newest(f"{results}/{name}" if name in folders else "", summaries.get(name))
 
 
-def _newest(journal: str, summary: os.DirEntry[str] | None) -> tuple[str, Stamp]:
+def _newest(folder: str, summary: os.DirEntry[str] | None) -> tuple[str, Stamp]:
     told = summary.stat() if summary else None
-    if journal:
+    sinks = 0
+    if folder:
+        journal = f"{folder}/{NAME}"
+        with contextlib.suppress(FileNotFoundError):
+            sinks = os.stat(f"{folder}/{SINKS}").st_mtime_ns  # noqa: PTH116
         with contextlib.suppress(FileNotFoundError):
             lies = os.stat(journal)  # noqa: PTH116
             if told is None or lies.st_mtime_ns > told.st_mtime_ns:
-                return journal, (lies.st_mtime_ns, lies.st_size, NAME)
+                return journal, (lies.st_mtime_ns, lies.st_size, NAME, sinks)
     if summary is None or told is None:
-        raise FileNotFoundError(journal)
-    return summary.path, (told.st_mtime_ns, told.st_size, "")
+        raise FileNotFoundError(folder)
+    return summary.path, (told.st_mtime_ns, told.st_size, "", sinks)
 
 
-def _read(source: str, stamp: Stamp) -> _Cached:
+def _read(source: str, stamp: Stamp, folder: str) -> _Cached:
     try:
-        return _Cached(stamp, row_of_journal(Path(source)) if _is_journal(stamp) else row_of_summary(_content(source)))
+        sinks = _sinks(folder) if stamp[3] else {}
+        if _is_journal(stamp):
+            return _Cached(stamp, row_of_journal(Path(source), sinks))
+        return _Cached(stamp, row_of_summary(_content(source), sinks))
     except (JournalError, OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         said = str(error.strerror if isinstance(error, OSError) else error)
         return _Cached(stamp, None, said if source in said else f"{source} is no summary of a run: {said}")
@@ -123,17 +129,8 @@ def _content(path: str) -> bytes:
         return file.read()
 
 
-def _with_sinks(entry: _Cached, folder: str) -> _Cached:
-    """With what the sinks lack, looked up again where that may have changed."""
-    try:
-        stamp = os.stat(f"{folder}/{SINKS}").st_mtime_ns  # noqa: PTH116
-    except OSError:
-        return entry
-    if entry.row is None or entry.sinks == stamp:
-        return entry
-    sinks = {name: str(standing.state) for name, standing in standing_of(folder).items()}
-    behind = tuple(name for name, state in sinks.items() if state in ("behind", "down"))
-    return replace(entry, row=replace(entry.row, sinks=sinks, behind=behind), sinks=stamp)
+def _sinks(folder: str) -> dict[str, str]:
+    return {name: str(standing.state) for name, standing in standing_of(folder).items()}
 
 
 def _as_it_goes(row: RunRow, folder: Path) -> RunRow:

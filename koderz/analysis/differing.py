@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_OF_NO_MATTER = ("problems", "results", "grace")  # the tasks are matched one by one; the others change no result
+from koderz.settings import OF_SINKS
+
+# Tasks are matched one by one; the others change no result.
+_OF_NO_MATTER = frozenset({"problems", "results", "grace", *OF_SINKS})
 
 
 def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -99,7 +99,7 @@ class _Head(msgspec.Struct):
 _HEAD = msgspec.json.Decoder(_Head)
 
 
-def row_of_summary(data: bytes) -> RunRow:
+def row_of_summary(data: bytes, sinks: Mapping[str, str]) -> RunRow:
     """Raises msgspec.DecodeError where it is no summary, UnicodeDecodeError where it is no text."""
     head = _HEAD.decode(data)
     arms = _arms(head)
@@ -119,7 +119,13 @@ def row_of_summary(data: bytes) -> RunRow:
         imported=head.config.imported,
         tags=head.config.tags,
         arms=arms,
+        sinks=sinks,
+        behind=_behind(sinks),
     )
+
+
+def _behind(sinks: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(name for name, state in sinks.items() if state in ("behind", "down"))
 
 
 def _figures(head: _Head) -> list[tuple[str, _Figures]]:
@@ -146,7 +152,7 @@ def _arm(solver: str, found: _Figures) -> ArmRow:
     return ArmRow(solver, n, passed, found.success_rate, interval, found.total_cost, found.avg_iterations)
 
 
-def row_of_journal(journal: Path) -> RunRow:
+def row_of_journal(journal: Path, sinks: Mapping[str, str]) -> RunRow:
     """Of a run that goes on, or was cut off: as far as it came. Raises JournalError for a damaged one."""
     from tracker.summary import summarize
 
@@ -179,4 +185,6 @@ def row_of_journal(journal: Path) -> RunRow:
             )
             for solver, arm in summary.arms.items()
         ),
+        sinks=sinks,
+        behind=_behind(sinks),
     )

@@ -38,10 +38,12 @@ def test_list_and_show_say_what_came_out_and_where_each_sink_stands(ran: Shell) 
     listed = ran("benchmark", "list", "--tag", "nightly").out
     (row,) = json.loads(ran("benchmark", "list", "--json").out)
     shown = ran("benchmark", "show", "latest").out
+    looked_at = {found["what"]: found["detail"] for found in json.loads(ran("doctor", "--json").out)}
 
     assert listed.splitlines()[1].startswith(f"{run_id}  SIMULATED  humaneval  zero-shot  60.0%  31.3 to 83.2    6/10")
     assert row["sinks"] == {"json": "up to date", "mlflow": "off", "memory": "off"}
     assert "Sinks: json up to date; mlflow off; memory off" in shown
+    assert looked_at["sink json"] == "up to date on 1 of 1 runs"
     assert "Cause               | Failed attempts | In experiments | Mended later | Ended with it" in shown
     assert "iterative against zero-shot: +30.0 points on 10 pairs" in shown
     assert json.loads(ran("benchmark", "show", "latest", "--json").out) == ran.summary()

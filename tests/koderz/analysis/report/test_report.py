@@ -71,7 +71,10 @@ def test_interval_comparison_and_causes_are_there(tmp_path: Path) -> None:
     assert "50.0<span>%" in page
     assert "No difference shown" in page
     assert "Over time" in page
-    assert "assertion" in page
+    assert "mended 1 of 2" in page
+    taken = re.search(r'id="taken".*?</section>', page, re.DOTALL)
+    assert taken
+    assert all(told in taken[0] for told in ("$0.5000<", ">10<", "local $0.5000<"))
 
 
 def test_a_bare_summary_is_shown_without_stories(tmp_path: Path) -> None:
