@@ -63,6 +63,7 @@ def test_the_gpu_and_the_most_containers_are_those_asked_for_and_the_gpu_is_paid
     assert on_modal.summary()["summary"]["total_cost"] == pytest.approx(spent)
 
 
+@pytest.mark.slow
 def test_seconds_on_modal_count_against_the_cost_cap(on_modal: Remote) -> None:
     asked = ("benchmark", 0, 12, *MODEL, "--mode", "iterative", "--max-iterations", 5, "--gpu", "B200")
     done = on_modal(*asked, "--max-containers", 1, "--max-cost", "0.004", code=3)
@@ -77,6 +78,7 @@ def test_seconds_on_modal_count_against_the_cost_cap(on_modal: Remote) -> None:
 # Whoever has the id
 
 
+@pytest.mark.slow
 def test_what_the_volume_alone_remembers_is_picked_up_elsewhere(on_modal: Remote, tmp_path: Path) -> None:
     on_modal("benchmark", 0, 2, *MODEL, "--detach")
     run = run_of(on_modal)
@@ -91,6 +93,7 @@ def test_what_the_volume_alone_remembers_is_picked_up_elsewhere(on_modal: Remote
     paid_once(other)
 
 
+@pytest.mark.slow
 def test_faults_are_retried_from_elsewhere(on_modal: Remote, tmp_path: Path) -> None:
     broken = on_modal.folder / "broken.py"
     solver = "async def once_broken(task, ask, judge):\n    reply = await ask(task.messages)\n"
@@ -106,6 +109,7 @@ def test_faults_are_retried_from_elsewhere(on_modal: Remote, tmp_path: Path) -> 
     paid_once(other)
 
 
+@pytest.mark.slow
 def test_a_run_that_has_begun_is_picked_up_though_another_version_is_deployed_by_now(on_modal: Remote) -> None:
     on_modal("benchmark", 0, 2, *MODEL, "--detach")
     path = on_modal.modal.volume("koderz-results") / "koderz.json"
@@ -135,6 +139,7 @@ def test_two_machines_at_one_run_pay_for_nothing_twice(on_modal: Remote, tmp_pat
         paid_once(machine)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_under_way_here_is_not_taken_up_a_second_time(on_modal: Remote) -> None:
     process = on_modal.start("benchmark", 0, 6, *MODEL, "--mode", "iterative")
     wait_for(lambda: list(on_modal.results.glob("bench_*/journal.jsonl")))
@@ -147,6 +152,7 @@ def test_a_run_that_is_under_way_here_is_not_taken_up_a_second_time(on_modal: Re
     paid_once(on_modal)
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_submitting_knows_all_that_was_submitted(on_modal: Remote) -> None:
     before = on_modal.modal.counts["FunctionMap"]
     process = on_modal.start("benchmark", 0, 40, *MODEL, "--solver", _unjudged(on_modal), "--detach")
@@ -195,6 +201,7 @@ def test_a_detached_run_can_be_watched_from_anywhere(on_modal: Remote, tmp_path:
     assert not [line for line in on_modal.journal() if line["kind"] == "experiment"], "watching changes nothing"
 
 
+@pytest.mark.slow
 def test_a_run_that_was_picked_up_is_watched_to_its_end(on_modal: Remote) -> None:
     on_modal("benchmark", 0, 2, *MODEL)
 
@@ -303,6 +310,7 @@ def test_a_run_that_modal_does_not_know_either_is_one_line(on_modal: Remote, com
     assert "bench_00000000_20260101_000000" in one_line(done.err)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "content"), [("plan.json", "{}"), ("exp_1.jsonl", '{"kind":"call"}\n')])
 def test_a_store_that_is_damaged_is_one_line(on_modal: Remote, file: str, content: str, tmp_path: Path) -> None:
     on_modal("benchmark", 0, 1, *MODEL, "--solver", _unjudged(on_modal))
@@ -316,6 +324,7 @@ def test_a_store_that_is_damaged_is_one_line(on_modal: Remote, file: str, conten
     assert one_line(done.err)
 
 
+@pytest.mark.slow
 def test_an_app_that_was_stopped_meanwhile_is_one_line_and_the_run_goes_on_after_a_deploy(koderz: Shell) -> None:
     with ModalServer(secrets={"llm-api-keys": {}}, max_containers=1) as own:
         koderz("modal", "deploy", env=own.environment)
