@@ -25,7 +25,7 @@ from tracker.records import Record, Submitted
 SUBMITTING = 16  # at a time
 POLLING = 32  # calls that are asked for at a time
 PATIENCE = 5.0  # seconds that one is asked for while no other waits to be
-IMPATIENCE = 0.5  # seconds, while others wait
+IMPATIENCE = 2.0  # seconds, while others wait: a look in vain costs as much as one that finds something
 CATCHING_UP = 5.0  # seconds between two looks at what one that is under way has stored
 DEATHS = 3  # of workers over one experiment, after which it is a fault
 
