@@ -47,8 +47,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         INSERT INTO memory_text (rowid, title, tags, content)
         SELECT id, title, tag_words(tags), indexed(content) FROM memories
         """,
-        # Merges more segments at a time than by default (4): half the work of a memory that is stored alone.
-        "INSERT INTO memory_text (memory_text, rank) VALUES ('automerge', 16)",
     ),
     (
         """

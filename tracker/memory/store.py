@@ -21,6 +21,8 @@ from tracker.memory.memories import Draft, Memory, fingerprint, ready
 from tracker.memory.scrubbing import Scrubber
 from tracker.records import now
 
+_TAGS, _METADATA = (sql.COLUMNS.split(", ").index(name) for name in ("tags", "metadata"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
@@ -271,28 +273,12 @@ class _Writer:
 
 def as_memory(row: Sequence[Any]) -> Memory:
     """A row of `sql.COLUMNS`, whatever comes after them. Raises StoreDamaged for one that says nothing."""
-    id, key, title, content, category, type, tags, importance, metadata, project, salience, *times = row[:15]
+    values = list(row[:15])
     try:
-        tags, metadata = orjson.loads(tags), orjson.loads(metadata)
+        values[_TAGS], values[_METADATA] = orjson.loads(values[_TAGS]), orjson.loads(values[_METADATA])
     except orjson.JSONDecodeError as error:
-        raise StoreDamaged(f"memory {id}", str(error)) from None
-    return Memory(
-        id=id,
-        key=key,
-        title=title,
-        content=content,
-        category=category,
-        type=type,
-        tags=tags,
-        importance=importance,
-        metadata=metadata,
-        project=project,
-        salience=salience,
-        access_count=times[0],
-        created_at=times[1],
-        updated_at=times[2],
-        last_accessed=times[3],
-    )
+        raise StoreDamaged(f"memory {values[0]}", str(error)) from None
+    return Memory(*values)
 
 
 def _told(draft: Draft) -> tuple[Any, ...]:
