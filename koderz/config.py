@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +55,8 @@ def load_config(folder: Path, *, trust: bool = False, environ: Mapping[str, str]
 
 
 def _parse(path: Path, data: bytes) -> dict[str, Any]:
+    import tomllib  # most folders have no koderz.toml
+
     try:
         return tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:

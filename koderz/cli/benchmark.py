@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -95,6 +94,8 @@ def benchmark(
     With --problems as well, those of both. Any option can be set as KODERZ_OPTION_NAME, or as option-name
     in koderz.toml.
     """
+    import asyncio
+
     from koderz.cli.console import Console
     from koderz.preparing import prepare
 
@@ -171,6 +172,8 @@ def watch(
     ] = False,
 ) -> None:
     """A live view of a run from another terminal or, of one on Modal, another machine, until it ends."""
+    import asyncio
+
     from koderz.cli.watching import watch_run
     from koderz.preparing import results_folder
 
@@ -190,6 +193,8 @@ def _pick_up(run: str, way: dict[str, Any], given: dict[str, Any], *, json: bool
 
 def _finish(session: Coroutine[Any, Any, Any], console: Any, *, json: bool, quiet: bool) -> None:
     """Sees a session through, prints its results, catches its sinks up and ends with its exit code."""
+    import asyncio
+
     from koderz.cli.catching_up import catch_up_session
 
     with _interruptible():
@@ -208,6 +213,8 @@ def _finish(session: Coroutine[Any, Any, Any], console: Any, *, json: bool, quie
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """An asyncio run that was cancelled at once by a second Ctrl-C is an interruption, not a crash."""
+    import asyncio
+
     try:
         yield
     except asyncio.CancelledError:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
-import orjson
 import typer
 
 from koderz.cli.benchmark import Json
-from koderz.cli.console import say
 from koderz.cli.groups import PanelCommand
-from koderz.doctor import diagnose
 
 app = typer.Typer(help="What works here, and what to do about what does not.", rich_markup_mode=None)
 
@@ -21,6 +17,13 @@ _MARKS = {"ok": "ok     ", "missing": "missing", "broken": "BROKEN "}
 @app.command(cls=PanelCommand)
 def doctor(json: Json = False) -> None:
     """Look at models, sandbox, results folder and configuration. Exit code 1 if something is broken."""
+    import asyncio
+
+    import orjson
+
+    from koderz.cli.console import say
+    from koderz.doctor import diagnose
+
     findings = asyncio.run(diagnose())
     if json:
         sys.stdout.buffer.write(orjson.dumps(findings, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self, cast
+from typing import TYPE_CHECKING, Protocol, Self, cast
 
-from koderz.types import VerdictWord
 from tracker.registry import find
+
+if TYPE_CHECKING:
+    from koderz.types import VerdictWord
 
 
 @dataclass(frozen=True, slots=True)
