@@ -94,9 +94,9 @@ class Worker:
         else:
             self._writer.close()
         self._kill_group()
-        await asyncio.to_thread(self.process.wait)
         assert self.process.stderr is not None
-        self.process.stderr.close()
+        with self.process.stderr:  # closed also where this is called off
+            await asyncio.to_thread(self.process.wait)
 
     def _kill_group(self) -> None:
         if self.is_alive:
