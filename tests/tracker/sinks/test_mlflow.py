@@ -26,6 +26,7 @@ from tracker.records import Finished, Resumed
 from tracker.sinks import SinkDown
 from tracker.sinks.mlflow.outbox import page_of
 from tracker.sinks.mlflow.page import milliseconds
+from tracker.sinks.mlflow.target import border
 
 BOTH = ("zero-shot", "iterative")
 
@@ -262,3 +263,16 @@ def test_the_experiment_may_be_named(results: Path) -> None:
     project(folder, environ={"MLFLOW_EXPERIMENT_NAME": "team/ours"})
 
     assert len(seen(folder, experiment="team/ours").children) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("HTTPConnectionPool(host='127.0.0.1', port=40391): Connection refused", "doesn't answer"),
+        ("API request failed with error code 403 != 200", "refuses the credentials"),
+        ("401 Client Error: UNAUTHORIZED", "refuses the credentials"),
+    ],
+)
+def test_credentials_are_blamed_for_the_answers_code_and_not_for_a_port_that_holds_it(said: str, told: str) -> None:
+    with pytest.raises(SinkDown, match=told), border("http://127.0.0.1:40391"):
+        raise OSError(said)

@@ -133,7 +133,7 @@ def check_database(uri: str) -> None:
 
 def _reason(error: Exception) -> str:
     text = " ".join(str(error).split())
-    if "401" in text or "403" in text:
+    if re.search(r"\b40[13]\b", text):  # a port may hold these digits too
         return "refuses the credentials; see MLFLOW_TRACKING_USERNAME, _PASSWORD and _TOKEN"
     if re.search(r"refused|timed out|unreachable|Max retries|resolve", text):
         return f"doesn't answer ({_short(text)})"
