@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 import orjson
@@ -14,7 +14,7 @@ import orjson
 from tracker.errors import KoderzError
 from tracker.memory.scrubbing import Scrubber
 
-CATEGORIES = (
+Category = Literal[
     "architecture",
     "pattern",
     "preference",
@@ -25,8 +25,11 @@ CATEGORIES = (
     "note",
     "relationship",
     "custom",
-)
-TYPES = ("short_term", "long_term", "episodic")
+]
+Type = Literal["short_term", "long_term", "episodic"]
+Importance = Literal["low", "normal", "high", "critical"]
+CATEGORIES: tuple[str, ...] = get_args(Category)
+TYPES: tuple[str, ...] = get_args(Type)
 IMPORTANCE: Mapping[str, float] = {"low": 0.3, "normal": 0.5, "high": 0.8, "critical": 1.0}
 """Importance → the salience that a memory begins with, 0..1."""
 

@@ -13,22 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tracker.memory.cortex import Cortex
-from tracker.memory.memories import InvalidMemory
-
-Category = Literal[
-    "architecture",
-    "pattern",
-    "preference",
-    "error",
-    "context",
-    "learning",
-    "todo",
-    "note",
-    "relationship",
-    "custom",
-]
-Type = Literal["short_term", "long_term", "episodic"]
-Importance = Literal["low", "normal", "high", "critical"]
+from tracker.memory.memories import Category, Importance, InvalidMemory, Type
 
 Query = Annotated[str, Meta(description="Words to look for, in titles, tags and contents.")]
 Project = Annotated[str, Meta(description="Only memories of this project.")]
