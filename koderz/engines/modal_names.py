@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from koderz.errors import KoderzError
+from koderz.sandbox import ROOM_MB
 
 CPU_CORES, MEMORY_MB = 1.0, 2048  # of a container that performs experiments
 SANDBOXES = 2  # of a container, in which its experiments' programs are judged
 SANDBOX_CORES = 1.0
-SANDBOX_ROOM_MB = 512  # for a sandbox' interpreters, beyond what a candidate may use
 INPUTS = 50  # experiments at once in one container
 SERVE_SECRET = "koderz-serve"  # noqa: S105 the name of one; it holds VLLM_API_KEY
 TIMEOUT = 24 * 3600  # seconds that one experiment may take; the most that Modal allows
@@ -82,7 +82,7 @@ def cost_per_second(gpu: str | None, *, sandboxes: int | None = None, sandbox_mb
     `gpu` is `TYPE` or `TYPE:COUNT`, `sandbox_mb` the memory of a candidate. KoderzError for an unknown GPU.
     """
     count = SANDBOXES if sandboxes is None else sandboxes
-    judging = count * _DEARER * _machine_cost(SANDBOX_CORES, sandbox_mb + SANDBOX_ROOM_MB)
+    judging = count * _DEARER * _machine_cost(SANDBOX_CORES, sandbox_mb + ROOM_MB)
     return _machine_cost(CPU_CORES, MEMORY_MB) + judging + (gpu_cost(gpu) if gpu else 0.0)
 
 

@@ -16,6 +16,8 @@ from tracker.registry import find
 if TYPE_CHECKING:
     from koderz.types import VerdictWord
 
+ROOM_MB = 512  # of a container, for its interpreters: beyond what a candidate may use
+
 
 @dataclass(frozen=True, slots=True)
 class Job:

@@ -11,7 +11,7 @@ import hashlib
 import importlib.util
 from collections.abc import Collection, Iterable, Sequence
 from types import TracebackType
-from typing import Self, cast
+from typing import ClassVar, Self, cast
 
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox import Job, Opening, Outcome, rungs
@@ -106,6 +106,17 @@ class ContainedSandbox:
         word = cast("VerdictWord", finding.verdict)
         message = finding.message.encode("utf-8", "backslashreplace").decode()  # halves of characters fit no journal
         return Outcome(word, finding.cause, message, finding.cpu, finding.wall, rung)
+
+
+class RemoteSandbox(ContainedSandbox):
+    """Judges here, candidates in containers or machines of their own: the rung is where."""
+
+    places: ClassVar[str]  # as users are told of them
+
+    def _held_by(self, layers: Collection[str]) -> str:
+        if rungs.SECCOMP not in layers:  # without it, one candidate could answer in another's place
+            raise Unreachable(f"--sandbox {self.name}: {self.places} refuse seccomp, which keeps candidates apart")
+        return self.name
 
 
 def _case(job: Job, cpu: float, wall_extra: float) -> Case:

@@ -10,17 +10,16 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Self
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.sandbox import Opening, rungs
-from koderz.sandbox.contained import ContainedSandbox
+from koderz.sandbox import ROOM_MB, Opening, rungs
+from koderz.sandbox.contained import RemoteSandbox
 from koderz.sandbox.launch import ENVIRONMENT, Premises
 from koderz.sandbox.remote import BOOT
 
 LABEL = "koderz=sandbox"  # docker ps --filter label=koderz=sandbox
-ROOM_MB = 512  # for the interpreters, beyond what a candidate may use
 ANSWER_SECONDS = 10.0
 _PASSED = ("DOCKER_*", "HOME", "XDG_RUNTIME_DIR")  # where the daemon is; none of it gets into a container
 _NOBODY = "65534:65534"
@@ -31,13 +30,14 @@ def opened(wanted: Opening) -> DockerSandbox:
     return DockerSandbox(judges=wanted.judges, image=wanted.image, memory_mb=wanted.memory_mb)
 
 
-class DockerSandbox(ContainedSandbox):
+class DockerSandbox(RemoteSandbox):
     """Judges on `judges` warm containers of `image`, which has to hold Python 3.11 or later as `python`.
 
     Entering raises Unreachable where Docker or the image is missing: nothing is ever pulled.
     """
 
     name = "docker"
+    places = "the containers here"
 
     def __init__(self, *, judges: int, image: str, memory_mb: int = 1024) -> None:
         command = container(image, memory_mb + ROOM_MB)
@@ -47,11 +47,6 @@ class DockerSandbox(ContainedSandbox):
     async def __aenter__(self) -> Self:
         await server_version(self._image)
         return await super().__aenter__()
-
-    def _held_by(self, layers: Collection[str]) -> str:
-        if rungs.SECCOMP not in layers:  # without it, one candidate could answer in another's place
-            raise Unreachable("--sandbox docker: the containers here refuse seccomp, which keeps candidates apart")
-        return "docker"
 
 
 def container(image: str, memory_mb: int) -> list[str]:

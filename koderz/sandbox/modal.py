@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from koderz.engines.modal_names import SANDBOX_ROOM_MB, names_of
+from koderz.engines.modal_names import names_of
 from koderz.errors import KoderzError, Unreachable
-from koderz.sandbox import Opening, rungs
-from koderz.sandbox.contained import ContainedSandbox
+from koderz.sandbox import ROOM_MB, Opening, rungs
+from koderz.sandbox.contained import RemoteSandbox
 from koderz.sandbox.launch import Premises
 
 START_SECONDS = 120.0  # a sandbox may have to wait for a machine
@@ -34,28 +34,24 @@ def opened(wanted: Opening) -> ModalSandbox:
     return ModalSandbox(judges=wanted.judges, memory_mb=wanted.memory_mb)
 
 
-class ModalSandbox(ContainedSandbox):
+class ModalSandbox(RemoteSandbox):
     """Judges on `judges` warm sandboxes of the app that `KODERZ_MODAL_APP` names, which is made where it is missing.
 
     Entering raises Unreachable without a token or the network, and where the SDK isn't installed.
     """
 
     name = "modal"
+    places = "the sandboxes there"
 
     def __init__(self, *, judges: int, memory_mb: int = 1024, environ: Mapping[str, str] = os.environ) -> None:
         self._app = names_of(environ).app
-        command = bridge(self._app, memory_mb + SANDBOX_ROOM_MB)
+        command = bridge(self._app, memory_mb + ROOM_MB)
         premises = Premises(rungs.LAYERS, {}, command, passed=_PASSED, start_seconds=START_SECONDS)
         super().__init__(judges=judges, premises=premises, wall_extra=WALL_EXTRA)
 
     async def __aenter__(self) -> Self:
         await make_ready(self._app)
         return await super().__aenter__()
-
-    def _held_by(self, layers: Collection[str]) -> str:
-        if rungs.SECCOMP not in layers:  # without it, one candidate could answer in another's place
-            raise Unreachable("--sandbox modal: the sandboxes there refuse seccomp, which keeps candidates apart")
-        return "modal"
 
 
 def bridge(app: str, memory_mb: int) -> list[str]:
