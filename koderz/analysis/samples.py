@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from koderz.engines.performing import experiment_of
 from koderz.errors import KoderzError
 from koderz.orchestrator import Ended
 from koderz.plan import MODES, Plan, load_solvers, load_subject, make_plan
@@ -23,7 +24,7 @@ from koderz.suites import load_suite
 from koderz.suites.dataset import Row, read_rows
 from koderz.types import Completion, Judging, Reply, Sampling, Task, Verdict
 from tracker.blobs import read_text
-from tracker.records import Experiment, Record, Text
+from tracker.records import Record, Text
 from tracker.tracker import Tracker
 
 
@@ -176,22 +177,7 @@ async def _perform(identity: Identity, page: _Page) -> None:
     started = time.monotonic()
     async with Handles(identity, [], page) as handles:
         verdict = await handles.judge(identity.task, await handles.ask(identity.task.messages))
-    await page.record(
-        Experiment(
-            experiment_id=identity.experiment_id,
-            problem_id=identity.task.id,
-            solver=identity.solver,
-            sample=identity.sample,
-            success=verdict.passed,
-            verdict=verdict.verdict,
-            cause=verdict.cause,
-            score=verdict.score,
-            metrics=verdict.metrics or None,
-            iterations=1,
-            calls=1,
-            duration_seconds=round(time.monotonic() - started, 6),
-        )
-    )
+    await page.record(experiment_of(handles, verdict, time.monotonic() - started))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from koderz.engines import Work
+from koderz.engines.performing import fault_of
 from koderz.engines.portable import line_key
 from koderz.errors import Fault
 from tracker import records
@@ -60,17 +61,9 @@ class Flight:
 
     def lost(self, fault: Fault) -> records.Fault:
         """Its end where it can't be performed."""
-        identity = self.work.identity
         paid = [r for r in (*self.work.recorded, *self.recorded) if isinstance(r, Call | Compute)]
-        return records.Fault(
-            experiment_id=identity.experiment_id,
-            problem_id=identity.task.id,
-            solver=identity.solver,
-            sample=identity.sample,
-            reason=str(fault),
-            cost=sum(line.cost for line in paid),
-            calls=sum(isinstance(line, Call) for line in paid),
-        )
+        calls = sum(isinstance(line, Call) for line in paid)
+        return fault_of(self.work.identity, fault, cost=sum(line.cost for line in paid), calls=calls)
 
 
 def is_outcome(record: Record) -> bool:

@@ -18,7 +18,7 @@ from koderz.errors import FatalFault, Fault, StorageError
 from koderz.plan import Plan
 from koderz.recalling import Lessons, recall_for
 from koderz.references import ReferenceFault
-from koderz.replay import Ask, Handles, Replaying, Settled
+from koderz.replay import Ask, Handles, Identity, Replaying, Settled
 from koderz.sandbox import Sandbox
 from koderz.solvers import Solver
 from koderz.types import Completion, Judging, Reply, Sampling, Task, Verdict
@@ -61,9 +61,12 @@ class Performer:
         if isinstance(fault, FatalFault | CapReached):
             return Outcome(None, fault)
         if fault:
-            return Outcome(_fault(handles, fault), fault)
+            totals = handles.totals
+            return Outcome(fault_of(work.identity, fault, cost=totals.cost, calls=totals.calls), fault)
         assert verdict
-        return Outcome(self._experiment(handles, verdict, time.monotonic() - started))
+        seconds = time.monotonic() - started
+        baseline_cost = self._caller.baseline_cost(*handles.totals.local_tokens)
+        return Outcome(experiment_of(handles, verdict, seconds, baseline_cost=baseline_cost))
 
     # What the handles reach
 
@@ -102,43 +105,47 @@ class Performer:
                 raise Fault(_writable(f"the solver raised {type(error).__name__}: {error}")) from error
         return _checked(verdict)
 
-    def _experiment(self, handles: Handles, verdict: Verdict, seconds: float) -> records.Experiment:
-        identity, totals = handles.identity, handles.totals
-        return records.Experiment(
-            experiment_id=identity.experiment_id,
-            problem_id=identity.task.id,
-            solver=identity.solver,
-            sample=identity.sample,
-            success=verdict.passed,
-            verdict=verdict.verdict,
-            cause=verdict.cause,
-            score=verdict.score,
-            metrics=verdict.metrics or None,
-            iterations=totals.attempts,
-            calls=totals.calls,
-            cost=totals.cost,
-            cost_known=totals.cost_known,
-            cost_by_tier=totals.by_tier(),
-            baseline_cost=self._caller.baseline_cost(*totals.local_tokens),
-            tokens_in=totals.tokens_in,
-            tokens_out=totals.tokens_out,
-            latency=totals.latency,
-            duration_seconds=round(seconds, 6),
-            diverged=handles.diverged,
-            note=verdict.note,
-        )
+
+def experiment_of(
+    handles: Handles, verdict: Verdict, seconds: float, *, baseline_cost: float | None = None
+) -> records.Experiment:
+    """The outcome of an experiment that came to a verdict. `baseline_cost`: US dollars on the baseline model."""
+    identity, totals = handles.identity, handles.totals
+    return records.Experiment(
+        experiment_id=identity.experiment_id,
+        problem_id=identity.task.id,
+        solver=identity.solver,
+        sample=identity.sample,
+        success=verdict.passed,
+        verdict=verdict.verdict,
+        cause=verdict.cause,
+        score=verdict.score,
+        metrics=verdict.metrics or None,
+        iterations=totals.attempts,
+        calls=totals.calls,
+        cost=totals.cost,
+        cost_known=totals.cost_known,
+        cost_by_tier=totals.by_tier(),
+        baseline_cost=baseline_cost,
+        tokens_in=totals.tokens_in,
+        tokens_out=totals.tokens_out,
+        latency=totals.latency,
+        duration_seconds=round(seconds, 6),
+        diverged=handles.diverged,
+        note=verdict.note,
+    )
 
 
-def _fault(handles: Handles, fault: Fault) -> records.Fault:
-    identity = handles.identity
+def fault_of(identity: Identity, fault: Fault, *, cost: float, calls: int) -> records.Fault:
+    """The outcome of an experiment that came to none, with the US dollars and calls that it took."""
     return records.Fault(
         experiment_id=identity.experiment_id,
         problem_id=identity.task.id,
         solver=identity.solver,
         sample=identity.sample,
         reason=str(fault),
-        cost=handles.totals.cost,
-        calls=handles.totals.calls,
+        cost=cost,
+        calls=calls,
     )
 
 
