@@ -14,9 +14,10 @@ from typing import Any
 from tracker.memory import sql
 from tracker.memory.database import StoreDamaged, StoreDown
 from tracker.memory.memories import InvalidMemory, Memory
+from tracker.memory.rows import as_memory, draft_of
 from tracker.memory.scrubbing import Scrubber
 from tracker.memory.search import decayed_salience, folded, holds, words_of
-from tracker.memory.store import Filter, Store, as_memory, draft_of
+from tracker.memory.store import Filter, Store
 
 _SHOWN = 50  # of the memories that would be forgotten
 
@@ -68,6 +69,7 @@ def consolidate(store: Store, *, dry_run: bool) -> dict[str, Any]:
 
 def stats(store: Store, project: str | None = None) -> dict[str, Any]:
     """Counts by category, type, importance and project; tags are those of the whole store."""
+    store.index_newest()
     total, oldest, newest, salience = store.rows(sql.TOTALS, (project,))[0]
     counts = {
         f"by_{column}": dict(store.rows(sql.COUNTS.format(column=column), (project,)))

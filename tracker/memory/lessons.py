@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracker.memory import sql
-from tracker.memory.store import Store, as_memory
+from tracker.memory.rows import as_memory
+from tracker.memory.store import Store
 from tracker.records import Attempt, now
 
 _LARGEST = 50_000  # characters of a program that is looked into

@@ -12,7 +12,8 @@ from typing import Any, Literal
 from tracker.memory import sql
 from tracker.memory.database import indexed
 from tracker.memory.memories import Memory
-from tracker.memory.store import Filter, Store, as_memory
+from tracker.memory.rows import as_memory
+from tracker.memory.store import Filter, Store
 
 Ranking = Literal["full", "newest"]
 
@@ -43,6 +44,7 @@ def search(store: Store, query: str, wanted: Filter, *, limit: int, include_deca
 
     In two stages where words are very common: those only weigh among what the rarer words find; where a
     query has none but common words, the newest memories that hold all of them are ranked, and `ranking` says so.
+    Memories too new for full text, which it can't be told of while nobody may write, are looked through one by one.
     """
     words = words_of(query)
     if not words:
@@ -50,7 +52,7 @@ def search(store: Store, query: str, wanted: Filter, *, limit: int, include_deca
     if wanted.tags:
         found, ranking = _among_tagged(store, words, wanted)
     else:
-        found, ranking = _by_text(store, words, wanted)
+        found, ranking = _among_all(store, words, wanted)
     return ranked(found, limit, ranking, include_decayed=include_decayed)
 
 
@@ -78,6 +80,13 @@ def decayed_salience(memory: Memory, today: datetime) -> float:
 def words_of(text: str) -> list[str]:
     """The distinct words of a query, folded, as full text tells words apart."""
     return list(dict.fromkeys(re.findall(r"\w+", folded(text))))[:_WORDS]
+
+
+def _among_all(store: Store, words: Sequence[str], wanted: Filter) -> tuple[list[tuple[Memory, float]], Ranking]:
+    store.index_newest()
+    with store.snapshot():
+        found, ranking = _by_text(store, words, wanted)
+        return [*found, *_holding(store.unindexed(wanted), words)], ranking
 
 
 def _by_text(store: Store, words: Sequence[str], wanted: Filter) -> tuple[list[tuple[Memory, float]], Ranking]:
@@ -109,8 +118,11 @@ def _among_newest(store: Store, words: Sequence[str], wanted: Filter) -> list[tu
 
 def _among_tagged(store: Store, words: Sequence[str], wanted: Filter) -> tuple[list[tuple[Memory, float]], Ranking]:
     tagged = store.select(wanted, limit=COMMON + 1, newest_first=True)
-    scored = [(memory, _held(memory, words)) for memory in tagged[:COMMON]]
-    return [pair for pair in scored if pair[1] > 0], "newest" if len(tagged) > COMMON else "full"
+    return _holding(tagged[:COMMON], words), "newest" if len(tagged) > COMMON else "full"
+
+
+def _holding(memories: Iterable[Memory], words: Sequence[str]) -> list[tuple[Memory, float]]:
+    return [(memory, held) for memory in memories if (held := _held(memory, words)) > 0]
 
 
 def _held(memory: Memory, words: Sequence[str]) -> float:

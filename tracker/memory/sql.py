@@ -63,6 +63,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         WHERE json_extract(metadata, '$.lesson_cause') IS NOT NULL
         """,
     ),
+    (
+        "CREATE TABLE index_mark (last_id INTEGER NOT NULL)",
+        "INSERT INTO index_mark SELECT coalesce(max(id), 0) FROM memories",
+    ),
 )
 """The statements that lead from each version of the schema to the next; their number is the latest version."""
 
@@ -76,7 +80,7 @@ _M = ", ".join(f"m.{name}" for name in COLUMNS.split(", "))
 INSERT = (
     "INSERT INTO memories (key, title, content, category, type, tags, importance, metadata, project, salience, "
     "access_count, created_at, updated_at, last_accessed, fingerprint) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
 UPDATE = (
     "UPDATE memories SET title = ?, content = ?, category = ?, type = ?, tags = ?, importance = ?, metadata = ?, "
@@ -91,9 +95,17 @@ TOUCH = "UPDATE memories SET access_count = access_count + 1, last_accessed = ? 
 
 INDEX_TEXT = "INSERT INTO memory_text (rowid, title, tags, content) VALUES (?, ?, ?, ?)"
 UNINDEX_TEXT = "INSERT INTO memory_text (memory_text, rowid, title, tags, content) VALUES ('delete', ?, ?, ?, ?)"
+INDEX_NEWER = (
+    "INSERT INTO memory_text (rowid, title, tags, content) SELECT id, title, tag_words(tags), indexed(content) "
+    "FROM memories WHERE id > (SELECT last_id FROM index_mark) ORDER BY id"
+)
+UNINDEXED_TAGS = "SELECT id, tags FROM memories WHERE id > (SELECT last_id FROM index_mark) ORDER BY id"
+INDEX_MARK = "SELECT last_id FROM index_mark"
+MOVE_MARK = "UPDATE index_mark SET last_id = max(last_id, (SELECT coalesce(max(id), 0) FROM memories))"
+IS_BEHIND = "SELECT 1 FROM memories WHERE id > (SELECT last_id FROM index_mark) LIMIT 1"
 OPTIMIZE_TEXT = "INSERT INTO memory_text (memory_text) VALUES ('optimize')"
 
-NEW_TAG = "INSERT INTO tags (name, n) VALUES (?, 1)"
+NEW_TAG = "INSERT INTO tags (name, n) VALUES (?, ?)"
 TAG = "SELECT id, n FROM tags WHERE name = ?"
 COUNT_TAG = "UPDATE tags SET n = n + ? WHERE id = ?"
 DROP_TAG = "DELETE FROM tags WHERE id = ? AND n = 0"
@@ -101,8 +113,13 @@ LINK = "INSERT INTO memory_tags (tag_id, memory_id) VALUES (?, ?)"
 UNLINK = "DELETE FROM memory_tags WHERE tag_id = ? AND memory_id = ?"
 MISCOUNTED = "SELECT count(*) FROM tags WHERE n != (SELECT count(*) FROM memory_tags WHERE tag_id = tags.id)"
 UNLINKED = (
-    "SELECT count(*) FROM memories m, json_each(m.tags) j WHERE NOT EXISTS (SELECT 1 FROM tags g "
+    "SELECT count(*) FROM memories m, json_each(m.tags) j WHERE m.id <= (SELECT last_id FROM index_mark) "
+    "AND NOT EXISTS (SELECT 1 FROM tags g "
     "JOIN memory_tags t ON t.tag_id = g.id WHERE g.name = j.value AND t.memory_id = m.id)"
+)
+MISINDEXED = (
+    "SELECT count(*) FROM memories m WHERE (id <= (SELECT last_id FROM index_mark)) "
+    "!= EXISTS (SELECT 1 FROM memory_text_docsize d WHERE d.id = m.id)"
 )
 
 TOTALS = (
@@ -129,6 +146,7 @@ RELEVANT = (
     "FROM memory_text CROSS JOIN memories m ON m.id = memory_text.rowid "
     "WHERE memory_text MATCH ? {filters} ORDER BY relevance LIMIT ?"
 )
+UNINDEXED = f"SELECT {_M} FROM memories m WHERE m.id > (SELECT last_id FROM index_mark) {{filters}} ORDER BY m.id"
 LESSONS = (
     f"SELECT {COLUMNS} FROM memories "
     "WHERE json_extract(metadata, '$.lesson_cause') = ?1 AND json_extract(metadata, '$.lesson_cause') IS NOT NULL "

@@ -1,0 +1,62 @@
+"""Memories as rows of their table, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from tracker.memory import sql
+from tracker.memory.database import StoreDamaged
+from tracker.memory.memories import Draft, Memory
+
+_TAGS, _METADATA = (sql.COLUMNS.split(", ").index(name) for name in ("tags", "metadata"))
+
+
+def as_memory(row: Sequence[Any]) -> Memory:
+    """A row of `sql.COLUMNS`, whatever comes after them. Raises StoreDamaged for one that says nothing."""
+    values = list(row[:15])
+    try:
+        values[_TAGS], values[_METADATA] = orjson.loads(values[_TAGS]), orjson.loads(values[_METADATA])
+    except orjson.JSONDecodeError as error:
+        raise StoreDamaged(f"memory {values[0]}", str(error)) from None
+    return Memory(*values)
+
+
+def told(draft: Draft) -> tuple[Any, ...]:
+    return (
+        draft.title,
+        draft.content,
+        draft.category,
+        draft.type,
+        orjson.dumps(list(draft.tags)).decode(),
+        draft.importance,
+        orjson.dumps(dict(draft.metadata)).decode(),
+        draft.project,
+        draft.salience,
+    )
+
+
+def draft_of(memory: Memory) -> Draft:
+    """A memory as it may be stored elsewhere: all of it but its id."""
+    return Draft(
+        title=memory.title,
+        content=memory.content,
+        category=memory.category,
+        type=memory.type,
+        tags=memory.tags,
+        importance=memory.importance,
+        metadata=memory.metadata,
+        project=memory.project,
+        salience=memory.salience,
+        key=memory.key,
+        access_count=memory.access_count,
+        created_at=memory.created_at,
+        updated_at=memory.updated_at,
+        last_accessed=memory.last_accessed,
+    )
+
+
+def says_the_same(memory: Memory, draft: Draft) -> bool:
+    return told(draft_of(memory)) == told(draft) and memory.created_at == draft.created_at

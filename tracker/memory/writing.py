@@ -1,0 +1,131 @@
+"""What one transaction writes: memories, and what the indexes by tag and of full text know of them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import orjson
+
+from tracker.memory import sql
+from tracker.memory.database import indexed, words_of_tags
+from tracker.memory.memories import Draft, Memory, fingerprint
+from tracker.memory.rows import as_memory, draft_of, says_the_same, told
+from tracker.records import now
+
+LAG = 256  # memories at most that the indexes don't know yet: what a recall may have to catch up with, ~20 ms
+
+
+class Writer:
+    """Writes into a transaction that has begun; `settle` has to be its last word.
+
+    The store's own indexes, by tag and of full text, lag behind: they know the memories up to one of them, kept
+    in `index_mark`, and the newer ones enter them together. One by one, that would cost more than all the rest
+    of storing a memory. Whoever asks the indexes looks through the newest memories himself, or lets them catch up.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._execute, self._executemany = connection.execute, connection.executemany
+        self._time = now()
+        (self._mark,) = self._execute(sql.INDEX_MARK).fetchone()
+        self._last_id = self._mark
+        self._links: defaultdict[str, Counter[int]] = defaultdict(Counter)  # tag: what becomes of its memories, ±1
+
+    def knows(self, draft: Draft) -> bool:
+        """Whether a memory is there: by its key, or one without a key that says the same."""
+        if draft.key is not None:
+            return bool(self._execute(sql.BY_KEY, (draft.key,)).fetchone())
+        mark = fingerprint(draft, draft.created_at or self._time)
+        return bool(self._execute(sql.BY_FINGERPRINT, (mark,)).fetchone())
+
+    def put(self, draft: Draft) -> int:
+        """Adds a memory, or brings the one of its key up to date; its id."""
+        created = draft.created_at or self._time
+        mark = fingerprint(draft, created) if draft.key is None else None
+        times = (draft.access_count, created, draft.updated_at or created, draft.last_accessed)
+        added = self._execute(sql.INSERT, (draft.key, *told(draft), *times, mark))
+        if not added.rowcount:
+            known = self._execute(sql.BY_KEY, (draft.key,)).fetchone()
+            return self._bring_up_to_date(as_memory(known), draft)
+        assert added.lastrowid is not None
+        self._last_id = added.lastrowid
+        return added.lastrowid
+
+    def drop(self, id: int) -> int:
+        """Takes a memory out of everything; 0 where it is gone already."""
+        row = self._execute(sql.BY_ID, (id,)).fetchone()
+        if row is None:
+            return 0
+        self._unindex(as_memory(row))
+        self._execute(sql.DELETE, (id,))
+        return 1
+
+    def retag(self, memory: Memory, tags: Sequence[str]) -> None:
+        self._overwrite(memory, replace(draft_of(memory), tags=tags, updated_at=self._time))
+
+    def settle(self) -> None:
+        """Brings the indexes in line with what was written."""
+        if self._last_id - self._mark > LAG:
+            self.catch_up()
+        if self._links:
+            self._link()
+
+    def catch_up(self) -> None:
+        """Lets the indexes know every memory."""
+        for id, tags in self._execute(sql.UNINDEXED_TAGS):
+            for tag in orjson.loads(tags):
+                self._links[tag][id] += 1
+        self._execute(sql.INDEX_NEWER)
+        self._execute(sql.MOVE_MARK)
+
+    def _bring_up_to_date(self, memory: Memory, draft: Draft) -> int:
+        newer = replace(
+            draft, created_at=draft.created_at or memory.created_at, updated_at=draft.updated_at or self._time
+        )
+        if not says_the_same(memory, newer) and newer.updated_at and newer.updated_at >= memory.updated_at:
+            self._overwrite(memory, newer)
+        return memory.id
+
+    def _overwrite(self, memory: Memory, draft: Draft) -> None:
+        self._unindex(memory)
+        self._execute(sql.UPDATE, (*told(draft), draft.created_at, draft.updated_at, memory.id))
+        self._index(memory.id, draft)
+
+    def _unindex(self, memory: Memory) -> None:
+        """Full text keeps no text of its own, so it has to be told what it knew."""
+        if memory.id <= self._mark:
+            words = (memory.title, words_of_tags(memory.tags), indexed(memory.content))
+            self._execute(sql.UNINDEX_TEXT, (memory.id, *words))
+            for tag in memory.tags:
+                self._links[tag][memory.id] -= 1
+
+    def _index(self, id: int, draft: Draft) -> None:
+        if id <= self._mark:
+            self._execute(sql.INDEX_TEXT, (id, draft.title, words_of_tags(draft.tags), indexed(draft.content)))
+            for tag in draft.tags:
+                self._links[tag][id] += 1
+
+    def _link(self) -> None:
+        """Writes which tag marks which memories now, in the order in which they are stored, and how often each does."""
+        added: list[tuple[int, int]] = []
+        removed: list[tuple[int, int]] = []
+        for tag, changes in self._links.items():
+            if any(changes.values()):
+                tag_id = self._counted(tag, changes.total())
+                added += ((tag_id, id) for id, change in changes.items() if change > 0)
+                removed += ((tag_id, id) for id, change in changes.items() if change < 0)
+        self._executemany(sql.LINK, sorted(added))
+        self._executemany(sql.UNLINK, removed)
+        self._executemany(sql.DROP_TAG, [(tag_id,) for tag_id, _ in removed])
+
+    def _counted(self, tag: str, change: int) -> int:
+        """The id of a tag, whose count is changed."""
+        known = self._execute(sql.TAG, (tag,)).fetchone()
+        if known:
+            self._execute(sql.COUNT_TAG, (change, known[0]))
+            return int(known[0])
+        added = self._execute(sql.NEW_TAG, (tag, change)).lastrowid
+        assert added is not None
+        return added
