@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, get_args
 
 import msgspec
 import orjson
+from msgspec.structs import replace
 
 from tracker.errors import KoderzError
 from tracker.memory.scrubbing import Scrubber
@@ -41,9 +41,8 @@ class InvalidMemory(KoderzError):
     """What was to be remembered, or asked for, doesn't fit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """A memory that is to be stored. Times are local, ISO 8601."""
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """A memory that is to be stored. Times are local, ISO 8601. A Struct, since thousands are stored at a time."""
 
     title: str
     content: str
@@ -51,7 +50,7 @@ class Draft:
     type: str = "long_term"
     tags: Sequence[str] = ()
     importance: str = "normal"
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
     project: str | None = None
     key: str | None = None  # with one, a memory of the same key is brought up to date
     salience: float | None = None  # None: that of its importance

@@ -66,6 +66,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         "CREATE TABLE index_mark (last_id INTEGER NOT NULL)",
         "INSERT INTO index_mark SELECT coalesce(max(id), 0) FROM memories",
+        "INSERT INTO memory_text (memory_text, rank) VALUES ('automerge', 8)",
+        "INSERT INTO memory_text (memory_text, rank) VALUES ('hashsize', 8388608)",
     ),
 )
 """The statements that lead from each version of the schema to the next; their number is the latest version."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 import orjson
+from msgspec.structs import replace
 
 from tracker.memory import sql
 from tracker.memory.database import indexed, words_of_tags
