@@ -46,11 +46,16 @@ _ASSIGNED = re.compile(
     rf"""((?<![A-Za-z0-9_-]){_NAME})(["']?)(\s*[:=]\s*)(?:(["'])(.*?)\4|([^\s"',;&)\]}}]+))""", re.IGNORECASE
 )
 _SECRET_NAME = re.compile(rf"{_NAME}|authorization|cookie", re.IGNORECASE)
-_HINTS = (
-    *("key", "token", "secret", "passw", "passphrase", "credential", "bearer", "authorization", "cookie"),
-    *("sk-", "gh", "glpat-", "hf_", "gsk_", "npm_", "r8_", "pypi-", "xox", "akia", "asia", "aiza", "ak-", "as-", "eyj"),
+_NAMES = ("key", "token", "secret", "passw", "passphrase", "credential", "bearer", "authorization", "cookie")
+"""All but the shapes and the addresses match only a text that has one of these in lower case, as do private keys."""
+_PREFIXES = (
+    re.compile(r"-(?:(?<=[as]k-)|(?<=as-)|(?<=glpat-)|(?<=pypi-)|(?<=xox.-))"),
+    re.compile(r"_(?:(?<=gh[oprsu]_)|(?<=github_pat_)|(?<=hf_)|(?<=gsk_)|(?<=npm_)|(?<=r8_))"),
+    re.compile(r"I(?:(?<=AKI)A|(?<=ASI)A|(?<=AI)za)"),
+    re.compile(r"J(?<=eyJ)"),
 )
-"""No pattern above but that of addresses matches a text that has none of these in lower case."""
+"""The other shapes match only a text in which one of these does. Each looks for its rarest character first, which is
+an order of magnitude faster than to look for every beginning by itself."""
 
 
 class Scrubber:
@@ -102,9 +107,12 @@ class Scrubber:
 
 def _is_suspect(text: str) -> bool:
     """Whether any of the patterns but that of addresses might match. Most texts are done with here, at once."""
+    for prefix in _PREFIXES:
+        if prefix.search(text):
+            return True
     lowered = text.lower().replace("tokens", "")  # which are counted, not kept
-    for hint in _HINTS:  # noqa: SIM110 a generator would take four times as long
-        if hint in lowered:
+    for name in _NAMES:  # noqa: SIM110 a generator would take four times as long
+        if name in lowered:
             return True
     return False
 

@@ -6,7 +6,10 @@ import json
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tracker.memory import scrubbing
 from tracker.memory.scrubbing import REDACTED, Scrubber
 
 SCRUBBER = Scrubber(
@@ -98,3 +101,9 @@ def test_a_megabyte_meant_to_hold_the_patterns_up_does_not(piece: str) -> None:
     begun = time.process_time()
     SCRUBBER.text(piece * (1_000_000 // len(piece)))
     assert time.process_time() - begun < 20
+
+
+@given(st.from_regex(scrubbing._SHAPES))
+def test_the_quick_look_misses_no_shape_of_a_secret(text: str) -> None:
+    assert not SCRUBBER.is_clean(text)
+    assert REDACTED in SCRUBBER.text(text)
