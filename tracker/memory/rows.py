@@ -17,14 +17,20 @@ _TAGS, _METADATA = (sql.COLUMNS.split(", ").index(name) for name in ("tags", "me
 def as_memory(row: Sequence[Any]) -> Memory:
     """A row of `sql.COLUMNS`, whatever comes after them. Raises StoreDamaged for one that says nothing."""
     values = list(row[:15])
-    try:
-        values[_TAGS], values[_METADATA] = orjson.loads(values[_TAGS]), orjson.loads(values[_METADATA])
-    except orjson.JSONDecodeError as error:
-        raise StoreDamaged(f"memory {values[0]}", str(error)) from None
+    values[_TAGS], values[_METADATA] = parsed(values[0], values[_TAGS]), parsed(values[0], values[_METADATA])
     return Memory(*values)
 
 
+def parsed(id: int, text: str) -> Any:
+    """What a column of a memory says as JSON. Raises StoreDamaged."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise StoreDamaged(f"memory {id}", str(error)) from None
+
+
 def told(draft: Draft) -> tuple[Any, ...]:
+    """The columns that make up what a memory says, in the order of `sql.INSERT` and `sql.UPDATE`."""
     return (
         draft.title,
         draft.content,
@@ -59,4 +65,5 @@ def draft_of(memory: Memory) -> Draft:
 
 
 def says_the_same(memory: Memory, draft: Draft) -> bool:
+    """Whether a draft would leave a memory as it is, but for the time of its change."""
     return told(draft_of(memory)) == told(draft) and memory.created_at == draft.created_at

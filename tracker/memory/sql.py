@@ -123,6 +123,12 @@ MISINDEXED = (
     "SELECT count(*) FROM memories m WHERE (id <= (SELECT last_id FROM index_mark)) "
     "!= EXISTS (SELECT 1 FROM memory_text_docsize d WHERE d.id = m.id)"
 )
+CHECKS = (
+    (MISCOUNTED, "tags are miscounted"),
+    (UNLINKED, "tags of memories don't lead to them"),
+    (MISINDEXED, "memories are not in full text, or are there before their time"),
+)
+"""What has to be 0, and what it counts."""
 
 TOTALS = (
     "SELECT count(*), min(created_at), max(created_at), avg(salience) FROM memories WHERE ?1 IS NULL OR project = ?1"

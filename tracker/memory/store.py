@@ -17,10 +17,7 @@ from tracker.memory.database import BUSY_SECONDS, connect, explained, transactio
 from tracker.memory.memories import Draft, Memory, ready
 from tracker.memory.rows import as_memory
 from tracker.memory.scrubbing import Scrubber
-from tracker.memory.writing import Writer
-from tracker.records import now
-
-_PATIENCE = 0.25  # seconds that what a reader would write waits for a writer
+from tracker.memory.writing import Writer, writing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,17 +130,16 @@ class Store:
         with self._writing() as writer:
             for other in others:
                 writer.drop(other.id)
-            writer.retag(kept, tags)
+            writer.retag(kept.id, tags)
 
     def touch(self, memories: Iterable[Memory]) -> None:
-        """Counts that memories were read. Where the file can't be written at once, it goes uncounted."""
-        read = [(now(), memory.id) for memory in memories]
-        self._write_if_free(lambda: self._connection.executemany(sql.TOUCH, read))
+        """Counts that memories were read. Where another process is writing at length, it goes uncounted."""
+        self._write_if_free(lambda writer: writer.touch(memories), patience=0.25)
 
     def index_newest(self) -> None:
-        """Lets the indexes know every memory. Where the file can't be written at once, they go on lagging."""
+        """Lets the indexes catch up with every memory. Where another process is writing, they go on lagging."""
         if self.rows(sql.IS_BEHIND):
-            self._write_if_free(self._catch_up)
+            self._write_if_free(Writer.catch_up, patience=0)
 
     def run(self, statement: str, parameters: Sequence[Any] = ()) -> int:
         """Carries out one statement of `tracker.memory.sql` that writes; the id of a row that it added."""
@@ -156,11 +152,10 @@ class Store:
             found = str(self._connection.execute("PRAGMA quick_check").fetchone()[0])
             if found != "ok":
                 return found
-            wrong = sum(self._connection.execute(query).fetchone()[0] for query in (sql.MISCOUNTED, sql.UNLINKED))
-            if wrong:
-                return f"{wrong} tags are miscounted"
-            wrong = self._connection.execute(sql.MISINDEXED).fetchone()[0]
-        return f"full text is wrong about {wrong} memories" if wrong else "ok"
+            for query, what in sql.CHECKS:
+                if wrong := self._connection.execute(query).fetchone()[0]:
+                    return f"{wrong} {what}"
+        return "ok"
 
     def _rarest_first(self, tags: Sequence[str]) -> list[int] | None:
         """The ids of tags, the rarest first; None where one of them marks no memory."""
@@ -177,25 +172,18 @@ class Store:
         statement = sql.select(len(tags), conditions, newest_first=newest_first)
         return [as_memory(row) for row in self.rows(statement, [*tags, *values, -1 if limit is None else limit])]
 
-    def _catch_up(self) -> None:
-        writer = Writer(self._connection)
-        writer.catch_up()
-        writer.settle()
-
     @contextmanager
     def _writing(self) -> Iterator[Writer]:
-        with explained(self.path), transaction(self._connection):
-            writer = Writer(self._connection)
+        with explained(self.path), writing(self._connection) as writer:
             yield writer
-            writer.settle()
 
-    def _write_if_free(self, work: Callable[[], object]) -> None:
-        """What a reader writes, in one transaction: not where another process writes at length, or nobody may."""
+    def _write_if_free(self, work: Callable[[Writer], None], *, patience: float) -> None:
+        """What a reader writes: nothing where another process goes on writing for seconds, or nobody may write."""
         with explained(self.path):
-            self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * _PATIENCE)}")
+            self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * patience)}")
             try:
-                with transaction(self._connection):
-                    work()
+                with writing(self._connection) as writer:
+                    work(writer)
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY):
                     raise

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
-import orjson
 from msgspec.structs import replace
 
 from tracker.memory import sql
-from tracker.memory.database import indexed, words_of_tags
+from tracker.memory.database import indexed, transaction, words_of_tags
 from tracker.memory.memories import Draft, Memory, fingerprint
-from tracker.memory.rows import as_memory, draft_of, says_the_same, told
+from tracker.memory.rows import as_memory, draft_of, parsed, says_the_same, told
 from tracker.records import now
 
 LAG = 256  # memories at most that the indexes don't know yet: what a recall may have to catch up with, ~20 ms
 
 
+@contextmanager
+def writing(connection: sqlite3.Connection) -> Iterator[Writer]:
+    """A transaction: everything that its writer writes is stored together or not at all."""
+    with transaction(connection):
+        writer = Writer(connection)
+        yield writer
+        writer.settle()
+
+
 class Writer:
-    """Writes into a transaction that has begun; `settle` has to be its last word.
+    """What a transaction writes by.
 
     The store's own indexes, by tag and of full text, lag behind: they know the memories up to one of them, kept
     in `index_mark`, and the newer ones enter them together. One by one, that would cost more than all the rest
@@ -62,8 +71,16 @@ class Writer:
         self._execute(sql.DELETE, (id,))
         return 1
 
-    def retag(self, memory: Memory, tags: Sequence[str]) -> None:
-        self._overwrite(memory, replace(draft_of(memory), tags=tags, updated_at=self._time))
+    def retag(self, id: int, tags: Sequence[str]) -> None:
+        """Gives a memory other tags, where it still is."""
+        row = self._execute(sql.BY_ID, (id,)).fetchone()
+        if row is not None:
+            memory = as_memory(row)
+            self._overwrite(memory, replace(draft_of(memory), tags=tags, updated_at=self._time))
+
+    def touch(self, memories: Iterable[Memory]) -> None:
+        """Counts that memories were read."""
+        self._executemany(sql.TOUCH, [(self._time, memory.id) for memory in memories])
 
     def settle(self) -> None:
         """Brings the indexes in line with what was written."""
@@ -75,7 +92,7 @@ class Writer:
     def catch_up(self) -> None:
         """Lets the indexes know every memory."""
         for id, tags in self._execute(sql.UNINDEXED_TAGS):
-            for tag in orjson.loads(tags):
+            for tag in parsed(id, tags):
                 self._links[tag][id] += 1
         self._execute(sql.INDEX_NEWER)
         self._execute(sql.MOVE_MARK)

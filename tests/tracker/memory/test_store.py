@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tracker.memory import Draft, InvalidMemory, sql
+from tracker.memory import Draft, InvalidMemory, sql, writing
 from tracker.memory.caretaking import rebuild
 from tracker.memory.database import StoreDamaged, StoreDown, indexed, migrate
 from tracker.memory.store import Filter, Store
@@ -137,9 +138,13 @@ STEPS = st.lists(st.one_of(st.lists(PUTS, min_size=1, max_size=4), st.integers(0
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(STEPS)
-def test_counts_tags_and_text_agree_after_any_upserts_and_deletions(steps: list[Any]) -> None:
-    with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "memory.db") as store:
+@given(STEPS, st.sampled_from([0, 2, 256]))
+def test_counts_tags_and_text_agree_after_any_upserts_and_deletions(steps: list[Any], lag: int) -> None:
+    with (
+        patch.object(writing, "LAG", lag),
+        tempfile.TemporaryDirectory() as folder,
+        Store(Path(folder) / "memory.db") as store,
+    ):
         expected: dict[Any, tuple[list[str], str]] = {}
         fresh = 0
         for step in steps:
@@ -156,6 +161,9 @@ def test_counts_tags_and_text_agree_after_any_upserts_and_deletions(steps: list[
 
         found = {memory.key or memory.id: (memory.tags, memory.title) for memory in store.select(Filter())}
         assert found == expected
+        for tag in ("a", "d e"):
+            marked = {memory.key or memory.id for memory in store.select(Filter(tags=(tag,)))}
+            assert marked == {which for which, (tags, _) in expected.items() if tag in tags}
         assert counts(store) == dict(Counter(tag for tags, _ in expected.values() for tag in tags))
         for color in ("red", "green", "blue"):
             hits = store.rows("SELECT count(*) FROM memory_text WHERE memory_text MATCH ?", (f"title:{color}",))

@@ -1,0 +1,225 @@
+"""The newest memories, which the indexes by tag and of full text don't know yet: found all the same, and never lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracker.memory import Draft, sql, writing
+from tracker.memory.caretaking import stats
+from tracker.memory.search import search
+from tracker.memory.store import Filter, Store
+
+INDEXED = "SELECT count(*) FROM memory_tags"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "memory.db") as opened:
+        yield opened
+
+
+def note(title: str, **more: Any) -> Draft:
+    return Draft(**{"title": title, "content": "what it says", **more})
+
+
+def titles(store: Store, *tags: str, **more: Any) -> list[str]:
+    return [memory.title for memory in store.select(Filter(tags=tags), **more)]
+
+
+def recalled(store: Store, words: str, **more: Any) -> list[str]:
+    return [found.memory.title for found in search(store, words, Filter(**more), limit=10)]
+
+
+def test_tags_lead_to_the_newest_memories_too(store: Store) -> None:
+    store.remember([note("1", tags=["x", "y"]), note("2", tags=["x"])])
+    store.index_newest()
+    store.remember([note("3", tags=["y", "x"]), note("4", tags=["new", "x"])])
+
+    assert store.rows(INDEXED) == [(3,)]
+    assert titles(store, "x") == ["1", "2", "3", "4"]
+    assert titles(store, "x", newest_first=True) == ["4", "3", "2", "1"]
+    assert titles(store, "x", limit=3) == ["1", "2", "3"]
+    assert titles(store, "x", limit=3, newest_first=True) == ["4", "3", "2"]
+    assert titles(store, "x", "y") == ["1", "3"]
+    assert titles(store, "new") == ["4"]
+    assert titles(store, "nowhere") == []
+    assert store.check() == "ok"
+
+
+def test_the_indexes_never_lag_far_behind(store: Store) -> None:
+    for number in range(writing.LAG + 5):
+        store.remember([note(str(number), tags=["x"])])
+
+    assert len(store.unindexed(Filter())) == 4
+    assert store.rows(INDEXED) == [(writing.LAG + 1,)]
+    assert len(titles(store, "x")) == writing.LAG + 5
+    assert store.check() == "ok"
+
+
+def test_a_recall_lets_the_indexes_catch_up(store: Store) -> None:
+    store.remember([note("a walrus", tags=["x"]), note("a horse")])
+
+    assert recalled(store, "walrus") == ["a walrus"]
+    assert store.unindexed(Filter()) == []
+    assert store.rows(INDEXED) == [(1,)]
+
+
+def test_counts_of_tags_are_those_of_all_memories(store: Store) -> None:
+    store.remember([note("a", tags=["x", "y"]), note("b", tags=["x"])])
+
+    assert stats(store)["common_tags"] == {"x": 2, "y": 1}
+
+
+@pytest.mark.parametrize("why", ["locked", "read-only"])
+def test_a_recall_finds_the_newest_also_where_nothing_can_be_written(store: Store, why: str) -> None:
+    store.remember([note("a walrus, indexed"), note("a horse")])
+    store.index_newest()
+    store.remember([note("a walrus, new", tags=["x"]), note("a walrus of others", project="other"), note("a cow")])
+    holder = sqlite3.connect(store.path, isolation_level=None)
+    if why == "locked":
+        holder.execute("BEGIN IMMEDIATE")
+    else:
+        store.run("PRAGMA query_only = ON")
+
+    assert sorted(recalled(store, "walrus")) == ["a walrus of others", "a walrus, indexed", "a walrus, new"]
+    assert recalled(store, "walrus", project="other") == ["a walrus of others"]
+    assert recalled(store, "walrus", tags=["x"]) == ["a walrus, new"]
+    assert recalled(store, "zebra") == []
+    assert len(store.unindexed(Filter())) == 3
+    holder.close()
+
+
+def test_a_memory_is_changed_and_forgotten_before_and_after_it_is_indexed(store: Store) -> None:
+    store.remember([note("walrus", key="old", tags=["x"])])
+    store.index_newest()
+    for key in ("old", "new"):
+        store.remember([note("walrus", key=key, tags=["x"])])
+        store.remember([note("horse", key=key, tags=["y"])])
+
+    assert titles(store, "x") == []
+    assert titles(store, "y") == ["horse", "horse"]
+    assert recalled(store, "walrus") == []
+    store.remember([note("horse", key="newest", tags=["y"])])
+    assert store.delete(store.select(Filter())) == 3
+    assert recalled(store, "horse walrus") == []
+    assert store.rows("SELECT count(*) FROM tags") == [(0,)]
+    assert store.check() == "ok"
+
+
+def test_an_id_that_was_the_newest_is_never_given_again(store: Store) -> None:
+    (first,) = store.remember([note("walrus")])
+    store.index_newest()
+    store.delete(store.select(Filter()))
+    (second,) = store.remember([note("horse")])
+
+    assert second > first
+    assert recalled(store, "horse walrus") == ["horse"]
+    assert store.check() == "ok"
+
+
+def test_a_store_from_before_is_not_indexed_anew(tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+    with Store(path) as store:
+        store.remember([note("walrus", tags=["x"]), note("horse", tags=["x"])])
+        store.index_newest()
+    before = sqlite3.connect(path, isolation_level=None)
+    before.execute("DROP TABLE index_mark")
+    before.execute("PRAGMA user_version = 3")
+    before.close()
+
+    with Store(path) as store:
+        assert store.rows(sql.INDEX_MARK) == [(2,)]
+        store.remember([note("walrus too", tags=["x"])])
+        assert recalled(store, "walrus") == ["walrus", "walrus too"]
+        assert titles(store, "x") == ["walrus", "horse", "walrus too"]
+        assert store.check() == "ok"
+
+
+def _killed(work: Any, *arguments: Any) -> None:
+    """What a process does that is killed in the middle of it."""
+    process = multiprocessing.get_context("spawn").Process(target=work, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode == 9
+
+
+def test_what_was_acknowledged_before_a_crash_is_found_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+    _killed(_remember_and_die, path)
+
+    with Store(path) as store:
+        assert titles(store, "x") == ["walrus 0", "walrus 1", "walrus 2"]
+        assert len(recalled(store, "walrus")) == 3
+        assert store.check() == "ok"
+
+
+def _remember_and_die(path: Path) -> None:
+    store = Store(path)
+    for number in range(3):
+        store.remember([note(f"walrus {number}", tags=["x"])])
+    os._exit(9)
+
+
+def test_a_crash_while_the_indexes_catch_up_leaves_all_or_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+    _killed(_die_while_catching_up, path)
+
+    with Store(path) as store:
+        assert len(store.unindexed(Filter())) == 5
+        assert store.rows(INDEXED) == [(0,)]
+        assert len(recalled(store, "walrus")) == 5
+        assert store.unindexed(Filter()) == []
+        assert store.check() == "ok"
+
+
+def _die_while_catching_up(path: Path) -> None:
+    store = Store(path)
+    for number in range(5):
+        store.remember([note(f"walrus {number}", tags=["x"], content="the last" if number == 4 else "")])
+    store._connection.create_function("indexed", 1, lambda content: os._exit(9) if content else content)
+    store.index_newest()
+
+
+def test_processes_that_store_change_forget_and_recall_at_once_leave_it_sound(tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_work, args=(path, seed)) for seed in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+    assert [worker.exitcode for worker in workers] == [0] * 4
+    with Store(path) as store:
+        store.index_newest()
+        every = store.select(Filter())
+        assert {memory.title for memory in every if memory.key} == {f"horse {seed}/19" for seed in range(4)}
+        counts = Counter(tag for memory in every for tag in memory.tags)
+        assert dict(store.rows("SELECT name, n FROM tags")) == dict(counts)
+        for word in ("walrus", "horse"):
+            (hits,) = store.rows("SELECT count(*) FROM memory_text WHERE memory_text MATCH ?", (word,))
+            assert hits == (sum(word in memory.title for memory in every),)
+        assert store.check() == "ok"
+
+
+def _work(path: Path, seed: int) -> None:
+    writing.LAG = 7
+    chance = random.Random(seed)
+    with Store(path) as store:
+        for number in range(20):
+            store.remember([note(f"walrus {seed}/{number}", tags=["shared", f"worker {seed}", str(number % 3)])])
+            store.remember([note(f"horse {seed}/{number}", key=f"key {seed}", tags=["shared", str(number % 2)])])
+            mine = store.select(Filter(tags=(f"worker {seed}",)))
+            if chance.random() < 0.4:
+                store.delete(chance.sample(mine, 1))
+            if chance.random() < 0.4:
+                assert recalled(store, "walrus horse")
