@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import orjson
+
 from tracker.memory import sql
 from tracker.memory.database import BUSY_SECONDS, connect, explained, transaction
 from tracker.memory.memories import Draft, Memory, ready
@@ -95,7 +97,9 @@ class Store:
     def unindexed(self, wanted: Filter) -> list[Memory]:
         """The memories that fit among the few that are too new for the indexes by tag and of full text."""
         conditions, values = wanted.conditions()
-        newest = map(as_memory, self.rows(sql.UNINDEXED.format(filters=conditions), values))
+        written = [orjson.dumps(tag).decode() for tag in wanted.tags]
+        conditions += " AND instr(m.tags, ?)" * len(written)  # most are left out by this, the others looked at
+        newest = map(as_memory, self.rows(sql.UNINDEXED.format(filters=conditions), [*values, *written]))
         return [memory for memory in newest if set(wanted.tags).issubset(memory.tags)]
 
     def get(self, which: int | str) -> Memory | None:

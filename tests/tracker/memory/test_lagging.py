@@ -55,6 +55,14 @@ def test_tags_lead_to_the_newest_memories_too(store: Store) -> None:
     assert store.check() == "ok"
 
 
+def test_tags_are_told_apart_whatever_they_are_written_with(store: Store) -> None:
+    odd = ["ü", 'say "x"', "a\\", "\0", "b,c"]
+    store.remember([note("odd", tags=odd), note("two", tags=["a", "b"])])
+
+    assert [titles(store, tag) for tag in odd] == [["odd"]] * 5
+    assert [titles(store, tag) for tag in (",", "x", '","', "c")] == [[]] * 4
+
+
 def test_the_indexes_never_lag_far_behind(store: Store) -> None:
     for number in range(writing.LAG + 5):
         store.remember([note(str(number), tags=["x"])])
