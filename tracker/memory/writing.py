@@ -32,7 +32,7 @@ class Writer:
 
     The store's own indexes, by tag and of full text, lag behind: they know the memories up to one of them, kept
     in `index_mark`, and the newer ones enter them together. One by one, that would cost more than all the rest
-    of storing a memory. Whoever asks the indexes looks through the newest memories himself, or lets them catch up.
+    of storing a memory. Who asks the indexes has to look through the newest memories too, or let them catch up.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
