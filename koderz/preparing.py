@@ -34,7 +34,7 @@ async def prepare(
     unknown = set(given) - set(FIELDS)
     if unknown:
         raise KoderzError(f"there is no setting {min(unknown)!r}")
-    flags = {name: checked(name, _plain(value), flag_of(name)) for name, value in given.items() if value is not None}
+    flags = _checked(given)
     config = load_config(Path.cwd(), trust=trust_config, environ=environ)
     by_environment = from_environment(environ)
     settings = layered(flags, by_environment, config.settings)
@@ -82,11 +82,17 @@ def settings_here(
     given: Mapping[str, Any], environ: Mapping[str, str] = os.environ, *, trust_config: bool = False
 ) -> Settings:
     """The settings that hold in this folder, `given` first. Raises KoderzError for what doesn't fit."""
-    flags = {name: checked(name, _plain(value), flag_of(name)) for name, value in given.items() if value is not None}
+    flags = _checked(given)
     config = load_config(Path.cwd(), trust=trust_config, environ=environ)
     settings = layered(flags, from_environment(environ), config.settings)
     check_names((*settings.sinks, *settings.no_sinks))
     return settings
+
+
+def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that were given, None being none."""
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+    return {name: checked(name, value, flag_of(name)) for name, value in plain.items() if value is not None}
 
 
 def _selection(settings: Settings, span: range | None) -> Any:
@@ -145,7 +151,3 @@ def _specs(settings: Settings, subject: Subject) -> dict[str, str]:
         if spec := cached_spec(model, ({"role": "user", "content": text},)):
             found[task.id] = spec
     return found
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
