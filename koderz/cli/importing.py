@@ -15,7 +15,7 @@ from koderz.cli.console import Console, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
-from koderz.settings import Settings, checked, flag_of, layered
+from koderz.settings import Settings, from_flags, layered
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -70,9 +70,7 @@ def import_runs(
 def _settings(given: dict[str, Any], model: str | None, results: Path) -> Settings:
     if model is not None and (not model.strip() or not model.isprintable() or len(model) > 200):
         raise KoderzError("--model: a name has 1 to 200 printable characters")
-    plain = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
-    values = {name: checked(name, value, flag_of(name)) for name, value in plain.items()}
-    return layered(values | {"local_model": model, "results": results})
+    return layered(from_flags(given) | {"local_model": model, "results": results})
 
 
 def _merge(source: Path, results: Path, done: list[dict[str, Any]], problems: list[str]) -> None:

@@ -8,14 +8,14 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import koderz as api
-from tests.conftest import Shell
+from tests.conftest import Shell, wait_for
 from tests.tracker.sinks.standins import installed, rows_of
 
 LEDGER = ("--sink", "json", "--sink", "ledger")
@@ -50,13 +50,6 @@ def trouble(koderz: Shell, what: str) -> Path:
     koderz.results.mkdir(exist_ok=True)
     (koderz.results / what).touch()
     return koderz.results / what
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_run_is_in_every_chosen_sink_when_the_command_ends(koderz: Shell, env: Mapping[str, str]) -> None:
