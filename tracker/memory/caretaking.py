@@ -68,7 +68,10 @@ def consolidate(store: Store, *, dry_run: bool) -> dict[str, Any]:
 
 
 def stats(store: Store, project: str | None = None) -> dict[str, Any]:
-    """Counts by category, type, importance and project; tags are those of the whole store."""
+    """Counts by category, type, importance and project; tags are those of the whole store.
+
+    Where nobody may write, tags of the very newest memories, at most 256, aren't counted yet.
+    """
     store.index_newest()
     total, oldest, newest, salience = store.rows(sql.TOTALS, (project,))[0]
     counts = {

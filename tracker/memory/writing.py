@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -40,7 +41,8 @@ class Writer:
         self._time = now()
         (self._mark,) = self._execute(sql.INDEX_MARK).fetchone()
         self._last_id = self._mark
-        self._links: defaultdict[str, Counter[int]] = defaultdict(Counter)  # tag: what becomes of its memories, ±1
+        self._links: defaultdict[str, defaultdict[int, int]] = defaultdict(partial(defaultdict, int))
+        """Tag → memory → 1 where it gets the tag, -1 where it loses it."""
 
     def knows(self, draft: Draft) -> bool:
         """Whether a memory is there: by its key, or one without a key that says the same."""
@@ -130,7 +132,7 @@ class Writer:
         removed: list[tuple[int, int]] = []
         for tag, changes in self._links.items():
             if any(changes.values()):
-                tag_id = self._counted(tag, changes.total())
+                tag_id = self._counted(tag, sum(changes.values()))
                 added += ((tag_id, id) for id, change in changes.items() if change > 0)
                 removed += ((tag_id, id) for id, change in changes.items() if change < 0)
         self._executemany(sql.LINK, sorted(added))
