@@ -16,7 +16,7 @@ from koderz.errors import KoderzError
 from koderz.plan import Plan, Subject, load_solvers, load_subject, make_plan
 from koderz.recalling import memory_details
 from koderz.selection import select_tasks
-from koderz.settings import FIELDS, Settings, checked, flag_of, from_environment, layered
+from koderz.settings import FIELDS, Settings, from_environment, from_flags, layered
 from tracker.sinks import check_names
 
 
@@ -34,7 +34,7 @@ async def prepare(
     unknown = set(given) - set(FIELDS)
     if unknown:
         raise KoderzError(f"there is no setting {min(unknown)!r}")
-    flags = {name: checked(name, _plain(value), flag_of(name)) for name, value in given.items() if value is not None}
+    flags = from_flags(given)
     config = load_config(Path.cwd(), trust=trust_config, environ=environ)
     by_environment = from_environment(environ)
     settings = layered(flags, by_environment, config.settings)
@@ -66,27 +66,6 @@ async def prepare(
         details=details,
         single=single,
     )
-
-
-def results_folder(
-    given: Path | None = None, environ: Mapping[str, str] = os.environ, *, trust_config: bool = False
-) -> Path:
-    """Where runs land: `given`, else what environment or koderz.toml say."""
-    if given is not None:
-        return given
-    config = load_config(Path.cwd(), trust=trust_config, environ=environ)
-    return layered(from_environment(environ), config.settings).results
-
-
-def settings_here(
-    given: Mapping[str, Any], environ: Mapping[str, str] = os.environ, *, trust_config: bool = False
-) -> Settings:
-    """The settings that hold in this folder, `given` first. Raises KoderzError for what doesn't fit."""
-    flags = {name: checked(name, _plain(value), flag_of(name)) for name, value in given.items() if value is not None}
-    config = load_config(Path.cwd(), trust=trust_config, environ=environ)
-    settings = layered(flags, from_environment(environ), config.settings)
-    check_names((*settings.sinks, *settings.no_sinks))
-    return settings
 
 
 def _selection(settings: Settings, span: range | None) -> Any:
@@ -145,7 +124,3 @@ def _specs(settings: Settings, subject: Subject) -> dict[str, str]:
         if spec := cached_spec(model, ({"role": "user", "content": text},)):
             found[task.id] = spec
     return found
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value

@@ -18,7 +18,9 @@ import msgspec
 
 from koderz.errors import KoderzError
 from koderz.sandbox import DOCKER_IMAGE
-from koderz.types import FeedbackKind
+
+FeedbackKind = Literal["tests", "examples", "none"]
+"""What a solver is told of a failure: the failing test, the task's own examples, only that it failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +171,11 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
             value: Any = tuple(text.replace(",", " ").split()) if name in LISTS else text
             found[name] = checked(name, value, f"KODERZ_{name.upper()}", lax=True)
     return found
+
+
+def from_flags(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that flags give; None is one that isn't given, wrong ones are a KoderzError."""
+    return {name: checked(name, _plain(value), flag_of(name)) for name, value in given.items() if value is not None}
 
 
 def checked(name: str, value: Any, where: str, *, lax: bool = False) -> Any:

@@ -65,7 +65,7 @@ def compare(
     """
     from koderz.analysis.comparing import compare_runs
     from koderz.analysis.gates import Gates
-    from koderz.preparing import results_folder
+    from koderz.config import results_folder
 
     gates = Gates(
         fail_on_regression=fail_on_regression,

@@ -41,7 +41,7 @@ def import_runs(
     The runs in a results folder are copied as they are: one that is here already stays, a longer journal of the same
     run replaces the shorter one, and two that went different ways are left alone, with exit code 2.
     """
-    from koderz.preparing import results_folder
+    from koderz.config import results_folder
 
     settings = _settings(given, model, results_folder(given.get("results")))
     for source in sources:

@@ -46,7 +46,7 @@ def sync(
     stays off unless --sink names it. Exit code 3 if a sink stays behind.
     """
     from koderz.cli.catching_up import showing
-    from koderz.preparing import settings_here
+    from koderz.config import settings_here
     from koderz.projecting import options_of
     from koderz.syncing import Choice, choose_work, sync_runs
 
