@@ -45,8 +45,8 @@ class Plan:
         """The run's id, or the id of the only experiment."""
         return self.record.run_id or next(self.experiments()).experiment_id
 
-    def experiments(self, wanted: Callable[[str], bool] | None = None) -> Iterator[Identity]:
-        """Those whose id is wanted, in order: a task's solvers one after the other, so that load hits all alike."""
+    def experiments(self, done: Callable[[str], bool] | None = None) -> Iterator[Identity]:
+        """Those whose id isn't done, in order: a task's solvers one after the other, so that load hits all alike."""
         digest = self.record.details["digest"]
         begun = [
             (_IdOfSamples(self.record.run_id, task.id, solver.name, self.settings.local_model, digest), task, solver)
@@ -56,7 +56,7 @@ class Plan:
         for sample in range(self.record.samples):
             for id_of, task, solver in begun:
                 experiment_id = id_of(sample)
-                if wanted is None or wanted(experiment_id):
+                if done is None or not done(experiment_id):
                     yield Identity(experiment_id, task, solver.name, sample)
 
     def solver(self, name: str) -> Solver:
