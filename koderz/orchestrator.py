@@ -139,10 +139,10 @@ class Orchestrator:
         self.progress.stopping = self._ended.reason
 
     def _left(self) -> Iterator[Identity]:
-        ended, is_redone = self._tracker.ended, self._tracker.is_redone
+        left = self.plan.experiments(self._tracker.ended)
         if self.how.begins_new and not self.how.rescore:
-            return self.plan.experiments(ended)
-        return self.plan.experiments(lambda name: ended(name) or not is_redone(name))
+            return left
+        return (experiment for experiment in left if self._tracker.is_redone(experiment.experiment_id))
 
     def _count_fault(self, fault: Fault) -> None:
         self._faults_in_a_row += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -45,19 +45,22 @@ class Plan:
         """The run's id, or the id of the only experiment."""
         return self.record.run_id or next(self.experiments()).experiment_id
 
-    def experiments(self, done: Callable[[str], bool] | None = None) -> Iterator[Identity]:
-        """Those whose id isn't done, in order: a task's solvers one after the other, so that load hits all alike."""
+    def experiments(self, ended: Container[int] = ()) -> Iterator[Identity]:
+        """Those whose id, as a number, isn't in `ended`: a task's solvers in turn, so that load hits all alike."""
         digest = self.record.details["digest"]
         begun = [
-            (_IdOfSamples(self.record.run_id, task.id, solver.name, self.settings.local_model, digest), task, solver)
+            (
+                _NumberOfSamples(self.record.run_id, task.id, solver.name, self.settings.local_model, digest),
+                task,
+                solver,
+            )
             for task in self.tasks
             for solver in self.solvers
         ]
         for sample in range(self.record.samples):
-            for id_of, task, solver in begun:
-                experiment_id = id_of(sample)
-                if done is None or not done(experiment_id):
-                    yield Identity(experiment_id, task, solver.name, sample)
+            for number_of, task, solver in begun:
+                if (number := number_of(sample)) not in ended:
+                    yield Identity(f"exp_{number:016x}", task, solver.name, sample)
 
     def solver(self, name: str) -> Solver:
         return next(solver for solver in self.solvers if solver.name == name)
@@ -196,16 +199,16 @@ def _run_id() -> str:
     return f"bench_{secrets.token_hex(4)}_{datetime.now():%Y%m%d_%H%M%S}"
 
 
-class _IdOfSamples:
-    """The ids of one task's samples: what they have in common is hashed once, which resuming feels."""
+class _NumberOfSamples:
+    """The ids of one task's samples as numbers: what they have in common is hashed once, which resuming feels."""
 
     def __init__(self, *parts: object) -> None:
         self._begun = hashlib.blake2b(f"{repr(parts)[:-1]}, ".encode(), digest_size=8)
 
-    def __call__(self, sample: int) -> str:
+    def __call__(self, sample: int) -> int:
         digest = self._begun.copy()
         digest.update(b"%d)" % sample)
-        return "exp_" + digest.hexdigest()
+        return int.from_bytes(digest.digest(), "big")
 
 
 def _digest(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -103,8 +103,10 @@ class Tracker:
                 self._open.setdefault(experiment, []).append((offset, length))
         self._index = None
 
-    def ended(self, experiment_id: str) -> bool:
-        return int(experiment_id[4:], 16) in self._ended  # its number; asked of each experiment of the plan
+    @property
+    def ended(self) -> Container[int]:
+        """The numbers of the experiments that have ended, as `experiment_number` has them."""
+        return self._ended
 
     def is_redone(self, experiment_id: str) -> bool:
         """Whether an experiment had ended, and is worked on again in this session."""
