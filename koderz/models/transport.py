@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
+import sys
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property
@@ -21,12 +22,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-import httpx
-
 from koderz._version import __version__
 from koderz.errors import FatalFault, Fault
 from koderz.models.endpoints import is_loopback
 from koderz.models.faults import Response, Retryable, clean
+
+# httpx takes its own command line along, with rich and click, unless that can't be imported: 65 ms of every run.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+import httpx  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
