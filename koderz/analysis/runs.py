@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -89,11 +90,9 @@ def run_paths(results: Path) -> list[Path]:
     """Every run, oldest first: its folder, or its summary where there is no journal."""
     folders = run_folders(results)
     ids = {folder.name for folder in folders}
-    bare = [
-        path
-        for path in (results.glob("bench_*.json") if results.is_dir() else ())
-        if RUN_ID.fullmatch(path.stem) and path.stem not in ids
-    ]
+    names = os.listdir(results) if results.is_dir() else ()  # noqa: PTH208 of 10,000 runs, Paths take the longest
+    stems = {name.removesuffix(".json") for name in names if name.endswith(".json")}
+    bare = [results / f"{stem}.json" for stem in sorted(stems - ids) if RUN_ID.fullmatch(stem)]
     return sorted([*folders, *bare], key=lambda path: path.stem.split("_", 2)[2]) if bare else folders
 
 
