@@ -90,6 +90,10 @@ def _told(error: aiohttp.ClientError) -> str:
     """The reason alone; where it happened is said by whoever asked."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return str(error.certificate_error)
+    if isinstance(error, aiohttp.ClientResponseError):
+        return error.message
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "the answer's body ended before it was whole"
     if isinstance(error, aiohttp.ClientConnectorError):
         number = error.os_error.errno or 0
         return os.strerror(number) if number in errno.errorcode else error.os_error.strerror or str(error.os_error)

@@ -46,11 +46,12 @@ async def test_a_host_that_nobody_knows_is_said() -> None:
         Answer(raw=b"220 mail.example ESMTP\r\n\r\n"),
         Answer(b"x" * 1000, drop=10),
         Answer(headers={"x-long": "x" * 100_000}),
+        Answer(headers={f"x-{number}": "x" for number in range(100_000)}),
     ],
 )
 async def test_an_answer_that_is_none_is_a_lost_connection(server: Server, answer: Answer) -> None:
     server.answers = [answer]
-    with pytest.raises(Retryable, match=r"^connection lost: ."):
+    with pytest.raises(Retryable, match=r"^connection lost: [^{}=]+$"):
         await asked(server.url)
 
 
