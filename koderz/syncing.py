@@ -47,6 +47,7 @@ class Choice:
     named: bool = False  # whether these were asked for, so that a run has no say
     options: Mapping[str, Any]
     rebuild: bool = False
+    patient: bool = False  # try again where a sink is down
 
 
 def choose_work(results: Path, choice: Choice) -> list[Work]:
@@ -102,7 +103,7 @@ def sync_runs(
                 folder=str(each.folder.absolute()),
                 sinks=names,
                 options=choice.options,
-                patient=False,
+                patient=choice.patient,
                 renew=[name for name in names if name in renew],
             )
             with showing(each.folder.name) as watch:

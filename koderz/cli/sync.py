@@ -67,7 +67,7 @@ def sync(
         choice,
         environ=os.environ,
         patience=settings.sink_patience,
-        showing=lambda run: showing(quiet=quiet, title=run),
+        showing=lambda run: showing(quiet=quiet, title=lambda: run),
     ):
         found.append(synced)
         if not json:
