@@ -11,12 +11,20 @@ import pytest
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
-BROKEN = "import sys\n\nsys.exit('it is broken' if sys.argv[1:] == ['run', '--help'] else 0)\n"
+BROKEN = """
+import pathlib
+import sys
+
+counted = pathlib.Path("../counted")
+if sys.argv[1:] == ["run", "--help"]:
+    counted.open("a").write("x")
+    sys.exit("it is broken" if counted.stat().st_size > 2 else 0)
+"""
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Path:
-    """The script in a checkout whose koderz does nothing at all, and fails at one command."""
+    """The script in a checkout whose koderz does nothing at all; one command fails at the third time."""
     for package in ("koderz", "tracker"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").touch()
@@ -28,7 +36,7 @@ def bench(tmp_path: Path) -> Path:
 
 
 def test_a_command_with_a_target_that_fails_misses_it(bench: Path) -> None:
-    command = [sys.executable, str(bench), "--runs", "1", "--check"]
+    command = [sys.executable, str(bench), "--runs", "2", "--check"]
 
     told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
