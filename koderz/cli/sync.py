@@ -57,6 +57,7 @@ def sync(
         runs=runs or (),
         sinks=settings.chosen_sinks,
         named="sinks" in given,
+        refused=given.get("no_sinks", ()),
         options=options_of(settings),
         rebuild=rebuild,
     )

@@ -89,6 +89,7 @@ def test_a_sink_that_is_down_costs_a_warning_and_a_sync(koderz: Shell, env: Mapp
     ]
 
     down.unlink()
+    assert "nothing to do" in koderz("sync", run, "--no-sink", "ledger", env=env).err
     assert koderz("sync", run, env=env).out == f"{run}  ledger   up to date\n"
 
     assert_whole(koderz)
