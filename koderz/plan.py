@@ -161,14 +161,26 @@ def load_solvers(
     settings: Settings, arguments: Mapping[str, str], specs: Mapping[str, str] | None = None
 ) -> tuple[Solver, ...]:
     """The solvers of a mode, or the user's own, with their parameters settled."""
-    offered = as_config(settings) | {
+    offered = _offered(settings, specs or {})
+    names = (settings.solver,) if settings.solver else MODES[settings.mode]
+    return tuple(load_solver(name, offered, arguments) for name in names)
+
+
+def settle_solvers(
+    solvers: Sequence[Solver], settings: Settings, arguments: Mapping[str, str], specs: Mapping[str, str]
+) -> tuple[Solver, ...]:
+    """Loaded solvers with the parameters that these settings give: the file of one is not executed again."""
+    offered = _offered(settings, specs)
+    return tuple(solver.settled(offered, arguments) for solver in solvers)
+
+
+def _offered(settings: Settings, specs: Mapping[str, str]) -> dict[str, Any]:
+    return as_config(settings) | {
         "temperature": settings.sampling_temperature,
-        "specs": dict(specs or {}),
+        "specs": dict(specs),
         "spec_model": settings.effective_spec_model,
         "checkpoint_model": settings.effective_checkpoint_model,
     }
-    names = (settings.solver,) if settings.solver else MODES[settings.mode]
-    return tuple(load_solver(name, offered, arguments) for name in names)
 
 
 def _known_mode(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from koderz.audience import Audience, Nobody
 from koderz.config import Config, load_config
 from koderz.engines.modal_names import require_apart
 from koderz.errors import KoderzError
-from koderz.plan import Plan, Subject, load_solvers, load_subject, make_plan
+from koderz.plan import Plan, Subject, load_solvers, load_subject, make_plan, settle_solvers
 from koderz.recalling import memory_details
 from koderz.selection import select_tasks
 from koderz.settings import FIELDS, Settings, from_environment, from_flags, layered
@@ -52,8 +52,8 @@ async def prepare(
     check_names((*settings.sinks, *settings.no_sinks))
     subject = load_subject(settings, _selection(settings, span))
     arguments = dict(solver_arguments or {})
-    recalls = any("recall" in solver.wants for solver in load_solvers(settings, arguments))
-    memory = await memory_details(settings, recalls, environ)
+    solvers = load_solvers(settings, arguments)
+    memory = await memory_details(settings, any("recall" in solver.wants for solver in solvers), environ)
     settings = await _with_model(settings, audience or Nobody(), environ)
     specs = _specs(settings, subject)
     details = _details(config, settings, base_url_given="base_url" in {**flags, **by_environment})
@@ -61,7 +61,7 @@ async def prepare(
     return make_plan(
         settings,
         subject,
-        load_solvers(settings, arguments, specs),
+        settle_solvers(solvers, settings, arguments, specs),
         problem_range=f"{span.start}-{span.stop}" if span is not None else None,
         details=details,
         single=single,

@@ -174,8 +174,9 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def from_flags(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that flags give; None is one that isn't given, wrong ones are a KoderzError."""
-    return {name: checked(name, _plain(value), flag_of(name)) for name, value in given.items() if value is not None}
+    """The settings that options or arguments give; None is none. Raises KoderzError for what doesn't fit."""
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+    return {name: checked(name, value, flag_of(name)) for name, value in plain.items() if value is not None}
 
 
 def checked(name: str, value: Any, where: str, *, lax: bool = False) -> Any:

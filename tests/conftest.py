@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -93,6 +94,29 @@ class Done:
 
     out: str
     err: str
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    """Returns once it holds: within a minute, or the test fails."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it didn't happen within a minute"
+        time.sleep(0.02)
+
+
+def descendants(process: int) -> set[int]:
+    """Every process below this one."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(folder.name)] = int(fields[1])
+    found = {process}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {process}
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tracker.summary import Figures, Summary
 
 GOING = "running"
+_CUT_SHORT = ("interrupted", "stopped", "failed", "detached")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,17 @@ class Run:
     def is_going(self) -> bool:
         """Whether there may be more results later."""
         return self.status in (GOING, "unfinished")
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether it ended before all that was planned had, so that it can be resumed."""
+        left = self.planned - len(self.results) - len(self.faults)
+        return self.status in _CUT_SHORT or (self.status == "incomplete" and left > 0)
+
+    @property
+    def progress(self) -> str:
+        """How much of what was planned is judged, in words."""
+        return f"{len(self.results)} of {self.planned} experiments are judged"
 
     @property
     def folder(self) -> Path | None:

@@ -221,6 +221,11 @@ def _next_steps(summary: Summary, run: str) -> Iterator[str]:
             yield f"go on with: koderz benchmark resume {run}"
 
 
+def shortened(text: str, width: int) -> str:
+    """At most so many characters, the last an ellipsis where some are left out."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
 def counted(number: int, noun: str) -> str:
     """`1 run`, `2 runs`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -17,7 +17,7 @@ from koderz.cli.console import say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
-from koderz.settings import Settings, checked, flag_of, layered
+from koderz.settings import Settings, from_flags, layered
 
 app = typer.Typer(help="A program or a samples file through the sandbox.", rich_markup_mode=None)
 
@@ -42,7 +42,7 @@ def judge(
     the program passed, or all samples were judged; 1: the program did not pass; 2: a line is malformed; 3: the
     reference of a task fails its own tests here, so that its samples could not be judged.
     """
-    settings = layered({name: checked(name, _plain(value), flag_of(name)) for name, value in given.items()})
+    settings = layered(from_flags(given))
     if task is not None:
         code = asyncio.run(_one(file, task, settings, json=json))
     else:
@@ -127,7 +127,3 @@ def _program(file: Path) -> str:
 
 def _print_json(document: dict[str, Any]) -> None:
     sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value

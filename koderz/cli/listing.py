@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.console import elapsed, say_all, warn
+from koderz.cli.console import elapsed, say_all, shortened, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
@@ -94,7 +94,7 @@ def _table(rows: Sequence[RunRow]) -> Iterator[str]:
         f"{{:{'>' if head in _RIGHT else '<'}{width}}}" for head, width in zip(_HEADS, widths, strict=True)
     )
     for run, model, *others in (_HEADS, *cells):
-        yield form.format(run, _shortened(model, widths[1]), *others).rstrip()
+        yield form.format(run, shortened(model, widths[1]), *others).rstrip()
 
 
 def _fitting(widths: Sequence[int]) -> int:
@@ -103,10 +103,6 @@ def _fitting(widths: Sequence[int]) -> int:
         return widths[1]
     others = sum(widths) - widths[1] + 2 * (len(widths) - 1)
     return max(8, min(widths[1], shutil.get_terminal_size().columns - others))
-
-
-def _shortened(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _on_one_line(text: str) -> str:

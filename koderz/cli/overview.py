@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from koderz.cli.console import elapsed
+from koderz.cli.console import elapsed, shortened
 from koderz.settings import FIELDS
 from tracker.sinks.standing import standing_of
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _MOST_FAULTS = 5
 _MOST_CAUSES = 8
+_WIDTH = 40  # of a setting
 _TOLD_APART = frozenset(  # have lines of their own
     {"local_model", "suite", "mode", "problems", "results", "samples", "tags", "sinks", "no_sinks"}
 )
@@ -57,9 +58,11 @@ def _head(run: Run) -> Iterator[str]:
     yield f"Begun: {run.start_time[:19].replace('T', ' ')}, worked on for {elapsed(run.duration_seconds)}"
     if config.get("tags"):
         yield f"Tags: {', '.join(config['tags'])}"
-    if set_by_user := [f"{name}={_short(value)}" for name, value in config.items() if _is_set(name, value)]:
+    if set_by_user := [
+        f"{name}={shortened(str(value), _WIDTH)}" for name, value in config.items() if _is_set(name, value)
+    ]:
         yield f"Settings: {', '.join(set_by_user)}"
-    if made_with := ", ".join(f"{name} {_short(value)}" for name, value in _environment(run)):
+    if made_with := ", ".join(f"{name} {shortened(str(value), _WIDTH)}" for name, value in _environment(run)):
         yield f"Made with: {made_with}"
     if run.paid:
         yield f"Paid: ${run.paid['total']:.4f}{_unjudged(run.paid)}"
@@ -129,8 +132,3 @@ def _environment(run: Run) -> Iterator[tuple[str, Any]]:
 def _unjudged(paid: Mapping[str, float]) -> str:
     parts = [f"${paid[name]:.4f} on {name}" for name in ("faults", "unfinished") if paid.get(name)]
     return f", of which {' and '.join(parts)}" if parts else ""
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"

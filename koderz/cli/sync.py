@@ -57,6 +57,7 @@ def sync(
         runs=runs or (),
         sinks=settings.chosen_sinks,
         named="sinks" in given,
+        refused=given.get("no_sinks", ()),
         options=options_of(settings),
         rebuild=rebuild,
     )
@@ -67,7 +68,7 @@ def sync(
         choice,
         environ=os.environ,
         patience=settings.sink_patience,
-        showing=lambda run: showing(quiet=quiet, title=run),
+        showing=lambda run: showing(quiet=quiet, title=lambda: run),
     ):
         found.append(synced)
         if not json:

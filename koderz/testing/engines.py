@@ -150,8 +150,24 @@ async def planned(folder: Path, engine: str, *, tasks: int, **settings: Any) -> 
     """A plan over so many tasks of one line, for the simulated model."""
     given = {"engine": engine, "local_model": "simulated", "mode": "zero-shot", "results": folder / "results"}
     given["judges"] = 1  # what is started for more is paid for
-    given |= {"dataset": _dataset(folder, tasks), **settings}
+    given |= {"dataset": write_tasks(folder / f"{tasks}.jsonl", tasks), **settings}
     return await prepare(given, range(tasks), environ={"XDG_STATE_HOME": str(folder)})
+
+
+def write_tasks(path: Path, n: int) -> Path:
+    """A file of `n` tasks of one line in HumanEval's format: T/0, T/1, …"""
+    rows = [
+        {
+            "task_id": f"T/{i}",
+            "prompt": f'def f{i}():\n    """Return {i}."""\n',
+            "entry_point": f"f{i}",
+            "test": f"def check(candidate):\n    assert candidate() == {i}\n",
+            "canonical_solution": f"    return {i}\n",
+        }
+        for i in range(n)
+    ]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
 
 
 async def performed(plan: Plan, environ: Mapping[str, str], **driving: Any) -> Notes:
@@ -161,22 +177,6 @@ async def performed(plan: Plan, environ: Mapping[str, str], **driving: Any) -> N
         await engine.check()
         await engine.run(notes)
     return notes
-
-
-def _dataset(folder: Path, tasks: int) -> Path:
-    rows = [
-        {
-            "task_id": f"T/{i}",
-            "prompt": f'def f{i}():\n    """Return {i}."""\n',
-            "entry_point": f"f{i}",
-            "test": f"def check(candidate):\n    assert candidate() == {i}\n",
-            "canonical_solution": f"    return {i}\n",
-        }
-        for i in range(tasks)
-    ]
-    path = folder / f"{tasks}.jsonl"
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
 
 
 def _moved(line: Call | Attempt, to: Identity) -> Record:

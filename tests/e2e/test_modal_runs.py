@@ -14,10 +14,8 @@ import pytest
 
 from koderz.engines.modal_names import gpu_cost
 from koderz.testing.modal import ModalServer
-from tests.conftest import Shell
-from tests.e2e.test_modal import MODEL, Remote, modal, model, on_modal, once_each, one_line, paid_once, wait_for
-
-__all__ = ["modal", "model", "on_modal"]  # fixtures
+from tests.conftest import Shell, wait_for
+from tests.e2e.conftest import MODEL, Remote, once_each, one_line, paid_once
 
 
 def elsewhere(machine: Remote, folder: Path) -> Remote:

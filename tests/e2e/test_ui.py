@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Shell
+from tests.conftest import Shell, descendants
 from tests.tracker.sinks.mlflow_world import experiments, new_plan, project, record, seen
 from tracker.records import Finished
 
@@ -122,12 +122,3 @@ def browser() -> Iterator[Any]:
             yield chromium.new_page(viewport={"width": 1600, "height": 1200})
         finally:
             chromium.close()
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes that it started, and those that they did."""
-    found = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, children.read_text().split()):
-            found += [child, *descendants(child)]
-    return found

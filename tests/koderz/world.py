@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from koderz.plan import Plan
 from koderz.preparing import prepare
 from koderz.replay import Replaying
 from koderz.sandbox import Job, Outcome, Sandbox
+from koderz.testing import engines
 from koderz.types import Completion, Judging, Message, Reply, Sampling, Task, Verdict
 from tracker.journal import NAME
 from tracker.records import Record, decode
@@ -121,20 +121,8 @@ def journal_of(folder: Path) -> list[Record]:
 
 
 def write_tasks(folder: Path, n: int) -> Path:
-    """A file of `n` tasks in HumanEval's format: T/0, T/1, …"""
-    rows = [
-        {
-            "task_id": f"T/{i}",
-            "prompt": f'def f{i}():\n    """Return {i}."""\n',
-            "entry_point": f"f{i}",
-            "test": f"def check(candidate):\n    assert candidate() == {i}\n",
-            "canonical_solution": f"    return {i}\n",
-        }
-        for i in range(n)
-    ]
-    path = folder / "tasks.jsonl"
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
+    """tasks.jsonl, with `n` tasks: T/0, T/1, …"""
+    return engines.write_tasks(folder / "tasks.jsonl", n)
 
 
 async def planned(

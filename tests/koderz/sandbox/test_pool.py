@@ -20,6 +20,7 @@ from koderz.sandbox.launch import Premises
 from koderz.sandbox.pool import Pool
 from koderz.sandbox.trial import Case, Finding
 from koderz.sandbox.worker import Worker, WorkerLostError
+from tests.conftest import descendants
 
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
 RIGHT, WRONG = "def add(x, y): return x + y", "def add(x, y): return x - y"
@@ -45,26 +46,11 @@ def contained(holds: frozenset[str]) -> None:
         pytest.skip("this machine contains nothing")
 
 
-def descendants() -> set[int]:
-    """Every process below this one."""
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(folder.name)] = int(fields[1])
-    found = {os.getpid()}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {os.getpid()}
-
-
 def test_a_judge_killed_between_jobs_is_replaced() -> None:
     async def story(pool: Pool) -> None:
         for _ in range(3):
             assert (await pool.run(case(RIGHT))).verdict == "passed"
-            os.killpg(max(descendants() & _leaders()), signal.SIGKILL)
+            os.killpg(max(descendants(os.getpid()) & _leaders()), signal.SIGKILL)
 
     play(story)
 
@@ -144,14 +130,14 @@ def test_alone_means_alone() -> None:
 
 
 def test_nothing_is_left_when_the_pool_is_closed() -> None:
-    before, descriptors = descendants(), _descriptors(os.getpid())
+    before, descriptors = descendants(os.getpid()), _descriptors(os.getpid())
 
     async def story(pool: Pool) -> None:
         await asyncio.gather(*(pool.run(case(RIGHT)) for _ in range(8)))
-        assert len(descendants() - before) >= 4
+        assert len(descendants(os.getpid()) - before) >= 4
 
     play(story, size=2)
-    assert descendants() == before
+    assert descendants(os.getpid()) == before
     assert _descriptors(os.getpid()) == descriptors
 
 
@@ -209,7 +195,7 @@ def test_a_judge_killed_while_it_starts_is_replaced(monkeypatch: pytest.MonkeyPa
 
 def test_a_judge_called_off_while_it_starts_holds_nobody_up() -> None:
     async def story(pool: Pool) -> None:
-        os.killpg(max(descendants() & _leaders()), signal.SIGKILL)
+        os.killpg(max(descendants(os.getpid()) & _leaders()), signal.SIGKILL)
         for delay in (0.0, 0.001, 0.01, 0.05):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(delay):
@@ -245,11 +231,11 @@ def test_a_verdict_near_its_limit_is_reached_again_alone(monkeypatch: pytest.Mon
 
 
 def _leaders() -> set[int]:
-    return {process for process in descendants() if os.getpgid(process) == process}
+    return {process for process in descendants(os.getpid()) if os.getpgid(process) == process}
 
 
 def _kill_leaders() -> None:
-    for leader in descendants() & _leaders():
+    for leader in descendants(os.getpid()) & _leaders():
         os.killpg(leader, signal.SIGKILL)
 
 
@@ -258,7 +244,7 @@ async def _kill_at_random(chance: random.Random, verdicts: asyncio.Queue[str]) -
     while True:
         for _ in range(chance.randrange(1, 12)):
             await verdicts.get()
-        if victims := sorted(descendants()):
+        if victims := sorted(descendants(os.getpid())):
             try:
                 os.kill(chance.choice(victims), signal.SIGKILL)
             except ProcessLookupError:
@@ -272,7 +258,7 @@ def _dumpable() -> int:
 
 def _standing() -> tuple[int, int, int]:
     """Processes, their descriptors, and the bytes that they hold in memory."""
-    processes = {process for process in descendants() if _state(process) != "Z"}
+    processes = {process for process in descendants(os.getpid()) if _state(process) != "Z"}
     descriptors = sum(_descriptors(process) for process in processes)
     return len(processes), descriptors, sum(map(_resident, processes))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import modal
@@ -11,18 +9,12 @@ import pytest
 from grpclib import Status
 
 from koderz.testing.modal import ModalServer
+from tests.conftest import wait_for
 from tests.koderz.testing.conftest import SECRETS, Lookup, deploy
 
 
 def notes(client: modal.Client) -> modal.Dict:
     return modal.Dict.from_name("notes", create_if_missing=True, client=client)
-
-
-def until(true: Callable[[], object], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
 
 
 def test_a_map_yields_all_results_in_order(function: Lookup) -> None:
@@ -70,7 +62,7 @@ def test_a_preempted_input_is_run_again_in_a_new_container(
     deployed: ModalServer, client: modal.Client, by: str, function: Lookup
 ) -> None:
     call = function("wait_noted").spawn(by, 600.0)
-    until(lambda: by in notes(client))
+    wait_for(lambda: by in notes(client))
     before = deployed.containers("wait_noted")
     deployed.preempt(call.object_id if by == "call" else before[0])
     assert call.get(timeout=60) == 2
@@ -150,7 +142,7 @@ def test_a_server_that_comes_back_goes_on_where_it_was(tmp_path: Path) -> None:
         done = modal.Function.from_name("probe", "wait", client=client).spawn(0.0)
         assert done.get(timeout=60) == 0.0
         interrupted = modal.Function.from_name("probe", "wait_noted", client=client).spawn("interrupted", 600.0)
-        until(lambda: "interrupted" in notes(client))
+        wait_for(lambda: "interrupted" in notes(client))
         (server.volume("results") / "kept").write_text("still here")
     with server, server.client() as client:
         assert modal.FunctionCall.from_id(done.object_id, client=client).get(timeout=0) == 0.0

@@ -11,18 +11,6 @@ from koderz.testing.modal import ModalServer
 from koderz.testing.modal.processes import rooted
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ModalServer]:
-    with ModalServer(secrets={"keys": {"KEY": "of-the-secret"}}) as one:
-        yield one
-
-
-@pytest.fixture
-def client(server: ModalServer) -> Iterator[modal.Client]:
-    with server.client() as one:
-        yield one
-
-
 @pytest.fixture
 def sandbox(client: modal.Client) -> Iterator[modal.Sandbox]:
     app = modal.App.lookup("sandboxed", create_if_missing=True, client=client)
@@ -53,26 +41,26 @@ def test_a_sandbox_has_a_folder_of_its_own_and_none_of_our_variables(
 
 
 @pytest.mark.skipif(not rooted(), reason="needs user namespaces")
-def test_a_sandbox_without_network_reaches_nothing(server: ModalServer, sandbox: modal.Sandbox) -> None:
-    reach = f"import socket; socket.create_connection(('127.0.0.1', {server.url.rpartition(':')[2]}), 5)"
+def test_a_sandbox_without_network_reaches_nothing(deployed: ModalServer, sandbox: modal.Sandbox) -> None:
+    reach = f"import socket; socket.create_connection(('127.0.0.1', {deployed.url.rpartition(':')[2]}), 5)"
     process = sandbox.exec("python", "-c", reach)
     assert process.wait() == 1
     assert "unreachable" in process.stderr.read().lower()
-    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))):
+    with socket.create_connection(("127.0.0.1", int(deployed.url.rpartition(":")[2]))):
         pass
 
 
-def test_a_test_can_read_what_a_sandbox_was_created_with(server: ModalServer, client: modal.Client) -> None:
+def test_a_test_can_read_what_a_sandbox_was_created_with(deployed: ModalServer, client: modal.Client) -> None:
     app = modal.App.lookup("recorded", create_if_missing=True, client=client)
     secret = modal.Secret.from_name("keys", client=client)
     one = modal.Sandbox.create("sleep", "60", app=app, secrets=[secret], timeout=30, client=client)
-    asked = server.sandboxes[-1]
+    asked = deployed.sandboxes[-1]
     assert (asked.id, asked.app_id, asked.lives) == (one.object_id, app.app_id, True)
     assert (asked.blocks_network, len(asked.secrets), asked.asked.timeout_secs) == (False, 1, 30)
     assert one.exec("printenv", "KEY").stdout.read() == "of-the-secret\n"
     assert one.poll() is None
     one.terminate()
-    assert not server.sandboxes[-1].lives
+    assert not deployed.sandboxes[-1].lives
     assert one.poll() == 137
 
 

@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import wait_for
 from tests.tracker.builders import RUN, call, judged
 from tests.tracker.sinks.standins import rows_of, standins
 from tests.tracker.sinks.test_projection import a_run, assert_whole
@@ -38,13 +38,6 @@ def process(standins: Mapping[str, str]) -> Iterator[SinkProcess]:
 
 def job(folder: Path, *sinks: str, follow: bool = False, patient: bool = True) -> Job:
     return Job(folder=str(folder), sinks=sinks or ("ledger",), follow=follow, patient=patient)
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def is_gone(pid: int) -> bool:

@@ -11,6 +11,7 @@ from tracker.records import Plan
 from tracker.sinks import SinkDown
 from tracker.sinks.mlflow.page import Page, Point
 from tracker.sinks.mlflow.target import Target, check_database, is_server
+from tracker.sinks.mlflow.trace import as_json
 
 if TYPE_CHECKING:
     from mlflow.entities import Run, Span, TraceInfo
@@ -109,9 +110,9 @@ class Store:
             name=suite,
             digest=digest or "unknown",
             source_type="local",
-            source=_json(source),
-            schema=_json({"mlflow_colspec": [{"name": "task_id", "type": "string", "required": True}]}),
-            profile=_json({"num_rows": len(plan.tasks)}),
+            source=as_json(source),
+            schema=as_json({"mlflow_colspec": [{"name": "task_id", "type": "string", "required": True}]}),
+            profile=as_json({"num_rows": len(plan.tasks)}),
         )
         context = InputTag("mlflow.data.context", "evaluation")
         self._client.log_inputs(run_id, [DatasetInput(dataset, [context])])
@@ -176,12 +177,6 @@ def _tags(tags: Mapping[str, str]) -> dict[str, str]:
 def _key(name: str) -> str:
     """A name of the characters that MLflow takes."""
     return "".join(char if char.isalnum() or char in "_-./ :" else "_" for char in name)[:250]
-
-
-def _json(value: Any) -> str:
-    import orjson
-
-    return orjson.dumps(value).decode()
 
 
 def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

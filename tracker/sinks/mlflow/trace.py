@@ -71,14 +71,19 @@ def trace_of(
     return info, [Span.from_dict(span) for span in spans.all()]
 
 
+def as_json(value: Any) -> str:
+    """A value as MLflow's fields hold it; what JSON has no form for becomes its words."""
+    return orjson.dumps(value, default=str).decode()
+
+
 def _metadata(plan: Plan, story: Sequence[Record], place: Place) -> dict[str, str]:
     calls = [record for record in story if isinstance(record, Call)]
     tokens_in, tokens_out = sum(call.tokens_in for call in calls), sum(call.tokens_out for call in calls)
     tags = source_tags(plan)
     return {
         "mlflow.sourceRun": place.run_id,
-        "mlflow.trace.tokenUsage": _json(_usage(tokens_in, tokens_out)),
-        "mlflow.trace.cost": _json(_cost(sum(call.cost for call in calls))),
+        "mlflow.trace.tokenUsage": as_json(_usage(tokens_in, tokens_out)),
+        "mlflow.trace.cost": as_json(_cost(sum(call.cost for call in calls))),
         **{name: tags[name] for name in ("mlflow.user", "mlflow.source.name", "mlflow.source.type") if tags[name]},
     }
 
@@ -190,7 +195,7 @@ class _Spans:
                 yield self._judging(key, record, parent, before)
             elif isinstance(record, Once):
                 span = (before, milliseconds(record.time))
-                yield self._span(key, record.name, "TOOL", span, parent=parent, outputs=_cut(_json(record.value)))
+                yield self._span(key, record.name, "TOOL", span, parent=parent, outputs=_cut(as_json(record.value)))
             before = milliseconds(record.time)
 
     def _call(self, key: str, call: Call, parent: str) -> dict[str, Any]:
@@ -256,7 +261,7 @@ class _Spans:
             "start_time_unix_nano": times[0] * _NANO,
             "end_time_unix_nano": max(times) * _NANO,
             "status": {"code": "STATUS_CODE_ERROR" if error else "STATUS_CODE_OK", "message": error or ""},
-            "attributes": {name: _json(value) for name, value in found.items() if value is not None},
+            "attributes": {name: as_json(value) for name, value in found.items() if value is not None},
         }
 
 
@@ -281,10 +286,6 @@ def _cost(total: float) -> dict[str, float]:
 def _cut(text: Any) -> str:
     words = str(text)
     return words if len(words) <= _TEXT else f"{words[:_TEXT]}\n… ({len(words)} characters; the journal has them all)"
-
-
-def _json(value: Any) -> str:
-    return orjson.dumps(value, default=str).decode()
 
 
 def _span_id(trace: str, key: str) -> str:
