@@ -16,8 +16,9 @@ from typing import Annotated, Any
 import msgspec
 
 from koderz.errors import KoderzError
-from koderz.settings import FIELDS, checked
+from koderz.settings import FIELDS, Settings, checked, from_environment, from_flags, layered
 from koderz.trust import require_trust
+from tracker.sinks import check_names
 
 NAME = "koderz.toml"
 _Dollars = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
@@ -52,6 +53,27 @@ def load_config(folder: Path, *, trust: bool = False, environ: Mapping[str, str]
     values = {name: checked(name, value, _where(path, data, name)) for name, value in settings.items()}
     _require_trust(path, data, values, trust, environ)
     return Config(path, values, prices)
+
+
+def results_folder(
+    given: Path | None = None, environ: Mapping[str, str] = os.environ, *, trust_config: bool = False
+) -> Path:
+    """Where runs land: `given`, else what environment or koderz.toml say."""
+    if given is not None:
+        return given
+    config = load_config(Path.cwd(), trust=trust_config, environ=environ)
+    return layered(from_environment(environ), config.settings).results
+
+
+def settings_here(
+    given: Mapping[str, Any], environ: Mapping[str, str] = os.environ, *, trust_config: bool = False
+) -> Settings:
+    """The settings that hold in this folder, `given` first. Raises KoderzError for what doesn't fit."""
+    flags = from_flags(given)
+    config = load_config(Path.cwd(), trust=trust_config, environ=environ)
+    settings = layered(flags, from_environment(environ), config.settings)
+    check_names((*settings.sinks, *settings.no_sinks))
+    return settings
 
 
 def _parse(path: Path, data: bytes) -> dict[str, Any]:

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from koderz._version import __version__
-from koderz.config import NAME, load_config
+from koderz.config import NAME, load_config, results_folder, settings_here
 from koderz.errors import KoderzError, Unreachable
-from koderz.preparing import results_folder, settings_here
 from koderz.sandbox import DOCKER_IMAGE, FULL, Job
 from koderz.yardstick import calibrated_sandbox, cpu_scale
 from tracker.registry import find

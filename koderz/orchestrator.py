@@ -139,9 +139,10 @@ class Orchestrator:
         self.progress.stopping = self._ended.reason
 
     def _left(self) -> Iterator[Identity]:
-        begins_new = self.how.begins_new and not self.how.rescore
-        ended, is_redone = self._tracker.ended, self._tracker.is_redone
-        return self.plan.experiments(lambda name: not ended(name) and (begins_new or is_redone(name)))
+        left = self.plan.experiments(self._tracker.ended)
+        if self.how.begins_new and not self.how.rescore:
+            return left
+        return (experiment for experiment in left if self._tracker.is_redone(experiment.experiment_id))
 
     def _count_fault(self, fault: Fault) -> None:
         self._faults_in_a_row += 1

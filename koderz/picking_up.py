@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from koderz.audience import NOTHING_TO_DO, Audience, Nobody
+from koderz.config import results_folder
 from koderz.engines.fetching import FILES, find_anywhere
 from koderz.engines.portable import laid_out
 from koderz.errors import KoderzError
 from koderz.orchestrator import Ended
 from koderz.plan import restore_plan
-from koderz.preparing import results_folder
 from koderz.replay import Replaying
 from koderz.session import Session, carry_on, plan_line, reopened, risky_settings
 from koderz.settings import CHANGEABLE, checked, flag_of

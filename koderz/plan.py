@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -45,19 +45,22 @@ class Plan:
         """The run's id, or the id of the only experiment."""
         return self.record.run_id or next(self.experiments()).experiment_id
 
-    def experiments(self, wanted: Callable[[str], bool] | None = None) -> Iterator[Identity]:
-        """Those whose id is wanted, in order: a task's solvers one after the other, so that load hits all alike."""
+    def experiments(self, ended: Container[int] = ()) -> Iterator[Identity]:
+        """Those whose id, as a number, isn't in `ended`: a task's solvers in turn, so that load hits all alike."""
         digest = self.record.details["digest"]
         begun = [
-            (_IdOfSamples(self.record.run_id, task.id, solver.name, self.settings.local_model, digest), task, solver)
+            (
+                _NumberOfSamples(self.record.run_id, task.id, solver.name, self.settings.local_model, digest),
+                task,
+                solver,
+            )
             for task in self.tasks
             for solver in self.solvers
         ]
         for sample in range(self.record.samples):
-            for id_of, task, solver in begun:
-                experiment_id = id_of(sample)
-                if wanted is None or wanted(experiment_id):
-                    yield Identity(experiment_id, task, solver.name, sample)
+            for number_of, task, solver in begun:
+                if (number := number_of(sample)) not in ended:
+                    yield Identity(f"exp_{number:016x}", task, solver.name, sample)
 
     def solver(self, name: str) -> Solver:
         return next(solver for solver in self.solvers if solver.name == name)
@@ -158,14 +161,26 @@ def load_solvers(
     settings: Settings, arguments: Mapping[str, str], specs: Mapping[str, str] | None = None
 ) -> tuple[Solver, ...]:
     """The solvers of a mode, or the user's own, with their parameters settled."""
-    offered = as_config(settings) | {
+    offered = _offered(settings, specs or {})
+    names = (settings.solver,) if settings.solver else MODES[settings.mode]
+    return tuple(load_solver(name, offered, arguments) for name in names)
+
+
+def settle_solvers(
+    solvers: Sequence[Solver], settings: Settings, arguments: Mapping[str, str], specs: Mapping[str, str]
+) -> tuple[Solver, ...]:
+    """Loaded solvers with the parameters that these settings give: the file of one is not executed again."""
+    offered = _offered(settings, specs)
+    return tuple(solver.settled(offered, arguments) for solver in solvers)
+
+
+def _offered(settings: Settings, specs: Mapping[str, str]) -> dict[str, Any]:
+    return as_config(settings) | {
         "temperature": settings.sampling_temperature,
-        "specs": dict(specs or {}),
+        "specs": dict(specs),
         "spec_model": settings.effective_spec_model,
         "checkpoint_model": settings.effective_checkpoint_model,
     }
-    names = (settings.solver,) if settings.solver else MODES[settings.mode]
-    return tuple(load_solver(name, offered, arguments) for name in names)
 
 
 def _known_mode(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,16 +211,16 @@ def _run_id() -> str:
     return f"bench_{secrets.token_hex(4)}_{datetime.now():%Y%m%d_%H%M%S}"
 
 
-class _IdOfSamples:
-    """The ids of one task's samples: what they have in common is hashed once, which resuming feels."""
+class _NumberOfSamples:
+    """The ids of one task's samples as numbers: what they have in common is hashed once, which resuming feels."""
 
     def __init__(self, *parts: object) -> None:
         self._begun = hashlib.blake2b(f"{repr(parts)[:-1]}, ".encode(), digest_size=8)
 
-    def __call__(self, sample: int) -> str:
+    def __call__(self, sample: int) -> int:
         digest = self._begun.copy()
         digest.update(b"%d)" % sample)
-        return "exp_" + digest.hexdigest()
+        return int.from_bytes(digest.digest(), "big")
 
 
 def _digest(value: Any) -> str:

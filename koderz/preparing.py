@@ -13,7 +13,7 @@ from koderz.audience import Audience, Nobody
 from koderz.config import Config, load_config
 from koderz.engines.modal_names import require_apart
 from koderz.errors import KoderzError
-from koderz.plan import Plan, Subject, load_solvers, load_subject, make_plan
+from koderz.plan import Plan, Subject, load_solvers, load_subject, make_plan, settle_solvers
 from koderz.recalling import memory_details
 from koderz.selection import select_tasks
 from koderz.settings import FIELDS, Settings, from_environment, from_flags, layered
@@ -52,8 +52,8 @@ async def prepare(
     check_names((*settings.sinks, *settings.no_sinks))
     subject = load_subject(settings, _selection(settings, span))
     arguments = dict(solver_arguments or {})
-    recalls = any("recall" in solver.wants for solver in load_solvers(settings, arguments))
-    memory = await memory_details(settings, recalls, environ)
+    solvers = load_solvers(settings, arguments)
+    memory = await memory_details(settings, any("recall" in solver.wants for solver in solvers), environ)
     settings = await _with_model(settings, audience or Nobody(), environ)
     specs = _specs(settings, subject)
     details = _details(config, settings, base_url_given="base_url" in {**flags, **by_environment})
@@ -61,32 +61,11 @@ async def prepare(
     return make_plan(
         settings,
         subject,
-        load_solvers(settings, arguments, specs),
+        settle_solvers(solvers, settings, arguments, specs),
         problem_range=f"{span.start}-{span.stop}" if span is not None else None,
         details=details,
         single=single,
     )
-
-
-def results_folder(
-    given: Path | None = None, environ: Mapping[str, str] = os.environ, *, trust_config: bool = False
-) -> Path:
-    """Where runs land: `given`, else what environment or koderz.toml say."""
-    if given is not None:
-        return given
-    config = load_config(Path.cwd(), trust=trust_config, environ=environ)
-    return layered(from_environment(environ), config.settings).results
-
-
-def settings_here(
-    given: Mapping[str, Any], environ: Mapping[str, str] = os.environ, *, trust_config: bool = False
-) -> Settings:
-    """The settings that hold in this folder, `given` first. Raises KoderzError for what doesn't fit."""
-    flags = from_flags(given)
-    config = load_config(Path.cwd(), trust=trust_config, environ=environ)
-    settings = layered(flags, from_environment(environ), config.settings)
-    check_names((*settings.sinks, *settings.no_sinks))
-    return settings
 
 
 def _selection(settings: Settings, span: range | None) -> Any:

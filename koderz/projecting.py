@@ -46,6 +46,7 @@ async def settle_sinks(session: Session) -> Session:
     return session
 
 
-def left_behind(name: str, reason: str, run: str) -> str:
+def left_behind(name: str, reason: str, *runs: str) -> str:
     """What there is to say of a sink that was given up."""
-    return f"the sink {name} lacks some of this run ({reason}); bring it up to date with: koderz sync {run}"
+    what, command = ("this run", f"koderz sync {runs[0]}") if len(runs) == 1 else (f"{len(runs)} runs", "koderz sync")
+    return f"the sink {name} lacks some of {what} ({reason}); bring it up to date with: {command}"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from koderz.errors import KoderzError
-from koderz.types import Task
+
+if TYPE_CHECKING:
+    from koderz.types import Task
 
 
 def select_tasks(

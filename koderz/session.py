@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from koderz.audience import Audience, Nobody, Stage
 from koderz.engines import Engine, open_engine
 from koderz.errors import KoderzError, Unreachable
@@ -53,7 +55,8 @@ async def begin(
     async with open_engine(plan, environ) as engine:
         _refuse_detaching(engine, detach=detach)
         facts = await engine.check()
-        plan = replace(plan, record=replace(plan.record, environment=plan.record.environment | facts))
+        environment = plan.record.environment | facts
+        plan = replace(plan, record=msgspec.structs.replace(plan.record, environment=environment))
         with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
             if risky_settings(plan.record.config):
                 remember(plan_line(tracker.folder), environ)

@@ -18,7 +18,9 @@ import msgspec
 
 from koderz.errors import KoderzError
 from koderz.sandbox import DOCKER_IMAGE
-from koderz.types import FeedbackKind
+
+FeedbackKind = Literal["tests", "examples", "none"]
+"""What a solver is told of a failure: the failing test, the task's own examples, only that it failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,8 +45,10 @@ class Choice:
     runs: Sequence[str] = ()  # as users name them; none: all that lack something
     sinks: tuple[str, ...] = ()  # that are on where a run doesn't say otherwise
     named: bool = False  # whether these were asked for, so that a run has no say
+    refused: Sequence[str] = ()  # left as they are, whatever a run says
     options: Mapping[str, Any]
     rebuild: bool = False
+    patient: bool = False  # try again where a sink is down
 
 
 def choose_work(results: Path, choice: Choice) -> list[Work]:
@@ -67,7 +69,7 @@ def _lacking(folder: Path, choice: Choice) -> tuple[str, ...]:
     lacking = []
     for name in names:
         standing = standings.get(name)
-        if standing and standing.state == "off" and not choice.named:
+        if name in choice.refused or (standing and standing.state == "off" and not choice.named):
             continue
         own = {key: value for key, value in choice.options.items() if key.startswith(f"{name}_")}
         is_level = standing and standing.state == "up to date" and not is_outdated(standing, own)
@@ -102,7 +104,7 @@ def sync_runs(
                 folder=str(each.folder.absolute()),
                 sinks=names,
                 options=choice.options,
-                patient=False,
+                patient=choice.patient,
                 renew=[name for name in names if name in renew],
             )
             with showing(each.folder.name) as watch:

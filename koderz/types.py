@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from koderz.settings import FeedbackKind
 
 Message = dict[str, str]
 """`{"role": "system" | "user" | "assistant", "content": text}`."""
-
-FeedbackKind = Literal["tests", "examples", "none"]
-"""What a solver is told of a failure: the failing test, the task's own examples, only that it failed."""
 
 VerdictWord = Literal["passed", "failed", "timeout", "error"]
 

@@ -22,20 +22,21 @@ class Figure:
     """One measurement, and whether it is what it has to be."""
 
     what: str
-    value: float
+    value: float | None  # None: what was to be measured failed, see `failure`
     unit: str = ""
     least: float | None = None  # of the measurements whose median the value is
     target: str = ""  # in words
     met: bool | None = None  # None where there is no target
     section: str = ""  # of the benchmark that it belongs to; see `measured`
+    failure: str = ""  # why there is no value
 
     def at_most(self, most: float | None) -> Figure:
         """With this target; None for no target."""
-        return self if most is None else self._aimed("at most", most, self.value <= most)
+        return self if most is None else self._aimed("at most", most, self.value is not None and self.value <= most)
 
     def at_least(self, least: float) -> Figure:
         """With this target."""
-        return self._aimed("at least", least, self.value >= least)
+        return self._aimed("at least", least, self.value is not None and self.value >= least)
 
     def _aimed(self, words: str, limit: float, met: bool) -> Figure:
         return replace(self, target=f"{words} {limit:,g} {self.unit}".rstrip(), met=met)
@@ -80,4 +81,5 @@ def _line(figure: Figure) -> str:
     section = f"{figure.section:9}" if figure.section else ""
     least = f" (least {figure.least:,.2f})" if figure.least is not None else ""
     target = f"  {figure.target}: {'met' if figure.met else 'MISSED'}" if figure.target else ""
-    return f"{section}{figure.what:56} {figure.value:10,.2f} {figure.unit:2}{least}{target}".rstrip()
+    value = f"{figure.value:10,.2f} {figure.unit:2}" if figure.value is not None else f"failed: {figure.failure} "
+    return f"{section}{figure.what:56} {value}{least}{target}".rstrip()

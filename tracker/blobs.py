@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gzip
 import hashlib
 import os
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from tracker.errors import JournalError, StorageError
 from tracker.records import Blob, Call, LongMessage, Once, Record, Text
@@ -42,7 +42,7 @@ def spill(record: Record, folder: Path) -> Record:
         for name in _TEXTS.get(record.kind, ())
         if isinstance(value := getattr(record, name), str) and len(value) > BLOB_BYTES // 4
     }
-    return dataclasses.replace(record, **large) if large else record  # type: ignore[arg-type]
+    return replace(record, **large) if large else record
 
 
 def share_messages(call: Call, stored: set[int]) -> list[LongMessage | Call]:
@@ -64,7 +64,7 @@ def share_messages(call: Call, stored: set[int]) -> list[LongMessage | Call]:
         if int(digest[:16], 16) not in stored:
             stored.add(int(digest[:16], 16))
             new.append(LongMessage(digest=digest, role=message["role"], content=message["content"]))
-    return [*new, dataclasses.replace(call, messages=messages)]
+    return [*new, replace(call, messages=messages)]
 
 
 def read_text(text: Text, folder: Path) -> str:
@@ -86,7 +86,7 @@ def fetched(record: Record, folder: Path) -> Record:
     if not isinstance(record, Once) or not record.in_blob:
         return record
     value = orjson.loads(read_text(Blob(record.value["blob"], record.value["bytes"]), folder))
-    return dataclasses.replace(record, value=value, in_blob=False)
+    return replace(record, value=value, in_blob=False)
 
 
 def _spill_value(once: Once, folder: Path) -> Once:
@@ -94,7 +94,7 @@ def _spill_value(once: Once, folder: Path) -> Once:
     if len(text) <= BLOB_BYTES // 4:
         return once
     stored = _store(text, folder)
-    return once if isinstance(stored, str) else dataclasses.replace(once, value=stored, in_blob=True)
+    return once if isinstance(stored, str) else replace(once, value=stored, in_blob=True)
 
 
 def _store(text: str, folder: Path) -> Text:

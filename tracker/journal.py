@@ -6,7 +6,6 @@ durable: a busy run pays for one fsync a group, an idle one for one a line.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import os
@@ -14,10 +13,14 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tracker.errors import StorageError
 from tracker.index import CODES, Entry, Index, header, index_path, pack, subject_number
 from tracker.records import Call, Compute, Experiment, Record, encode
+
+if TYPE_CHECKING:
+    import asyncio
 
 NAME = "journal.jsonl"
 
@@ -39,6 +42,8 @@ class Journal:
 
         `on_durable` is called for each line, in order, on the event loop, before its writer goes on.
         """
+        from asyncio import get_running_loop  # 20 ms, which whoever only reads journals has not to spend
+
         self.path = path
         self._on_durable = on_durable
         self._file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
@@ -50,12 +55,14 @@ class Journal:
         self._wake = threading.Condition()
         self._closing = False
         self._error: StorageError | None = None
-        self._loop = asyncio.get_running_loop()
+        self._loop = get_running_loop()
         self._thread = threading.Thread(target=self._write_groups, name="koderz-journal", daemon=True)
         self._thread.start()
 
     async def append(self, records: Sequence[Record]) -> None:
         """Returns once the records are on disk. Raises StorageError where they can't be."""
+        from asyncio import shield
+
         lines = [encode(record) for record in records]
         done = self._loop.create_future()
         with self._wake:
@@ -67,7 +74,7 @@ class Journal:
                 self._size += len(line)
             self._queue.append(_Write(b"".join(lines), entries, done))
             self._wake.notify()
-        await asyncio.shield(done)
+        await shield(done)
 
     def close(self) -> None:
         """Writes what waits, then lets go of the files."""

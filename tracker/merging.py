@@ -16,7 +16,9 @@ from tracker.errors import JournalError, KoderzError, StorageError
 from tracker.index import index_path, load_index
 from tracker.journal import NAME
 from tracker.runs import RUN_ID, lock_run, read_plan, run_folders
+from tracker.sinks import JSON
 from tracker.sinks.json import write_summary
+from tracker.sinks.standing import mark_up_to_date
 
 _BLOB = re.compile(r"[0-9a-f]{64}\.gz")
 _CHUNK = 1 << 20
@@ -48,9 +50,10 @@ def foreign_runs(path: Path) -> list[Path]:
     raise KoderzError(f"{path} holds no run: no folder in it has a {NAME}")
 
 
-def merge_run(folder: Path, results: Path) -> Merged:
+def merge_run(folder: Path, results: Path, *, summary: bool = True) -> Merged:
     """Copies a run into `results`, where a longer journal of it replaces one that it begins with.
 
+    `summary`: with the summary file of a run that is new here. One that is there already is brought up to date.
     Only whole lines are taken, so the run may be going on over there. Raises ConflictError where the two have
     gone different ways, JournalError where the foreign one is damaged, StorageError where the disk refuses.
     """
@@ -63,7 +66,7 @@ def merge_run(folder: Path, results: Path) -> Merged:
         return Merged(run_id, "there already")
     try:
         results.mkdir(parents=True, exist_ok=True)
-        if not (own / NAME).exists() and _add(folder, end, own):
+        if not (own / NAME).exists() and _add(folder, end, own, summary=summary):
             return Merged(run_id, "added")
         if (what := _relation(folder, end, own)) != "extended":
             return Merged(run_id, what)
@@ -73,7 +76,7 @@ def merge_run(folder: Path, results: Path) -> Merged:
         raise StorageError(f"{own} can't be written ({error.strerror}); what is here is as it was") from None
 
 
-def _add(folder: Path, end: int, own: Path) -> bool:
+def _add(folder: Path, end: int, own: Path, *, summary: bool) -> bool:
     """The run's folder appears by rename, with everything in it, or not at all. False: another import was faster."""
     draft = own.with_name(f".{own.name}.{secrets.token_hex(4)}")
     try:
@@ -89,7 +92,9 @@ def _add(folder: Path, end: int, own: Path) -> bool:
         raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    write_summary(own)
+    if summary:
+        write_summary(own)
+        mark_up_to_date(own, JSON)
     return True
 
 
@@ -116,7 +121,8 @@ def _extend(folder: Path, end: int, own: Path) -> What:
         sync_folder(own)
     finally:
         draft.unlink(missing_ok=True)
-    write_summary(own)
+    if own.with_suffix(".json").exists():
+        write_summary(own)
     return "extended"
 
 

@@ -7,13 +7,14 @@ grow, and a reader ignores those that it doesn't know.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from typing import Any, Literal
 
 import msgspec
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from tracker.errors import JournalError
 
@@ -25,8 +26,7 @@ def now() -> str:
     return datetime.now().isoformat(timespec="microseconds")
 
 
-@dataclass(frozen=True, slots=True)
-class Blob:
+class Blob(Struct, frozen=True):
     """Stands for a text that lies compressed in `blobs/`."""
 
     blob: str  # SHA-256, hex
@@ -36,8 +36,7 @@ class Blob:
 Text = str | Blob
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """The first line: everything that the run will do."""
 
     kind: Literal["plan"] = "plan"
@@ -51,7 +50,7 @@ class Plan:
     config: dict[str, Any]  # the settings as users know them: `config` of the summary
     environment: dict[str, Any]
     simulated: bool = False
-    details: dict[str, Any] = field(default_factory=dict)  # what the runner needs to pick the run up again
+    details: dict[str, Any] = {}  # what the runner needs to pick the run up again
 
     @property
     def planned(self) -> int:
@@ -59,8 +58,7 @@ class Plan:
         return len(self.tasks) * len(self.solvers) * self.samples
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LongMessage:
+class LongMessage(Struct, frozen=True, kw_only=True):
     """A message above 4 KB, stored once; calls name it by its digest."""
 
     kind: Literal["message"] = "message"
@@ -70,8 +68,7 @@ class LongMessage:
     content: Text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(Struct, frozen=True, kw_only=True):
     """One request to a model and its reply, paid for once."""
 
     kind: Literal["call"] = "call"
@@ -91,14 +88,13 @@ class Call:
     latency: float = 0.0  # seconds
     finish_reason: str = "stop"
     answered_by: str = ""  # the model that the server named
-    sampling: dict[str, Any] = field(default_factory=dict)
+    sampling: dict[str, Any] = {}
     retries: int = 0
     adapted: Sequence[str] = ()
     key: str = ""  # what the solver asked, as a digest: how a replay finds this line
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(Struct, frozen=True, kw_only=True):
     """One answer and its verdict."""
 
     kind: Literal["attempt"] = "attempt"
@@ -115,7 +111,7 @@ class Attempt:
     feedback: Text = ""  # what the solver was told
     detail: Text = ""  # what people are told
     score: float | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = {}
     sandbox: str = ""  # what contained the program
     key: str = ""
 
@@ -124,8 +120,7 @@ class Attempt:
         return self.verdict == "passed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Once:
+class Once(Struct, frozen=True, kw_only=True):
     """Something else that can't be made again."""
 
     kind: Literal["once"] = "once"
@@ -137,8 +132,7 @@ class Once:
     key: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
+class Experiment(Struct, frozen=True, kw_only=True):
     """How an experiment ended."""
 
     kind: Literal["experiment"] = "experiment"
@@ -166,8 +160,7 @@ class Experiment:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(Struct, frozen=True, kw_only=True):
     """An experiment that could not be judged."""
 
     kind: Literal["fault"] = "fault"
@@ -181,18 +174,16 @@ class Fault:
     calls: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed:
+class Resumed(Struct, frozen=True, kw_only=True):
     """A later session begins here."""
 
     kind: Literal["resumed"] = "resumed"
     time: str = field(default_factory=now)
     how: str = "resume"  # or "retry", "rescore"
-    config: dict[str, Any] = field(default_factory=dict)  # what differs from the plan's
+    config: dict[str, Any] = {}  # what differs from the plan's
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class Finished(Struct, frozen=True, kw_only=True):
     """A session ended in an orderly way."""
 
     kind: Literal["finished"] = "finished"
@@ -201,8 +192,7 @@ class Finished:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submitted:
+class Submitted(Struct, frozen=True, kw_only=True):
     """An experiment was handed to an engine elsewhere, which goes on with it whatever happens here."""
 
     kind: Literal["submitted"] = "submitted"
@@ -214,8 +204,7 @@ class Submitted:
     url: str = ""  # where people can look at it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compute:
+class Compute(Struct, frozen=True, kw_only=True):
     """The machine that an experiment used elsewhere, and what that cost."""
 
     kind: Literal["compute"] = "compute"
@@ -256,7 +245,7 @@ def _decoder(kind: str) -> msgspec.json.Decoder[Any] | None:
 def encode(record: Record) -> bytes:
     """One journal line, newline included. Raises JournalError for text that isn't Unicode."""
     try:
-        return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+        return orjson.dumps(record, default=asdict, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError as error:
         raise JournalError(f"a {record.kind} can't be written down as JSON: {error}") from None
 

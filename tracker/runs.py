@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -88,8 +89,11 @@ def run_folders(results: Path) -> list[Path]:
     """Every run's folder, oldest first."""
     if not results.is_dir():
         return []
-    found = [path for path in results.iterdir() if RUN_ID.fullmatch(path.name) and (path / NAME).exists()]
-    return sorted(found, key=lambda path: (path.name.split("_", 2)[2], (path / NAME).stat().st_ctime_ns))
+    found = []
+    for name in filter(RUN_ID.fullmatch, os.listdir(results)):  # noqa: PTH208 of 10,000 runs, Paths take the longest
+        with contextlib.suppress(OSError):  # a folder without a journal is none
+            found.append((name.split("_", 2)[2], os.stat(f"{results}/{name}/{NAME}").st_ctime_ns, name))  # noqa: PTH116
+    return [results / name for _, _, name in sorted(found)]
 
 
 def find_run(results: Path, name: str) -> Path:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from tracker.blobs import fetched, read_text
 from tracker.index import CODES, Entry, experiment_number, load_index, read_spans, scan
@@ -54,9 +55,9 @@ class Stories:
     def _whole(self, record: Record) -> Record:
         record = fetched(record, self.folder)
         texts: dict[str, Any] = {
-            field.name: read_text(value, self.folder)
-            for field in fields(record)
-            if isinstance(value := getattr(record, field.name), Blob)
+            name: read_text(value, self.folder)
+            for name in record.__struct_fields__
+            if isinstance(value := getattr(record, name), Blob)
         }
         if isinstance(record, Call):
             return replace(record, **texts, messages=[self._message(message) for message in record.messages])

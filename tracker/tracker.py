@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -97,13 +97,16 @@ class Tracker:
             self._redone = {number for number, outcome in self._ended.items() if redo[outcome]}
             self._ended = {number: outcome for number, outcome in self._ended.items() if not redo[outcome]}
             self._tally_ends()
-        for code, _, _, length, offset, experiment, _ in self._index.tuples() if self._index else ():
+        lines = self._index.columns("code", "length", "offset", "experiment") if self._index else ()
+        for code, length, offset, experiment in lines:
             if experiment not in self._ended and experiment and code != _MESSAGE:
                 self._open.setdefault(experiment, []).append((offset, length))
         self._index = None
 
-    def ended(self, experiment_id: str) -> bool:
-        return experiment_number(experiment_id) in self._ended
+    @property
+    def ended(self) -> Container[int]:
+        """The numbers of the experiments that have ended, as `experiment_number` has them."""
+        return self._ended
 
     def is_redone(self, experiment_id: str) -> bool:
         """Whether an experiment had ended, and is worked on again in this session."""
@@ -124,20 +127,15 @@ class Tracker:
 
     def _count_all(self, index: Index) -> None:
         """What `_count` does, for a hundred thousand experiments that are on record already."""
-        calls, cost = 0, 0.0
-        for code, success, _, _, _, subject, price in index.tuples():
-            if code == _CALL:
-                calls += 1
-                cost += price
-            elif code in PAID:
-                cost += price
-            elif code == _EXPERIMENT:
+        self.tally.calls = index.count("call")
+        self.tally.cost = sum(cost for (cost,) in index.columns("cost"))  # of what costs nothing it is 0
+        for code, success, subject in index.columns("code", "success", "experiment"):
+            if code == _EXPERIMENT:
                 self._ended[subject] = _PASSED if success else _JUDGED
             elif code == _FAULT:
                 self._ended[subject] = _FAULTED
             elif code == _MESSAGE:
                 self._messages.add(subject)
-        self.tally.calls, self.tally.cost = calls, cost
         self._tally_ends()
 
     def _count(self, entry: Entry) -> None:

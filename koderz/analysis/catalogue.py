@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from koderz.analysis.rows import RunRow, row_of_journal, row_of_summary
 from tracker.errors import JournalError
@@ -23,7 +25,7 @@ from tracker.sinks.standing import NAME as SINKS
 from tracker.sinks.standing import standing_of
 
 INDEX = ".runs.index"
-_VERSION = 4
+_VERSION = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ def load_catalogue(results: Path) -> Catalogue:
             found.rows.append(_as_it_goes(entry.row, Path(source).parent) if _is_journal(stamp) else entry.row)
     if cached != known:
         _write_index(results, cached)
-    found.rows.sort(key=lambda row: (row.started, row.run_id), reverse=True)
+    found.rows.sort(key=attrgetter("started", "run_id"), reverse=True)
     return found
 
 
@@ -65,8 +67,7 @@ def _is_journal(stamp: Stamp) -> bool:
     return stamp[2] == NAME
 
 
-@dataclass(frozen=True, slots=True)
-class _Cached:
+class _Cached(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A row, or why there is none, and the stamp of the files that it came from."""
 
     stamp: Stamp
@@ -93,24 +94,27 @@ def _sources(results: Path) -> Iterator[tuple[str, str, Stamp]]:
             elif RUN_ID.fullmatch(entry.name):
                 folders.add(entry.name)
     for name in summaries.keys() | folders:
-        with contextlib.suppress(OSError):  # gone meanwhile
-            yield name, *_newest(f"{results}/{name}" if name in folders else "", summaries.get(name))
+        if newest := _newest(f"{results}/{name}" if name in folders else "", summaries.get(name)):
+            yield name, *newest
 
 
-def _newest(folder: str, summary: os.DirEntry[str] | None) -> tuple[str, Stamp]:
-    told = summary.stat() if summary else None
-    sinks = 0
+def _newest(folder: str, summary: os.DirEntry[str] | None) -> tuple[str, Stamp] | None:
+    """None where both are gone meanwhile."""
+    told = _stat(summary.path) if summary else None
+    sinks = journal = None
     if folder:
-        journal = f"{folder}/{NAME}"
-        with contextlib.suppress(FileNotFoundError):
-            sinks = os.stat(f"{folder}/{SINKS}").st_mtime_ns  # noqa: PTH116
-        with contextlib.suppress(FileNotFoundError):
-            lies = os.stat(journal)  # noqa: PTH116
-            if told is None or lies.st_mtime_ns > told.st_mtime_ns:
-                return journal, (lies.st_mtime_ns, lies.st_size, NAME, sinks)
-    if summary is None or told is None:
-        raise FileNotFoundError(folder)
-    return summary.path, (told.st_mtime_ns, told.st_size, "", sinks)
+        sinks, journal = _stat(f"{folder}/{SINKS}"), _stat(f"{folder}/{NAME}")
+    since = sinks.st_mtime_ns if sinks else 0
+    if journal and (told is None or journal.st_mtime_ns > told.st_mtime_ns):
+        return f"{folder}/{NAME}", (journal.st_mtime_ns, journal.st_size, NAME, since)
+    return (summary.path, (told.st_mtime_ns, told.st_size, "", since)) if summary and told else None
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
 
 
 def _read(source: str, stamp: Stamp, folder: str) -> _Cached:

@@ -11,7 +11,7 @@ from koderz.analysis.blocks import Block, Heading, Text, as_markdown, as_text
 from koderz.analysis.comparison import Comparison, last_comparable, of_sides
 from koderz.analysis.comparison_view import comparison_blocks, leaderboard_blocks, side_blocks
 from koderz.analysis.failures import failures_of
-from koderz.analysis.gates import Gates, why_shut
+from koderz.analysis.gates import Gates, caution_on, why_shut
 from koderz.analysis.leaderboard import Leaderboard, leaderboard, row_of
 from koderz.analysis.matching import Side, own_arms, sides_of, sides_to_compare
 from koderz.analysis.runs import Run, resolve
@@ -21,10 +21,11 @@ from koderz.errors import KoderzError
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A comparison of two sides, the standing of many, or one run alone; and the gates that it doesn't pass."""
+    """A comparison of two sides, the standing of many, or one run alone; and what its gates say."""
 
     answer: Comparison | Leaderboard | Side
     shut: Sequence[str] = field(default=())
+    caution: str = ""  # see `caution_on`
 
     def text(self) -> Iterator[str]:
         """Lines for a terminal."""
@@ -33,6 +34,7 @@ class Outcome:
     def markdown(self) -> Iterator[str]:
         """Lines for a CI job's summary page; what the gates say comes first."""
         verdict = [Text(f"Gate failed: {why}") for why in self.shut]
+        verdict += [Text(f"Warning: {self.caution}")] if self.caution else []
         return as_markdown([Heading(self._title()), *verdict, *self._blocks()])
 
     def document(self) -> Mapping[str, Any]:
@@ -43,7 +45,7 @@ class Outcome:
             found = _leaderboard_document(self.answer)
         else:
             found = {"b": row_of(self.answer)}
-        return {**found, "gates_failed": list(self.shut)}
+        return {**found, "gates_failed": list(self.shut), "gates_warning": self.caution or None}
 
     def _blocks(self) -> Iterator[Block]:
         if isinstance(self.answer, Comparison):
@@ -83,9 +85,9 @@ def compare_runs(
         side = sides_of(runs[0], arm)[-1]
         if not gates.are_asked:
             raise KoderzError(f"{side.label} is one arm alone, {side.solver}; name a second run to compare it with")
-        return Outcome(side, why_shut(gates, side, None))
+        return Outcome(side, why_shut(gates, side, None), caution_on(gates, side))
     comparison = of_sides(sides, alpha)
-    return Outcome(comparison, why_shut(gates, comparison.b, comparison))
+    return Outcome(comparison, why_shut(gates, comparison.b, comparison), caution_on(gates, comparison.b))
 
 
 def comparison_document(one: Comparison) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from koderz.analysis.comparison import Comparison
 from koderz.analysis.matching import Side
-from koderz.analysis.runs import GOING
+from koderz.analysis.runs import GOING, Run
 from koderz.errors import KoderzError
 
 
@@ -19,6 +19,7 @@ class Gates:
     max_drop: float | None = None  # points
     min_success_rate: float | None = None  # per cent
     max_cost: float | None = None  # US dollars
+    allow_incomplete: bool = False  # no gate: judge a run although it is going or was cut short
 
     @property
     def are_paired(self) -> bool:
@@ -33,7 +34,7 @@ def why_shut(gates: Gates, b: Side, comparison: Comparison | None) -> list[str]:
     """Why B doesn't pass, a clause a gate; empty where it does.
 
     `comparison` is against the baseline. Raises KoderzError where a gate can't be judged: B is still
-    going, has no results, shares no task with its baseline, or its price is unknown.
+    going or was cut short, has no results, shares no task with its baseline, or its price is unknown.
     """
     if not gates.are_asked:
         return []
@@ -45,10 +46,19 @@ def why_shut(gates: Gates, b: Side, comparison: Comparison | None) -> list[str]:
     return found
 
 
+def caution_on(gates: Gates, b: Side) -> str:
+    """What is to be known of gates that judged less than was planned of B; empty where there is nothing."""
+    run = b.run
+    if not gates.are_asked or run.status == "complete" or not (_is_left(run) or run.faults):
+        return ""
+    return f"{run.name} is {run.status}: {run.progress}, and the gates are about those alone"
+
+
 def _refuse_unjudgeable(gates: Gates, b: Side, comparison: Comparison | None) -> None:
-    if b.run.is_going:
-        remedy = "let it end" if b.run.status == GOING else f"end it with: koderz benchmark resume {b.run.name}"
-        raise KoderzError(f"{b.run.name} is {b.run.status}, so no gate can judge it; {remedy}")
+    if _is_left(b.run) and not gates.allow_incomplete:
+        raise KoderzError(
+            f"{b.run.name} is {b.run.status}: {b.run.progress}, so no gate can judge it; {_way_out(b.run)}"
+        )
     if not b.results:
         raise KoderzError(f"{b.label} has no results, so no gate can judge it")
     if gates.max_cost is not None and not b.figures.cost_known:
@@ -63,6 +73,17 @@ def _refuse_unjudgeable(gates: Gates, b: Side, comparison: Comparison | None) ->
                 f"{one.a.label} and {one.b.label} have no task in common, so no drop can be judged; "
                 "run both on the same problems"
             )
+
+
+def _is_left(run: Run) -> bool:
+    return run.is_going or run.is_cut_short
+
+
+def _way_out(run: Run) -> str:
+    if run.status == GOING:
+        return "judge what there is with --allow-incomplete, or let it end"
+    more = " --max-cost MORE" if run.status == "stopped" else ""
+    return f"end it with: koderz benchmark resume {run.name}{more}, or judge what there is with --allow-incomplete"
 
 
 def _shut_by_figures(gates: Gates, b: Side) -> Iterator[str]:

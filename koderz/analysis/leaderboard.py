@@ -97,7 +97,7 @@ def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
     notes = [f"{side.label} has no results." for side in sides if not side.results]
     notes += [
         f"{side.label} {'is still going' if side.run.status == 'running' else 'was left unfinished'}: "
-        f"{len(side.run.results)} of {side.run.planned} experiments are judged."
+        f"{side.run.progress}."
         for side in sides
         if side.run.is_going
     ]

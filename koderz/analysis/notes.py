@@ -47,9 +47,9 @@ def _on_side(name: str, side: Side) -> Iterator[str]:
     run = side.run
     if run.is_going:
         state = "is still going" if run.status == "running" else "was left unfinished"
-        yield f"{name} {state}: {len(run.results)} of {run.planned} experiments are judged."
+        yield f"{name} {state}: {run.progress}."
     elif run.status != "complete" and not side.faults:
-        yield f"{name} is {run.status}: {len(run.results)} of {run.planned} experiments are judged."
+        yield f"{name} is {run.status}: {run.progress}."
     if not side.results:
         yield f"{name} has no results."
     if side.faults:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tracker.summary import wilson
 
-
-@dataclass(frozen=True, slots=True)
-class ArmRow:
+class ArmRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one solver came to."""
 
     solver: str
@@ -25,8 +21,7 @@ class ArmRow:
     iterations: float  # average
 
 
-@dataclass(frozen=True, slots=True)
-class RunRow:
+class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One run."""
 
     run_id: str
@@ -44,7 +39,7 @@ class RunRow:
     imported: bool
     tags: tuple[str, ...]
     arms: tuple[ArmRow, ...]
-    sinks: Mapping[str, str] = field(default_factory=dict)  # where each stands: up to date, behind, down or off
+    sinks: Mapping[str, str] = {}  # where each stands: up to date, behind, down or off
     behind: tuple[str, ...] = ()  # those of them that lack something of it; koderz sync catches them up
 
     @property
@@ -147,6 +142,8 @@ def _arm(solver: str, found: _Figures) -> ArmRow:
     passed = round(found.success_rate * n / 100) if found.successes is None else found.successes
     interval = found.success_rate_interval
     if interval is None and n:
+        from tracker.summary import wilson  # few files are so old
+
         low, high = wilson(passed, n)
         interval = (100 * low, 100 * high)
     return ArmRow(solver, n, passed, found.success_rate, interval, found.total_cost, found.avg_iterations)

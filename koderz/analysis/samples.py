@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from koderz.engines.performing import experiment_of
 from koderz.errors import KoderzError
 from koderz.orchestrator import Ended
@@ -112,7 +114,7 @@ async def import_samples(path: Path, settings: Settings, *, tell: Callable[[int]
     own = plan.record.simulated
     async with open_sandbox(settings.sandbox, judges=settings.judge_count, own_programs=own) as sandbox:
         environment = plan.record.environment | {"sandbox": sandbox.rung}
-        plan = replace(plan, record=replace(plan.record, environment=environment))
+        plan = replace(plan, record=msgspec.structs.replace(plan.record, environment=environment))
         with Tracker.create(settings.results, plan.name, plan.record) as tracker:
             try:
                 await _judge_all(plan, samples, tracker, sandbox, tell)
@@ -141,7 +143,7 @@ def _plan(samples: Samples, settings: Settings) -> Plan:
     subject = load_subject(settings, lambda tasks: [task for task in tasks if task.id in named])
     plan = make_plan(settings, subject, load_solvers(settings, {}))
     source = {"file": samples.path.name, "sha256": hashlib.sha256(samples.path.read_bytes()).hexdigest()}
-    record = replace(
+    record = msgspec.structs.replace(
         plan.record,
         config=plan.record.config | {"imported": True},
         environment=plan.record.environment | {"imported": source},

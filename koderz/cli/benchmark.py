@@ -58,7 +58,7 @@ AcceptDivergence = Annotated[
 
 def complete_runs(incomplete: str) -> list[str]:
     """The names of runs that a shell may offer, the latest first."""
-    from koderz.preparing import results_folder
+    from koderz.config import results_folder
     from tracker.runs import run_folders
 
     try:
@@ -175,7 +175,7 @@ def watch(
     import asyncio
 
     from koderz.cli.watching import watch_run
-    from koderz.preparing import results_folder
+    from koderz.config import results_folder
 
     asyncio.run(watch_run(results_folder(given.get("results")), run, every, detailed=detailed))
 

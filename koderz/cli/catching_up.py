@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koderz.cli.console import is_live, plain, warn
@@ -14,6 +16,8 @@ from tracker.sinks.process import Watch, catch_up
 
 if TYPE_CHECKING:
     from koderz.session import Session
+    from koderz.settings import Settings
+    from koderz.syncing import Synced
 
 _SHOWN_AFTER = 0.5  # seconds: what is quicker needs no progress
 _LINE_EVERY = 5.0  # seconds between two lines where there is no terminal
@@ -39,8 +43,52 @@ def catch_up_session(session: Session, *, quiet: bool) -> None:
         warn(f"warning: {left_behind(name, reason, run)}")
 
 
+def catch_up_runs(folders: Sequence[Path], settings: Settings, *, quiet: bool) -> None:
+    """Brings their sinks level with runs that are over, one run after the other, as `catch_up_session` does for one.
+
+    A sink that stays behind is one warning, and isn't waited for again.
+    """
+    from koderz.projecting import options_of
+    from koderz.syncing import Choice, choose_work, sync_runs
+
+    names = [str(folder) for folder in folders]
+    choice = Choice(runs=names, sinks=settings.chosen_sinks, options=options_of(settings), patient=True)
+    work = choose_work(settings.results, choice) if names else []
+    behind: dict[str, list[Synced]] = {}
+    try:
+        with _counting(len(work), quiet=quiet) as showing_next:
+            patience = settings.sink_patience
+            for synced in sync_runs(work, choice, environ=os.environ, patience=patience, showing=showing_next):
+                if synced.state == "behind":
+                    behind.setdefault(synced.sink, []).append(synced)
+    except KeyboardInterrupt:
+        warn("the runs are here, but not all sinks have them; bring them up to date with: koderz sync")
+        return
+    for name, lacking in behind.items():
+        runs = [synced.run_id for synced in lacking]
+        warn(f"warning: {left_behind(name, lacking[0].reason, *runs)}")
+
+
 @contextmanager
-def showing(*, quiet: bool, title: str = "sinks") -> Iterator[Watch]:
+def _counting(total: int, *, quiet: bool) -> Iterator[Callable[[str], AbstractContextManager[Watch]]]:
+    """One progress for all runs, which says at which of them it is."""
+    at = 0
+
+    def title() -> str:
+        return f"sinks of run {at} of {total}" if total > 1 else "sinks"
+
+    with showing(quiet=quiet, title=title) as watch:
+
+        def showing_next(_: str) -> AbstractContextManager[Watch]:
+            nonlocal at
+            at += 1
+            return nullcontext(watch)
+
+        yield showing_next
+
+
+@contextmanager
+def showing(*, quiet: bool, title: Callable[[], str] = lambda: "sinks") -> Iterator[Watch]:
     """What draws progress when it is given the sinks' statuses: bars, or a line now and then."""
     if quiet:
         yield lambda _: None
@@ -54,7 +102,7 @@ def showing(*, quiet: bool, title: str = "sinks") -> Iterator[Watch]:
 class _Lines:
     """A plain line every few seconds."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: Callable[[], str]) -> None:
         self._title = title
         self._next = time.monotonic() + _LINE_EVERY
 
@@ -63,11 +111,11 @@ class _Lines:
             return
         self._next = time.monotonic() + _LINE_EVERY
         told = (f"{name} {_words(status)}" for name, status in statuses.items())
-        warn(f"{self._title}: {' · '.join(told)}")
+        warn(f"{self._title()}: {' · '.join(told)}")
 
 
 @contextmanager
-def _bars(title: str) -> Iterator[Watch]:
+def _bars(title: Callable[[], str]) -> Iterator[Watch]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
@@ -82,9 +130,9 @@ def _bars(title: str) -> Iterator[Watch]:
         bars.start()
         for name, status in statuses.items():
             if name not in tasks:
-                tasks[name] = bars.add_task(f"{title}: {name}", words="")
-            total = status.total or None
-            bars.update(tasks[name], total=total, completed=status.records, words=_words(status))
+                tasks[name] = bars.add_task("", words="")
+            task, total, words = tasks[name], status.total or None, _words(status)
+            bars.update(task, description=f"{title()}: {name}", total=total, completed=status.records, words=words)
 
     try:
         yield watch

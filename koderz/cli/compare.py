@@ -57,21 +57,30 @@ def compare(
     max_cost: Annotated[
         float | None, typer.Option(metavar="USD", help="B's run cost more than this.", min=0, rich_help_panel=_GATES)
     ] = None,
+    allow_incomplete: Annotated[
+        bool,
+        typer.Option(
+            "--allow-incomplete",
+            help="Judge B although it is still going or was cut short; a warning says so.",
+            rich_help_panel=_GATES,
+        ),
+    ] = False,
 ) -> None:
     """Compare B, the candidate, with A, the baseline. More than two runs make a leaderboard.
 
     Without names: the last two runs that share tasks. One comparative run alone: its arms, paired.
-    Gates judge B, or the only run that is named.
+    Gates judge B, or the only run that is named; one that is still going, or was cut short, is exit code 2.
     """
     from koderz.analysis.comparing import compare_runs
     from koderz.analysis.gates import Gates
-    from koderz.preparing import results_folder
+    from koderz.config import results_folder
 
     gates = Gates(
         fail_on_regression=fail_on_regression,
         max_drop=max_drop,
         min_success_rate=min_success_rate,
         max_cost=max_cost,
+        allow_incomplete=allow_incomplete,
     )
     folder = results_folder(given.get("results"))
     outcome = compare_runs(runs or [], folder, arm=arm, alpha=alpha, allow_simulated=allow_simulated, gates=gates)
@@ -79,6 +88,8 @@ def compare(
         print_json(outcome.document())
     else:
         _print(outcome.markdown() if markdown else outcome.text())
+    if outcome.caution:
+        warn(f"warning: {outcome.caution}")
     if outcome.shut:
         warn(f"gate failed: {'; '.join(outcome.shut)}")
         raise typer.Exit(EXIT_GATE)

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import sys
-import time
 import unicodedata
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from koderz.audience import NOTHING_TO_DO, Stage
+from koderz.audience import NOTHING_TO_DO
 from koderz.cli.piping import while_read
-from koderz.cli.progress import pulse_of
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-
-    from koderz.cli.progress import Pulse
+    from koderz.audience import Stage
     from koderz.plan import Plan
     from koderz.session import Session
     from tracker.records import Record
     from tracker.summary import Comparison, Figures, Summary
 
-_LINE_EVERY = 5.0  # seconds between two lines of progress where there is no terminal
-_FRAME = 0.2  # seconds between two looks at the run
 _RULE = "----------------+-----------------+--------------+----------------"
 
 
@@ -116,14 +108,10 @@ class Console:
         if self._quiet:
             yield
             return
-        show = _live(stage) if is_live() else _lines(stage)
-        task = asyncio.create_task(show)
-        try:
+        from koderz.cli.progress import shown  # with asyncio, which takes 20 ms that only a run has to spend
+
+        async with shown(stage):
             yield
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
     def results(self, session: Session) -> None:
         """How a run ended: tables, then where it is saved and what to do next."""
@@ -137,43 +125,6 @@ class Console:
             warn(f"{session.folder.name}: nothing to do")
         for line in _next_steps(summary, session.folder.name):
             warn(line)
-
-
-async def _lines(stage: Stage) -> None:
-    """A plain line every few seconds."""
-    while True:
-        await asyncio.sleep(_LINE_EVERY)
-        warn(pulse_of(stage).line())
-
-
-async def _live(stage: Stage) -> None:
-    """A bar that is redrawn in place."""
-    with _bar() as bar:
-        task = bar.add_task("", total=stage.plan.record.planned, pulse="")
-        try:
-            while True:
-                _draw(bar, task, pulse_of(stage))
-                await asyncio.sleep(_FRAME)
-        finally:
-            _draw(bar, task, pulse_of(stage))
-
-
-def _bar() -> Bar:
-    from rich.console import Console as RichConsole
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
-
-    return Progress(
-        SpinnerColumn(),
-        MofNCompleteColumn(),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[pulse]}", markup=False),
-        console=RichConsole(stderr=True),
-        transient=False,
-    )
-
-
-def _draw(bar: Bar, task: object, pulse: Pulse) -> None:
-    bar.update(task, completed=pulse.done, pulse=pulse.figures())  # type: ignore[arg-type]
 
 
 def _result_lines(summary: Summary) -> Iterator[str]:
@@ -282,4 +233,6 @@ def counted(number: int, noun: str) -> str:
 
 def elapsed(seconds: float) -> str:
     """`1:02:03`, or `2:03` below an hour."""
-    return time.strftime("%-H:%M:%S" if seconds >= 3600 else "%-M:%S", time.gmtime(seconds))
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

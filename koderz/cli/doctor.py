@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
-from koderz.cli.benchmark import Json
 from koderz.cli.groups import PanelCommand
 
 app = typer.Typer(help="What works here, and what to do about what does not.", rich_markup_mode=None)
@@ -15,7 +15,11 @@ _MARKS = {"ok": "ok     ", "missing": "missing", "broken": "BROKEN "}
 
 
 @app.command(cls=PanelCommand)
-def doctor(json: Json = False) -> None:
+def doctor(
+    json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON list of what was found, and nothing else.")
+    ] = False,
+) -> None:
     """Look at models, sandbox, results folder and configuration. Exit code 1 if something is broken."""
     import asyncio
 

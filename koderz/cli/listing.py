@@ -47,7 +47,7 @@ def list_runs(
     A run that goes on is shown as running. Simulated runs are marked: their figures say nothing about any real model.
     """
     from koderz.analysis.catalogue import SORTS, chosen, load_catalogue, ordered
-    from koderz.preparing import results_folder
+    from koderz.config import results_folder
 
     if sort not in SORTS:
         raise KoderzError(f"--sort {sort}: choose one of {', '.join(SORTS)}")
@@ -57,8 +57,10 @@ def list_runs(
     rows = ordered(chosen(found.rows, model=model, mode=mode, suite=suite, since=moment, tags=tag or ()), sort)[:limit]
     if json:
         import orjson
+        from msgspec.structs import asdict
 
-        sys.stdout.buffer.write(orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+        sys.stdout.buffer.write(orjson.dumps(rows, default=asdict, option=option))
     elif rows:
         say_all(_table(rows))
     for line in found.unreadable[:_MOST_NOTES]:
@@ -85,8 +87,8 @@ _RIGHT = frozenset({"RATE", "PASSED", "COST", "TIME"})
 
 
 def _table(rows: Sequence[RunRow]) -> Iterator[str]:
-    cells = [_on_one_line(line) for row in rows for line in _lines(row)]
-    widths = [max(len(head), *(len(line[i]) for line in cells)) for i, head in enumerate(_HEADS)]
+    cells = [line for row in rows for line in _lines(row)]
+    widths = [max(map(len, column)) for column in zip(_HEADS, *cells, strict=True)]
     widths[1] = _fitting(widths)
     form = "  ".join(
         f"{{:{'>' if head in _RIGHT else '<'}{width}}}" for head, width in zip(_HEADS, widths, strict=True)
@@ -103,9 +105,9 @@ def _fitting(widths: Sequence[int]) -> int:
     return max(8, min(widths[1], shutil.get_terminal_size().columns - others))
 
 
-def _on_one_line(cells: tuple[str, ...]) -> tuple[str, ...]:
+def _on_one_line(text: str) -> str:
     """A run of another machine may be called anything."""
-    return tuple(" ".join(cell.split()) for cell in cells)
+    return " ".join(text.split())
 
 
 def _lines(row: RunRow) -> Iterator[tuple[str, ...]]:
@@ -113,10 +115,10 @@ def _lines(row: RunRow) -> Iterator[tuple[str, ...]]:
     for number, arm in enumerate(row.arms):
         first = number == 0
         yield (
-            row.run_id if first else "",
+            _on_one_line(row.run_id) if first else "",
             _model(row) if first else "",
-            row.suite if first else "",
-            arm.solver,
+            _on_one_line(row.suite) if first else "",
+            _on_one_line(arm.solver),
             f"{arm.rate:.1f}%" if arm.judged else "-",
             _interval(arm),
             f"{arm.passed}/{arm.judged}",
@@ -127,7 +129,7 @@ def _lines(row: RunRow) -> Iterator[tuple[str, ...]]:
 
 
 def _model(row: RunRow) -> str:
-    return "SIMULATED" if row.simulated else row.model
+    return "SIMULATED" if row.simulated else _on_one_line(row.model)
 
 
 def _interval(arm: ArmRow) -> str:
@@ -144,4 +146,4 @@ def _status(row: RunRow) -> str:
     if row.behind and row.status != "running":
         parts.append(f"({', '.join(f'{name} {row.sinks[name]}' for name in row.behind)})")
     parts += ["imported"] * row.imported + [f"#{tag}" for tag in row.tags]
-    return " ".join(parts)
+    return _on_one_line(" ".join(parts))

@@ -37,7 +37,7 @@ def problems(
     from koderz.analysis.blocks import as_text
     from koderz.analysis.choosing import chosen_sides
     from koderz.analysis.difficulty import difficulty, difficulty_blocks
-    from koderz.preparing import results_folder
+    from koderz.config import results_folder
 
     folder = results_folder(given.get("results"))
     sides, notes = chosen_sides(runs or [], folder, arm=arm, allow_simulated=allow_simulated)

@@ -1,11 +1,23 @@
-"""Where a run stands, in one line."""
+"""Where a run stands, while it runs: a line now and then, or a bar in a terminal."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from koderz.audience import Stage
+from koderz.cli.console import elapsed, is_live, warn
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+_LINE_EVERY = 5.0  # seconds between two lines where there is no terminal
+_FRAME = 0.2  # seconds between two looks at the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +44,25 @@ class Pulse:
             parts.append(f"{self.faults} faults")
         parts += [f"${self.cost:.4f}", f"{self.tokens_per_second:.0f} tokens/s", f"{self.in_flight} at once"]
         if self.seconds_left is not None:
-            parts.append(f"{_clock(self.seconds_left)} left")
+            parts.append(f"{elapsed(self.seconds_left)} left")
         parts += [text for text in (self.throttled, self.stopping and "stopping") if text]
         return " · ".join(parts)
 
     def line(self) -> str:
         """All of it, for where there is no terminal."""
         return f"{self.done}/{self.planned} · {self.figures()}"
+
+
+@asynccontextmanager
+async def shown(stage: Stage) -> AsyncIterator[None]:
+    """Shows where the session stands for as long as it is entered."""
+    task = asyncio.create_task(_live(stage) if is_live() else _lines(stage))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 def pulse_of(stage: Stage) -> Pulse:
@@ -71,7 +95,38 @@ def _throttled(stage: Stage) -> str:
     return ""
 
 
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+async def _lines(stage: Stage) -> None:
+    """A plain line every few seconds."""
+    while True:
+        await asyncio.sleep(_LINE_EVERY)
+        warn(pulse_of(stage).line())
+
+
+async def _live(stage: Stage) -> None:
+    """A bar that is redrawn in place."""
+    with _bar() as bar:
+        task = bar.add_task("", total=stage.plan.record.planned, pulse="")
+        try:
+            while True:
+                _draw(bar, task, pulse_of(stage))
+                await asyncio.sleep(_FRAME)
+        finally:
+            _draw(bar, task, pulse_of(stage))
+
+
+def _bar() -> Bar:
+    from rich.console import Console as RichConsole
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+
+    return Progress(
+        SpinnerColumn(),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[pulse]}", markup=False),
+        console=RichConsole(stderr=True),
+        transient=False,
+    )
+
+
+def _draw(bar: Bar, task: object, pulse: Pulse) -> None:
+    bar.update(task, completed=pulse.done, pulse=pulse.figures())  # type: ignore[arg-type]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,7 +41,7 @@ def show(
     Works on a run that goes on as well, as far as it has come.
     """
     from koderz.analysis.runs import find, load_run
-    from koderz.preparing import results_folder
+    from koderz.config import results_folder
 
     if attempt is not None and problem is None:
         raise KoderzError("--attempt picks from one story: name its problem with --problem")
@@ -110,7 +109,7 @@ def _print_document(run: AnyRun) -> None:
 
 def _show_failures(folder: Path, found: Sequence[Outcome], *, any_ended: bool, json: bool) -> None:
     if json:
-        _print_json([asdict(outcome) for outcome in found])
+        _print_json(found)
         return
     if not found:
         ended = "every experiment that has ended was passed" if any_ended else "no experiment has ended yet"
@@ -152,7 +151,7 @@ def _ending(outcome: Outcome) -> str:
 def _show_stories(experiments: Experiments, found: Sequence[Outcome], attempt: int | None, *, json: bool) -> None:
     stories = [_only(experiments.story(outcome), attempt) for outcome in found]
     if json:
-        _print_json([asdict(story) for story in stories])
+        _print_json(stories)
         return
     from koderz.cli.storytelling import tell
 
@@ -175,5 +174,7 @@ def _only(story: Story, number: int | None) -> Story:
 
 def _print_json(document: Any) -> None:
     import orjson
+    from msgspec.structs import asdict
 
-    sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    sys.stdout.buffer.write(orjson.dumps(document, default=asdict, option=option))

@@ -46,7 +46,7 @@ def sync(
     stays off unless --sink names it. Exit code 3 if a sink stays behind.
     """
     from koderz.cli.catching_up import showing
-    from koderz.preparing import settings_here
+    from koderz.config import settings_here
     from koderz.projecting import options_of
     from koderz.syncing import Choice, choose_work, sync_runs
 
@@ -57,6 +57,7 @@ def sync(
         runs=runs or (),
         sinks=settings.chosen_sinks,
         named="sinks" in given,
+        refused=given.get("no_sinks", ()),
         options=options_of(settings),
         rebuild=rebuild,
     )
@@ -67,7 +68,7 @@ def sync(
         choice,
         environ=os.environ,
         patience=settings.sink_patience,
-        showing=lambda run: showing(quiet=quiet, title=run),
+        showing=lambda run: showing(quiet=quiet, title=lambda: run),
     ):
         found.append(synced)
         if not json:

@@ -35,7 +35,7 @@ def ui(
 
     With MLFLOW_TRACKING_URI set to a server, only the links are printed: its UI is there already.
     """
-    from koderz.preparing import results_folder
+    from koderz.config import results_folder
     from koderz.ui import latest_page, remote_server, served
 
     results = results_folder(given.get("results"))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from koderz.engines import Outcome, Work
 from koderz.engines.modal_result import outcome_among, performed_by, result_of

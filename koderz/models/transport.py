@@ -1,9 +1,7 @@
 """HTTP to one provider: JSON out, bytes back, and every way to fail as one of ours.
 
-Each request in flight has a transport of one connection, and the one that was free last is taken next. A
-single pool of n connections looks at all of them for every request (httpcore), which at 64 in flight costs
-three times as much CPU as the rest of the request. Without a client above the transports there are no
-redirects, cookies or logs either: a key goes where its owner sends it, and nowhere else.
+Without a client above the transport there are no redirects, cookies or logs: a key goes where its owner sends
+it, and nowhere else.
 
 Nothing compressed is asked for or read, so that `MAX_BYTES` bounds memory too.
 """
@@ -13,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
+import sys
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property
@@ -21,12 +20,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-import httpx
-
 from koderz._version import __version__
 from koderz.errors import FatalFault, Fault
+from koderz.models.connections import AiohttpTransport
 from koderz.models.endpoints import is_loopback
 from koderz.models.faults import Response, Retryable, clean
+
+# httpx takes its own command line along, with rich and click, unless that can't be imported: 65 ms of every run.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+import httpx  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +54,6 @@ class Http:
         self._secret = secret
         self._proxy = proxy_for(base_url)
         self._urls: dict[str, httpx.URL] = {}
-        self._idle: list[httpx.AsyncHTTPTransport] = []
 
     async def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
         """Sends JSON. Raises Retryable, Fault or FatalFault where no response comes back whole."""
@@ -63,9 +64,9 @@ class Http:
         return await self._send("GET", path, headers, None, timeout)
 
     async def aclose(self) -> None:
-        """Closes the connections that are free."""
-        while self._idle:
-            await self._idle.pop().aclose()
+        """Closes the connections."""
+        if "_transport" in self.__dict__:
+            await self._transport.aclose()
 
     async def _send(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, seconds: float
@@ -88,21 +89,11 @@ class Http:
             raise self._lost(error) from error
 
     async def _exchange(self, request: httpx.Request) -> Response:
-        transport = self._idle.pop() if self._idle else self._transport()
-        whole = False
+        answer = await self._transport.handle_async_request(request)
         try:
-            answer = await transport.handle_async_request(request)
-            try:
-                body = await _read(answer)
-            finally:
-                await answer.aclose()
-            whole = True
+            body = await _read(answer)
         finally:
-            # One that was cut off in the middle isn't used again: its connection may be in any state.
-            if whole:
-                self._idle.append(transport)
-            else:
-                await transport.aclose()
+            await answer.aclose()
         return self._response(answer, body)
 
     def _response(self, answer: httpx.Response, body: bytes) -> Response:
@@ -116,13 +107,13 @@ class Http:
             location=clean(headers.get("location", ""), self._secret),
         )
 
-    def _transport(self) -> httpx.AsyncHTTPTransport:
-        try:
-            return httpx.AsyncHTTPTransport(
-                verify=self._tls,
-                limits=httpx.Limits(max_connections=1, keepalive_expiry=_KEPT_ALIVE),
-                proxy=self._proxy,
-            )
+    @cached_property
+    def _transport(self) -> httpx.AsyncBaseTransport:
+        if self._proxy is None:
+            return AiohttpTransport(tls=self._tls, keepalive=_KEPT_ALIVE)
+        try:  # httpx's own knows SOCKS as well
+            limits = httpx.Limits(keepalive_expiry=_KEPT_ALIVE)
+            return httpx.AsyncHTTPTransport(verify=self._tls, limits=limits, proxy=self._proxy)
         except ImportError:
             raise FatalFault("the environment names a SOCKS proxy, which needs: pip install 'httpx[socks]'") from None
         except (ValueError, httpx.InvalidURL):  # whose text may hold the proxy's password

@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,6 +47,18 @@ class Solver:
         """Whether it starts over instead of being replayed."""
         return getattr(self.function, "resume", "replay") == "restart"
 
+    def settled(self, settings: Mapping[str, Any], arguments: Mapping[str, str]) -> Solver:
+        """The same with its parameters settled anew; nothing is loaded. Raises KoderzError as `load_solver` does."""
+        wanted = inspect.signature(self.function).parameters
+        parameters = {key: settings[key] for key in wanted if key in settings and key not in HANDLES}
+        for key, text in arguments.items():
+            if key not in wanted or key in HANDLES:
+                known = ", ".join(sorted(set(wanted) - HANDLES)) or "none"
+                raise KoderzError(f"--solver-arg {key}: {self.name} has no such parameter; it has {known}")
+            parameters[key] = _read_as(wanted[key].default, settings.get(key), key, text)
+        _require_all(self.name, wanted, parameters)
+        return replace(self, parameters=parameters)
+
     def __call__(self, handles: Any, **others: Any) -> Awaitable[Verdict]:
         """Runs it on the attributes of `handles`, or on `others`, that its signature names."""
         wanted = {name: others[name] if name in others else getattr(handles, name) for name in self.wants}
@@ -61,17 +73,9 @@ def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, 
     """
     function = _from_file(name) if ":" in name else _checked(find("solver", name, SOLVERS, "koderz.solvers"), name)
     label = name.rpartition(":")[2].replace("_", "-") if ":" in name else name
-    wanted = inspect.signature(function).parameters
-    parameters = {key: settings[key] for key in wanted if key in settings and key not in HANDLES}
-    for key, text in arguments.items():
-        if key not in wanted or key in HANDLES:
-            known = ", ".join(sorted(set(wanted) - HANDLES)) or "none"
-            raise KoderzError(f"--solver-arg {key}: {label} has no such parameter; it has {known}")
-        parameters[key] = _read_as(wanted[key].default, settings.get(key), key, text)
-    _require_all(label, wanted, parameters)
-    return Solver(
-        label, function, HANDLES & set(wanted), parameters, _source_digest(function), is_foreign=name not in SOLVERS
-    )
+    wants = HANDLES & set(inspect.signature(function).parameters)
+    solver = Solver(label, function, wants, digest=_source_digest(function), is_foreign=name not in SOLVERS)
+    return solver.settled(settings, arguments)
 
 
 def _from_file(name: str) -> SolverFunction:

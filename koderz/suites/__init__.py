@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
-from koderz.sandbox import Sandbox
-from koderz.types import Judging, Reply, Task, Verdict
 from tracker.registry import find
+
+if TYPE_CHECKING:
+    from koderz.sandbox import Sandbox
+    from koderz.types import Judging, Reply, Task, Verdict
 
 
 class Suite(Protocol):

@@ -13,9 +13,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from koderz.engines import Outcome, Work, open_engine
 from koderz.plan import Plan

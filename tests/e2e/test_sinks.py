@@ -89,6 +89,7 @@ def test_a_sink_that_is_down_costs_a_warning_and_a_sync(koderz: Shell, env: Mapp
     ]
 
     down.unlink()
+    assert "nothing to do" in koderz("sync", run, "--no-sink", "ledger", env=env).err
     assert koderz("sync", run, env=env).out == f"{run}  ledger   up to date\n"
 
     assert_whole(koderz)
@@ -233,6 +234,102 @@ def test_sinks_are_chosen_in_the_file_of_the_folder_too(koderz: Shell, env: Mapp
     koderz("sync", env={**environ, "KODERZ_SINKS": "ledger"})
 
     assert states(koderz)["memory"] == "off"
+
+
+@pytest.fixture
+def theirs(koderz: Shell) -> Path:
+    """Two runs of another machine, and samples of the later one."""
+    for _ in range(2):
+        koderz("benchmark", 0, 2, "--mode", "zero-shot", "--results", "theirs", "--quiet")
+    koderz("benchmark", "export", "latest", "--results", "theirs", "--output", "samples.jsonl")
+    return koderz.folder / "theirs"
+
+
+def assert_imported(koderz: Shell, runs: int) -> None:
+    """Each run is whole in the ledger and has its summary."""
+    journals = list(koderz.results.glob("bench_*/journal.jsonl"))
+    assert len(journals) == len(list(koderz.results.glob("bench_*.json"))) == runs
+    for journal in journals:
+        assert len(rows_of(koderz.results, journal.parent.name)) == len(journal.read_bytes().splitlines())
+
+
+def test_what_is_imported_is_in_every_chosen_sink_when_the_command_ends(
+    koderz: Shell, env: Mapping[str, str], theirs: Path
+) -> None:
+    done = koderz("benchmark", "import", theirs, "samples.jsonl", *LEDGER, "--json", env=env)
+
+    assert [entry["what"] for entry in json.loads(done.out)] == ["added", "added", "judged"]
+    assert "warning" not in done.err
+    assert_imported(koderz, 3)
+    assert "nothing to do" in koderz("sync", env=env).err  # nor for the sinks that were not chosen
+
+
+def test_what_a_run_gained_elsewhere_reaches_its_sinks_too(koderz: Shell, env: Mapping[str, str], theirs: Path) -> None:
+    env = {**env, "KODERZ_SINKS": "json,ledger"}
+    koderz("benchmark", "import", theirs, env=env)
+    for run in theirs.glob("bench_*/"):
+        koderz("benchmark", "rescore", run.name, "--results", theirs)
+
+    done = koderz("benchmark", "import", theirs, env=env)
+
+    assert done.out.count("extended") == 2
+    assert_imported(koderz, 2)
+    assert koderz("benchmark", "import", theirs, "--sink", "other", env=env).out.count("there already") == 2
+    assert not (koderz.results / "other.db").exists()
+
+
+def test_a_sink_that_is_down_is_one_warning_for_all_that_was_imported(
+    koderz: Shell, env: Mapping[str, str], theirs: Path
+) -> None:
+    down = trouble(koderz, "ledger.down")
+    patience = ("--sink-patience", 3)
+    done = koderz("benchmark", "import", theirs, *LEDGER, "--sink", "other", *patience, "--quiet", env=env)
+
+    (warning,) = done.err.splitlines()
+    assert warning.startswith("warning: the sink ledger lacks some of 2 runs (the ledger is closed today)")
+    assert warning.endswith("koderz sync")
+    down.unlink()
+    koderz("sync", "--quiet", env=env)
+    assert_imported(koderz, 2)
+
+
+def test_what_was_imported_before_a_file_that_will_not_do_is_in_the_sinks_all_the_same(
+    koderz: Shell, env: Mapping[str, str], theirs: Path
+) -> None:
+    (koderz.folder / "empty.jsonl").touch()
+
+    done = koderz("benchmark", "import", theirs, "empty.jsonl", "samples.jsonl", *LEDGER, env=env, code=2)
+
+    assert done.out.count("added") == 2
+    assert "empty.jsonl holds no sample" in done.err.splitlines()[-1]
+    assert_imported(koderz, 2)
+
+
+def test_ctrl_c_while_sinks_catch_up_with_an_import_leaves_the_rest_to_sync(
+    koderz: Shell, env: Mapping[str, str], theirs: Path
+) -> None:
+    hang = trouble(koderz, "ledger.hang")
+    running = koderz.start("benchmark", "import", theirs, *LEDGER, env=env)
+    assert running.stdout is not None
+    for _, line in zip(range(2), running.stdout, strict=False):
+        assert line.endswith(": added\n")
+    time.sleep(1)
+    running.send_signal(signal.SIGINT)
+    _, told = running.communicate(timeout=60)
+
+    assert running.returncode == 0
+    assert told.endswith("bring them up to date with: koderz sync\n")
+    hang.unlink()
+    koderz("sync", "--quiet", env=env)
+    assert_imported(koderz, 2)
+
+
+def test_without_json_an_import_writes_no_summary(koderz: Shell, theirs: Path) -> None:
+    koderz("benchmark", "import", theirs, "samples.jsonl", "--no-sink", "json")
+
+    assert not list(koderz.results.glob("*.json"))
+    assert len(list(koderz.results.glob("bench_*/journal.jsonl"))) == 3
+    assert "there is no sink 'mlfow'" in koderz("benchmark", "import", theirs, "--sink", "mlfow", code=2).err
 
 
 def test_a_single_experiment_is_fed_to_no_sink(koderz: Shell, env: Mapping[str, str]) -> None:

@@ -109,6 +109,21 @@ def test_a_solver_of_ones_own_gets_its_arguments() -> None:
     assert (summary.mode, len(summary.results), summary.faults) == ("solve", 1, [])
 
 
+def test_the_file_of_a_solver_is_executed_once_though_its_model_is_found_only_later() -> None:
+    Path("koderz.toml").write_text('dataset = "tasks.jsonl"\njudges = 1\n')
+    Path("own.py").write_text(
+        "with open('executed', 'a') as file:\n    file.write('x')\n\n\n"
+        "async def solve(task, ask, judge, *, local_model):\n"
+        "    assert local_model == 'simulated'\n"
+        "    return await judge(task, await ask(task.messages))\n"
+    )
+
+    summary = benchmark(["T/0"], solver="own.py:solve")
+
+    assert summary.faults == []
+    assert Path("executed").read_text() == "x"
+
+
 @pytest.mark.parametrize(
     ("problems", "settings", "said"),
     [

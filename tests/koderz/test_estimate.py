@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from koderz.estimate import Estimate, estimate
@@ -54,7 +55,7 @@ def test_calls_are_counted_from_the_least_to_the_most(
 def test_specifications_at_hand_cost_nothing(tmp_path: Path) -> None:
     plan = asyncio.run(planned(tmp_path, 3, mode="iterative", max_iterations=2, frontier_spec_model="frontier"))
     at_hand = {**plan.record.details, "specs": {plan.tasks[0].id: "it sorts"}}
-    shorter = replace(plan, record=replace(plan.record, details=at_hand))
+    shorter = replace(plan, record=msgspec.structs.replace(plan.record, details=at_hand))
 
     assert estimate(plan, PRICED).calls == (6, 9)
     assert estimate(shorter, PRICED).calls == (5, 8)

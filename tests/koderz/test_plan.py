@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from koderz.errors import KoderzError
@@ -122,7 +123,9 @@ def test_other_settings_or_another_run_make_other_experiments(tmp_path: Path) ->
         return next(made.experiments()).experiment_id
 
     one = plan(tmp_path)
-    same_run = replace(plan(tmp_path, seed=1), record=replace(plan(tmp_path, seed=1).record, run_id=one.record.run_id))
+    same_run = replace(
+        plan(tmp_path, seed=1), record=msgspec.structs.replace(plan(tmp_path, seed=1).record, run_id=one.record.run_id)
+    )
     assert first(one) != first(same_run)
     assert first(one) != first(plan(tmp_path))
 
@@ -210,7 +213,9 @@ def test_a_solver_of_koderz_own_may_change_with_its_version(tmp_path: Path) -> N
 
 def test_a_plan_of_a_later_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
     record = through_a_file(plan(tmp_path).record)
-    later = replace(record, config={**record.config, "colour": "red"}, details={**record.details, "more": 1})
+    later = msgspec.structs.replace(
+        record, config={**record.config, "colour": "red"}, details={**record.details, "more": 1}
+    )
 
     assert restore_plan(later, {}, accept_changes=False).settings == from_config(record.config)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from koderz.engines.local import LocalEngine
@@ -164,7 +165,7 @@ def test_resuming_shows_the_very_same_lessons_though_the_store_has_changed(tmp_p
 
 def replace_run(plan: Plan) -> Plan:
     """The same plan under another id."""
-    return replace(plan, record=replace(plan.record, run_id="bench_ffffffff_20260131_120000"))
+    return replace(plan, record=msgspec.structs.replace(plan.record, run_id="bench_ffffffff_20260131_120000"))
 
 
 def test_nothing_is_recalled_or_recorded_by_default(tmp_path: Path) -> None:

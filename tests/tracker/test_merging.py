@@ -47,6 +47,16 @@ def test_a_run_is_added_whole_with_its_summary(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == [RUN, f"{RUN}.json"]
 
 
+def test_without_its_summary_a_run_is_added_and_goes_on_without_one(tmp_path: Path) -> None:
+    theirs = a_run(tmp_path / "there", judged(0))
+    merge_run(theirs, tmp_path / "here", summary=False)
+    append(theirs, judged(1))
+
+    assert merge_run(theirs, tmp_path / "here").what == "extended"
+
+    assert [path.name for path in (tmp_path / "here").iterdir()] == [RUN]
+
+
 def test_a_run_that_is_there_already_stays_as_it_is(tmp_path: Path) -> None:
     theirs = a_run(tmp_path / "there", judged(0))
     merge_run(theirs, tmp_path / "here")
@@ -132,7 +142,8 @@ def test_links_and_strange_files_of_a_foreign_folder_are_not_taken(tmp_path: Pat
 
     merge_run(theirs, tmp_path / "here")
 
-    assert sorted(path.name for path in (tmp_path / "here" / RUN).rglob("*")) in ([NAME], ["journal.index", NAME])
+    taken = {path.name for path in (tmp_path / "here" / RUN).rglob("*")}
+    assert taken - {"journal.index", "sinks.json", ".sinks.lock"} == {NAME}  # the others are made here
 
 
 def test_a_foreign_run_is_named_by_its_plan_not_by_its_folder(tmp_path: Path) -> None:

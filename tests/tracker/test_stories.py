@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from tests.tracker import builders
 from tests.tracker.builders import attempt, call, experiment_id, judged

@@ -30,7 +30,7 @@ Type = Literal["short_term", "long_term", "episodic"]
 Importance = Literal["low", "normal", "high", "critical"]
 CATEGORIES: tuple[str, ...] = get_args(Category)
 TYPES: tuple[str, ...] = get_args(Type)
-IMPORTANCE: Mapping[str, float] = {"low": 0.3, "normal": 0.5, "high": 0.8, "critical": 1.0}
+IMPORTANCE: Mapping[str, float] = dict(zip(get_args(Importance), (0.3, 0.5, 0.8, 1.0), strict=True))
 """Importance → the salience that a memory begins with, 0..1."""
 
 PROTECTED_TAGS = frozenset({"result", "benchmark_run"})

@@ -35,6 +35,9 @@ def pareto(entries: Sequence[Entry]) -> str:
         if all(x > 0 for _, x in points):
             axes.set_xscale("log")
             _plain_ticks(axes, "$" if priced else "")
+            least, most = min(x for _, x in points), max(x for _, x in points)
+            if least == most:  # by itself a logarithmic axis would have no length, and matplotlib warns
+                axes.set_xlim(least / 2, 2 * most)
         frontier = _frontier([(x, entry.figures.success_rate) for entry, x in points])
         axes.step(
             *zip(*frontier, strict=True), where="post", color=_MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1

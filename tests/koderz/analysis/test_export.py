@@ -7,11 +7,11 @@ import csv
 import io
 import json
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from koderz.analysis.export import Format, export, format_of
 from koderz.errors import KoderzError

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from koderz.analysis.story import Experiments, Story, diff, journal_folder, problem_named
 from koderz.errors import KoderzError

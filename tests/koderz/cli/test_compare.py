@@ -44,7 +44,7 @@ def test_the_json_has_its_contract(command: Command, runs: Path) -> None:
     assert found["difference"] == pytest.approx(50.0)
     assert len(found["interval"]) == 2
     assert found["a"]["success_rate"] == 40.0
-    assert found["gates_failed"] == []
+    assert (found["gates_failed"], found["gates_warning"]) == ([], None)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,52 @@ def test_a_run_still_going_is_shown_as_such_and_passes_no_gate(command: Command,
 
     assert "B was left unfinished: 3 of 3 experiments are judged." in shown.out
     assert f"koderz benchmark resume {summary.stem}" in gated.err
+    allowed = command("benchmark", "compare", "fake.json", "latest", "--min-success-rate", 1, "--allow-incomplete")
+    assert "is unfinished: 3 of 3 experiments are judged" in allowed.err
+
+
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [
+        ("interrupted", f"end it with: koderz benchmark resume {builders.RUN}, or"),
+        ("stopped", f"koderz benchmark resume {builders.RUN} --max-cost MORE"),
+        ("failed", "koderz benchmark resume"),
+        ("detached", "koderz benchmark resume"),
+        ("incomplete", "koderz benchmark resume"),
+    ],
+)
+def test_half_a_run_passes_no_gate_unless_that_is_allowed(
+    command: Command, runs: Path, status: str, remedy: str
+) -> None:
+    builders.write(runs / "half.json", builders.document([True] * 18 + [False] * 2, status=status, planned=40))
+    told = f"{builders.RUN} is {status}: 20 of 40 experiments are judged"
+
+    shut = command("benchmark", "compare", "half.json", "--min-success-rate", 85, code=2)
+    assert (told in shut.err, remedy in shut.err, len(shut.err.splitlines())) == (True, True, 1)
+    assert "--allow-incomplete" in shut.err
+
+    gate = ("benchmark", "compare", "bad.json", "half.json", "--min-success-rate", 85, "--allow-incomplete")
+    assert command(*gate).err == f"warning: {told}, and the gates are about those alone\n"
+    assert json.loads(command(*gate, "--json").out)["gates_warning"].startswith(told)
+    assert f"Warning: {told}".replace("_", "\\_") in command(*gate, "--markdown").out
+    failed = command(*gate[:-1], "--max-cost", 0.1, "--allow-incomplete", code=1)
+    assert [line.split(":")[0] for line in failed.err.splitlines()] == ["warning", "gate failed"]
+
+    assert "gates" not in command("benchmark", "compare", "bad.json", "half.json").err  # which none were asked for
+    assert (
+        command("benchmark", "compare", "half.json", "good.json", "--min-success-rate", 85).err == ""
+    )  # of A, the note
+
+
+def test_experiments_that_ended_in_faults_are_a_warning_beside_the_gates(command: Command, runs: Path) -> None:
+    faults = [{"experiment_id": "exp_0", "problem_id": "T/9", "solver": "zero-shot", "reason": "the server was gone"}]
+    builders.write(runs / "faulty.json", builders.document([True], status="incomplete", planned=2, faults=faults))
+    builders.write(runs / "old.json", builders.document([True], planned=2, faults=faults))
+
+    done = command("benchmark", "compare", "faulty.json", "--min-success-rate", 85)
+
+    assert "is incomplete: 1 of 2 experiments are judged" in done.err
+    assert command("benchmark", "compare", "old.json", "--min-success-rate", 85).err == ""  # which says nothing of it
 
 
 def test_more_than_two_are_a_leaderboard(command: Command, runs: Path) -> None:

@@ -368,3 +368,10 @@ def test_calls_that_were_paid_are_told_with_their_cost(tmp_path: Path, capsys: p
     out, _ = shown(tmp_path, capsys, call(0, cost=1.25), judged(0, cost=1.25), Finished(status="complete"))
 
     assert "Total Cost: $1.2500" in out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0, "0:00"), (59.9, "0:59"), (3599, "59:59"), (3600, "1:00:00"), (90_061, "25:01:01")]
+)
+def test_a_time_is_told_with_all_its_hours(seconds: float, told: str) -> None:
+    assert console.elapsed(seconds) == told

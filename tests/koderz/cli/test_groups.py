@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -207,13 +208,50 @@ def test_the_command_can_be_run_again_in_the_same_process() -> None:
     ],
 )
 def test_help_loads_only_what_it_shows(arguments: list[str], unloaded: set[str]) -> None:
+    assert not unloaded & loaded_by(arguments)
+
+
+def loaded_by(arguments: list[str], folder: Path | None = None) -> set[str]:
+    """The modules that are there when a command is over."""
     script = (
         f"import sys; sys.argv = ['koderz', *{arguments!r}]; from koderz.cli import main; main(); "
         "print(*sys.modules, file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(done.stderr.split())
 
-    assert not unloaded & set(done.stderr.split())
+
+@pytest.mark.parametrize(
+    "words",
+    ["benchmark list --results . --mode iterative", "benchmark 0 1 -m simulated --dry-run", "sync", "--version"],
+)
+def test_pydantic_is_not_loaded_for_values_that_are_easily_converted(words: str, tmp_path: Path) -> None:
+    assert "pydantic" not in loaded_by(words.split(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("benchmark 0 ten", "'end': Input should be a valid integer"),
+        ("benchmark 0 1.5", "'end': Input should be a valid integer"),
+        ("benchmark list --limit 0", "'--limit': Input should be greater than or equal to 1"),
+        ("benchmark compare --alpha 7", "'--alpha': Input should be less than or equal to 0.5"),
+        ("benchmark 0 1 --max-cost much", "'--max-cost': Input should be a valid number"),
+        ("benchmark show", "Missing argument 'RUN'"),
+    ],
+)
+def test_a_value_that_will_not_do_is_refused_in_one_line(command: Command, words: str, said: str) -> None:
+    err = command(*words.split(), code=2).err
+
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_numbers_are_read_however_they_are_written(command: Command) -> None:
+    for end in ("12", "+12", "012", "1_2", " 12 "):
+        assert "Problems: 12 " in command("benchmark", "0", end, "-m", "simulated", "--dry-run").out
 
 
 def test_a_lazy_command_may_be_named_within_its_module() -> None:

@@ -8,7 +8,9 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import pytest
+import respx
 
 from koderz.models import Endpoint, Model, Price
 from koderz.models.limiter import Limiter
@@ -80,6 +82,15 @@ async def models(server: Server, clock: Clock) -> AsyncIterator[Models]:
     """Opens models at the loopback server."""
     async with AsyncExitStack() as stack:
         yield Models(server.url, clock, stack)
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> respx.Router:
+    """Providers that are not on this machine: what they answer is said with respx."""
+    router = respx.Router()
+    mocked = httpx.MockTransport(router.async_handler)
+    monkeypatch.setattr("koderz.models.transport.AiohttpTransport", lambda **_: mocked)
+    return router
 
 
 @pytest.fixture

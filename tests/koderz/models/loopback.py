@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -107,7 +108,7 @@ async def _send(writer: asyncio.StreamWriter, answer: Answer) -> bool:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Server]:
+async def serving(tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
     """A server that listens at its `url`."""
     served = Server()
     handlers: set[asyncio.Task[None]] = set()
@@ -117,8 +118,8 @@ async def serving() -> AsyncIterator[Server]:
         handlers.add(task)
         task.add_done_callback(handlers.discard)
 
-    listening = await asyncio.start_server(connected, "127.0.0.1", 0)
-    served.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    listening = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
+    served.url = f"{'https' if tls else 'http'}://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     async with listening:
         yield served
         for task in handlers:

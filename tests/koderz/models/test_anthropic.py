@@ -112,17 +112,17 @@ async def test_an_overloaded_server_is_asked_again(server: Server, models: Model
     assert (completion.text, completion.retries) == ("hi", 2)
 
 
-@respx.mock
-async def test_an_unknown_model_of_anthropic_is_found_out_before_the_run(models: Models) -> None:
+async def test_an_unknown_model_of_anthropic_is_found_out_before_the_run(
+    models: Models, elsewhere: respx.Router
+) -> None:
     error = {"type": "error", "error": {"type": "not_found_error", "message": "model: claude-99"}}
-    respx.get("https://api.anthropic.com/v1/models/claude-99").respond(404, json=error)
+    elsewhere.get("https://api.anthropic.com/v1/models/claude-99").respond(404, json=error)
     model = await models.open("claude-99", base_url=None)
     with pytest.raises(FatalFault, match="404: model: claude-99"):
         await model.check()
 
 
-@respx.mock
-async def test_a_model_that_anthropic_has_passes_the_look(models: Models) -> None:
-    respx.get("https://api.anthropic.com/v1/models/claude-x").respond(json={"type": "model", "id": "claude-x"})
+async def test_a_model_that_anthropic_has_passes_the_look(models: Models, elsewhere: respx.Router) -> None:
+    elsewhere.get("https://api.anthropic.com/v1/models/claude-x").respond(json={"type": "model", "id": "claude-x"})
     model = await models.open("claude-x", base_url=None)
     assert await model.check() == {}

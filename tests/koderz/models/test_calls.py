@@ -267,6 +267,7 @@ async def test_a_key_is_in_no_log(
     server: Server, models: Models, prompt: list[Message], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
+    asyncio.get_running_loop().set_debug(True)  # what else logs of a call is up to the library
     await (await models.open(api_key=KEY)).complete(prompt, Sampling())
     assert caplog.text
     assert KEY not in caplog.text

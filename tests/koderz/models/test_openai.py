@@ -127,13 +127,14 @@ async def test_a_field_of_a_wrong_type_is_told_by_its_place(server: Server, mode
         await completed(server, models, {"choices": [{"message": {"content": 5}}]})
 
 
-@respx.mock
-async def test_cached_tokens_of_a_hosted_model_cost_less(models: Models, prompt: list[Message]) -> None:
+async def test_cached_tokens_of_a_hosted_model_cost_less(
+    models: Models, elsewhere: respx.Router, prompt: list[Message]
+) -> None:
     def answer(cached: int) -> dict[str, Any]:
         usage = {"prompt_tokens": 1000, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": cached}}
         return {"choices": [{"message": {"content": "x"}}], "usage": usage}
 
-    route = respx.post("https://api.openai.com/v1/chat/completions")
+    route = elsewhere.post("https://api.openai.com/v1/chat/completions")
     model = await models.open("gpt-4o-mini", base_url=None)
     costs = []
     for cached in (0, 1000):
@@ -142,9 +143,10 @@ async def test_cached_tokens_of_a_hosted_model_cost_less(models: Models, prompt:
     assert costs[0] > costs[1] > 0
 
 
-@respx.mock
-async def test_an_unknown_price_is_said_once_and_counts_nothing(models: Models, prompt: list[Message]) -> None:
-    respx.post("https://elsewhere.example/v1/chat/completions").respond(
+async def test_an_unknown_price_is_said_once_and_counts_nothing(
+    models: Models, elsewhere: respx.Router, prompt: list[Message]
+) -> None:
+    elsewhere.post("https://elsewhere.example/v1/chat/completions").respond(
         json={"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 9}}
     )
     model = await models.open("openai/m", base_url="https://elsewhere.example/v1")
@@ -156,9 +158,8 @@ async def test_an_unknown_price_is_said_once_and_counts_nothing(models: Models, 
     assert "no price is known for openai/m" in models.pool.notices[0]
 
 
-@respx.mock
-async def test_an_unknown_model_of_openai_is_found_out_before_the_run(models: Models) -> None:
-    respx.get("https://api.openai.com/v1/models/gpt-99").respond(404, json={"error": {"message": "no gpt-99"}})
+async def test_an_unknown_model_of_openai_is_found_out_before_the_run(models: Models, elsewhere: respx.Router) -> None:
+    elsewhere.get("https://api.openai.com/v1/models/gpt-99").respond(404, json={"error": {"message": "no gpt-99"}})
     model = await models.open("gpt-99", base_url=None)
     with pytest.raises(FatalFault, match="no gpt-99"):
         await model.check()

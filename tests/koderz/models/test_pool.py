@@ -97,3 +97,9 @@ def test_the_seam_loads_nothing_heavy() -> None:
     program = f"import sys, koderz.models; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_requests_load_no_command_line() -> None:
+    program = "import sys, koderz.models.transport; print({'rich', 'click', 'pygments'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -7,13 +7,14 @@ import json
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from tracker import open_cortex
-from tracker.memory import Cortex, InvalidMemory, store_path
+from tracker.memory import IMPORTANCE, Cortex, InvalidMemory, store_path
 from tracker.memory.database import StoreDown
+from tracker.memory.memories import Importance
 from tracker.memory.search import COMMON
 from tracker.memory.store import Filter, Store
 
@@ -256,6 +257,17 @@ def test_our_own_export_comes_back_the_same_elsewhere_and_changes_nothing_here(t
 
     exported = using(tmp_path, first)
     assert using(tmp_path / "other", second) == exported
+
+
+def test_a_memory_begins_as_salient_as_the_importance_that_its_tool_takes(tmp_path: Path) -> None:
+    async def work(cortex: Cortex) -> list[dict[str, Any]]:
+        for importance in get_args(Importance):
+            await cortex.remember(importance, "x", importance=importance, tags=["x"])
+        return await cortex.export_memories(tags=["x"])
+
+    found = {memory["importance"]: memory["salience"] for memory in using(tmp_path, work)}
+
+    assert found == {"low": 0.3, "normal": 0.5, "high": 0.8, "critical": 1.0} == IMPORTANCE
 
 
 @pytest.mark.parametrize(

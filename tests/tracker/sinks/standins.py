@@ -16,7 +16,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tracker.records import Record
+from tracker.records import Record, encode
 from tracker.sinks import SinkDown, Source
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -40,7 +40,7 @@ class Ledger:
         with self._rows:
             self._rows.executemany(
                 "INSERT OR REPLACE INTO rows VALUES (?, ?)",
-                [(self._source.folder.name, orjson.dumps(record).decode()) for record in records],
+                [(self._source.folder.name, encode(record).decode()) for record in records],
             )
         self._heed("die-after")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.tracker.builders import experiment_id, fault, judged
 from tests.tracker.sinks.mlflow_world import (

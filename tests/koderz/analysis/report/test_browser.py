@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from tests.koderz.analysis import builders
 from tests.koderz.analysis.report.hostile import EVIL, small, written
 
 if TYPE_CHECKING:
@@ -36,6 +37,13 @@ FAINT = """() => {
     }).map((element) => element.outerHTML.slice(0, 80));
 }"""
 """The elements whose text has a contrast below WCAG's 4.5, or is see-through."""
+
+ENDS = """() => {
+    const panels = [...document.querySelectorAll(".grid > *")].map((panel) => panel.getBoundingClientRect());
+    const rows = Map.groupBy(panels, (panel) => panel.top);
+    return [...rows.values()].map((row) => [row.length, Math.max(...row.map((panel) => panel.right))]);
+}"""
+"""How many panels each row has, and where the last one ends."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -153,6 +161,29 @@ def test_on_paper_it_is_black_on_white_and_nothing_is_cut_off(page: Page) -> Non
 
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.evaluate("document.documentElement.scrollWidth") <= 720
+
+
+@pytest.mark.parametrize("medium", ["screen", "print"])
+def test_no_half_of_a_row_stays_empty(browser: Browser, tmp_path: Path, medium: Literal["screen", "print"]) -> None:
+    """Three charts of which two stand side by side, and tables as wide as the page below."""
+    one, other = ([True, False, True], [True, True, False])
+    runs = []
+    for day, model in enumerate("abab", start=1):
+        more = {"run_id": f"bench_0a1b2c3d_2026020{day}_120000", "start_time": f"2026-02-0{day}T12:00:00.000000"}
+        summary = builders.comparative(one, other, **more, config={"local_model": model})
+        summary["iterative"]["results"][0]["iterations"] = 2
+        runs.append(builders.write(tmp_path / f"{day}.json", summary))
+    written(tmp_path, *runs)
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page.emulate_media(media=medium)
+    page.goto((tmp_path / "report.html").as_uri())
+    grid = page.locator(".grid").bounding_box()
+    assert grid
+
+    rows = page.evaluate(ENDS)
+
+    assert rows == [[count, grid["x"] + grid["width"]] for count in (2, 1, 1, 1)]
+    page.close()
 
 
 def test_a_screen_reader_finds_headings_names_and_figures(page: Page) -> None:

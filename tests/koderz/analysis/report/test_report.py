@@ -87,6 +87,17 @@ def test_a_bare_summary_is_shown_without_stories(tmp_path: Path) -> None:
     assert "Without a journal there are no stories" in page
 
 
+def test_models_that_cost_the_same_are_drawn_without_a_warning(tmp_path: Path) -> None:
+    files = []
+    for model in ("a", "b"):
+        files.append(tmp_path / f"{model}.json")
+        files[-1].write_bytes(orjson.dumps(document((True, False), model=model, cost=0.01)))
+
+    page, _ = written(tmp_path, *files)
+
+    assert "$0.01<" in page
+
+
 def test_runs_without_results_are_an_error_in_one_line(tmp_path: Path) -> None:
     folder = run(tmp_path, [], plan())
     with pytest.raises(KoderzError, match="nothing to report"):
