@@ -66,8 +66,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         "CREATE TABLE index_mark (last_id INTEGER NOT NULL)",
         "INSERT INTO index_mark SELECT coalesce(max(id), 0) FROM memories",
-        # Full text in fewer and larger parts, merged less often, takes 40 % less CPU at a million memories. Parts of
-        # one size are merged in small steps from 16 of them on; 64, merged at once, are never to gather.
+        # Full text in fewer and larger parts, merged less often, takes 40 % less CPU at a million memories. Parts
+        # are merged in small steps where 16 of a size are there, and only where 64 have gathered meanwhile at once.
         "INSERT INTO memory_text (memory_text, rank) VALUES ('hashsize', 8388608)",
         "INSERT INTO memory_text (memory_text, rank) VALUES ('automerge', 16)",
         "INSERT INTO memory_text (memory_text, rank) VALUES ('crisismerge', 64)",

@@ -17,6 +17,7 @@ from tracker.memory.rows import as_memory, draft_of, parsed, says_the_same, told
 from tracker.records import now
 
 LAG = 256  # memories at most that the indexes don't know yet: what a recall may have to catch up with, ~20 ms
+AT_ONCE = 20_000  # memories at most that are kept in mind until the indexes are told of them
 
 
 @contextmanager
@@ -39,8 +40,7 @@ class Writer:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._execute, self._executemany = connection.execute, connection.executemany
         self._time = now()
-        (self._mark,) = self._execute(sql.INDEX_MARK).fetchone()
-        self._last_id = self._mark
+        self._mark = self._last_id = self._marked()
         self._links: defaultdict[str, defaultdict[int, int]] = defaultdict(partial(defaultdict, int))
         """Tag → memory → 1 where it gets the tag, -1 where it loses it."""
 
@@ -62,6 +62,8 @@ class Writer:
             return self._bring_up_to_date(as_memory(known), draft)
         assert added.lastrowid is not None
         self._last_id = added.lastrowid
+        if self._last_id - self._mark > AT_ONCE:
+            self.settle()
         return added.lastrowid
 
     def drop(self, id: int) -> int:
@@ -98,6 +100,7 @@ class Writer:
                 self._links[tag][id] += 1
         self._execute(sql.INDEX_NEWER)
         self._execute(sql.MOVE_MARK)
+        self._mark = self._marked()
 
     def _bring_up_to_date(self, memory: Memory, draft: Draft) -> int:
         newer = replace(
@@ -138,6 +141,11 @@ class Writer:
         self._executemany(sql.LINK, sorted(added))
         self._executemany(sql.UNLINK, removed)
         self._executemany(sql.DROP_TAG, [(tag_id,) for tag_id, _ in removed])
+        self._links.clear()
+
+    def _marked(self) -> int:
+        """The newest memory that the indexes know."""
+        return int(self._execute(sql.INDEX_MARK).fetchone()[0])
 
     def _counted(self, tag: str, change: int) -> int:
         """The id of a tag, whose count is changed."""

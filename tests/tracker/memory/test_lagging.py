@@ -73,6 +73,18 @@ def test_the_indexes_never_lag_far_behind(store: Store) -> None:
     assert store.check() == "ok"
 
 
+def test_a_batch_of_any_size_is_indexed_bit_by_bit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "LAG", 2)
+    monkeypatch.setattr(writing, "AT_ONCE", 4)
+    changed = [note("walrus", key="1", tags=["y"]), note("walrus", key="12", tags=["y"])]
+    store.remember([*(note("horse", key=str(number), tags=["x"]) for number in range(13)), *changed])
+
+    assert len(titles(store, "x")) == 11
+    assert titles(store, "y") == ["walrus", "walrus"]
+    assert recalled(store, "walrus") == ["walrus", "walrus"]
+    assert store.check() == "ok"
+
+
 def test_a_recall_lets_the_indexes_catch_up(store: Store) -> None:
     store.remember([note("a walrus", tags=["x"]), note("a horse")])
 

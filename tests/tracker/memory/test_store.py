@@ -142,6 +142,7 @@ STEPS = st.lists(st.one_of(st.lists(PUTS, min_size=1, max_size=4), st.integers(0
 def test_counts_tags_and_text_agree_after_any_upserts_and_deletions(steps: list[Any], lag: int) -> None:
     with (
         patch.object(writing, "LAG", lag),
+        patch.object(writing, "AT_ONCE", lag + 1),
         tempfile.TemporaryDirectory() as folder,
         Store(Path(folder) / "memory.db") as store,
     ):
