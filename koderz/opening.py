@@ -25,7 +25,9 @@ async def open_models(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[t
     from koderz.models.pool import ModelPool
 
     async with ModelPool(_endpoints(plan, environ), prices=own_prices(plan), openers=_simulated(plan)) as pool:
-        yield pool, {name: pool.open(name) for name in asked_models(plan.settings)}
+        models = {name: pool.open(name) for name in asked_models(plan.settings)}
+        pool.load()
+        yield pool, models
 
 
 async def model_facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 async def open_local(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[LocalEngine]:
     """With the sandbox and the models that the plan names. Raises Unreachable where one isn't there."""
     async with (
-        sandbox_of(plan) as sandbox,
         open_models(plan, environ) as (pool, models),
+        sandbox_of(plan) as sandbox,
         open_lessons(plan, environ) as lessons,
     ):
         if sandbox.rung != FULL:

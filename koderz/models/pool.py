@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import cached_property
+from importlib import import_module
+from threading import Thread
 from typing import TYPE_CHECKING, Self
 
 from koderz.models import opener_of, parse_model_name
@@ -93,6 +95,11 @@ class ModelPool:
             self._open.push_async_callback(model.aclose)
             self._models[name] = model
         return self._models[name]
+
+    def load(self) -> None:
+        """Begins to load the libraries by which servers are asked: 0.2 s in which other things can start."""
+        if any(service.endpoint.base_url for service in self._services.values()):
+            Thread(target=import_module, args=("koderz.models.transport",), daemon=True).start()
 
     @property
     def throttle(self) -> tuple[Throttle, ...]:

@@ -22,13 +22,14 @@ from urllib.request import getproxies, proxy_bypass
 
 from koderz._version import __version__
 from koderz.errors import FatalFault, Fault
-from koderz.models.connections import AiohttpTransport
 from koderz.models.endpoints import is_loopback
 from koderz.models.faults import Response, Retryable, clean
 
 # httpx takes its own command line along, with rich and click, unless that can't be imported: 65 ms of every run.
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 import httpx  # noqa: E402
+
+from koderz.models.connections import AiohttpTransport  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
