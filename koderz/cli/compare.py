@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,9 @@ from koderz.cli.console import say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.cli.piping import while_read
+
+if TYPE_CHECKING:
+    from koderz.analysis.comparing import Outcome
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -88,11 +91,7 @@ def compare(
         print_json(outcome.document())
     else:
         _print(outcome.markdown() if markdown else outcome.text())
-    if outcome.caution:
-        warn(f"warning: {outcome.caution}")
-    if outcome.shut:
-        warn(f"gate failed: {'; '.join(outcome.shut)}")
-        raise typer.Exit(EXIT_GATE)
+    _judge(outcome)
 
 
 def print_json(document: Any) -> None:
@@ -103,6 +102,15 @@ def print_json(document: Any) -> None:
         sys.stdout.buffer.write(
             orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
         )
+
+
+def _judge(outcome: Outcome) -> None:
+    """What the gates say, on standard error."""
+    if outcome.caution:
+        warn(f"warning: {outcome.caution}")
+    if outcome.shut:
+        warn(f"gate failed: {'; '.join(outcome.shut)}")
+        raise typer.Exit(EXIT_GATE)
 
 
 def _print(lines: Iterable[str]) -> None:
