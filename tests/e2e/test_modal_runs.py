@@ -312,9 +312,10 @@ def test_a_run_that_modal_does_not_know_either_is_one_line(on_modal: Remote, com
 @pytest.mark.parametrize(("file", "content"), [("plan.json", "{}"), ("exp_1.jsonl", '{"kind":"call"}\n')])
 def test_a_store_that_is_damaged_is_one_line(on_modal: Remote, file: str, content: str, tmp_path: Path) -> None:
     on_modal("benchmark", 0, 1, *MODEL, "--solver", _unjudged(on_modal))
-    damaged = f"bench_0{run_of(on_modal)[7:]}"
+    run = run_of(on_modal)
+    damaged = f"bench_{int(run[6] == '0')}{run[7:]}"  # another one, however the first is called
     runs = on_modal.modal.volume("koderz-results") / "runs"
-    shutil.copytree(runs / run_of(on_modal), runs / damaged)
+    shutil.copytree(runs / run, runs / damaged)
     (runs / damaged / file).write_text(content)
 
     done = elsewhere(on_modal, tmp_path / "elsewhere")("benchmark", "resume", damaged, code=2)
