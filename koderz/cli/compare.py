@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from koderz.cli.benchmark import complete_runs
-from koderz.cli.console import say, warn
+from koderz.cli.console import print_json, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
-from koderz.cli.piping import while_read
 
 if TYPE_CHECKING:
     from koderz.analysis.comparing import Outcome
@@ -92,16 +90,6 @@ def compare(
     else:
         _print(outcome.markdown() if markdown else outcome.text())
     _judge(outcome)
-
-
-def print_json(document: Any) -> None:
-    """JSON, indented, on standard output."""
-    import orjson
-
-    with while_read():
-        sys.stdout.buffer.write(
-            orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
-        )
 
 
 def _judge(outcome: Outcome) -> None:

@@ -7,7 +7,7 @@ import sys
 import unicodedata
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from koderz.audience import NOTHING_TO_DO
 from koderz.cli.piping import while_read
@@ -45,6 +45,16 @@ def say_all(lines: Iterable[str]) -> None:
     """Lines of results, at once."""
     with while_read():
         sys.stdout.writelines(f"{plain(line)}\n" for line in lines)
+
+
+def print_json(document: Any) -> None:
+    """JSON, indented, on standard output."""
+    import orjson
+    from msgspec.structs import asdict
+
+    option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
+    with while_read():
+        sys.stdout.buffer.write(orjson.dumps(document, default=asdict, option=option))
 
 
 def link(text: str, address: str) -> str:

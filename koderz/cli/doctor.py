@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -23,14 +22,12 @@ def doctor(
     """Look at models, sandbox, results folder and configuration. Exit code 1 if something is broken."""
     import asyncio
 
-    import orjson
-
-    from koderz.cli.console import say
+    from koderz.cli.console import print_json, say
     from koderz.doctor import diagnose
 
     findings = asyncio.run(diagnose())
     if json:
-        sys.stdout.buffer.write(orjson.dumps(findings, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        print_json(findings)
     else:
         for finding in findings:
             say(f"{_MARKS[finding.state]}  {finding.what:<12} {finding.detail}")

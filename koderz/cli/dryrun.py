@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
-from koderz.cli.console import say
+from koderz.cli.console import print_json, say
 from koderz.estimate import Estimate, estimate
 from koderz.models import Price
 from koderz.opening import asked_models, listed_price
@@ -22,7 +19,7 @@ def show_plan(plan: Plan, *, json: bool, environ: Mapping[str, str] = os.environ
     guess = estimate(plan, prices)
     if json:
         document = {"config": plan.record.config, "planned": plan.record.planned, "estimate": guess}
-        sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        print_json(document)
         return
     for line in _lines(plan, guess, prices):
         say(line)

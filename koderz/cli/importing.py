@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from koderz.cli.benchmark import Quiet
-from koderz.cli.compare import print_json
-from koderz.cli.console import Console, say, warn
+from koderz.cli.console import Console, print_json, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError

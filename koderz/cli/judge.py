@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
 import typer
 
 from koderz.cli.benchmark import Json, Quiet
-from koderz.cli.console import say, warn
+from koderz.cli.console import print_json, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
@@ -64,7 +62,7 @@ async def _one(file: Path, task: str, settings: Settings, *, json: bool) -> int:
         image=settings.docker_image,
     )
     if json:
-        _print_json({"verdict": verdict.verdict, "cause": verdict.cause, "detail": verdict.detail, **verdict.metrics})
+        print_json({"verdict": verdict.verdict, "cause": verdict.cause, "detail": verdict.detail, **verdict.metrics})
     else:
         say(f"{task}: {verdict.verdict}{f' ({verdict.cause})' if verdict.cause else ''}")
         if verdict.detail:
@@ -87,7 +85,7 @@ async def _samples(file: Path, settings: Settings, *, json: bool, quiet: bool) -
         tell=_Teller(quiet=quiet or json),
     )
     if json:
-        _print_json({**report.pass_at_k, "samples": report.samples, "passed": report.passed, "causes": report.verdicts})
+        print_json({**report.pass_at_k, "samples": report.samples, "passed": report.passed, "causes": report.verdicts})
     else:
         say(f"{report.passed} of {report.samples} samples passed")
         for name, value in report.pass_at_k.items():
@@ -123,7 +121,3 @@ def _program(file: Path) -> str:
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise KoderzError(f"{file} isn't Python: {error}") from None
     return text
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

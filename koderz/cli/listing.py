@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.console import elapsed, say_all, shortened, warn
+from koderz.cli.console import elapsed, print_json, say_all, shortened, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
@@ -56,11 +56,7 @@ def list_runs(
     found = load_catalogue(results)
     rows = ordered(chosen(found.rows, model=model, mode=mode, suite=suite, since=moment, tags=tag or ()), sort)[:limit]
     if json:
-        import orjson
-        from msgspec.structs import asdict
-
-        option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-        sys.stdout.buffer.write(orjson.dumps(rows, default=asdict, option=option))
+        print_json(rows)
     elif rows:
         say_all(_table(rows))
     for line in found.unreadable[:_MOST_NOTES]:

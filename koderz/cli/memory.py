@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from koderz.cli.console import say, warn
+from koderz.cli.console import print_json, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.errors import KoderzError
 from tracker.memory import CATEGORIES, TYPES, Cortex, open_cortex, store_path
@@ -50,7 +50,7 @@ def recall(
 
     memories = _asked(found, results)
     if json:
-        return _print_json(memories)
+        return print_json(memories)
     for memory in memories:
         _list(memory)
     if not memories:
@@ -77,7 +77,7 @@ def show(
     if memory is None:
         raise KoderzError(f"there is no memory {which}; find one with: koderz memory recall WORDS")
     if json:
-        return _print_json(memory)
+        return print_json(memory)
     say(f"{memory['title']}  ({memory['category']}, {memory['type']}, {memory['importance']})")
     say(f"tags: {', '.join(memory['tags']) or 'none'}")
     say(f"project: {memory['project'] or 'none'}; stored {memory['created_at']}; read {memory['access_count']} times")
@@ -106,7 +106,7 @@ def export(
 
     memories = _asked(found, results)
     if output is None:
-        return _print_json(memories)
+        return print_json(memories)
     try:
         output.write_bytes(orjson.dumps(memories, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     except OSError as error:
@@ -129,7 +129,7 @@ def import_(
     except OSError as error:
         raise KoderzError(f"{file} can't be read ({error.strerror})") from None
     new = _asked(lambda cortex: cortex.import_memories(data), results, create=True)
-    _print_json({"imported": new}) if json else say(f"{new} new memories")
+    print_json({"imported": new}) if json else say(f"{new} new memories")
 
 
 @app.command(cls=PanelCommand)
@@ -137,7 +137,7 @@ def stats(project: Project = None, results: Results = None, json: Json = False) 
     """Count what is remembered."""
     found = _asked(lambda cortex: cortex.memory_stats(project), results)
     if json:
-        return _print_json(found)
+        return print_json(found)
     say(f"{found['path']}: {found['total']} memories, {found['bytes'] / 1e6:.1f} MB, schema {found['schema']}")
     for name in ("category", "type", "importance", "project"):
         counts = ", ".join(f"{n} {word or 'none'}" for word, n in found[f"by_{name}"].items())
@@ -189,7 +189,7 @@ def forget(
         if not json:
             say(f"{told['forgotten']} forgotten")
     if json:
-        _print_json(told)
+        print_json(told)
 
 
 @app.command(cls=PanelCommand)
@@ -265,7 +265,3 @@ def _address(text: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise KoderzError(f"--http {text}: write HOST:PORT, e.g. 127.0.0.1:8765")
     return host, int(port)
-
-
-def _print_json(document: Any) -> None:
-    sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

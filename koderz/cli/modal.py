@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Coroutine
 from typing import Annotated, Any
 
-import orjson
 import typer
 
-from koderz.cli.console import say
+from koderz.cli.console import print_json, say
 from koderz.cli.groups import PanelCommand
 
 app = typer.Typer(
@@ -91,5 +89,5 @@ def _done(work: Coroutine[Any, Any, Any], *, json: bool) -> Any:
     result = asyncio.run(work)
     if not json:
         return result
-    sys.stdout.buffer.write(orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    print_json(result)
     return None

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from koderz.cli.benchmark import complete_runs
-from koderz.cli.compare import AllowSimulated, print_json
-from koderz.cli.console import say, warn
+from koderz.cli.compare import AllowSimulated
+from koderz.cli.console import print_json, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from koderz.cli.benchmark import Run
-from koderz.cli.console import say, warn
+from koderz.cli.console import print_json, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
@@ -109,7 +109,7 @@ def _print_document(run: AnyRun) -> None:
 
 def _show_failures(folder: Path, found: Sequence[Outcome], *, any_ended: bool, json: bool) -> None:
     if json:
-        _print_json(found)
+        print_json(found)
         return
     if not found:
         ended = "every experiment that has ended was passed" if any_ended else "no experiment has ended yet"
@@ -151,7 +151,7 @@ def _ending(outcome: Outcome) -> str:
 def _show_stories(experiments: Experiments, found: Sequence[Outcome], attempt: int | None, *, json: bool) -> None:
     stories = [_only(experiments.story(outcome), attempt) for outcome in found]
     if json:
-        _print_json(stories)
+        print_json(stories)
         return
     from koderz.cli.storytelling import tell
 
@@ -170,11 +170,3 @@ def _only(story: Story, number: int | None) -> Story:
             f"{story.problem_id} ({story.solver}) ended after {len(story.attempts)}, so there is no attempt {number}"
         )
     return replace(story, steps=steps)
-
-
-def _print_json(document: Any) -> None:
-    import orjson
-    from msgspec.structs import asdict
-
-    option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    sys.stdout.buffer.write(orjson.dumps(document, default=asdict, option=option))

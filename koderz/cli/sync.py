@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Annotated, Any
 
-import orjson
 import typer
 
 from koderz.cli.benchmark import Json, Quiet, Trust, complete_runs
-from koderz.cli.console import say, warn
+from koderz.cli.console import print_json, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
@@ -74,7 +72,7 @@ def sync(
         if not json:
             say(f"{synced.run_id}  {synced.sink:<8} {synced.state}{f': {synced.reason}' if synced.reason else ''}")
     if json:
-        sys.stdout.buffer.write(orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        print_json(found)
     elif not found:
         warn("nothing to do: every sink is up to date")
     raise typer.Exit(EXIT_BEHIND if any(synced.state == "behind" for synced in found) else 0)
