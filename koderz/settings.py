@@ -19,6 +19,8 @@ import msgspec
 from koderz.errors import KoderzError
 from koderz.sandbox import DOCKER_IMAGE
 
+_SPARE_JUDGES = 2
+
 FeedbackKind = Literal["tests", "examples", "none"]
 """What a solver is told of a failure: the failing test, the task's own examples, only that it failed."""
 
@@ -74,7 +76,7 @@ class Settings:
     docker_image: str = DOCKER_IMAGE  # of --sandbox docker; holds Python 3.11 or later
     test_timeout: float = 10.0  # CPU seconds
     test_memory: int = 1024  # MB
-    judges: int | None = None  # None: one a core
+    judges: int | None = None  # None: see `judge_count`
     concurrency: int = 8
     max_cost: float | None = None
     grace: float = 10.0  # how long Ctrl-C lets what is under way finish
@@ -111,7 +113,8 @@ class Settings:
 
     @property
     def judge_count(self) -> int:
-        return self.judges or os.cpu_count() or 1
+        """One a core and a few more, since a program that doesn't end keeps its judge for as long as it may run."""
+        return self.judges or (os.cpu_count() or 1) + _SPARE_JUDGES
 
 
 BOUNDS: Mapping[str, tuple[float, float]] = {

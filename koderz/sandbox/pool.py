@@ -25,9 +25,9 @@ PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)  # seconds, after each try to start a j
 
 @dataclass(slots=True)
 class Slot:
-    """Room for one judge, on a core of its own."""
+    """Room for one judge."""
 
-    core: int  # negative where the system doesn't pin processes
+    core: int  # that is its own; negative for none
     worker: Worker | None = None
 
     async def discard(self) -> None:
@@ -48,7 +48,7 @@ class Pool:
         self._hidden = ExitStack()
 
     async def __aenter__(self) -> Self:
-        slots = [Slot(core) for core in itertools.islice(_cores(), self._size)]
+        slots = [Slot(core) for core in itertools.islice(_cores(), self._size)][::-1]
         with ExitStack() as hidden:
             # Keys are in this process: where nothing else does, this keeps programs of the same user from reading them.
             hidden.enter_context(kernel.hidden_memory())
@@ -121,11 +121,13 @@ class Pool:
 
 
 def _cores() -> Iterator[int]:
-    """The cores that judges are given in turn: a judge and its candidate take turns, and do so best on one.
+    """The cores that judges are given: a judge and its candidate take turns, and do so best on one.
 
-    They begin elsewhere in every process, so that two runs at once don't share one core.
+    They begin elsewhere in every process, so that two runs at once don't share one core. Judges beyond the number
+    of cores go where there is room.
     """
     if not hasattr(os, "sched_getaffinity"):
         return itertools.repeat(-1)
     cores = sorted(os.sched_getaffinity(0))
-    return itertools.islice(itertools.cycle(cores), os.getpid() % len(cores), None)
+    first = os.getpid() % len(cores)
+    return itertools.chain(cores[first:], cores[:first], itertools.repeat(-1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -223,5 +224,5 @@ def test_zero_shot_asks_no_frontier_model_but_a_solver_of_ones_own_may() -> None
 
 
 def test_there_is_a_judge_a_core_unless_said() -> None:
-    assert Settings().judge_count >= 1
+    assert Settings().judge_count > (os.cpu_count() or 1)
     assert Settings(judges=3).judge_count == 3
