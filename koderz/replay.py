@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 import orjson
 
 from koderz.errors import Fault
+from koderz.places import Place
 from koderz.tape import Tape
 from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict, VerdictWord
 from tracker import records
@@ -157,13 +158,19 @@ class Handles:
     """`ask`, `judge`, `once` and `rng` of one experiment; an async context manager around its solver."""
 
     def __init__(
-        self, identity: Identity, recorded: Sequence[Record], world: World, how: Replaying | None = None
+        self,
+        identity: Identity,
+        recorded: Sequence[Record],
+        world: World,
+        how: Replaying | None = None,
+        place: Place | None = None,
     ) -> None:
         self.identity = identity
         self.totals = Totals()
         self.fault: Fault | None = None  # the first one, also where the solver went on after it
         self._how = how or Replaying()
         self._world = world
+        self._place = place or Place()
         self._nth: Counter[str] = Counter()
         self._in_flight: set[asyncio.Task[records.Call]] = set()
         for record in recorded:
@@ -240,7 +247,8 @@ class Handles:
         return await asyncio.shield(task)
 
     async def _call(self, ask: Ask, key: str) -> records.Call:
-        completion, model, sampling = await self._world.complete(ask, self.identity.sample)
+        async with self._place.in_use():
+            completion, model, sampling = await self._world.complete(ask, self.identity.sample)
         call = _call_record(self, ask, key, completion, model, sampling)
         self.totals.add(call)
         await self._world.record(call)
@@ -253,6 +261,7 @@ class Handles:
         number = self.totals.attempts
         if before and not self._how.rescore:
             return _verdict(before, self._world)
+        self._place.give_up()
         verdict = await self._world.judge(task, answer)
         if before and not before.passed and not verdict.passed:
             verdict = replace(verdict, feedback=self._world.text(before.feedback))
@@ -284,9 +293,10 @@ class Handles:
         found = await self._tape.take(key)
         if isinstance(found, records.Once):
             return found.value
-        value = fn()
-        if isinstance(value, Awaitable):
-            value = await value
+        async with self._place.in_use():
+            value = fn()
+            if isinstance(value, Awaitable):
+                value = await value
         value = orjson.loads(orjson.dumps(value))  # so that a replay is handed the very same
         await self._world.record(
             records.Once(experiment_id=self.identity.experiment_id, name=name, value=value, key=key)

@@ -97,8 +97,10 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
         "engine": Text("Where experiments run: local or modal.", "NAME"),
         "max_containers": Text("Modal: the most containers at once.", "N"),
         "gpu": Text("Modal: a GPU for the containers, such as L4, H100 or H100:2.", "TYPE"),
-        "concurrency": Text("Experiments at once; also the most calls in flight to one provider.", "N"),
-        "judges": Text("Programs judged at once. Default: one a core.", "N"),
+        "concurrency": Text(
+            "Experiments at work at once, and so calls in flight; those being judged don't count.", "N"
+        ),
+        "judges": Text("Programs judged at once. Default: one a core and two more, as some never end.", "N"),
         "max_cost": Text("No call starts that could take the run past this; it stops, resumable.", "USD"),
         "test_timeout": Text("CPU time that a program has for its tests.", "SECONDS"),
         "test_memory": Text("Memory that a program has.", "MB"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from koderz.calls import Caller
 from koderz.engines import Driver, Work
 from koderz.engines.performing import Performer
 from koderz.opening import baseline_price, checked_suite, model_facts, open_models, sandbox_of
+from koderz.places import Place
 from koderz.plan import Plan
 from koderz.recalling import Lessons, open_lessons
 from koderz.references import CheckedSuite
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from koderz.models import Model, Price
     from koderz.models.limiter import Throttle
     from koderz.models.pool import ModelPool
+
+_WAITING = 512  # experiments at most, besides those at work, that are being judged or written down
 
 
 @asynccontextmanager
@@ -41,7 +44,7 @@ async def open_local(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Lo
 
 
 class LocalEngine:
-    """As many experiments at once as the plan's `concurrency`, drawn one by one, however many there are."""
+    """As many experiments at work at once as the plan's `concurrency`, drawn one by one, however many there are."""
 
     name = "local"
     outlives = False
@@ -82,18 +85,23 @@ class LocalEngine:
         performer = Performer(
             self._plan, caller, self._sandbox, driver, driver.how, lessons=self._lessons, broken=broken
         )
+        room = asyncio.Semaphore(self._plan.settings.concurrency)
+        begun = asyncio.Semaphore(self._plan.settings.concurrency + _WAITING)
+
+        async def perform(work: Work) -> None:
+            place = Place(room)
+            outcome = await performer.perform(work, place)
+            if outcome.record is None:
+                caller.closed = caller.closed or outcome.fault
+            await driver.settle(outcome)
+            place.give_up()
+            begun.release()
+
         works = driver.work()
         async with self._references_tried(), asyncio.TaskGroup() as group:
-            for _ in range(self._plan.settings.concurrency):
-                group.create_task(_lane(works, performer, caller, driver))
+            while await begun.acquire() and await room.acquire() and (work := next(works, None)):
+                group.create_task(perform(work))
+            room.release()
 
     def _references_tried(self) -> AbstractAsyncContextManager[None]:
         return self._suite.trying(self._plan.tasks, self._notices.append) if self._suite else nullcontext()
-
-
-async def _lane(works: Iterator[Work], performer: Performer, caller: Caller, driver: Driver) -> None:
-    for work in works:
-        outcome = await performer.perform(work)
-        if outcome.record is None:
-            caller.closed = caller.closed or outcome.fault
-        await driver.settle(outcome)

@@ -6,7 +6,9 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import orjson
@@ -15,6 +17,7 @@ from koderz.budget import CapReached
 from koderz.calls import Caller
 from koderz.engines import Ledger, Outcome, Work
 from koderz.errors import FatalFault, Fault, StorageError
+from koderz.places import Place
 from koderz.plan import Plan
 from koderz.recalling import Lessons, recall_for
 from koderz.references import ReferenceFault
@@ -47,14 +50,17 @@ class Performer:
         self._broken = broken or (lambda _: "")
         self._judging = Judging(settings.test_timeout, settings.test_memory, settings.feedback)
 
-    async def perform(self, work: Work) -> Outcome:
+    async def perform(self, work: Work, place: Place | None = None) -> Outcome:
         """How the experiment ended. Raises StorageError where what happens can't be written down."""
         solver = self._plan.solver(work.identity.solver)
+        place = place or Place()
         how = replace(self._how, restart=True) if solver.restarts else self._how
-        handles = Handles(work.identity, work.recorded, self, how)
+        handles = Handles(work.identity, work.recorded, self, how, place)
         started = time.monotonic()
         try:
-            verdict = await self._solve(solver, handles)
+            # One that can't replay does more than it says by its handles.
+            async with place.in_use() if solver.restarts else nullcontext():
+                verdict = await self._solve(solver, handles)
             fault = handles.fault
         except Fault as error:
             verdict, fault = None, handles.fault or error
@@ -91,8 +97,8 @@ class Performer:
             try:
                 # In a task of its own, so that one that cancels itself isn't taken for the run being cut off.
                 recall = recall_for(handles, self._lessons)
-                solving = solver(handles, task=handles.identity.task, prompts=self._plan.prompts, recall=recall)
-                verdict = await asyncio.create_task(_without_exit(solving))
+                solve = partial(solver, handles, task=handles.identity.task, prompts=self._plan.prompts, recall=recall)
+                verdict = await asyncio.create_task(_without_exit(solve))
             except Settled as settled:
                 return settled.verdict
             except (Fault, StorageError):
@@ -149,10 +155,10 @@ def fault_of(identity: Identity, fault: Fault, *, cost: float, calls: int) -> re
     )
 
 
-async def _without_exit(solving: Awaitable[Verdict]) -> Verdict:
+async def _without_exit(solve: Callable[[], Awaitable[Verdict]]) -> Verdict:
     """The event loop would let a SystemExit through, and end everything."""
     try:
-        return await solving
+        return await solve()
     except SystemExit as error:
         raise Fault(f"the solver raised SystemExit: {error}") from error
 

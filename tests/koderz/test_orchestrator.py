@@ -18,8 +18,9 @@ from koderz.orchestrator import Orchestrator
 from koderz.replay import Replaying
 from koderz.types import Completion, Message, Sampling
 from tests.koderz.world import Run, Scripted, bad, begun, picked_up, planned
+from tracker.index import index_path
 from tracker.journal import NAME
-from tracker.records import Record
+from tracker.records import Record, encode
 
 
 def carried_out(folder: Path, model: Scripted, n: int = 3, **settings: Any) -> Run:
@@ -74,11 +75,13 @@ def test_every_experiment_is_performed_once_and_recorded_step_by_step(tmp_path: 
 def test_a_comparative_run_alternates_between_its_solvers(tmp_path: Path) -> None:
     run = carried_out(tmp_path, Scripted(bad), n=2, mode="comparative", max_iterations=2, concurrency=1)
 
-    order = [(line.problem_id, line.solver) for line in run.of("experiment")]
-    assert order == [(f"T/{i}", solver) for i in range(2) for solver in ("zero-shot", "iterative")]
+    names = {line.experiment_id: (line.problem_id, line.solver) for line in run.of("experiment")}
+    assert [*dict.fromkeys(names[call.experiment_id] for call in run.of("call"))] == [
+        (f"T/{i}", solver) for i in range(2) for solver in ("zero-shot", "iterative")
+    ]
 
 
-def test_as_many_experiments_run_at_once_as_asked_for_and_no_more(tmp_path: Path) -> None:
+def test_as_many_calls_are_in_flight_as_asked_for_and_no_more(tmp_path: Path) -> None:
     model = Scripted(delay=0.01)
 
     carried_out(tmp_path, model, n=20, concurrency=4)
@@ -110,7 +113,7 @@ def test_whoever_watches_hears_of_lines_that_are_on_disk(tmp_path: Path) -> None
         return await begun(plan, Scripted(), observe=observe)
 
     assert asyncio.run(go()).ended.status == "complete"
-    assert heard == ["call", "attempt", "experiment"] * 2
+    assert Counter(heard) == {"call": 2, "attempt": 2, "experiment": 2}
 
 
 def test_an_audience_that_has_gone_is_not_the_solvers_fault(tmp_path: Path) -> None:
@@ -324,19 +327,26 @@ def test_nothing_is_begun_once_the_run_is_to_stop(tmp_path: Path) -> None:
 
 
 def rescored(folder: Path, *, lines_kept: int, judged_as: str, n: int, calls: bool = False) -> tuple[Run, Scripted]:
-    """A run of GOOD answers, cut off after some lines, rescored by a judge that passes `judged_as` alone."""
+    """A run of GOOD answers one by one, cut off after some lines, rescored by a judge that passes `judged_as` alone."""
 
     async def go() -> tuple[Run, Scripted]:
         plan = await planned(folder, n, concurrency=1)
         run = await begun(plan, Scripted())
-        lines = (run.folder / NAME).read_bytes().splitlines(keepends=True)
+        lines = [encode(line) for line in _one_by_one(run.lines)]
         (run.folder / NAME).write_bytes(b"".join(lines[:lines_kept]))
+        index_path(run.folder / NAME).unlink()
         plan.suite.passing = judged_as  # type: ignore[attr-defined]
         model = Scripted()
         how = Replaying(rescore=True, calls_allowed=calls)
         return await picked_up(run.folder, plan, model, how, faults=True, judged=True), model
 
     return asyncio.run(go())
+
+
+def _one_by_one(lines: Sequence[Record]) -> list[Record]:
+    """The lines of each experiment together."""
+    first = {getattr(line, "experiment_id", line.kind): place for place, line in reversed([*enumerate(lines)])}
+    return sorted(lines, key=lambda line: first[getattr(line, "experiment_id", line.kind)])
 
 
 def test_rescoring_judges_what_is_on_record_anew_and_asks_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,140 @@
+"""Who works at once on this machine: those that are judged leave their place to others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from koderz.sandbox import Sandbox
+from koderz.types import Judging, Message, Reply, Sampling, Task, Verdict
+from tests.koderz.world import Run, Scripted, Words, bad, begun, planned
+
+
+@dataclass
+class Patient(Words):
+    """A judge that says nothing until so many verdicts are waited for."""
+
+    until: int = 1
+    waiting: int = 0
+    enough: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
+        self.waiting += 1
+        if self.waiting >= self.until:
+            self.enough.set()
+        await self.enough.wait()
+        return await super().judge(task, answer, sandbox, how)
+
+
+def carried_out(folder: Path, model: Scripted, n: int, *, judged_after: int, **settings: Any) -> Run:
+    async def go() -> Run:
+        plan = await planned(folder, n, **settings)
+        async with asyncio.timeout(30):
+            return await begun(replace(plan, suite=Patient(plan.tasks, until=judged_after)), model)
+
+    return asyncio.run(go())
+
+
+def with_solver(folder: Path, source: str, n: int, *, judged_after: int = 1) -> Run:
+    (folder / "own.py").write_text(source)
+    solver = f"{folder / 'own.py'}:solve"
+    return carried_out(folder, Scripted(), n, judged_after=judged_after, solver=solver, concurrency=1)
+
+
+def test_calls_go_on_while_verdicts_are_waited_for(tmp_path: Path) -> None:
+    model = Scripted(delay=0.001)
+
+    run = carried_out(tmp_path, model, 12, judged_after=12, concurrency=2)
+
+    assert (run.ended.status, run.summary.summary.successes) == ("complete", 12)
+    assert model.most_at_once == 2
+
+
+def test_an_experiment_that_goes_on_after_its_verdict_takes_a_place_again(tmp_path: Path) -> None:
+    model = Scripted(bad, delay=0.001)
+
+    run = carried_out(tmp_path, model, 8, judged_after=8, mode="iterative", max_iterations=2, concurrency=2)
+
+    assert (run.ended.status, len(model.asked), model.most_at_once) == ("complete", 16, 2)
+
+
+def test_what_a_solver_makes_itself_takes_a_place_also_where_it_asks_meanwhile(tmp_path: Path) -> None:
+    source = """
+import asyncio
+
+at_once = 0
+
+async def solve(task, ask, judge, once):
+    async def measured():
+        global at_once
+        at_once += 1
+        most = at_once
+        await ask(task.messages)
+        await asyncio.sleep(0.001)
+        most = max(most, at_once)
+        at_once -= 1
+        return most
+    return await judge(task, "GOOD" if await once("alone", measured) == 1 else "BAD")
+"""
+
+    run = with_solver(tmp_path, source, 5)
+
+    assert run.summary.summary.successes == 5
+
+
+def test_a_solver_that_asks_several_things_at_once_has_one_place_for_them(tmp_path: Path) -> None:
+    source = """
+import asyncio
+
+async def solve(task, ask, judge):
+    replies = await asyncio.gather(*(ask(task.messages, seed=seed) for seed in range(3)))
+    await asyncio.gather(*(judge(task, reply) for reply in replies))
+    return await judge(task, await ask(task.messages, seed=3))
+"""
+
+    run = with_solver(tmp_path, source, 5, judged_after=15)
+
+    assert (run.ended.status, run.summary.summary.successes) == ("complete", 5)
+
+
+def test_a_solver_that_can_not_replay_keeps_its_place_to_its_end(tmp_path: Path) -> None:
+    source = """
+at_once = 0
+
+async def solve(task, ask, judge):
+    global at_once
+    at_once += 1
+    most = at_once
+    verdict = await judge(task, await ask(task.messages))
+    most = max(most, at_once)
+    at_once -= 1
+    return verdict if most == 1 else await judge(task, "BAD")
+
+solve.resume = "restart"
+"""
+
+    run = with_solver(tmp_path, source, 5)
+
+    assert run.summary.summary.successes == 5
+
+
+def test_whoever_waits_for_a_place_is_not_begun_when_the_run_is_to_stop(tmp_path: Path) -> None:
+    stop: list[Callable[[], None]] = []
+
+    def third(messages: Sequence[Message], sampling: Sampling) -> str:
+        if len(model.asked) == 3:
+            stop[0]()
+        return "GOOD"
+
+    model = Scripted(third)
+
+    async def go() -> Run:
+        plan = await planned(tmp_path, 9, concurrency=1)
+        return await begun(plan, model, started=lambda run: stop.append(lambda: run.stop("stopped", "enough")))
+
+    run = asyncio.run(go())
+
+    assert (run.ended.status, len(model.asked), len(run.of("experiment"))) == ("stopped", 3, 3)
