@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ from tracker.journal import NAME
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speed: Path) -> Path:
     """A folder of three tasks and a koderz.toml that names them, and nothing of the user's about."""
     for name in [name for name in os.environ if name.startswith("KODERZ_")]:
         monkeypatch.delenv(name)
@@ -30,6 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
+    shutil.copytree(speed, tmp_path / "cache")
     write_tasks(tmp_path, 3)
     (tmp_path / "koderz.toml").write_text(
         'model = "simulated"\ndataset = "tasks.jsonl"\nmode = "zero-shot"\njudges = 1\n'
