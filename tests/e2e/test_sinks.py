@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import shutil
 import signal
 import time
 from collections.abc import Mapping
@@ -75,7 +76,7 @@ def test_without_a_word_all_three_sinks_have_the_run(koderz: Shell) -> None:
 
 def test_a_sink_that_is_down_costs_a_warning_and_a_sync(koderz: Shell, env: Mapping[str, str]) -> None:
     down = trouble(koderz, "ledger.down")
-    done = koderz("benchmark", 0, 2, *LEDGER, "--sink-patience", 10, env=env)
+    done = koderz("benchmark", 0, 2, *LEDGER, "--sink-patience", 4, env=env)
 
     run = run_of(koderz).name
     (warning,) = [line for line in done.err.splitlines() if line.startswith("warning: ")]
@@ -95,6 +96,7 @@ def test_a_sink_that_is_down_costs_a_warning_and_a_sync(koderz: Shell, env: Mapp
     assert_whole(koderz)
 
 
+@pytest.mark.slow  # in moments: tests/tracker/sinks/test_process.py
 def test_a_sink_that_hangs_is_given_up(koderz: Shell, env: Mapping[str, str]) -> None:
     hang = trouble(koderz, "ledger.hang")
     done = koderz("benchmark", 0, 1, *LEDGER, "--sink", "other", "--sink-patience", 6, env=env)
@@ -140,7 +142,7 @@ def test_killed_with_its_sinks_beside_it_a_run_resumes_into_them(koderz: Shell, 
 
 def test_the_death_of_the_process_that_feeds_the_sinks_is_said_once(koderz: Shell, env: Mapping[str, str]) -> None:
     trouble(koderz, "ledger.die-after")
-    running = koderz.start("benchmark", 0, 164, *LEDGER, "--simulated-latency", 1, env=env)
+    running = koderz.start("benchmark", 0, 164, *LEDGER, "--simulated-latency", 1, "--grace", 0, env=env)
     assert running.stderr is not None
     for line in running.stderr:
         if "the process that feeds the sinks ended (signal 9)" in line:
@@ -236,13 +238,22 @@ def test_sinks_are_chosen_in_the_file_of_the_folder_too(koderz: Shell, env: Mapp
     assert states(koderz)["memory"] == "off"
 
 
-@pytest.fixture
-def theirs(koderz: Shell) -> Path:
-    """Two runs of another machine, and samples of the later one."""
+@pytest.fixture(scope="module")
+def made_elsewhere(tmp_path_factory: pytest.TempPathFactory, speed: Path) -> Path:
+    """A folder with the runs and the samples that tests copy."""
+    shell = Shell(tmp_path_factory.mktemp("elsewhere"))
+    shutil.copytree(speed, shell.folder / "cache")
     for _ in range(2):
-        koderz("benchmark", 0, 2, "--mode", "zero-shot", "--results", "theirs", "--quiet")
-    koderz("benchmark", "export", "latest", "--results", "theirs", "--output", "samples.jsonl")
-    return koderz.folder / "theirs"
+        shell("benchmark", 0, 2, "--mode", "zero-shot", "--results", "theirs", "--quiet")
+    shell("benchmark", "export", "latest", "--results", "theirs", "--output", "samples.jsonl")
+    return shell.folder
+
+
+@pytest.fixture
+def theirs(koderz: Shell, made_elsewhere: Path) -> Path:
+    """Two runs of another machine, and samples of the later one."""
+    shutil.copy(made_elsewhere / "samples.jsonl", koderz.folder)
+    return shutil.copytree(made_elsewhere / "theirs", koderz.folder / "theirs")
 
 
 def assert_imported(koderz: Shell, runs: int) -> None:
@@ -282,7 +293,7 @@ def test_a_sink_that_is_down_is_one_warning_for_all_that_was_imported(
     koderz: Shell, env: Mapping[str, str], theirs: Path
 ) -> None:
     down = trouble(koderz, "ledger.down")
-    patience = ("--sink-patience", 3)
+    patience = ("--sink-patience", 2)
     done = koderz("benchmark", "import", theirs, *LEDGER, "--sink", "other", *patience, "--quiet", env=env)
 
     (warning,) = done.err.splitlines()
@@ -340,7 +351,7 @@ def test_a_single_experiment_is_fed_to_no_sink(koderz: Shell, env: Mapping[str, 
 
 def test_doctor_says_how_many_runs_a_sink_lacks(koderz: Shell, env: Mapping[str, str]) -> None:
     trouble(koderz, "ledger.down")
-    koderz("benchmark", 0, 1, *LEDGER, "--sink-patience", 5, "--quiet", env=env)
+    koderz("benchmark", 0, 1, *LEDGER, "--sink-patience", 0.5, "--quiet", env=env)
 
     found = {
         row["what"]: row

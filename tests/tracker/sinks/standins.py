@@ -1,7 +1,8 @@
 """Real sinks, small ones, that can be made to fail: found by an entry point, like other packages' sinks.
 
 What they do is said by files beside the runs: `NAME.down`, `NAME.hang`, `NAME.slow`, `NAME.die-before` and
-`NAME.die-after` (the transaction of a batch; the file is removed, so that it dies once).
+`NAME.die-after` (the transaction of a batch; the file is removed, so that it dies once). The process that feeds
+the sinks imports this module, so pytest isn't imported here: that takes longer than all the rest.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import orjson
-import pytest
 
 from tracker.records import Record, encode
 from tracker.sinks import SinkDown, Source
@@ -88,11 +88,3 @@ def installed(folder: Path) -> Mapping[str, str]:
         f"[koderz.sinks]\nledger = {module}:Ledger\nother = {module}:Other\nabsent = {module}:Absent\n"
     )
     return {"PYTHONPATH": os.pathsep.join([str(package.parent), str(ROOT)])}
-
-
-@pytest.fixture
-def standins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
-    """The environment in which the sinks `ledger`, `other` and `absent` are there."""
-    environ = installed(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    return {**os.environ, **environ}

@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import wait_for
 from tests.tracker.builders import RUN, call, judged
-from tests.tracker.sinks.standins import rows_of, standins
+from tests.tracker.sinks.standins import rows_of
 from tests.tracker.sinks.test_projection import a_run, assert_whole
 from tracker.sinks.jobs import Job, Status
 from tracker.sinks.process import SinkProcess, catch_up
@@ -23,10 +23,9 @@ from tracker.sinks.projection import Projection
 from tracker.sinks.standing import standing_of
 from tracker.tracker import Tracker
 
-__all__ = ["standins"]
-
 NOTHING: Callable[[Mapping[str, Status]], None] = lambda _: None  # noqa: E731
 LONG = 60.0  # seconds of patience where none should be needed
+HUNG = {"ledger": "working", "other": "done"}
 
 
 @pytest.fixture
@@ -115,10 +114,11 @@ def test_a_sink_that_hangs_is_given_up_and_holds_up_no_other(tmp_path: Path, pro
     folder = a_run(tmp_path)
     (tmp_path / "ledger.hang").touch()
     process.begin(job(folder, "ledger", "other"))
+    wait_for(lambda: {name: seen.status.state for name, seen in process.seen.items()} == HUNG)
 
-    behind = catch_up(process, 4.0, NOTHING)
+    behind = catch_up(process, 0.5, NOTHING)
 
-    assert behind == {"ledger": "no progress for 12 s"}  # it hung in its first batch
+    assert behind == {"ledger": "no progress for 1.5 s"}  # it hung in its first batch
     assert standing_of(folder)["other"].state == "up to date"
     pid = process.pid
     process.stop()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.tracker.builders import RUN, attempt, call, fault, judged, plan, recorded
-from tests.tracker.sinks.standins import Ledger, rows_of, standins
+from tests.tracker.sinks.standins import Ledger, rows_of
 from tracker.journal import NAME as JOURNAL
 from tracker.records import Record, Resumed
 from tracker.sinks import SinkDown, Source
@@ -18,8 +18,6 @@ from tracker.sinks.projection import Held, Projection, start_again
 from tracker.sinks.standing import NAME, Standing, choose_sinks, record_standings, standing_of
 from tracker.stories import Stories
 from tracker.tracker import Tracker
-
-__all__ = ["standins"]
 
 
 def a_run(results: Path, tasks: int = 20) -> Path:
