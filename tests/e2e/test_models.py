@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,9 @@ from tests.conftest import Server, Shell
 Serve = Callable[..., Server]
 
 FORMATS = {"ollama": "recorded", "openai": "openai/recorded", "anthropic": "anthropic/recorded"}
-DIRECTLY = ("--mode", "comparative", "--model", "simulated", "--json", "--quiet", "--results", "directly")
+ONE_FAST = [
+    pytest.param(name, id=id_, marks=[] if id_ == "openai" else pytest.mark.slow) for id_, name in FORMATS.items()
+]
 FREE = '[prices."{}"]\ninput = 1.0\noutput = 2.0\n'
 
 
@@ -28,15 +31,22 @@ def priced(koderz: Shell) -> None:
     (koderz.folder / "koderz.toml").write_text("".join(FREE.format(name) for name in FORMATS.values()))
 
 
+@pytest.fixture(scope="module")
+def directly(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What the model gives that the server asks, without a server."""
+    shell = Shell(tmp_path_factory.mktemp("directly"))
+    told = shell("benchmark", 0, 4, "--mode", "comparative", "--model", "simulated", "--json", "--quiet")
+    return json.loads(told.out)
+
+
 @pytest.mark.parametrize("name", FORMATS.values(), ids=FORMATS)
-def test_every_wire_format_gives_the_same_figures(koderz: Shell, serve: Serve, name: str) -> None:
+def test_every_wire_format_gives_the_same_figures(koderz: Shell, serve: Serve, name: str, directly: Any) -> None:
     server = serve()
 
     koderz("benchmark", 0, 4, "--mode", "comparative", "--model", name, "--quiet", env=server.env())
 
     summary = koderz.summary()
     assert summary["simulated"] is False
-    directly = json.loads(koderz("benchmark", 0, 4, *DIRECTLY).out)
     for arm in ("zero_shot", "iterative"):
         assert [r["verdict"] for r in summary[arm]["results"]] == [r["verdict"] for r in directly[arm]["results"]]
     assert summary["iterative"]["summary"]["total_cost"] > 0
@@ -47,13 +57,14 @@ def test_every_wire_format_gives_the_same_figures(koderz: Shell, serve: Serve, n
         assert summary["environment"]["models"]["recorded"]["digest"]
 
 
-@pytest.mark.parametrize("name", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("name", ONE_FAST)
 def test_faults_on_the_way_are_retried_until_every_experiment_is_judged_once(
     koderz: Shell, serve: Serve, name: str
 ) -> None:
     server = serve("--faults", "429:0.1,500:0.1,drop:0.1,garbage:0.05", "--seed", 7)
+    options = ("--mode", "comparative", "--max-iterations", 2, "--quiet")  # fewer waits, one after the other
 
-    koderz("benchmark", 0, 12, "--mode", "comparative", "--model", name, "--quiet", env=server.env())
+    koderz("benchmark", 0, 12, *options, "--model", name, env=server.env())
 
     summary = koderz.summary()
     assert summary["status"] == "complete"
@@ -165,7 +176,7 @@ def test_a_cap_on_an_unknown_price_is_refused(koderz: Shell, serve: Serve) -> No
 
 def test_ctrl_c_finishes_what_is_under_way_and_says_how_to_go_on(koderz: Shell, serve: Serve) -> None:
     server = serve("--latency-ms", 200)
-    running = koderz.start("benchmark", 0, 60, "--mode", "zero-shot", "--model", "openai/recorded", env=server.env())
+    running = koderz.start("benchmark", 0, 40, "--mode", "zero-shot", "--model", "openai/recorded", env=server.env())
     _wait(lambda: len(server.answers()) > 4)
 
     running.send_signal(signal.SIGINT)
@@ -178,7 +189,7 @@ def test_ctrl_c_finishes_what_is_under_way_and_says_how_to_go_on(koderz: Shell, 
     assert f"koderz benchmark resume {summary['run_id']}" in err
     assert summary["paid"]["unfinished"] == 0
     koderz("benchmark", "resume", "latest", "--quiet", env=server.env())
-    assert len(koderz.summary()["results"]) == 60
+    assert len(koderz.summary()["results"]) == 40
     calls = Counter((line["experiment_id"], line["key"]) for line in koderz.journal() if line["kind"] == "call")
     assert set(calls.values()) == {1}
 
@@ -225,7 +236,7 @@ def test_a_run_can_be_watched_from_another_terminal(koderz: Shell, serve: Serve)
 
 def test_rescoring_makes_no_call(koderz: Shell, serve: Serve) -> None:
     server = serve()
-    koderz("benchmark", 0, 8, "--mode", "comparative", "--model", "openai/recorded", "--quiet", env=server.env())
+    koderz("benchmark", 0, 4, "--mode", "comparative", "--model", "openai/recorded", "--quiet", env=server.env())
     before, answered = koderz.summary(), len(server.answers())
 
     koderz("benchmark", "rescore", "latest", "--quiet", env=server.env())
@@ -263,10 +274,10 @@ def test_a_full_disk_ends_the_run_clearly_and_loses_nothing(koderz: Shell, serve
     server = serve()
     script = (
         "import resource, runpy, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY)); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY)); "
         "sys.argv = ['koderz', *sys.argv[1:]]; runpy.run_module('koderz', run_name='__main__', alter_sys=True)"
     )
-    command = [sys.executable, "-c", script, "benchmark", "0", "40", "--model", "openai/recorded", "--quiet"]
+    command = [sys.executable, "-c", script, "benchmark", "0", "20", "--model", "openai/recorded", "--quiet"]
     done = subprocess.run(
         command, cwd=koderz.folder, env=koderz.environment(server.env()), capture_output=True, text=True, check=False
     )
