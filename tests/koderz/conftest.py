@@ -14,7 +14,7 @@ from koderz.testing.modal import ModalServer
 
 @pytest.fixture(scope="session")
 def deployed() -> Iterator[ModalServer]:
-    with ModalServer(secrets={"llm-api-keys": {"OPENAI_API_KEY": "sk-test-4f9a"}}) as server:
+    with ModalServer(secrets={"llm-api-keys": {"OPENAI_API_KEY": "sk-test-4f9a"}}, max_containers=2) as server:
         command = [sys.executable, "-m", "koderz", "modal", "deploy"]
         subprocess.run(command, env=os.environ | server.environment, check=True, capture_output=True)
         yield server

@@ -90,7 +90,7 @@ def test_nothing_stays_when_a_judge_is_killed(cloud: ModalServer) -> None:
             assert (first.verdict, second.verdict) == ("passed", "passed")
 
     asyncio.run(story())
-    wait_for(lambda: not any(one.lives for one in cloud.sandboxes))
+    wait_for(lambda: not any(one.lives for one in cloud.sandboxes[known:]))  # others' containers may be idle yet
     assert len(cloud.sandboxes) - known == 2
     wait_for(lambda: descendants(os.getpid()) <= before)  # less: the server ends its idle containers
 
