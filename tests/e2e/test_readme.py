@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,13 +47,25 @@ def test_the_solver_of_the_readme_runs_and_replays(koderz: Shell) -> None:
     assert koderz.summary()["summary"]["successes"] == summary["summary"]["successes"]
 
 
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A folder with a run in one mode and a later one zero-shot; one for each mode."""
+
+    @cache
+    def folder(mode: str) -> Path:
+        shell = Shell(tmp_path_factory.mktemp(mode))
+        for each in (mode, "zero-shot"):
+            shell("benchmark", 0, 2, "--mode", each, "--quiet")
+        return shell.folder
+
+    return folder
+
+
 @pytest.mark.skipif(not shutil.which("jq") and not os.environ.get("CI"), reason="jq is not installed")
 @pytest.mark.parametrize("command", JQ)
-def test_every_jq_line_works_verbatim(koderz: Shell, command: str) -> None:
-    modes = ["comparative", "zero-shot"] if "zero_shot" in command else ["iterative", "zero-shot"]
-    for mode in modes:
-        koderz("benchmark", 0, 2, "--mode", mode, "--quiet")
+def test_every_jq_line_works_verbatim(ran: Callable[[str], Path], command: str) -> None:
+    folder = ran("comparative" if "zero_shot" in command else "iterative")
 
-    done = subprocess.run(["bash", "-c", command], cwd=koderz.folder, capture_output=True, text=True)
+    done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr

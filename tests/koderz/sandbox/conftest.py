@@ -39,7 +39,7 @@ def layers(request: pytest.FixtureRequest, holds: frozenset[str]) -> Sequence[st
     return wanted
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def judged(holds: frozenset[str]) -> Judges:
     """Judges jobs in a sandbox opened for them."""
     if not rungs.contained(holds):

