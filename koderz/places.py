@@ -3,8 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+
+
+class Room:
+    """So many places. Experiments under way come before new ones, so that as few as can be are left half done."""
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._under_way: deque[asyncio.Future[None]] = deque()
+        self._new: deque[asyncio.Future[None]] = deque()
+
+    async def enter(self, *, new: bool) -> None:
+        """Waits for a place."""
+        if self._free:
+            self._free -= 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        (self._new if new else self._under_way).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it came, and is someone else's now
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Leaves a place to whoever is next."""
+        for line in (self._under_way, self._new):
+            while line:
+                turn = line.popleft()
+                if not turn.done():
+                    turn.set_result(None)
+                    return
+        self._free += 1
 
 
 class Place:
@@ -13,9 +47,9 @@ class Place:
     It is given up between two uses, so that someone else asks while this one is judged or written down.
     """
 
-    def __init__(self, room: asyncio.Semaphore | None = None) -> None:
-        """`room` has been acquired for it already; without one there is always room."""
-        self._room = room or asyncio.Semaphore(0)
+    def __init__(self, room: Room | None = None) -> None:
+        """In a room that was entered for it; without one it has its own."""
+        self._room = room or Room(0)
         self._had = True
         self._uses = 0
         self._door = asyncio.Lock()
@@ -30,7 +64,7 @@ class Place:
         try:
             async with self._door:
                 if not self._had:
-                    await self._room.acquire()
+                    await self._room.enter(new=False)
                     self._had = True
             yield
         finally:
@@ -41,4 +75,4 @@ class Place:
         """Lets someone else have it, unless it is in use."""
         if self._had and not self._uses:
             self._had = False
-            self._room.release()
+            self._room.leave()

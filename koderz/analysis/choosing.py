@@ -22,7 +22,7 @@ def chosen_sides(
         runs, left_out = resolve(names, results, allow_simulated=allow_simulated), list[str]()
     else:
         runs, left_out = _all(results, allow_simulated=allow_simulated)
-    going = [f"{run.name} is {run.status}: {run.progress}" for run in runs if run.is_going]
+    going = [f"{run.name} {run.progress}" for run in runs if run.is_going]
     return [side for run in runs for side in _sides(run, arm, must_have=bool(names))], left_out + going
 
 

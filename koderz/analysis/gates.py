@@ -51,14 +51,12 @@ def caution_on(gates: Gates, b: Side) -> str:
     run = b.run
     if not gates.are_asked or run.status == "complete" or not (_is_left(run) or run.faults):
         return ""
-    return f"{run.name} is {run.status}: {run.progress}, and the gates are about those alone"
+    return f"{run.name} {run.progress}, and the gates are about those alone"
 
 
 def _refuse_unjudgeable(gates: Gates, b: Side, comparison: Comparison | None) -> None:
     if _is_left(b.run) and not gates.allow_incomplete:
-        raise KoderzError(
-            f"{b.run.name} is {b.run.status}: {b.run.progress}, so no gate can judge it; {_way_out(b.run)}"
-        )
+        raise KoderzError(f"{b.run.name} {b.run.progress}, so no gate can judge it; {_way_out(b.run)}")
     if not b.results:
         raise KoderzError(f"{b.label} has no results, so no gate can judge it")
     if gates.max_cost is not None and not b.figures.cost_known:

@@ -95,12 +95,7 @@ def _pairwise(sides: Sequence[Side], alpha: float) -> list[Pair]:
 
 def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
     notes = [f"{side.label} has no results." for side in sides if not side.results]
-    notes += [
-        f"{side.label} {'is still going' if side.run.status == 'running' else 'was left unfinished'}: "
-        f"{side.run.progress}."
-        for side in sides
-        if side.run.is_going
-    ]
+    notes += [f"{side.label} {side.run.progress}." for side in sides if side.run.is_going]
     notes += [f"{side.label} has {side.faults} faults; they count neither way." for side in sides if side.faults]
     if any(not pair.pairs for pair in pairwise):
         notes.append("Some have no task in common; those are tested unpaired.")

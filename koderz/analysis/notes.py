@@ -45,11 +45,8 @@ def _on_comparability(a: Side, b: Side) -> Iterator[str]:
 
 def _on_side(name: str, side: Side) -> Iterator[str]:
     run = side.run
-    if run.is_going:
-        state = "is still going" if run.status == "running" else "was left unfinished"
-        yield f"{name} {state}: {run.progress}."
-    elif run.status != "complete" and not side.faults:
-        yield f"{name} is {run.status}: {run.progress}."
+    if run.is_going or (run.status != "complete" and not side.faults):
+        yield f"{name} {run.progress}."
     if not side.results:
         yield f"{name} has no results."
     if side.faults:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tracker.summary import Figures, Summary
 
 GOING = "running"
+_STATES = {GOING: "is still going", "unfinished": "was left unfinished"}
 _CUT_SHORT = ("interrupted", "stopped", "failed", "detached")
 
 
@@ -71,8 +72,9 @@ class Run:
 
     @property
     def progress(self) -> str:
-        """How much of what was planned is judged, in words."""
-        return f"{len(self.results)} of {self.planned} experiments are judged"
+        """Where it stands, to be said after its name: `is stopped: 3 of 10 experiments are judged`."""
+        state = _STATES.get(self.status, f"is {self.status}")
+        return f"{state}: {len(self.results)} of {self.planned} experiments are judged"
 
     @property
     def folder(self) -> Path | None:

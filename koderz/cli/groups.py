@@ -113,8 +113,9 @@ def _at_once(param: Any, value: Any) -> Any:
         return value  # a text, or a default
     if kind is int and _is_short_number(value) and param.min is param.max is None:
         return int(value)
-    if kind is Path and isinstance(value, str) and os.access(value, os.R_OK):
-        return Path(value)
+    if kind is Path and isinstance(value, str):
+        path = Path(value)
+        return path if os.access(path, os.R_OK) or not path.exists() else None
     return None
 
 

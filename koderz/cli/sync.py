@@ -74,5 +74,5 @@ def sync(
     if json:
         print_json(found)
     elif not found:
-        warn("nothing to do: every sink is up to date")
+        warn("nothing to do: no sink that is on lacks anything")
     raise typer.Exit(EXIT_BEHIND if any(synced.state == "behind" for synced in found) else 0)

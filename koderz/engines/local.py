@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from koderz.calls import Caller
 from koderz.engines import Driver, Work
 from koderz.engines.performing import Performer
 from koderz.opening import baseline_price, checked_suite, model_facts, open_models, sandbox_of
-from koderz.places import Place
+from koderz.places import Place, Room
 from koderz.plan import Plan
 from koderz.recalling import Lessons, open_lessons
 from koderz.references import CheckedSuite
@@ -85,7 +85,7 @@ class LocalEngine:
         performer = Performer(
             self._plan, caller, self._sandbox, driver, driver.how, lessons=self._lessons, broken=broken
         )
-        room = asyncio.Semaphore(self._plan.settings.concurrency)
+        room = Room(self._plan.settings.concurrency)
         begun = asyncio.Semaphore(self._plan.settings.concurrency + _WAITING)
 
         async def perform(work: Work) -> None:
@@ -97,11 +97,21 @@ class LocalEngine:
             place.give_up()
             begun.release()
 
-        works = driver.work()
         async with self._references_tried(), asyncio.TaskGroup() as group:
-            while await begun.acquire() and await room.acquire() and (work := next(works, None)):
+            async for work in _drawn(driver.work(), room, begun):
                 group.create_task(perform(work))
-            room.release()
 
     def _references_tried(self) -> AbstractAsyncContextManager[None]:
         return self._suite.trying(self._plan.tasks, self._notices.append) if self._suite else nullcontext()
+
+
+async def _drawn(works: Iterator[Work], room: Room, begun: asyncio.Semaphore) -> AsyncIterator[Work]:
+    """Each experiment once there is a place for it, so that none is begun that can't be worked on at once."""
+    while True:
+        await begun.acquire()
+        await room.enter(new=True)
+        work = next(works, None)
+        if work is None:
+            room.leave()
+            return
+        yield work

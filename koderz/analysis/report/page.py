@@ -117,7 +117,7 @@ def _subtitle(view: View) -> str:
 
 
 def _notes(view: View) -> list[str]:
-    notes = [f"{run.name} is still going on: its figures may change." for run in view.runs if run.is_going]
+    notes = [f"{run.name} {run.progress}; its figures may change." for run in view.runs if run.is_going]
     if any(not entry.figures.cost_known for entry in view.judged):
         notes.append("The price of a model is unknown, so its costs are too low.")
     if bare := [run.name for run in view.runs if run.folder is None]:

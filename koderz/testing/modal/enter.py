@@ -1,6 +1,7 @@
 """Run as a script: makes a folder the root of everything, with other folders bound into it, and becomes a program.
 
 The folder then has what the container has and nothing else: the mounted files at their places, the volumes at theirs.
+The program ends with whoever started it, however that ends.
 It keeps honest, it doesn't contain: whoever needs containment has `koderz.sandbox`.
 """
 
@@ -8,10 +9,12 @@ import contextlib
 import ctypes
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
 _NEW_MOUNTS, _NEW_USER, _NEW_NETWORK = 0x00020000, 0x10000000, 0x40000000
+_DIE_WITH_PARENT = 1
 _BIND, _RECURSIVE, _PRIVATE = 4096, 16384, 1 << 18
 
 
@@ -24,6 +27,7 @@ def main() -> None:
     os.chroot(root)
     os.makedirs(spec["folder"], exist_ok=True)  # noqa: PTH103  # of the new root, which pathlib says no better
     os.chdir(spec["folder"])
+    _libc().prctl(_DIE_WITH_PARENT, signal.SIGKILL)  # last, since whoever changes its rights loses this
     os.execvp(spec["command"][0], spec["command"])  # noqa: S606
 
 

@@ -99,7 +99,7 @@ def test_a_run_still_going_is_shown_as_such_and_passes_no_gate(command: Command,
     assert "B was left unfinished: 3 of 3 experiments are judged." in shown.out
     assert f"koderz benchmark resume {summary.stem}" in gated.err
     allowed = command("benchmark", "compare", "fake.json", "latest", "--min-success-rate", 1, "--allow-incomplete")
-    assert "is unfinished: 3 of 3 experiments are judged" in allowed.err
+    assert "was left unfinished: 3 of 3 experiments are judged" in allowed.err
 
 
 @pytest.mark.parametrize(

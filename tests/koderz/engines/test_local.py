@@ -138,3 +138,23 @@ def test_whoever_waits_for_a_place_is_not_begun_when_the_run_is_to_stop(tmp_path
     run = asyncio.run(go())
 
     assert (run.ended.status, len(model.asked), len(run.of("experiment"))) == ("stopped", 3, 3)
+
+
+def test_what_is_under_way_comes_before_what_is_new(tmp_path: Path) -> None:
+    def another(messages: Sequence[Message], sampling: Sampling) -> str:
+        return f"BAD {len(model.asked)}"
+
+    model = Scripted(another, delay=0.02)
+
+    run = carried_out(tmp_path, model, 12, judged_after=1, mode="iterative", max_iterations=6, concurrency=1)
+
+    under_way: set[str] = set()
+    most = 0
+    for line in run.lines:
+        if line.kind == "call":
+            under_way.add(line.experiment_id)
+        elif line.kind == "experiment":
+            under_way.discard(line.experiment_id)
+        most = max(most, len(under_way))
+    assert len(model.asked) == 12 * 6
+    assert most < 8

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import modal
 import pytest
 
 from koderz.testing.modal import ModalServer
 from koderz.testing.modal.processes import rooted
-from tests.koderz.testing.conftest import Lookup
+from tests.conftest import descendants, wait_for
+from tests.koderz.testing.conftest import APP, Lookup
 
 
 def test_a_deployed_function_is_found_spawned_and_read_from_its_id(client: modal.Client, function: Lookup) -> None:
@@ -65,3 +70,28 @@ def test_an_input_runs_where_only_the_mounted_files_are(
     volume = modal.Volume.from_name("results", client=client)
     assert b"".join(volume.read_file("alpha")) == b"written by alpha"
     assert modal.Dict.from_name("notes", client=client)["alpha"]["pid"] != os.getpid()
+
+
+@pytest.mark.skipif(not rooted(), reason="needs user namespaces")
+def test_containers_end_with_a_server_that_is_killed(tmp_path: Path) -> None:
+    script = f"""
+import subprocess, sys, time, modal
+from koderz.testing.modal import ModalServer
+with ModalServer(secrets={{"keys": {{"KEY": "x"}}}}) as server:
+    command = [sys.executable, "-m", "modal", "deploy", {str(APP)!r}]
+    subprocess.run(command, env={{**__import__("os").environ, **server.environment}}, stdout=2, check=True)
+    with server.client() as client:
+        modal.Function.from_name("probe", "wait", client=client).remote(0.0)
+        modal.Function.from_name("probe", "wait", client=client).spawn(300.0)
+        print("up", flush=True)
+        time.sleep(60)
+"""
+    server = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    with server:
+        assert server.stdout
+        assert server.stdout.readline() == "up\n"
+        containers = descendants(server.pid)
+        server.send_signal(signal.SIGKILL)
+
+    assert containers
+    wait_for(lambda: not any(Path(f"/proc/{process}").exists() for process in containers))
