@@ -183,6 +183,7 @@ def test_a_gpu_is_only_had_at_modal_which_is_said(koderz: Shell) -> None:
 # What is shown
 
 
+@pytest.mark.slow
 def test_a_detached_run_can_be_watched_from_anywhere(on_modal: Remote, tmp_path: Path) -> None:
     on_modal("benchmark", 0, 3, *MODEL, "--detach")
     run = run_of(on_modal)

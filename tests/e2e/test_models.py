@@ -117,7 +117,7 @@ def test_a_bad_key_ends_the_run_after_the_first_call_and_is_nowhere_to_be_read(k
     assert "Traceback" not in done.err
 
 
-@pytest.mark.parametrize("name", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("name", ONE_FAST)
 def test_an_unknown_model_ends_the_run_at_once(koderz: Shell, serve: Serve, name: str) -> None:
     server = serve("--model", "another")
 

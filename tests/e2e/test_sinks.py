@@ -316,6 +316,7 @@ def test_what_was_imported_before_a_file_that_will_not_do_is_in_the_sinks_all_th
     assert_imported(koderz, 2)
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_sinks_catch_up_with_an_import_leaves_the_rest_to_sync(
     koderz: Shell, env: Mapping[str, str], theirs: Path
 ) -> None:

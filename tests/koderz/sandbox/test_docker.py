@@ -90,7 +90,7 @@ def test_every_reference_solution_passes_in_a_container() -> None:
         ("def add(x, y): return x / 0", "error", "exception:ZeroDivisionError"),
         ("def add(x, y) return", "error", "syntax"),
         ("def add(x, y):\n    while True: pass", "timeout", "cpu"),
-        ("import time\ndef add(x, y): time.sleep(60)", "timeout", "wall"),
+        pytest.param("import time\ndef add(x, y): time.sleep(60)", "timeout", "wall", marks=pytest.mark.slow),
         ("def add(x, y): return bytearray(1 << 40)", "error", "memory"),
         ("def add(x, y): print('x' * (1 << 21))", "error", "output"),
         ("def add(x, y): return 'x' * (17 << 20)", "error", "output"),

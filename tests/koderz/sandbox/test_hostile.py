@@ -7,10 +7,22 @@ from collections.abc import Sequence
 import pytest
 
 from koderz.sandbox import Job
-from tests.koderz.sandbox.conftest import Judges
+from tests.koderz.sandbox.conftest import RUNGS, Judges
 from tests.koderz.sandbox.hostile import PROGRAMS
 
 CATEGORIES = sorted({program["category"] for program in PROGRAMS})
+WAITING = ("leftovers", "resources")
+"""Whose programs are waited for until their time is up: on one rung in the fast tests."""
+ON_EACH_RUNG = [
+    pytest.param(
+        rung,
+        category,
+        id=f"{rung}-{category}",
+        marks=pytest.mark.slow if category in WAITING and rung != "with namespaces" else (),
+    )
+    for rung in RUNGS
+    for category in CATEGORIES
+]
 
 TEST = """
 def check(candidate):
@@ -40,7 +52,7 @@ def jobs(category: str, test: str) -> dict[str, Job]:
     return {program["name"]: Job(program["source"], test, "add", timeout=0.5, memory_mb=256) for program in chosen}
 
 
-@pytest.mark.parametrize("category", CATEGORIES)
+@pytest.mark.parametrize(("layers", "category"), ON_EACH_RUNG, indirect=["layers"])
 def test_no_hostile_program_is_passed(
     category: str, layers: Sequence[str], judged: Judges, monkeypatch: pytest.MonkeyPatch
 ) -> None:

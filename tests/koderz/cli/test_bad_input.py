@@ -1,0 +1,82 @@
+"""Bad input gets one clear line and exit code 2, and nothing is created; in processes of their own: tests/e2e."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Shell
+from tests.koderz.cli.conftest import Command
+
+WRONG = {
+    "an end below the start": ((5, 3), "END has to be above START"),
+    "an empty range": ((3, 3), "END has to be above START"),
+    "a range beyond the suite": ((0, 200), "the suite has 164 problems"),
+    "half a range": ((0,), "START and END"),
+    "nothing to do": (("--quiet",), "say which problems"),
+    "an unknown mode": ((0, 2, "--mode", "nope"), "choose one of zero-shot, iterative, comparative"),
+    "an unknown suite": ((0, 2, "--suite", "nope"), "there is no suite 'nope'"),
+    "an unknown problem": (("--problems", "HumanEval/777"), "no problem 'HumanEval/777'"),
+    "a problem outside the range": ((0, 2, "--problems", "HumanEval/77"), "none of the problems"),
+    "a negative limit": ((0, 2, "--limit", "-3"), "--limit: -3 won't do"),
+    "no concurrency": ((0, 2, "--concurrency", "0"), "--concurrency: 0 won't do; it goes from 1 to 4,096"),
+    "a temperature that is no number": ((0, 2, "--temperature", "warm"), "--temperature"),
+    "a negative cap": ((0, 2, "--max-cost", "-1"), "--max-cost: -1.0 won't do"),
+    "a solver that isn't there": ((0, 2, "--solver", "x.py:y"), "there is no file x.py"),
+    "a solver argument without a value": ((0, 2, "--solver-arg", "x"), "write name=value"),
+    "an empty model name": ((0, 2, "--model", ""), "not a model's name"),
+    "a prompt folder that isn't there": ((0, 2, "--prompt-dir", "nowhere"), "there is no such folder"),
+    "a dataset that isn't there": ((0, 2, "--dataset", "nowhere.jsonl"), "there is no dataset nowhere.jsonl"),
+    "a sandbox that isn't there": ((0, 2, "--sandbox", "nope"), "there is no sandbox 'nope'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_usage_is_one_line_and_creates_nothing(command: Command, koderz: Shell, case: str) -> None:
+    arguments, said = WRONG[case]
+
+    done = command("benchmark", *arguments, code=2)
+
+    assert said in done.err
+    assert not done.out
+    assert len([line for line in done.err.splitlines() if not line.startswith("note:")]) == 1
+    assert not koderz.results.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a = [\n", "koderz.toml"),
+        ('\nconcurrency = "x"\n', "line 2, concurrency"),
+        ("\n\nfoo = 3\n", "line 3, foo: there is no such setting"),
+        ('mode = "fast"\n', "line 1, mode"),
+        ("max-cost = -2\n", "line 1, max-cost"),
+        ("prices = 3\n", "line 1, prices"),
+        ('[prices."m"]\ninput = 1\n', "line 1, prices.m"),
+        ("\ufeff\x00", "koderz.toml"),
+    ],
+)
+def test_a_malformed_configuration_is_named_by_file_line_and_key(
+    command: Command, koderz: Shell, text: str, said: str
+) -> None:
+    (koderz.folder / "koderz.toml").write_text(text)
+
+    done = command("benchmark", 0, 2, code=2)
+
+    assert said in done.err
+    assert "Traceback" not in done.err
+    assert not koderz.results.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['base-url = "http://127.0.0.1:1/"', 'solver = "evil.py:solve"', 'prompt-dir = "/etc"', 'api-key-env = "HOME"'],
+)
+def test_what_a_cloned_configuration_could_misuse_needs_to_be_trusted_once(
+    command: Command, koderz: Shell, text: str
+) -> None:
+    (koderz.folder / "koderz.toml").write_text(f'local-model = "simulated"\n{text}\n')
+
+    done = command("benchmark", 0, 1, code=2)
+
+    assert "--trust-config" in done.err
+    assert "line 2" in done.err
