@@ -96,11 +96,16 @@ def test_forgetting_needs_a_yes_and_spares_runs_and_experiments(shell: Shell) ->
         (["forget"], 2, "say what to forget"),
         (["recall", "x", "--category", "fun"], 2, "choose one of architecture"),
         (["import", "missing.json"], 2, "missing.json can't be read"),
-        (["export", "--since", "soon"], 2, "give a time in ISO 8601"),
-        (["serve", "--http", "here"], 2, "write HOST:PORT"),
-        (["serve", "--http", "0.0.0.0:0"], 2, "name the one address"),
-        (["serve", "--http", "127.0.0.1:0", "--token-env", "NO_SUCH"], 2, "at least 16 characters"),
-        (["stats", "--results", "nowhere"], 4, "there is no memory store"),
+        pytest.param(["export", "--since", "soon"], 2, "give a time in ISO 8601", marks=pytest.mark.slow),
+        pytest.param(["serve", "--http", "here"], 2, "write HOST:PORT", marks=pytest.mark.slow),
+        pytest.param(["serve", "--http", "0.0.0.0:0"], 2, "name the one address", marks=pytest.mark.slow),
+        pytest.param(
+            ["serve", "--http", "127.0.0.1:0", "--token-env", "NO_SUCH"],
+            2,
+            "at least 16 characters",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(["stats", "--results", "nowhere"], 4, "there is no memory store", marks=pytest.mark.slow),
     ],
 )
 def test_mistakes_are_one_line(shell: Shell, arguments: list[str], code: int, says: str) -> None:

@@ -289,6 +289,7 @@ def test_what_a_run_gained_elsewhere_reaches_its_sinks_too(koderz: Shell, env: M
     assert not (koderz.results / "other.db").exists()
 
 
+@pytest.mark.slow
 def test_a_sink_that_is_down_is_one_warning_for_all_that_was_imported(
     koderz: Shell, env: Mapping[str, str], theirs: Path
 ) -> None:

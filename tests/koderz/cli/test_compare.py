@@ -173,6 +173,7 @@ def test_no_steering_character_reaches_the_terminal(command: Command, runs: Path
     assert "\x1b" not in done.out
 
 
+@pytest.mark.slow
 def test_two_real_runs_are_compared_without_names(koderz: Shell) -> None:
     for mode in ("zero-shot", "iterative"):
         koderz("benchmark", 0, 6, "--mode", mode, "--quiet", "--model", "simulated")

@@ -95,6 +95,7 @@ def test_nothing_stays_when_a_judge_is_killed(cloud: ModalServer) -> None:
     wait_for(lambda: descendants(os.getpid()) <= before)  # less: the server ends its idle containers
 
 
+@pytest.mark.slow
 def test_a_sandbox_that_modal_ended_has_a_successor(cloud: ModalServer) -> None:
     known = len(cloud.sandboxes)
 

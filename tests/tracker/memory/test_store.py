@@ -203,6 +203,7 @@ def _store_of_version(path: Path, version: int) -> None:
     connection.close()
 
 
+@pytest.mark.slow
 def test_eight_processes_at_once_make_the_store_and_lose_nothing(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_write, args=(tmp_path / "new" / "memory.db", n)) for n in range(8)]
