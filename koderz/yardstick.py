@@ -27,7 +27,7 @@ _EDITION = 1  # of the two above: what was measured by others doesn't count
 async def calibrated_sandbox(
     name: str, *, judges: int, own_programs: bool = False, image: str = DOCKER_IMAGE, memory_mb: int = 1024
 ) -> AsyncIterator[Sandbox]:
-    """A sandbox by its name, entered; see `open_sandbox`. The first on a machine takes a tenth of a second more."""
+    """A sandbox by its name, entered; see `open_sandbox`. The first on a machine takes half a second more."""
     async with open_sandbox(
         name, judges=judges, own_programs=own_programs, image=image, memory_mb=memory_mb
     ) as sandbox:

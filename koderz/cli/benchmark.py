@@ -165,7 +165,9 @@ def watch(
     given: dict[str, Any],
     every: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Between two looks. Default: 1, and 30 at Modal.", min=0.1),
+        typer.Option(
+            metavar="SECONDS", help="Between two looks. Default: 1, without a terminal 5, at Modal 30.", min=0.1
+        ),
     ] = None,
     detailed: Annotated[
         bool, typer.Option("--detailed", help="A line for every attempt and outcome, at Modal with a link to its logs.")

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from koderz.engines.modal_watch import RemoteRun
     from tracker.records import Plan
 
-_LINE_EVERY = 5.0  # seconds between two lines where there is no terminal
-_HERE, _AWAY = 1.0, 30.0  # seconds between two looks at a journal, and at Modal
+_HERE, _LINE_EVERY, _AWAY = 1.0, 5.0, 30.0  # seconds between two looks: at a journal, without a terminal, at Modal
 
 
 async def watch_run(results: Path, name: str, every: float | None, *, detailed: bool = False) -> None:
@@ -101,9 +100,11 @@ def _remote(folder: Path, plan: Plan) -> RemoteRun | None:
 
 
 def _pause(every: float | None, *, away: bool) -> float:
-    if every is None:
-        every = _AWAY if away else _HERE
-    return every if is_live() or away else max(every, _LINE_EVERY)
+    if every is not None:
+        return every
+    if away:
+        return _AWAY
+    return _HERE if is_live() else _LINE_EVERY
 
 
 def _say_end(name: str, follower: Follower, planned: int) -> None:

@@ -227,7 +227,7 @@ def test_a_run_can_be_watched_from_another_terminal(koderz: Shell, serve: Serve)
     running = koderz.start("benchmark", 0, 10, "--mode", "zero-shot", "--model", "openai/recorded", env=server.env())
     _wait(lambda: len(server.answers()) > 2)
 
-    watched = koderz("benchmark", "watch", "latest")
+    watched = koderz("benchmark", "watch", "latest", "--every", "0.2")
 
     running.communicate(timeout=60)
     assert "10/10" in watched.out
