@@ -120,6 +120,33 @@ def descendants(process: int) -> set[int]:
     return found - {process}
 
 
+def judges() -> set[int]:
+    """The judges that this process has started. A loopback Modal that other tests share has some of its own."""
+    found = set()
+    for process in descendants(os.getpid()):
+        try:
+            code = Path(f"/proc/{process}/cmdline").read_bytes()
+            if b"sandbox.judge_worker" in code and os.getpgid(process) == process and _parent(process) == os.getpid():
+                found.add(process)
+        except OSError:
+            continue
+    return found
+
+
+def with_descendants(processes: set[int]) -> set[int]:
+    """These processes, and every one below them."""
+    return processes.union(*map(descendants, processes))
+
+
+def are_gone(processes: set[int]) -> bool:
+    """Whether none of them is left."""
+    return not any(Path(f"/proc/{process}").exists() for process in processes)
+
+
+def _parent(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 @pytest.fixture(autouse=True)
 def _only_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test runs in its own process feeds no other sink unless it says so."""

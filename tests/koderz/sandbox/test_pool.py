@@ -20,7 +20,7 @@ from koderz.sandbox.launch import Premises
 from koderz.sandbox.pool import Pool
 from koderz.sandbox.trial import Case, Finding
 from koderz.sandbox.worker import Worker, WorkerLostError
-from tests.conftest import descendants
+from tests.conftest import are_gone, judges, wait_for, with_descendants
 
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
 RIGHT, WRONG = "def add(x, y): return x + y", "def add(x, y): return x - y"
@@ -50,7 +50,7 @@ def test_a_judge_killed_between_jobs_is_replaced() -> None:
     async def story(pool: Pool) -> None:
         for _ in range(3):
             assert (await pool.run(case(RIGHT))).verdict == "passed"
-            os.killpg(max(descendants(os.getpid()) & _leaders()), signal.SIGKILL)
+            os.killpg(max(judges()), signal.SIGKILL)
 
     play(story)
 
@@ -130,14 +130,15 @@ def test_alone_means_alone() -> None:
 
 
 def test_nothing_is_left_when_the_pool_is_closed() -> None:
-    before, descriptors = descendants(os.getpid()), _descriptors(os.getpid())
+    descriptors, started = _descriptors(os.getpid()), set[int]()
 
     async def story(pool: Pool) -> None:
         await asyncio.gather(*(pool.run(case(RIGHT)) for _ in range(8)))
-        assert len(descendants(os.getpid()) - before) >= 4
+        started.update(with_descendants(judges()))
 
     play(story, size=2)
-    assert descendants(os.getpid()) == before
+    assert len(started) >= 4
+    wait_for(lambda: are_gone(started))
     assert _descriptors(os.getpid()) == descriptors
 
 
@@ -195,7 +196,7 @@ def test_a_judge_killed_while_it_starts_is_replaced(monkeypatch: pytest.MonkeyPa
 
 def test_a_judge_called_off_while_it_starts_holds_nobody_up() -> None:
     async def story(pool: Pool) -> None:
-        os.killpg(max(descendants(os.getpid()) & _leaders()), signal.SIGKILL)
+        os.killpg(max(judges()), signal.SIGKILL)
         for delay in (0.0, 0.001, 0.01, 0.05):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(delay):
@@ -230,12 +231,8 @@ def test_a_verdict_near_its_limit_is_reached_again_alone(monkeypatch: pytest.Mon
     assert limits == [1.2, 1.0]
 
 
-def _leaders() -> set[int]:
-    return {process for process in descendants(os.getpid()) if os.getpgid(process) == process}
-
-
 def _kill_leaders() -> None:
-    for leader in descendants(os.getpid()) & _leaders():
+    for leader in judges():
         os.killpg(leader, signal.SIGKILL)
 
 
@@ -244,7 +241,7 @@ async def _kill_at_random(chance: random.Random, verdicts: asyncio.Queue[str]) -
     while True:
         for _ in range(chance.randrange(1, 12)):
             await verdicts.get()
-        if victims := sorted(descendants(os.getpid())):
+        if victims := sorted(with_descendants(judges())):
             try:
                 os.kill(chance.choice(victims), signal.SIGKILL)
             except ProcessLookupError:
@@ -258,7 +255,7 @@ def _dumpable() -> int:
 
 def _standing() -> tuple[int, int, int]:
     """Processes, their descriptors, and the bytes that they hold in memory."""
-    processes = {process for process in descendants(os.getpid()) if _state(process) != "Z"}
+    processes = {process for process in with_descendants(judges()) if _state(process) != "Z"}
     descriptors = sum(_descriptors(process) for process in processes)
     return len(processes), descriptors, sum(map(_resident, processes))
 

@@ -11,7 +11,7 @@ import pytest
 
 from koderz.testing.modal import ModalServer
 from koderz.testing.modal.processes import rooted
-from tests.conftest import descendants, wait_for
+from tests.conftest import are_gone, descendants, wait_for
 from tests.koderz.testing.conftest import APP, Lookup
 
 
@@ -94,4 +94,4 @@ with ModalServer(secrets={{"keys": {{"KEY": "x"}}}}) as server:
         server.send_signal(signal.SIGKILL)
 
     assert containers
-    wait_for(lambda: not any(Path(f"/proc/{process}").exists() for process in containers))
+    wait_for(lambda: are_gone(containers))
