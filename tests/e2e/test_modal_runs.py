@@ -45,6 +45,7 @@ def _unjudged(machine: Remote) -> str:
 # What is asked for, and what it costs
 
 
+@pytest.mark.slow
 def test_the_gpu_and_the_most_containers_are_those_asked_for_and_the_gpu_is_paid(on_modal: Remote) -> None:
     on_modal("benchmark", 0, 1, *MODEL, "--gpu", "L4:2", "--max-containers", 3)
 

@@ -72,6 +72,7 @@ def test_an_input_runs_where_only_the_mounted_files_are(
     assert modal.Dict.from_name("notes", client=client)["alpha"]["pid"] != os.getpid()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not rooted(), reason="needs user namespaces")
 def test_containers_end_with_a_server_that_is_killed(tmp_path: Path) -> None:
     script = f"""
