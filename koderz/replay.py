@@ -170,7 +170,7 @@ class Handles:
         self.fault: Fault | None = None  # the first one, also where the solver went on after it
         self._how = how or Replaying()
         self._world = world
-        self._place = place or Place()
+        self.place = place or Place()
         self._nth: Counter[str] = Counter()
         self._in_flight: set[asyncio.Task[records.Call]] = set()
         for record in recorded:
@@ -247,7 +247,7 @@ class Handles:
         return await asyncio.shield(task)
 
     async def _call(self, ask: Ask, key: str) -> records.Call:
-        async with self._place.in_use():
+        async with self.place.in_use():
             completion, model, sampling = await self._world.complete(ask, self.identity.sample)
         call = _call_record(self, ask, key, completion, model, sampling)
         self.totals.add(call)
@@ -261,7 +261,7 @@ class Handles:
         number = self.totals.attempts
         if before and not self._how.rescore:
             return _verdict(before, self._world)
-        self._place.give_up()
+        self.place.give_up()
         verdict = await self._world.judge(task, answer)
         if before and not before.passed and not verdict.passed:
             verdict = replace(verdict, feedback=self._world.text(before.feedback))
@@ -293,7 +293,7 @@ class Handles:
         found = await self._tape.take(key)
         if isinstance(found, records.Once):
             return found.value
-        async with self._place.in_use():
+        async with self.place.in_use():
             value = fn()
             if isinstance(value, Awaitable):
                 value = await value

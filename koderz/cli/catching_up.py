@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from koderz.cli.console import is_live, plain, warn
+from koderz.cli.console import LINE_EVERY, is_live, plain, warn
 from koderz.projecting import left_behind
 from tracker.sinks.jobs import Status
 from tracker.sinks.process import Watch, catch_up
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from koderz.syncing import Synced
 
 _SHOWN_AFTER = 0.5  # seconds: what is quicker needs no progress
-_LINE_EVERY = 5.0  # seconds between two lines where there is no terminal
 
 
 def catch_up_session(session: Session, *, quiet: bool) -> None:
@@ -104,12 +103,12 @@ class _Lines:
 
     def __init__(self, title: Callable[[], str]) -> None:
         self._title = title
-        self._next = time.monotonic() + _LINE_EVERY
+        self._next = time.monotonic() + LINE_EVERY
 
     def __call__(self, statuses: Mapping[str, Status]) -> None:
         if time.monotonic() < self._next:
             return
-        self._next = time.monotonic() + _LINE_EVERY
+        self._next = time.monotonic() + LINE_EVERY
         told = (f"{name} {_words(status)}" for name, status in statuses.items())
         warn(f"{self._title()}: {' · '.join(told)}")
 

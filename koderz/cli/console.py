@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tracker.records import Record
     from tracker.summary import Comparison, Figures, Summary
 
+LINE_EVERY = 5.0  # seconds between two lines of progress where there is no terminal
+
 _RULE = "----------------+-----------------+--------------+----------------"
 
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from koderz.audience import Stage
-from koderz.cli.console import elapsed, is_live, warn
+from koderz.cli.console import LINE_EVERY, elapsed, is_live, warn
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-_LINE_EVERY = 5.0  # seconds between two lines where there is no terminal
 _FRAME = 0.2  # seconds between two looks at the run
 
 
@@ -98,7 +97,7 @@ def _throttled(stage: Stage) -> str:
 async def _lines(stage: Stage) -> None:
     """A plain line every few seconds."""
     while True:
-        await asyncio.sleep(_LINE_EVERY)
+        await asyncio.sleep(LINE_EVERY)
         warn(pulse_of(stage).line())
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from koderz.cli.console import is_live, link, say, warn
+from koderz.cli.console import LINE_EVERY, is_live, link, say, warn
 from koderz.cli.progress import Pulse
 from koderz.engines.fetching import find_anywhere
 from tracker.follow import Follower
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from koderz.engines.modal_watch import RemoteRun
     from tracker.records import Plan
 
-_HERE, _LINE_EVERY, _AWAY = 1.0, 5.0, 30.0  # seconds between two looks: at a journal, without a terminal, at Modal
+_HERE, _AWAY = 1.0, 30.0  # seconds between two looks at a journal, and at Modal
 
 
 async def watch_run(results: Path, name: str, every: float | None, *, detailed: bool = False) -> None:
@@ -104,7 +104,7 @@ def _pause(every: float | None, *, away: bool) -> float:
         return every
     if away:
         return _AWAY
-    return _HERE if is_live() else _LINE_EVERY
+    return _HERE if is_live() else LINE_EVERY
 
 
 def _say_end(name: str, follower: Follower, planned: int) -> None:

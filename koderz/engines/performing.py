@@ -53,13 +53,12 @@ class Performer:
     async def perform(self, work: Work, place: Place | None = None) -> Outcome:
         """How the experiment ended. Raises StorageError where what happens can't be written down."""
         solver = self._plan.solver(work.identity.solver)
-        place = place or Place()
         how = replace(self._how, restart=True) if solver.restarts else self._how
         handles = Handles(work.identity, work.recorded, self, how, place)
         started = time.monotonic()
         try:
             # One that can't replay does more than it says by its handles.
-            async with place.in_use() if solver.restarts else nullcontext():
+            async with handles.place.in_use() if solver.restarts else nullcontext():
                 verdict = await self._solve(solver, handles)
             fault = handles.fault
         except Fault as error:
