@@ -107,13 +107,7 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 def descendants(process: int) -> set[int]:
     """Every process below this one."""
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(folder.name)] = int(fields[1])
+    parents = _parents()
     found = {process}
     while more := {child for child, parent in parents.items() if parent in found} - found:
         found |= more
@@ -122,15 +116,8 @@ def descendants(process: int) -> set[int]:
 
 def judges() -> set[int]:
     """The judges that this process has started. A loopback Modal that other tests share has some of its own."""
-    found = set()
-    for process in descendants(os.getpid()):
-        try:
-            code = Path(f"/proc/{process}/cmdline").read_bytes()
-            if b"sandbox.judge_worker" in code and os.getpgid(process) == process and _parent(process) == os.getpid():
-                found.add(process)
-        except OSError:
-            continue
-    return found
+    children = (process for process, parent in _parents().items() if parent == os.getpid())
+    return {process for process in children if b"sandbox.judge_worker" in _command(process)}
 
 
 def with_descendants(processes: set[int]) -> set[int]:
@@ -143,8 +130,23 @@ def are_gone(processes: set[int]) -> bool:
     return not any(Path(f"/proc/{process}").exists() for process in processes)
 
 
-def _parent(process: int) -> int:
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+def _parents() -> dict[int, int]:
+    """Every process of this machine with the one that it is a child of."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(folder.name)] = int(fields[1])
+    return parents
+
+
+def _command(process: int) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:  # it ended just now
+        return b""
 
 
 @pytest.fixture(autouse=True)

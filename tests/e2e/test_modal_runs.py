@@ -47,12 +47,12 @@ def _unjudged(machine: Remote) -> str:
 
 @pytest.mark.slow
 def test_the_gpu_and_the_most_containers_are_those_asked_for_and_the_gpu_is_paid(on_modal: Remote) -> None:
-    on_modal("benchmark", 0, 1, *MODEL, "--gpu", "L4:2", "--max-containers", 3)
+    on_modal("benchmark", 0, 2, *MODEL, "--gpu", "L4:2", "--max-containers", 3)
 
     variant = on_modal.modal.variants("run_experiment")[-1]
     assert (variant.gpu, variant.max_containers) == ("L4:2", 3)
     computed = [line for line in on_modal.journal() if line["kind"] == "compute"]
-    assert [line["gpu"] for line in computed] == ["L4:2"]
+    assert [line["gpu"] for line in computed] == ["L4:2", "L4:2"]
     rate = on_modal.summary()["environment"]["modal"]["cost_per_second"]
     assert rate > gpu_cost("L4:2")
     for line in computed:

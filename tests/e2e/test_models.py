@@ -176,7 +176,7 @@ def test_a_cap_on_an_unknown_price_is_refused(koderz: Shell, serve: Serve) -> No
 
 def test_ctrl_c_finishes_what_is_under_way_and_says_how_to_go_on(koderz: Shell, serve: Serve) -> None:
     server = serve("--latency-ms", 200)
-    running = koderz.start("benchmark", 0, 40, "--mode", "zero-shot", "--model", "openai/recorded", env=server.env())
+    running = koderz.start("benchmark", 0, 60, "--mode", "zero-shot", "--model", "openai/recorded", env=server.env())
     _wait(lambda: len(server.answers()) > 4)
 
     running.send_signal(signal.SIGINT)
@@ -189,7 +189,7 @@ def test_ctrl_c_finishes_what_is_under_way_and_says_how_to_go_on(koderz: Shell, 
     assert f"koderz benchmark resume {summary['run_id']}" in err
     assert summary["paid"]["unfinished"] == 0
     koderz("benchmark", "resume", "latest", "--quiet", env=server.env())
-    assert len(koderz.summary()["results"]) == 40
+    assert len(koderz.summary()["results"]) == 60
     calls = Counter((line["experiment_id"], line["key"]) for line in koderz.journal() if line["kind"] == "call")
     assert set(calls.values()) == {1}
 

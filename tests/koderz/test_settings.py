@@ -223,6 +223,6 @@ def test_zero_shot_asks_no_frontier_model_but_a_solver_of_ones_own_may() -> None
         assert (settings.effective_checkpoint_model is not None) is asked
 
 
-def test_there_is_a_judge_a_core_unless_said() -> None:
+def test_there_are_more_judges_than_cores_unless_said() -> None:
     assert Settings().judge_count > (os.cpu_count() or 1)
     assert Settings(judges=3).judge_count == 3

@@ -65,9 +65,9 @@ def test_no_verdict_is_lost_or_wrong_when_judges_are_killed_at_random() -> None:
             return verdict
 
         killer = asyncio.create_task(_kill_at_random(random.Random(7), verdicts))
-        found = await asyncio.gather(*map(judged, range(80)))
+        found = await asyncio.gather(*map(judged, range(160)))
         killer.cancel()
-        assert found == ["passed", "failed"] * 40
+        assert found == ["passed", "failed"] * 80
 
     play(story, size=2)
 
@@ -183,7 +183,7 @@ def test_a_judge_killed_while_it_starts_is_replaced(monkeypatch: pytest.MonkeyPa
         nonlocal left
         left -= 1
         if left >= 0:
-            asyncio.get_running_loop().call_later(0.02, _kill_leaders)
+            asyncio.get_running_loop().call_later(0.02, _kill_judges)
         return await start(*arguments, **settings)
 
     async def story(pool: Pool) -> None:
@@ -231,9 +231,9 @@ def test_a_verdict_near_its_limit_is_reached_again_alone(monkeypatch: pytest.Mon
     assert limits == [1.2, 1.0]
 
 
-def _kill_leaders() -> None:
-    for leader in judges():
-        os.killpg(leader, signal.SIGKILL)
+def _kill_judges() -> None:
+    for judge in judges():
+        os.killpg(judge, signal.SIGKILL)
 
 
 async def _kill_at_random(chance: random.Random, verdicts: asyncio.Queue[str]) -> None:
