@@ -94,7 +94,7 @@ async def _sandbox() -> Finding:
     if (right.verdict, wrong.verdict) != ("passed", "failed"):
         return Finding("sandbox", "broken", f"{rung}: {right.message or wrong.message}", "no program can be judged")
     if rung != FULL:
-        return Finding("sandbox", "ok", f"{rung}: contained, though not by all of {FULL}; {speed}")
+        return Finding("sandbox", "ok", f"reduced isolation: {rung} (full: {FULL}); {speed}")
     return Finding("sandbox", "ok", f"{rung}; {speed}")
 
 

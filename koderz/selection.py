@@ -56,7 +56,7 @@ def split_problems(text: str) -> tuple[str, ...]:
 def _in_range(tasks: Sequence[Task], start: int | None, end: int | None) -> list[Task]:
     low, high = start or 0, len(tasks) if end is None else end
     if low < 0 or high < 0:
-        raise KoderzError(f"a range begins at 0: {low} to {high} won't do")
+        raise KoderzError(f"a range begins at 0, not {min(low, high)}")
     if high <= low:
         raise KoderzError(f"END has to be above START, since the range is half-open: {low} {low + 1} is one problem")
     if high > len(tasks):

@@ -194,12 +194,12 @@ def checked(name: str, value: Any, where: str, *, lax: bool = False) -> Any:
     try:
         converted = msgspec.convert(value, _TYPES[name], strict=not lax, dec_hook=_path)
     except msgspec.ValidationError as error:
-        raise KoderzError(f"{where}: {value!r} won't do: {_in_words(name, error)}") from None
+        raise KoderzError(f"{where}: invalid value {value!r}; {_in_words(name, error)}") from None
     if name == "tags" and not all(map(_is_tag, converted)):
-        raise KoderzError(f"{where}: {value!r} won't do: a tag has 1 to {_TAG_CHARS} printable characters")
+        raise KoderzError(f"{where}: invalid value {value!r}; a tag has 1 to {_TAG_CHARS} printable characters")
     low, high = BOUNDS.get(name, (float("-inf"), float("inf")))
     if isinstance(converted, int | float) and not low <= converted <= high:
-        raise KoderzError(f"{where}: {value} won't do; it goes from {_number(low)} to {_number(high)}")
+        raise KoderzError(f"{where}: invalid value {value}; it must be between {_number(low)} and {_number(high)}")
     return converted
 
 
@@ -255,4 +255,7 @@ def _number(value: float) -> str:
 
 
 def _in_words(name: str, error: msgspec.ValidationError) -> str:
-    return f"choose one of {', '.join(choices(name))}" if choices(name) else str(error)
+    if choices(name):
+        return f"choose from {', '.join(choices(name))}"
+    text = str(error)
+    return text[:1].lower() + text[1:]

@@ -15,7 +15,7 @@ def chosen_sides(
 ) -> tuple[list[Side], list[str]]:
     """The arms of the runs named, else of all; and what was left out of those or is still going, a sentence each.
 
-    Without names, simulated runs give way to real ones and files that won't do to those that will; with
+    Without names, simulated runs give way to real ones and files that can't be read to those that can; with
     names, both are a KoderzError. So is an arm that no run has.
     """
     if names:

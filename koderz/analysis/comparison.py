@@ -66,10 +66,10 @@ class Comparison:
         """One sentence."""
         if self.difference is None or self.p_value is None:
             return "There is nothing to compare yet."
-        size = f"{self.difference:+.1f} points (p = {self.p_value:.3g})"
         if not self.significant:
-            return f"No difference shown: {size} may be chance."
-        return f"B is {'better' if self.difference > 0 else 'worse'}: {size}."
+            return f"No significant difference (p = {self.p_value:.3g})."
+        better = "better" if self.difference > 0 else "worse"
+        return f"B is {better}: {self.difference:+.1f} points (p = {self.p_value:.3g})."
 
     def _repr_html_(self) -> str:
         from koderz.analysis.blocks import as_html
@@ -84,7 +84,7 @@ def compare(
     """A as the baseline of B; without B, the arms of A, paired. Each is a run, a summary or a summary file.
 
     Where the runs share several arms, the figures are those of the last, and `arms` has each. Raises
-    KoderzError for files that won't do, an arm that isn't there, and a real run beside a simulated one.
+    KoderzError for files that can't be read, an arm that isn't there, and a real run beside a simulated one.
     """
     first = _run(a)
     if b is None:

@@ -66,14 +66,14 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
                 _per_cent(standing.interval),
                 f"${standing.side.figures.avg_cost:.5f}",
                 f"{standing.side.figures.avg_iterations:.1f}",
-                "" if rank == 1 else "may be chance" if standing.level_with_best else "worse",
+                "" if rank == 1 else "no significant difference" if standing.level_with_best else "worse",
             ]
             for rank, standing in enumerate(board.standings, start=1)
         ],
     )
     yield Text(f"{len(board.pairwise)} tests, two-sided, Holm-corrected, at {board.alpha:g}:")
     shown = [pair for pair in board.pairwise if pair.significant]
-    yield from [Text(_pair_line(pair)) for pair in shown] or [Text("no difference is shown")]
+    yield from [Text(_pair_line(pair)) for pair in shown] or [Text("no significant difference")]
     for note in board.notes:
         yield Text(f"note: {note}")
 
@@ -129,7 +129,7 @@ def _failure_blocks(comparison: Comparison) -> Iterator[Block]:
     for name, failures in found.items():
         if failures.never_mended:
             never = ", ".join(cause.cause for cause in failures.never_mended[:_MOST_CAUSES])
-            yield Text(f"{name} never mended: {never}")
+            yield Text(f"{name} never fixed: {never}")
         yield Text(f"{name}: {_took(failures)}")
 
 
@@ -176,7 +176,10 @@ def _sure(one: Comparison) -> str:
 def _power(one: Comparison) -> str:
     if one.smallest_difference is None:
         return ""
-    return f" So many tasks would show a difference of {one.smallest_difference:.1f} points."
+    points = one.smallest_difference
+    count = f"{one.pairs} tasks" if one.paired else "so many tasks"
+    about = f"{points:.0f}" if points >= 10 else f"{points:.1f}"
+    return f" With {count} only a difference of about {about} points could be detected."
 
 
 def _pair_line(pair: Pair) -> str:

@@ -252,4 +252,6 @@ def format_of(path: Path | None, given: str | None) -> Format:
     for format_ in FORMATS:
         if name == format_:
             return format_
-    raise KoderzError(f"--format {name}: choose one of {', '.join(FORMATS)}" if name else "say which --format")
+    raise KoderzError(
+        f"--format: invalid value {name!r}; choose from {', '.join(FORMATS)}" if name else "say which --format"
+    )

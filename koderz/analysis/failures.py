@@ -1,4 +1,4 @@
-"""Why attempts failed, what iterating mended, and what the solved tasks took."""
+"""Why attempts failed, what iterating fixed, and what the solved tasks took."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def causes_table(found: Mapping[str, Failures], most: int | None = None) -> Tabl
         for name, failures in found.items()
         for cause in failures.causes[:most]
     ]
-    heads = ["", "Cause", "Failed attempts", "In experiments", "Mended later", "Ended with it"]
+    heads = ["", "Cause", "Failed attempts", "In experiments", "Fixed later", "Ended with it"]
     kept = [n for n in range(len(heads)) if any(row[n] for row in rows)]
     return Table([heads[n] for n in kept], [[row[n] for n in kept] for row in rows])
 

@@ -23,7 +23,7 @@ def to_dataframe(runs: Source | Iterable[Source], library: Library = "pandas") -
 
     `runs` are runs, summaries, summary files or a results folder, one or several. `start_time` is a time, costs
     are US dollars (`cost_spec` and so on by tier), `latency` and `duration_seconds` seconds. Raises KoderzError
-    for a file that won't do, and where the library isn't installed.
+    for a file that can't be read, and where the library isn't installed.
     """
     given = [runs] if isinstance(runs, Run | Summary | Path | str) else list(runs)
     rows = [row for source in given for run in _runs(source) for row in _rows(run)]

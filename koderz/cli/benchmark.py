@@ -49,10 +49,10 @@ Trust = Annotated[
     bool, typer.Option("--trust-config", help="Trust what koderz.toml, or the run's plan, may send or execute.")
 ]
 AcceptChanges = Annotated[
-    bool, typer.Option("--accept-changes", help="Go on although the suite, prompts or solver are not what they were.")
+    bool, typer.Option("--accept-changes", help="Continue even if the suite, prompts or solver have changed.")
 ]
 AcceptDivergence = Annotated[
-    bool, typer.Option("--accept-divergence", help="Go on where a solver takes another way than it did before.")
+    bool, typer.Option("--accept-divergence", help="Continue even if the solver's calls diverge from the recording.")
 ]
 
 

@@ -155,9 +155,9 @@ def _saved_lines(session: Session) -> Iterator[str]:
     run = session.summary.run_id
     fed = session.sinks.job.sinks if session.sinks and session.sinks.job else ()
     places = {
-        "File": session.summary_path,
         "Cortex": f"tags=['benchmark_run', '{run}']" if "memory" in fed else None,
-        "MLflow": "koderz ui" if "mlflow" in fed else None,
+        "File": session.summary_path,
+        "View in MLflow": "koderz ui" if "mlflow" in fed else None,
     }
     if any(places.values()):
         yield ""
@@ -230,7 +230,7 @@ def _next_steps(summary: Summary, run: str) -> Iterator[str]:
         done = sum(len(arm.results) for arm in summary.arms.values()) + len(summary.faults)
         if done < summary.planned:
             yield f"{summary.status} after {done} of {summary.planned} experiments: {summary.reason}"
-            yield f"go on with: koderz benchmark resume {run}"
+            yield f"continue with: koderz benchmark resume {run}"
 
 
 def shortened(text: str, width: int) -> str:

@@ -28,12 +28,12 @@ def export(
     format_: Annotated[
         str | None, typer.Option("--format", metavar="NAME", help="csv, parquet, jsonl or md; or as --output says.")
     ] = None,
-    attempts: Annotated[bool, typer.Option("--attempts", help="A row an attempt, with its reply.")] = False,
+    attempts: Annotated[bool, typer.Option("--attempts", help="One row per attempt, with its reply.")] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to. Default: standard output.")
     ] = None,
 ) -> None:
-    """Export runs, a row an experiment.
+    """Export runs, one row per experiment.
 
     JSONL has the samples format: HumanEval's and EvalPlus' evaluators, koderz judge and koderz benchmark import read
     it. In CSV, text that a spreadsheet would take for a formula has an apostrophe before it.

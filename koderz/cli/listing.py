@@ -50,7 +50,7 @@ def list_runs(
     from koderz.config import results_folder
 
     if sort not in SORTS:
-        raise KoderzError(f"--sort {sort}: choose one of {', '.join(SORTS)}")
+        raise KoderzError(f"--sort: invalid value {sort!r}; choose from {', '.join(SORTS)}")
     moment = _moment(since) if since else None
     results = results_folder(given.get("results"))
     found = load_catalogue(results)

@@ -54,7 +54,7 @@ def recall(
     for memory in memories:
         _list(memory)
     if not memories:
-        warn("nothing that is remembered fits")
+        warn("no matching memories")
     elif memories[0]["ranking"] == "newest":
         warn("note: these words are very common, so only the newest memories that hold them were ranked")
     return None
@@ -203,7 +203,7 @@ def serve(
     ] = None,
     results: Results = None,
 ) -> None:
-    """Serve the memory store to Claude Code, Cursor and others as an MCP server, until they hang up.
+    """Serve the memory store to Claude Code, Cursor and others as an MCP server, until the client disconnects.
 
     Its tools have the names and arguments of Cortex' own. See "Memory" in the README for their configuration.
     """

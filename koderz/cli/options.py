@@ -46,7 +46,7 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
         "dataset": Text("A JSONL file in the suite's format, plain or .gz, in place of its own.", "FILE"),
         "problems": Text("Only these, separated by commas: HumanEval/3,HumanEval/7.", "IDS"),
         "limit": Text("At most this many problems.", "N"),
-        "shuffle": Text("In an order mixed by --seed."),
+        "shuffle": Text("Shuffle with --seed."),
         "samples": Text("Replies drawn for each problem; gives pass@k.", "N"),
         "seed": Text("Of shuffling, sampling and the simulated model; the seed sent is this plus the sample.", "N"),
     },
@@ -82,9 +82,9 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
         "frontier_checkpoint_model": Text("Reviews the failed attempts now and then.", "MODEL"),
         "checkpoint_interval": Text("Failed attempts between two reviews.", "N"),
         "baseline_model": Text("Say what the local tokens would have cost on this model.", "MODEL"),
-        "spec": Text("Leave the specification out, to see what it brings."),
-        "checkpoints": Text("Leave the reviews out, to see what they bring."),
-        "cot": Text("Don't ask to think step by step, to see what it brings."),
+        "spec": Text("Skip the specification (ablation)."),
+        "checkpoints": Text("Skip the reviews (ablation)."),
+        "cot": Text("Skip the request to think step by step (ablation)."),
         "prompt_dir": Text("Prompts of your own: *.md files that override ours.", "DIR"),
         "use_memory": Text(
             "Show what earlier experiments on other tasks learnt from the same kind of failure, as the memory store "
@@ -97,9 +97,7 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
         "engine": Text("Where experiments run: local or modal.", "NAME"),
         "max_containers": Text("Modal: the most containers at once.", "N"),
         "gpu": Text("Modal: a GPU for the containers, such as L4, H100 or H100:2.", "TYPE"),
-        "concurrency": Text(
-            "Experiments at work at once, and so calls in flight; those being judged don't count.", "N"
-        ),
+        "concurrency": Text("Maximum concurrent experiments; those awaiting a verdict don't count.", "N"),
         "judges": Text("Programs judged at once. Default: one a core and two more, as some never end.", "N"),
         "max_cost": Text("No call starts that could take the run past this; it stops, resumable.", "USD"),
         "test_timeout": Text("CPU time that a program has for its tests.", "SECONDS"),
@@ -220,7 +218,7 @@ def _default(name: str) -> str:
 
 def _problems_file() -> inspect.Parameter:
     option = typer.Option(
-        None, metavar="FILE", help="Only those that the file names, one a line.", rich_help_panel=_TASKS
+        None, metavar="FILE", help="Only the problems in this file, one per line.", rich_help_panel=_TASKS
     )
     return inspect.Parameter("problems_file", inspect.Parameter.KEYWORD_ONLY, default=option, annotation=Path | None)
 

@@ -87,7 +87,7 @@ def _figures(name: str, f: Figures) -> Iterator[str]:
 
 
 def _failures(run: Run, arm: str) -> Iterator[str]:
-    """Failed attempts by cause, and what later attempts mended."""
+    """Failed attempts by cause, and what later attempts fixed."""
     from koderz.analysis.blocks import as_text
     from koderz.analysis.failures import causes_table, failures_of
     from koderz.analysis.matching import Side
@@ -101,7 +101,7 @@ def _failures(run: Run, arm: str) -> Iterator[str]:
     if len(found.causes) > _MOST_CAUSES:
         yield f"  and {len(found.causes) - _MOST_CAUSES} rarer causes"
     if found.never_mended:
-        yield f"  never mended: {', '.join(cause.cause for cause in found.never_mended[:_MOST_CAUSES])}"
+        yield f"  never fixed: {', '.join(cause.cause for cause in found.never_mended[:_MOST_CAUSES])}"
 
 
 def _faults(run: Run) -> Iterator[str]:

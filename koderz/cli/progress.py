@@ -90,7 +90,7 @@ def _throttled(stage: Stage) -> str:
         if throttle.pause:
             return f"{throttle.provider} asks to wait {throttle.pause:.0f} s"
         if throttle.limit < throttle.ceiling:
-            return f"{throttle.provider} bears {throttle.limit} at once"
+            return f"{throttle.provider} rate-limited to {throttle.limit} concurrent requests"
     return ""
 
 

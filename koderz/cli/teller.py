@@ -30,9 +30,8 @@ class Teller:
             self._tell_attempt(record)
         elif isinstance(record, Experiment):
             word = "PASSED" if record.success else record.verdict.upper()
-            self._say(
-                f"\n{word} after {record.iterations} attempts, ${record.cost:.4f}, {record.latency:.1f} s of calls"
-            )
+            attempts = console.counted(record.iterations, "attempt")
+            self._say(f"\n{word} after {attempts}, ${record.cost:.4f}, {record.latency:.1f} s of calls")
             if record.note:
                 self._say(record.note)
         elif isinstance(record, Fault):

@@ -28,7 +28,9 @@ def ui(
         int | None,
         typer.Option(metavar="N", help="Default: 5000, or a free one if that is taken.", min=0, max=65535),
     ] = None,
-    host: Annotated[str, typer.Option(metavar="H", help="Who may look: 0.0.0.0 is everybody.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(metavar="H", help="Address to bind; 0.0.0.0 exposes it to the network.")
+    ] = "127.0.0.1",
     open_: Annotated[bool, typer.Option("--open", help="Open the latest run in a browser.")] = False,
 ) -> None:
     """Serve MLflow's UI on the runs in the results folder until Ctrl-C, and print the link to the latest.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from koderz.cli.console import LINE_EVERY, is_live, link, say, warn
+from koderz.cli.console import LINE_EVERY, counted, is_live, link, say, warn
 from koderz.cli.progress import Pulse
 from koderz.engines.fetching import find_anywhere
 from tracker.follow import Follower
@@ -86,7 +86,7 @@ def _step(line: Mapping[str, object]) -> str:
     cause = f" ({line['cause']})" if line.get("cause") else ""
     if line["kind"] == "attempt":
         return f"attempt {line.get('number')} {line.get('verdict')}{cause}"
-    attempts = f"{line.get('iterations')} attempt{'' if line.get('iterations') == 1 else 's'}"
+    attempts = counted(int(str(line.get("iterations") or 0)), "attempt")
     return f"ended {line.get('verdict')}{cause} after {attempts}, ${line.get('cost', 0.0):.4f}"
 
 
@@ -116,7 +116,7 @@ def _say_end(name: str, follower: Follower, planned: int) -> None:
     elif follower.recorded == planned:
         say(f"all have ended; write the summary with: {resume}")
     else:
-        warn(f"nobody works on it; go on with: {resume}")
+        warn(f"no process is running this run; continue with: {resume}")
 
 
 def _pulse(follower: Follower, planned: int) -> Pulse:

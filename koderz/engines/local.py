@@ -36,7 +36,7 @@ async def open_local(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Lo
         open_lessons(plan, environ) as lessons,
     ):
         if sandbox.rung != FULL:
-            pool.notices.append(f"programs run at the sandbox rung {sandbox.rung}; the full one is {FULL}")
+            pool.notices.append(f"reduced isolation: {sandbox.rung} (full: {FULL})")
         if plan.settings.gpu:
             pool.notices.append(f"--gpu {plan.settings.gpu} is for --engine modal; what runs here has what is here")
         suite = checked_suite(plan, sandbox)

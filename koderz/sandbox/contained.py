@@ -80,7 +80,7 @@ class ContainedSandbox:
         return self._pool.layers
 
     def _held_by(self, layers: Collection[str]) -> str:
-        """The rung. Unreachable where it won't do."""
+        """The rung. Raises Unreachable where it doesn't contain a program."""
         if not (self._uncontained or rungs.contained(layers)):
             raise Unreachable(
                 "this machine has no Landlock and seccomp to contain other people's programs. Run them in containers "

@@ -12,7 +12,7 @@ def test_wrong_usage_is_one_line_and_creates_nothing(koderz: Shell) -> None:
     done = koderz("benchmark", 0, 2, "--mode", "nope", code=2)  # all the others: tests/koderz/cli/test_bad_input.py
 
     (line,) = done.err.splitlines()
-    assert "choose one of zero-shot, iterative, comparative" in line
+    assert "choose from zero-shot, iterative, comparative" in line
     assert not done.out
     assert not koderz.results.exists()
 

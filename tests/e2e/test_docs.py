@@ -35,7 +35,7 @@ def test_the_python_of_the_docs_runs(koderz: Shell) -> None:
     )
 
     assert done.returncode == 0, done.stderr
-    for told in ("No difference shown", "iterative", "HumanEval/1", "cost_per_solution"):
+    for told in ("No significant difference", "iterative", "HumanEval/1", "cost_per_solution"):
         assert told in done.stdout
 
 
@@ -86,7 +86,7 @@ def test_the_workflow_runs_compares_and_gates(koderz: Shell) -> None:
     for name, script in workflow.items():
         done = shell(koderz, script)
         assert done.returncode == 0, f"{name}: {done.stderr}"
-    assert (koderz.folder / "summary.md").read_text().startswith("### koderz: No difference shown")
+    assert (koderz.folder / "summary.md").read_text().startswith("### koderz: No significant difference")
 
     worse = shell(koderz, "koderz benchmark 0 50 --mode zero-shot --simulated-skill 0 && " + workflow["Gate"])
     assert worse.returncode == 1

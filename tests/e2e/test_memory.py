@@ -20,7 +20,7 @@ from tracker.memory import Draft
 from tracker.memory.store import Store
 from tracker.memory.tools import TOOLS
 
-LESSON = "HumanEval/7: failed (assertion). What mended it: one line written anew."
+LESSON = "HumanEval/7: failed (assertion). What fixed it: one line written anew."
 
 
 @pytest.fixture
@@ -59,11 +59,11 @@ def test_recall_lists_what_answers_best(shell: Shell) -> None:
     assert [memory["title"] for memory in json_of(shell, "recall", "assertion", "-t", "result")] == [
         "Experiment exp_0123456789abcdef"
     ]
-    assert shell("memory", "recall", "zebra").err == "nothing that is remembered fits\n"
+    assert shell("memory", "recall", "zebra").err == "no matching memories\n"
 
 
 def test_show_takes_a_number_or_a_key(shell: Shell) -> None:
-    assert "What mended it" in shell("memory", "show", "exp_0123456789abcdef").out
+    assert "What fixed it" in shell("memory", "show", "exp_0123456789abcdef").out
     assert json_of(shell, "show", 4)["title"] == "the second note"
     assert shell("memory", "show", 99, code=2).err.startswith("koderz: there is no memory 99;")
 
@@ -94,7 +94,7 @@ def test_forgetting_needs_a_yes_and_spares_runs_and_experiments(shell: Shell) ->
     ("arguments", "code", "says"),
     [
         (["forget"], 2, "say what to forget"),
-        (["recall", "x", "--category", "fun"], 2, "choose one of architecture"),
+        (["recall", "x", "--category", "fun"], 2, "choose from architecture"),
         (["import", "missing.json"], 2, "missing.json can't be read"),
         pytest.param(["export", "--since", "soon"], 2, "give a time in ISO 8601", marks=pytest.mark.slow),
         pytest.param(["serve", "--http", "here"], 2, "write HOST:PORT", marks=pytest.mark.slow),

@@ -69,7 +69,10 @@ def test_without_a_word_all_three_sinks_have_the_run(koderz: Shell) -> None:
 
     run = run_of(koderz).name
     assert states(koderz) == {"json": "up to date", "mlflow": "up to date", "memory": "up to date"}
-    assert f"Cortex: tags=['benchmark_run', '{run}']\nMLflow: koderz ui\n" in done.out
+    assert (
+        f"Cortex: tags=['benchmark_run', '{run}']\nFile: benchmark_results/{run}.json\nView in MLflow: koderz ui\n"
+        in done.out
+    )
     assert "warning" not in done.err
     assert [path.name for path in koderz.results.glob("*.json")] == [f"{run}.json"]
 

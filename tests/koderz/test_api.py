@@ -134,9 +134,9 @@ def test_the_file_of_a_solver_is_executed_once_though_its_model_is_found_only_la
         (range(0), {}, "END has to be above START"),
         (["T/9"], {}, "no problem 'T/9'"),
         (range(1), {"colour": 1}, "there is no setting 'colour'"),
-        (range(1), {"concurrency": 0}, "--concurrency: 0 won't do"),
+        (range(1), {"concurrency": 0}, "--concurrency: invalid value 0"),
         (range(1), {"model": ""}, "not a model's name"),
-        (range(1), {"mode": "fast"}, "choose one of"),
+        (range(1), {"mode": "fast"}, "choose from"),
         (range(1), {"suite": "nope"}, "there is no suite 'nope'"),
         (range(1), {"base_url": "http://127.0.0.1:9", "model": "openai/x", "api_key_env": "NOPE"}, "set NOPE"),
     ],
@@ -247,7 +247,7 @@ def test_what_the_plan_settled_stays_settled(name: str) -> None:
 def test_a_change_of_what_may_differ_is_checked() -> None:
     benchmark(range(1))
 
-    with pytest.raises(KoderzError, match="--concurrency: 0 won't do"):
+    with pytest.raises(KoderzError, match="--concurrency: invalid value 0"):
         asyncio.run(koderz.resume(concurrency=0))
 
 

@@ -55,11 +55,11 @@ def test_prices_are_dollars_a_million_tokens_in_and_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("\n\nconcurrency = 0", "line 3, concurrency: 0 won't do; it goes from 1 to 4,096"),
-        ("seed = 1\nmax-cost = -1", "line 2, max-cost: -1 won't do"),
-        ("seed = 1\nmax_cost = -1", "line 2, max-cost: -1 won't do"),
-        ("\n  model = 3", "line 2, local-model: 3 won't do"),
-        ('"mode" = "fast"', "line 1, mode: 'fast' won't do: choose one of"),
+        ("\n\nconcurrency = 0", "line 3, concurrency: invalid value 0; it must be between 1 and 4,096"),
+        ("seed = 1\nmax-cost = -1", "line 2, max-cost: invalid value -1"),
+        ("seed = 1\nmax_cost = -1", "line 2, max-cost: invalid value -1"),
+        ("\n  model = 3", "line 2, local-model: invalid value 3"),
+        ('"mode" = "fast"', "line 1, mode: invalid value 'fast'; choose from"),
         ("colour = 1", "line 1, colour: there is no such setting; see koderz benchmark --help"),
         ("[benchmark]\nseed = 1", "line 1, benchmark: there is no such setting"),
         ("no-cot = true", "line 1, no-cot: there is no such setting"),
@@ -72,7 +72,7 @@ def test_prices_are_dollars_a_million_tokens_in_and_out(tmp_path: Path) -> None:
         ("[prices]\nm = 3", "prices.m: give input and output"),
         ("a = [", "at end of document"),
         ("seed = 1\nseed = 2\n", "(at line 2"),
-        ("temperature = nan", "line 1, temperature: nan won't do"),
+        ("temperature = nan", "line 1, temperature: invalid value nan"),
     ],
 )
 def test_what_is_wrong_is_named_by_file_line_and_key(tmp_path: Path, text: str, said: str) -> None:

@@ -59,7 +59,7 @@ def lesson_of(problem_id: str, attempts: Sequence[Attempt]) -> Lesson | None:
     cause = failed.cause or failed.verdict
     failures = ", then ".join(dict.fromkeys(how_it_failed(attempt) for attempt in attempts[:-1]))
     changes = _changes(str(failed.program or ""), str(passed.program or ""))
-    return Lesson(cause, f"{problem_id}: {failures}. What mended it: {changes}.")
+    return Lesson(cause, f"{problem_id}: {failures}. What fixed it: {changes}.")
 
 
 def how_it_failed(attempt: Attempt) -> str:

@@ -117,7 +117,7 @@ def ready(draft: Draft, scrubber: Scrubber) -> Draft:
 def choose(name: str, value: str, among: Sequence[str]) -> str:
     """The value. Raises InvalidMemory, naming what there is, where it isn't among these."""
     if value not in among:
-        raise InvalidMemory(f"{name} {value!r}: choose one of {', '.join(among)}")
+        raise InvalidMemory(f"{name}: invalid value {value!r}; choose from {', '.join(among)}")
     return value
 
 

@@ -69,7 +69,7 @@ def make_server(cortex: Cortex) -> Server[Any]:
 
 
 async def serve_stdio(cortex: Cortex) -> None:
-    """Serves one client over standard input and output until it hangs up. Nothing else is written there."""
+    """Serves one client over standard input and output until the client disconnects. Nothing else is written there."""
     from mcp.server.stdio import stdio_server
 
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR)

@@ -1,4 +1,4 @@
-"""Why experiments were not passed, what later attempts mended, and what the solved tasks took."""
+"""Why experiments were not passed, what later attempts fixed, and what the solved tasks took."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST = 6  # arms
 
 @dataclass(frozen=True, slots=True)
 class Causes:
-    """Causes down, arms across: how many experiments ended so, and what later attempts mended."""
+    """Causes down, arms across: how many experiments ended so, and what later attempts fixed."""
 
     entries: Sequence[Entry]
     rows: Sequence[tuple[str, Sequence[tuple[int, str]]]]
@@ -49,7 +49,7 @@ def causes_of(entries: Sequence[Entry]) -> Causes:
 def _ended_and_mended(cause: Cause | None) -> tuple[int, str]:
     if cause is None:
         return 0, ""
-    return cause.ended, "" if cause.mended is None else f"mended {cause.mended} of {cause.experiments}"
+    return cause.ended, "" if cause.mended is None else f"fixed later in {cause.mended} of {cause.experiments}"
 
 
 def _taken(entry: Entry, failures: Failures) -> Taken:

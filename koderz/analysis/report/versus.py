@@ -82,7 +82,7 @@ def _versus(a: Entry, b: Entry, one: Comparison, p: float, *, shown: bool) -> Ve
     return Versus(
         a=a,
         b=b,
-        verdict=verdict if shown else f"No difference shown ({difference:+.1f} points)",
+        verdict=verdict if shown else f"No significant difference ({difference:+.1f} points)",
         tone=("good" if difference > 0 else "bad") if shown else "",
         evidence=". ".join(_evidence(one, p)) + ".",
         gained=_named(one.gained),

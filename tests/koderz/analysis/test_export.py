@@ -139,5 +139,5 @@ def test_the_format_is_the_one_asked_for_or_that_of_the_file() -> None:
     assert format_of(Path("x.txt"), "md") == "md"
     with pytest.raises(KoderzError, match="say which --format"):
         format_of(None, None)
-    with pytest.raises(KoderzError, match="choose one of csv"):
+    with pytest.raises(KoderzError, match="choose from csv"):
         format_of(Path("x.xls"), None)

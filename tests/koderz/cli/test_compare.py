@@ -158,7 +158,7 @@ def test_more_than_two_are_a_leaderboard(command: Command, runs: Path) -> None:
 def test_markdown_has_tables_and_nothing_that_a_page_would_take_for_its_own(command: Command, runs: Path) -> None:
     done = command("benchmark", "compare", "evil.json", "evil.json", "--markdown")
 
-    assert done.out.startswith("### koderz: No difference shown")
+    assert done.out.startswith("### koderz: No significant difference")
     assert "|  | A | B | B - A | 95% interval |" in done.out
     assert "&lt;b&gt;\\|x" in done.out
     assert "<" not in done.out

@@ -158,7 +158,7 @@ def test_a_run_that_did_not_get_to_its_end_says_so_and_how_to_go_on(
     assert out[0] == "BENCHMARK STOPPED"
     assert err == [
         "stopped after 1 of 3 experiments: the cost cap is reached",
-        f"go on with: koderz benchmark resume {builders.RUN}",
+        f"continue with: koderz benchmark resume {builders.RUN}",
     ]
 
 

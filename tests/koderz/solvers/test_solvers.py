@@ -144,7 +144,7 @@ def test_what_is_no_solver_is_said(tmp_path: Path, source: str, said: str) -> No
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nope", "there is no solver 'nope'; choose one of zero-shot, iterative"),
+        ("nope", "there is no solver 'nope'; choose from zero-shot, iterative"),
         ("nowhere.py:solve", "there is no file nowhere.py; give FILE:NAME"),
         ("nowhere.py:", "there is no file nowhere.py"),
         (":solve", "give FILE:NAME"),

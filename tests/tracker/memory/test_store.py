@@ -91,9 +91,9 @@ def test_a_query_walks_the_rarest_tag_whatever_its_place(store: Store) -> None:
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"category": "joke"}, "category 'joke': choose one of architecture"),
-        ({"type": "forever"}, "type 'forever'"),
-        ({"importance": "most"}, "importance 'most': choose one of low, normal, high, critical"),
+        ({"category": "joke"}, "category: invalid value 'joke'; choose from architecture"),
+        ({"type": "forever"}, "type: invalid value 'forever'"),
+        ({"importance": "most"}, "importance: invalid value 'most'; choose from low, normal, high, critical"),
         ({"tags": "one"}, "tags are a list"),
         ({"tags": [""]}, "tags are a list"),
         ({"title": " "}, "needs a title"),

@@ -113,7 +113,7 @@ def test_the_content_tells_the_story_without_hidden_tests_or_programs(tmp_path: 
     assert "T/0 · zero-shot · m: passed after 3 attempts" in memory.content
     assert "Write f of task 0" in memory.content
     assert "2. failed (exception:ValueError)" in memory.content
-    assert "What mended it" in memory.content
+    assert "What fixed it" in memory.content
     for secret in ("31337", "HIDDEN", "return", "def f"):
         assert secret not in memory.content
         assert secret not in json.dumps(memory.metadata)
@@ -273,7 +273,7 @@ def test_programs_that_are_none_still_teach(program: str) -> None:
 def test_a_line_that_had_only_to_go_is_said_to_have_gone() -> None:
     lesson = lesson_of("T/0", tried("assertion", "", programs=["a = 1\nprint(a)\n", "a = 1\n"]))
     assert lesson is not None
-    assert lesson.text.endswith("What mended it: one line taken out; without print().")
+    assert lesson.text.endswith("What fixed it: one line taken out; without print().")
 
 
 def test_lessons_are_those_of_the_same_failure_on_other_tasks_as_of_the_moment(tmp_path: Path) -> None:

@@ -17,5 +17,5 @@ def detail_of(planned: int, wanted: str | None) -> Detail:
     if wanted is None:
         return "full" if planned <= _FULL_UP_TO else "runs" if planned <= _RUNS_UP_TO else "parent"
     if wanted not in get_args(Detail):
-        raise KoderzError(f"--mlflow-detail {wanted}: choose one of {', '.join(get_args(Detail))}")
+        raise KoderzError(f"--mlflow-detail: invalid value {wanted!r}; choose from {', '.join(get_args(Detail))}")
     return cast("Detail", wanted)

@@ -69,9 +69,9 @@ def test_interval_comparison_and_causes_are_there(tmp_path: Path) -> None:
     page, _ = written(tmp_path, small(tmp_path), small(tmp_path, **later))
 
     assert "50.0<span>%" in page
-    assert "No difference shown" in page
+    assert "No significant difference" in page
     assert "Over time" in page
-    assert "mended 1 of 2" in page
+    assert "fixed later in 1 of 2" in page
     taken = re.search(r'id="taken".*?</section>', page, re.DOTALL)
     assert taken
     assert all(told in taken[0] for told in ("$0.5000<", ">10<", "local $0.5000<"))

@@ -1,0 +1,58 @@
+"""What commands say stands in the words of the field: in their help, and as they run."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from koderz.cli.progress import _throttled
+from koderz.cli.teller import Teller
+from tests.conftest import Shell
+from tests.koderz.cli.conftest import Command
+from tests.tracker.builders import judged
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("benchmark run", "Skip the specification (ablation)."),
+        ("benchmark run", "Maximum concurrent experiments; those awaiting a verdict don't count."),
+        ("benchmark run", "Shuffle with --seed."),
+        ("benchmark resume", "Continue even if the solver's calls diverge from the recording."),
+        ("benchmark export", "One row per attempt, with its reply."),
+        ("ui", "Address to bind; 0.0.0.0 exposes it to the network."),
+        ("memory serve", "as an MCP server, until the client disconnects."),
+    ],
+)
+def test_help_says_it_in_the_words_of_the_field(command: Command, words: str, said: str) -> None:
+    assert said in re.sub(r"\s+", " ", command(*words.split(), "--help").out)
+
+
+@pytest.mark.parametrize(("iterations", "said"), [(1, "PASSED after 1 attempt, "), (2, "PASSED after 2 attempts, ")])
+def test_one_attempt_is_one(capsys: pytest.CaptureFixture[str], iterations: int, said: str) -> None:
+    Teller(quiet=False).recorded(judged(0, success=True, iterations=iterations))
+
+    assert said in capsys.readouterr().out
+
+
+def test_a_provider_that_slows_calls_down_is_told_with_the_rate() -> None:
+    throttle = SimpleNamespace(provider="openai", pause=0.0, limit=4, ceiling=8)
+    stage = SimpleNamespace(engine=SimpleNamespace(throttle=[throttle]))
+
+    assert _throttled(cast("Any", stage)) == "openai rate-limited to 4 concurrent requests"
+
+
+def test_watching_a_run_that_no_process_works_on_says_how_to_continue(koderz: Shell, command: Command) -> None:
+    command("benchmark", 0, 2, "--model", "simulated", "--mode", "zero-shot", "-q")
+    (journal,) = koderz.results.glob("*/journal.jsonl")
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text(lines[0])
+
+    done = command("benchmark", "watch", "latest")
+
+    assert done.err == (
+        f"no process is running this run; continue with: koderz benchmark resume {journal.parent.name}\n"
+    )
