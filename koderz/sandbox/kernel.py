@@ -20,6 +20,9 @@ PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 PR_SET_SECCOMP = 22
 PR_SET_NO_NEW_PRIVS = 38
 
+MS_BIND, MS_REC, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
+_MNT_DETACH = 2
+
 _CAPABILITY_VERSION_3 = 0x20080522
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -42,6 +45,20 @@ def syscall(number: int, *arguments: int | ctypes.c_void_p | None) -> int:
 
 def unshare(flags: int) -> None:
     _checked(_libc.unshare(flags), "unshare")
+
+
+def mount(source: str | None, target: str, flags: int = 0, *, kind: str | None = None) -> None:
+    """mount(2). OSError when the kernel refuses."""
+    words = [word and os.fsencode(word) for word in (source, target, kind)]
+    _checked(_libc.mount(*words, ctypes.c_ulong(flags), None), f"mount {target}")
+
+
+def change_root(folder: str) -> None:
+    """Makes a mount point the root of this mount namespace, and lets go of the root that was."""
+    os.chdir(folder)
+    _checked(_libc.pivot_root(b".", b"."), "pivot_root")
+    _checked(_libc.umount2(b".", _MNT_DETACH), "umount")
+    os.chdir("/")
 
 
 def pointer_to(data: bytes) -> ctypes.c_void_p:

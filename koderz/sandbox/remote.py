@@ -16,7 +16,7 @@ from koderz.sandbox.relay import DATA, END, GONE, READY, SPAWN, framed, taken
 from koderz.sandbox.zygote import ORDER
 
 _HERE = Path(__file__).resolve().parent
-_MODULES = "candidate kernel landlock limits namespaces reading relay rungs seccomp syscalls wire zygote"
+_MODULES = "candidate kernel landlock limits mounts namespaces reading relay rungs seccomp syscalls wire zygote"
 
 BOOT = """
 import os

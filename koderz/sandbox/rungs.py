@@ -18,12 +18,20 @@ NAMESPACES, LANDLOCK, SECCOMP = "namespaces", "landlock", "seccomp"
 LAYERS = (NAMESPACES, LANDLOCK, SECCOMP)
 """From the outermost in. The last two are the base, without which nothing counts as contained."""
 
+MOUNTS = "mounts"
+"""A part of the namespaces that some systems refuse though they allow the rest: only readable files are there."""
+
 UNCONTAINED = "uncontained"
 
 
 def label(layers: Collection[str]) -> str:
     """The rung as users and records see it, e.g. `landlock+seccomp`."""
-    return "+".join(layer for layer in LAYERS if layer in layers) if contained(layers) else UNCONTAINED
+    if not contained(layers):
+        return UNCONTAINED
+    names = {layer: layer for layer in LAYERS}
+    if MOUNTS not in layers:
+        names[NAMESPACES] = f"{NAMESPACES} without {MOUNTS}"
+    return "+".join(names[layer] for layer in LAYERS if layer in layers)
 
 
 def contained(layers: Collection[str]) -> bool:
@@ -31,15 +39,16 @@ def contained(layers: Collection[str]) -> bool:
 
 
 def available(wanted: Collection[str] = LAYERS) -> frozenset[str]:
-    """Those of `wanted` that hold here. To be asked in a process without threads."""
+    """Those of `wanted` that hold here, and MOUNTS if it does. To be asked in a process without threads."""
     if not kernel.LINUX:
         return frozenset()
     trials: dict[str, Callable[[], object]] = {
-        NAMESPACES: lambda: namespaces.enter(keep=os.dup(0)),
+        NAMESPACES: lambda: namespaces.enter(keep=os.dup(0), readable=None),
         LANDLOCK: _reads_are_refused,
         SECCOMP: _forks_are_refused,
     }
-    return frozenset(layer for layer in LAYERS if layer in wanted and _holds(trials[layer]))
+    held = {layer for layer in LAYERS if layer in wanted and _holds(trials[layer])}
+    return frozenset(held | {MOUNTS} if NAMESPACES in held and _holds(_files_are_gone) else held)
 
 
 def _holds(trial: Callable[[], object]) -> bool:
@@ -58,6 +67,12 @@ def _try(trial: Callable[[], object]) -> NoReturn:
         status = 2
     finally:
         os._exit(status)
+
+
+def _files_are_gone() -> None:
+    namespaces.enter(keep=os.dup(0), readable=[])
+    if os.access(sys.prefix, os.F_OK):
+        raise OSError("the kernel accepted the mounts and shows what was there before")
 
 
 def _reads_are_refused() -> None:

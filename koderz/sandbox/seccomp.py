@@ -2,7 +2,21 @@
 
 Whatever isn't listed fails with EPERM, as a system administrator's refusal would, so that a program
 that probes goes on and only its harm is gone. A foreign architecture's calls kill. Without fork and
-exec nothing can outlive a candidate; without sockets nothing can be told to anyone.
+exec nothing can outlive a candidate. What could carry a word out of one has been tried:
+
+- Sockets: there are pairs of streams and no others. Their ends can't be bound or connected elsewhere, and
+  the kernel refuses an address to send to, which it takes from pairs of datagrams. No out-of-band data,
+  which nobody uses and which has let programs into the kernel (CVE-2025-38236).
+- Descriptors: a candidate inherits /dev/null three times and its socket to the judge, which reads bytes and
+  lets go of descriptors that come with them. The handle on the judge that SO_PEERPIDFD gives can be waited for,
+  not signalled, entered, or taken descriptors from.
+- Pipes are its own. A FIFO, a device or a file of somebody else's can't be opened to be written.
+- No locks, leases, notifications, owners of descriptors, extended attributes, times of files, message queues,
+  semaphores, shared memory, keys.
+
+What remains needs somebody on this machine who watches: how busy it is, which pages of readable files are in
+memory, when they were last read, and futexes on them. Where mounts are refused (`mounts`), also that a name
+is looked up, of which an automounter or a file system in user space is told.
 """
 
 from __future__ import annotations
@@ -24,7 +38,9 @@ _NUMBER_OFFSET, _ARCH_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
 _SECCOMP_MODE_FILTER = 2
 _X32_BIT = 0x40000000
 
-_AF_UNIX = 1
+_AF_UNIX, _SOCK_STREAM, _SOCK_NONBLOCK, _SOCK_CLOEXEC = 1, 1, 0o4000, 0o2000000
+_STREAMS = tuple(_SOCK_STREAM | more for more in (0, _SOCK_NONBLOCK, _SOCK_CLOEXEC, _SOCK_NONBLOCK | _SOCK_CLOEXEC))
+_MSG_OOB = 1
 _CLONE_THREAD = 0x00010000
 _CLONE_NAMESPACES = 0x7E020000
 _TERMINAL_FREE_IOCTLS = (0x5421, 0x5451, 0x5450, 0x541B)  # FIONBIO, FIOCLEX, FIONCLEX, FIONREAD
@@ -87,7 +103,9 @@ def _shared_rules() -> Iterator[Rule]:
     yield "openat", _without_bits(2, _OPENS_TO_CHANGE, errno.EACCES)
     yield "clone3", [_answer(errno.ENOSYS)]  # its flags are in memory; libc falls back to clone
     yield "clone", _without_bits(0, _CLONE_NAMESPACES, errno.EPERM)
-    yield "socketpair", _one_of(0, (_AF_UNIX,), errno.EPERM)  # asyncio wakes itself up through one
+    yield "socketpair", [*_only(0, _AF_UNIX, errno.EPERM), *_one_of(1, _STREAMS, errno.EPERM)]  # asyncio has one
+    for name, flags in (("sendto", 3), ("recvfrom", 3), ("sendmsg", 2), ("recvmsg", 2)):
+        yield name, _without_bits(flags, _MSG_OOB, errno.EOPNOTSUPP)
     yield "ioctl", _one_of(1, _TERMINAL_FREE_IOCTLS, errno.ENOTTY)
     yield "fcntl", _one_of(1, _PLAIN_FCNTLS, errno.EPERM)
 
@@ -116,6 +134,11 @@ def _without_bits(argument: int, bits: int, refusal: int) -> list[Instruction]:
 def _one_of(argument: int, values: tuple[int, ...], refusal: int) -> list[Instruction]:
     tests = [(_EQUAL, len(values) - index, 0, value) for index, value in enumerate(values)]
     return [_low(argument), *tests, _answer(refusal), _answer(0)]
+
+
+def _only(argument: int, value: int, refusal: int) -> list[Instruction]:
+    """Goes on with what follows where the argument is that."""
+    return [_low(argument), (_EQUAL, 1, 0, value), _answer(refusal)]
 
 
 def _with_bits(argument: int, bits: int, refusal: int) -> list[Instruction]:

@@ -16,9 +16,9 @@ epoll_create1 epoll_ctl epoll_pwait epoll_wait eventfd2 exit exit_group faccessa
 fstat futex getcpu getcwd getdents64 getegid geteuid getgid getitimer getpeername getpgrp getpid getppid
 getrandom getresgid getresuid getrlimit getrusage getsockname getsockopt gettid gettimeofday getuid
 lseek lstat madvise membarrier mmap mprotect mremap munmap nanosleep newfstatat pause pipe pipe2 poll
-ppoll pread64 preadv pselect6 pwrite64 read readlink readlinkat readv recvfrom recvmsg restart_syscall
+ppoll pread64 preadv pselect6 pwrite64 read readlink readlinkat readv restart_syscall
 rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigreturn rt_sigsuspend rt_sigtimedwait
-sched_getaffinity sched_getparam sched_getscheduler sched_yield select sendmsg sendto set_robust_list
+sched_getaffinity sched_getparam sched_getscheduler sched_yield select set_robust_list
 set_tid_address setitimer shutdown sigaltstack stat statx sysinfo time times umask uname write writev
 """
 

@@ -106,7 +106,7 @@ def _contain(control: socket.socket, setup: Setup) -> Cell:
     addresses = limits.address_space()
     kernel.die_with_parent()
     if rungs.NAMESPACES in layers:
-        namespaces.enter(keep=control.fileno())
+        namespaces.enter(control.fileno(), setup.readable if rungs.MOUNTS in layers else None)
     elif kernel.LINUX:
         kernel.drop_capabilities()
     os.chdir("/")

@@ -30,6 +30,18 @@ def add(x, y):
     return found
 """
 
+STREAMS = """
+import asyncio, socket
+async def told(x):
+    one, other = socket.socketpair()
+    reader, writing = await asyncio.open_connection(sock=one)
+    _reading, writer = await asyncio.open_connection(sock=other)
+    writer.writelines([b"a", b"b" * x])
+    writer.close()
+    return await reader.read()
+def add(x, y): return asyncio.run(told(x))
+"""
+
 
 def add(source: str, test: str = TEST, **settings: float) -> Job:
     return Job(source, test, "add", **settings)  # type: ignore[arg-type]
@@ -119,6 +131,7 @@ ODD = (
     ("from fractions import Fraction\ndef add(x, y): return Fraction(x, y)", "0.5"),
     ("def add(x, y):\n    print('debug', x)\n    return x + y", "3"),
     ("import asyncio\nasync def f(x): return x\ndef add(x, y): return asyncio.run(f(x))", "1"),
+    (STREAMS, "b'ab'"),
     (THREADED, "[1]"),
     ("def add(x, y, *, z=1):\n    global n\n    n = x\n    return n", "1"),
     ("from collections import deque\ndef add(x, y): return deque([x, y], maxlen=2)", "deque([1, 2])"),

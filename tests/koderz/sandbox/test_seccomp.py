@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -80,9 +81,20 @@ def test_descriptors_signal_nobody(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_sockets_come_in_local_pairs(machine: str) -> None:
-    assert verdict(machine, "socketpair", 1) == ALLOW
-    assert verdict(machine, "socketpair", 2) == ERRNO | errno.EPERM
+def test_sockets_come_in_local_pairs_of_streams(machine: str) -> None:
+    """Of a pair of datagrams, either end sends to whatever address it likes."""
+    for more in (0, socket.SOCK_NONBLOCK, socket.SOCK_CLOEXEC, socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC):
+        assert verdict(machine, "socketpair", 1, socket.SOCK_STREAM | more) == ALLOW
+        for kind in (0, socket.SOCK_DGRAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET, 1 << 8 | socket.SOCK_STREAM):
+            assert verdict(machine, "socketpair", 1, kind | more) == ERRNO | errno.EPERM
+        assert verdict(machine, "socketpair", 2, socket.SOCK_STREAM | more) == ERRNO | errno.EPERM
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_nothing_is_sent_out_of_band(machine: str) -> None:
+    for name, before in (("sendto", 3), ("recvfrom", 3), ("sendmsg", 2), ("recvmsg", 2)):
+        assert verdict(machine, name, *[0] * before, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) == ALLOW
+        assert verdict(machine, name, *[0] * before, socket.MSG_OOB) == ERRNO | errno.EOPNOTSUPP
 
 
 @pytest.mark.parametrize("machine", MACHINES)
