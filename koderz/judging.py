@@ -16,7 +16,7 @@ from koderz.suites import Suite, load_suite
 from koderz.suites.dataset import Row, read_rows
 from koderz.types import Judging, Task, Verdict
 from koderz.yardstick import calibrated_sandbox
-from tracker.summary import pass_at_k
+from tracker.rates import pass_at_k
 
 PASS_AT = (1, 10, 100)
 

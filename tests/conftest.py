@@ -89,6 +89,12 @@ class Shell:
         return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def nothing_judged(koderz: Shell, mode: str) -> None:
+    """Makes a run that has faults alone."""
+    faults = ("--model", "simulated", "--simulated-fault-rate", 1)
+    koderz("benchmark", 0, 1, "--mode", mode, "--quiet", *faults, code=3)
+
+
 @dataclass(frozen=True)
 class Done:
     """What a command printed."""

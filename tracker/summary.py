@@ -1,9 +1,8 @@
-"""Folds a journal into its summary: a pure function, the only home of rates, intervals and pass@k."""
+"""Folds a journal into its summary, a pure function of it."""
 
 from __future__ import annotations
 
 import math
-import statistics
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,10 +15,8 @@ import orjson
 
 from tracker.index import CODES, PAID, Entry, load_index, read_spans
 from tracker.journal import NAME
+from tracker.rates import pass_at_k_of, success_interval
 from tracker.records import SCHEMA_VERSION, Experiment, Fault, Finished, Plan, Record, decode
-
-_Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
-PASS_AT = (1, 2, 5, 10, 25, 50, 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,25 +47,35 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What the results of one solver come to. Rates are per cent, costs US dollars."""
+    """What the results of one solver come to. Rates are per cent, costs US dollars.
+
+    Where nothing was judged, rates and averages are None and costs, which are always numbers, are 0.
+    """
 
     total_problems: int
     successes: int
-    success_rate: float
-    success_rate_interval: tuple[float, float] | None  # 95 %: Wilson, or clustered by task for several samples
+    success_rate: float | None
+    success_rate_interval: tuple[float, float] | None  # 95 %
+    success_rate_interval_method: str | None  # see `tracker.rates.success_interval`
     total_cost: float
     avg_cost: float
-    avg_iterations: float
+    avg_iterations: float | None
     cost_known: bool
     cost_by_tier: dict[str, float]
     cost_per_success: float | None
     baseline_cost: float | None  # what the same local tokens would have cost on the baseline model
     tokens_in: int
     tokens_out: int
-    avg_latency: float  # seconds of model time an experiment
+    avg_latency: float | None  # seconds of model time an experiment
     pass_at_k: dict[str, float]  # fractions
     verdicts: dict[str, int]
     causes: dict[str, int]
+
+    @property
+    def rate(self) -> float:
+        """The success rate of results that are known to be there."""
+        assert self.success_rate is not None, "whoever asks has looked whether anything was judged"
+        return self.success_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +88,16 @@ class Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Iterative against zero-shot, over the task and sample pairs that both were judged on."""
+    """Iterative against zero-shot, over the task and sample pairs that both were judged on.
+
+    Where there are none, differences of rates and averages are None and those of costs 0.
+    """
 
     problems: int
-    success_rate_improvement: float  # points
+    success_rate_improvement: float | None  # points
     cost_difference: float  # US dollars, of the totals
     avg_cost_difference: float  # US dollars a problem
-    iteration_difference: float  # of the averages
+    iteration_difference: float | None  # of the averages
     both_passed: int
     only_zero_shot: int
     only_iterative: int
@@ -158,7 +168,7 @@ def summarize(folder: Path) -> Summary:
         planned=plan.planned,
         config=plan.config,
         arms=arms,
-        comparison=_compare(arms) if plan.mode == "comparative" else None,
+        comparison=_compare(arms) if arms.keys() >= {"zero-shot", "iterative"} else None,
         faults=[_fault_row(fault) for fault in faults],
         paid=_paid(lines.paid, results, faults),
         simulated=plan.simulated,
@@ -167,93 +177,39 @@ def summarize(folder: Path) -> Summary:
 
 
 def figures(results: Sequence[Result], baseline_cost: float | None = None) -> Figures:
-    """What results come to; zeros where there are none."""
+    """What results come to."""
     n = len(results)
     successes = sum(result.success for result in results)
     total_cost = math.fsum(result.cost for result in results)
+    by_task = _passes_by_task(results)
+    interval, method = success_interval(by_task) or (None, None)
     return Figures(
         total_problems=n,
         successes=successes,
-        success_rate=100 * successes / n if n else 0.0,
-        success_rate_interval=_rate_interval(results),
+        success_rate=100 * successes / n if n else None,
+        success_rate_interval=interval,
+        success_rate_interval_method=method,
         total_cost=total_cost,
         avg_cost=total_cost / n if n else 0.0,
-        avg_iterations=sum(result.iterations for result in results) / n if n else 0.0,
+        avg_iterations=sum(result.iterations for result in results) / n if n else None,
         cost_known=all(result.cost_known for result in results),
         cost_by_tier=_by_tier(results),
         cost_per_success=total_cost / successes if successes else None,
         baseline_cost=baseline_cost,
         tokens_in=sum(result.tokens_in for result in results),
         tokens_out=sum(result.tokens_out for result in results),
-        avg_latency=math.fsum(result.latency for result in results) / n if n else 0.0,
-        pass_at_k=pass_at_k_of(results),
+        avg_latency=math.fsum(result.latency for result in results) / n if n else None,
+        pass_at_k=pass_at_k_of(by_task),
         verdicts=dict(Counter(result.verdict for result in results)),
         causes=dict(Counter(result.cause for result in results if result.cause)),
     )
 
 
-def wilson(successes: int, n: int, z: float = _Z95) -> tuple[float, float]:
-    """The score interval for a proportion, as fractions; (0, 1) for n = 0.
-
-    Source: E. B. Wilson, "Probable inference, the law of succession, and statistical inference",
-    JASA 22 (1927), 209-212.
-    """
-    if not n:
-        return 0.0, 1.0
-    p, zz = successes / n, z * z
-    centre = (p + zz / (2 * n)) / (1 + zz / n)
-    half = z * math.sqrt(p * (1 - p) / n + zz / (4 * n * n)) / (1 + zz / n)
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
-def pass_at_k(n: int, c: int, k: int) -> float:
-    """The chance that one of k samples passes, estimated without bias from c passes among n samples.
-
-    Source: Chen et al., "Evaluating large language models trained on code" (2021), equation 1, in the
-    product form that doesn't overflow. Raises ValueError for k > n.
-    """
-    if k > n:
-        raise ValueError(f"pass@{k} needs at least {k} samples, not {n}")
-    if n - c < k:
-        return 1.0
-    return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1))
-
-
-def pass_at_k_of(results: Sequence[Result]) -> dict[str, float]:
-    """`{"pass@1": …}` over tasks, for each usual k that every task has samples for."""
+def _passes_by_task(results: Sequence[Result]) -> list[list[bool]]:
     tasks: dict[str, list[bool]] = defaultdict(list)
     for result in results:
         tasks[result.problem_id].append(result.success)
-    fewest = min(map(len, tasks.values()), default=0)
-    return {
-        f"pass@{k}": statistics.fmean(pass_at_k(len(passes), sum(passes), k) for passes in tasks.values())
-        for k in PASS_AT
-        if k <= fewest
-    }
-
-
-def _rate_interval(results: Sequence[Result]) -> tuple[float, float] | None:
-    """95 % interval of the success rate in per cent; None where there is nothing to base it on.
-
-    Samples of one task resemble each other, so with several the standard error is clustered by task
-    (E. Miller, "Adding error bars to evals", 2024, section 2.2).
-    """
-    if not results:
-        return None
-    tasks: dict[str, list[bool]] = defaultdict(list)
-    for result in results:
-        tasks[result.problem_id].append(result.success)
-    n = len(results)
-    successes = sum(result.success for result in results)
-    if len(tasks) == n:
-        low, high = wilson(successes, n)
-        return 100 * low, 100 * high
-    rate = successes / n
-    error = math.sqrt(sum((sum(passes) - rate * len(passes)) ** 2 for passes in tasks.values())) / n
-    if not error:  # all agree, which a few tasks do easily: as if each task had been tried once
-        low, high = wilson(round(rate * len(tasks)), len(tasks))
-        return 100 * low, 100 * high
-    return 100 * max(0.0, rate - _Z95 * error), 100 * min(1.0, rate + _Z95 * error)
+    return list(tasks.values())
 
 
 def _by_tier(results: Sequence[Result]) -> dict[str, float]:
@@ -311,15 +267,15 @@ def _compare(arms: Mapping[str, Arm]) -> Comparison:
         for name in ("zero-shot", "iterative")
     )
     pairs = [(zero_shot[key], iterative[key]) for key in zero_shot if key in iterative]
-    n = max(len(pairs), 1)
+    n = len(pairs)
     outcomes = Counter((a.success, b.success) for a, b in pairs)
     cost = math.fsum(b.cost - a.cost for a, b in pairs)
     return Comparison(
-        problems=len(pairs),
-        success_rate_improvement=100 * sum(b.success - a.success for a, b in pairs) / n,
+        problems=n,
+        success_rate_improvement=100 * sum(b.success - a.success for a, b in pairs) / n if n else None,
         cost_difference=cost,
-        avg_cost_difference=cost / n,
-        iteration_difference=sum(b.iterations - a.iterations for a, b in pairs) / n,
+        avg_cost_difference=cost / n if n else 0.0,
+        iteration_difference=sum(b.iterations - a.iterations for a, b in pairs) / n if n else None,
         both_passed=outcomes[True, True],
         only_zero_shot=outcomes[True, False],
         only_iterative=outcomes[False, True],

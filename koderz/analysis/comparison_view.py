@@ -38,14 +38,14 @@ def side_blocks(side: Side) -> Iterator[Block]:
     yield Text(_described(side))
     figures = side.figures
     yield Table(
-        ["Success rate", "95% interval", "Total cost", "Avg cost", "Avg iterations", "Faults"],
+        ["Success rate", "95% Wilson", "Total cost", "Avg cost", "Avg iterations", "Faults"],
         [
             [
                 _rate(side),
                 _per_cent(figures.success_rate_interval),
                 f"${figures.total_cost:.4f}",
                 f"${figures.avg_cost:.5f}",
-                f"{figures.avg_iterations:.1f}",
+                "" if figures.avg_iterations is None else f"{figures.avg_iterations:.1f}",
                 str(side.faults),
             ]
         ],
@@ -55,7 +55,7 @@ def side_blocks(side: Side) -> Iterator[Block]:
 def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
     """Standings, then the tests that tell some of them apart."""
     yield Table(
-        ["", "Run", "Model", "Arm", "Success rate", "95% interval", "Avg cost", "Avg iter.", "Against the first"],
+        ["", "Run", "Model", "Arm", "Success rate", "95% Wilson", "Avg cost", "Avg iter.", "Against the first"],
         [
             [
                 str(rank),

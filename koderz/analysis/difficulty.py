@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from koderz.analysis.blocks import Block, Table, Text
 from koderz.analysis.matching import Side
 from koderz.errors import KoderzError
-from tracker.summary import Result, wilson
+from tracker.rates import WILSON, wilson
+from tracker.summary import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +19,8 @@ class Problem:
 
     problem_id: str
     success_rate: float
-    interval: tuple[float, float]  # 95 %, Wilson over experiments
+    interval: tuple[float, float]  # 95 %, over experiments
+    interval_method: str = WILSON
     successes: int
     experiments: int
     runs: int
@@ -53,7 +55,7 @@ def flakiness(outcomes: Sequence[bool]) -> float:
 def difficulty_blocks(problems: Sequence[Problem], limit: int | None = None) -> Iterator[Block]:
     """A table, and what of it is not shown."""
     shown = problems if limit is None else problems[:limit]
-    header = ["Problem", "Success rate", "95% interval", "Runs", "Flaky", "Avg iter.", "Avg cost", "Solved by"]
+    header = ["Problem", "Success rate", "95% Wilson", "Runs", "Flaky", "Avg iter.", "Avg cost", "Solved by"]
     yield Table(header, [_row(problem) for problem in shown])
     never = sum(not problem.successes for problem in problems)
     always = sum(problem.successes == problem.experiments for problem in problems)

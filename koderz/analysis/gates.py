@@ -85,7 +85,7 @@ def _way_out(run: Run) -> str:
 
 
 def _shut_by_figures(gates: Gates, b: Side) -> Iterator[str]:
-    rate = b.figures.success_rate
+    rate = b.figures.rate
     if gates.min_success_rate is not None and rate < gates.min_success_rate:
         yield f"{b.label} has a success rate of {rate:.1f}%, below the {gates.min_success_rate:g}% asked for"
     cost = cost_of(b)

@@ -57,14 +57,14 @@ def leaderboard(sides: Sequence[Side], alpha: float = ALPHA) -> Leaderboard:
     judged = [side for side in sides if side.results]
     if not judged:
         raise KoderzError("none of these runs has results yet")
-    best_first = sorted(judged, key=lambda side: (-side.figures.success_rate, side.figures.avg_cost, side.label))
+    best_first = sorted(judged, key=lambda side: (-side.figures.rate, side.figures.avg_cost, side.label))
     pairwise = _pairwise(best_first, alpha)
     behind = {pair.b for pair in pairwise if pair.significant and pair.a == best_first[0].label}
     return Leaderboard(
         standings=[
             Standing(
                 side=side,
-                success_rate=side.figures.success_rate,
+                success_rate=side.figures.rate,
                 interval=side.figures.success_rate_interval,
                 level_with_best=side.label not in behind,
             )
@@ -123,6 +123,7 @@ def row_of(side: Side) -> Mapping[str, Any]:
         "successes": figures.successes,
         "success_rate": figures.success_rate,
         "success_rate_interval": figures.success_rate_interval,
+        "success_rate_interval_method": figures.success_rate_interval_method,
         "total_cost": figures.total_cost,
         "avg_cost": figures.avg_cost,
         "cost_per_success": figures.cost_per_success,

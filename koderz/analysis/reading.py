@@ -92,10 +92,10 @@ class Document:
         """The arms by solver. Raises KoderzError where an arm's figures contradict its results."""
         found = dict(self.arms)
         if self.zero_shot:
-            found["zero-shot"] = self.zero_shot
+            found.setdefault("zero-shot", self.zero_shot)
         if self.iterative:
-            found["iterative"] = self.iterative
-        if self.results is not None:
+            found.setdefault("iterative", self.iterative)
+        if self.results is not None and not self.arms:
             solver = next((row.solver for row in self.results if row.solver), None)
             found[solver or self.mode or "iterative"] = _Arm(results=self.results, summary=self.summary)
         if not found:
@@ -153,11 +153,10 @@ def _checked(path: Path, solver: str, arm: _Arm) -> Arm:
     baseline = arm.summary.baseline_cost
     found = Arm(results, figures(results, baseline))
     claimed = arm.summary
-    rate = found.summary.success_rate
     for name, says, is_ in (
         ("total_problems", claimed.total_problems, len(results)),
         ("successes", claimed.successes, found.summary.successes),
-        ("success_rate", claimed.success_rate, rate),
+        ("success_rate", claimed.success_rate, found.summary.success_rate or 0.0),
     ):
         if says is not None and not math.isclose(says, is_, rel_tol=0.0, abs_tol=_TOLERANCE):
             raise KoderzError(

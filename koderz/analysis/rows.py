@@ -15,10 +15,11 @@ class ArmRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     solver: str
     judged: int
     passed: int
-    rate: float  # per cent
+    rate: float | None  # per cent; None where nothing was judged
     interval: tuple[float, float] | None  # 95 %, per cent
+    interval_method: str | None
     cost: float  # US dollars
-    iterations: float  # average
+    iterations: float | None  # average
 
 
 class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -45,7 +46,8 @@ class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def rate(self) -> float:
         """Per cent, of the last arm: that of a comparative run is the iterative one. -1 where nothing was judged."""
-        return self.arms[-1].rate if self.arms and self.arms[-1].judged else -1.0
+        rate = self.arms[-1].rate if self.arms else None
+        return -1.0 if rate is None else rate
 
 
 class _Config(msgspec.Struct):
@@ -57,11 +59,12 @@ class _Config(msgspec.Struct):
 
 class _Figures(msgspec.Struct):
     total_problems: int
-    success_rate: float
+    success_rate: float | None = None
     successes: int | None = None
     success_rate_interval: tuple[float, float] | None = None
+    success_rate_interval_method: str | None = None
     total_cost: float = 0.0
-    avg_iterations: float = 0.0
+    avg_iterations: float | None = None
     cost_known: bool = True
 
 
@@ -86,6 +89,7 @@ class _Head(msgspec.Struct):
     summary: _Figures | None = None
     zero_shot: _Arm | None = None
     iterative: _Arm | None = None
+    arms: dict[str, _Arm] = {}
     faults: list[msgspec.Raw] = []
     paid: _Paid | None = None
     simulated: bool = False
@@ -124,12 +128,14 @@ def _behind(sinks: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _figures(head: _Head) -> list[tuple[str, _Figures]]:
+    if head.arms:
+        return [(name, arm.summary) for name, arm in head.arms.items()]
     if head.summary is not None:
         return [(head.mode, head.summary)]
     both = (("zero-shot", head.zero_shot), ("iterative", head.iterative))
     found = [(name, arm.summary) for name, arm in both if arm is not None]
     if not found:
-        raise msgspec.ValidationError("it has neither summary nor zero_shot and iterative")
+        raise msgspec.ValidationError("it has neither summary nor zero_shot and iterative nor arms")
     return found
 
 
@@ -139,14 +145,16 @@ def _arms(head: _Head) -> tuple[ArmRow, ...]:
 
 def _arm(solver: str, found: _Figures) -> ArmRow:
     n = found.total_problems
-    passed = round(found.success_rate * n / 100) if found.successes is None else found.successes
-    interval = found.success_rate_interval
-    if interval is None and n:
-        from tracker.summary import wilson  # few files are so old
+    if not n:
+        return ArmRow(solver, 0, 0, None, None, None, found.total_cost, None)
+    passed = round((found.success_rate or 0.0) * n / 100) if found.successes is None else found.successes
+    interval, method = found.success_rate_interval, found.success_rate_interval_method
+    if interval is None:
+        from tracker.rates import WILSON, wilson  # few files are so old
 
         low, high = wilson(passed, n)
-        interval = (100 * low, 100 * high)
-    return ArmRow(solver, n, passed, found.success_rate, interval, found.total_cost, found.avg_iterations)
+        interval, method = (100 * low, 100 * high), WILSON
+    return ArmRow(solver, n, passed, 100 * passed / n, interval, method, found.total_cost, found.avg_iterations)
 
 
 def row_of_journal(journal: Path, sinks: Mapping[str, str]) -> RunRow:
@@ -177,6 +185,7 @@ def row_of_journal(journal: Path, sinks: Mapping[str, str]) -> RunRow:
                 arm.summary.successes,
                 arm.summary.success_rate,
                 arm.summary.success_rate_interval,
+                arm.summary.success_rate_interval_method,
                 arm.summary.total_cost,
                 arm.summary.avg_iterations,
             )

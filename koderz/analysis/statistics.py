@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracker.summary import wilson
+from tracker.rates import wilson
 
 if TYPE_CHECKING:
     import numpy as np

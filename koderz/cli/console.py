@@ -171,12 +171,19 @@ def _comparison_lines(summary: Summary, comparison: Comparison) -> Iterator[str]
     yield _RULE
     for name, label in (("zero-shot", "Zero-Shot"), ("iterative", "Iterative")):
         figures = summary.arms[name].summary
-        rate = f"{figures.success_rate:5.1f}% ({figures.successes:2d}/{figures.total_problems:2d})"
-        yield f"{label:<15} | {rate:<15} | $ {figures.avg_cost:>7.4f}    | {figures.avg_iterations:>14.1f}"
+        rate = f"{_known(figures.success_rate, '5.1f', '%')} ({figures.successes:2d}/{figures.total_problems:2d})"
+        iterations = _known(figures.avg_iterations, ">14.1f")
+        yield f"{label:<15} | {rate:<15} | $ {figures.avg_cost:>7.4f}    | {iterations}"
     yield _RULE
-    points = f"{comparison.success_rate_improvement:+5.1f}% points"
+    points = _known(comparison.success_rate_improvement, "+5.1f", "% points")
     cost = f"$ {comparison.avg_cost_difference:>+8.4f}"
-    yield f"{'Improvement':<15} | {points:<15} | {cost:<12} | {comparison.iteration_difference:>+14.1f}"
+    iterations = _known(comparison.iteration_difference, ">+14.1f")
+    yield f"{'Improvement':<15} | {points:<15} | {cost:<12} | {iterations}"
+
+
+def _known(value: float | None, form: str, unit: str = "") -> str:
+    """A dash, as wide, for the average of nothing."""
+    return f"{value:{form}}{unit}" if value is not None else "-".rjust(len(f"{0.0:{form}}{unit}"))
 
 
 def _single_lines(summary: Summary) -> Iterator[str]:
@@ -184,10 +191,10 @@ def _single_lines(summary: Summary) -> Iterator[str]:
     yield "BENCHMARK COMPLETE" if summary.status == "complete" else f"BENCHMARK {summary.status.upper()}"
     yield f"Mode: {summary.mode}"
     yield f"Problems: {figures.total_problems}"
-    yield f"Successes: {figures.successes} ({figures.success_rate:.1f}%)"
+    yield f"Successes: {figures.successes} ({_known(figures.success_rate, '.1f', '%').strip()})"
     yield f"Total Cost: ${figures.total_cost:.4f}"
     yield f"Avg Cost per Problem: ${figures.avg_cost:.5f}"
-    yield f"Avg Iterations per Problem: {figures.avg_iterations:.1f}"
+    yield f"Avg Iterations per Problem: {_known(figures.avg_iterations, '.1f').strip()}"
 
 
 def _extra_lines(summary: Summary) -> Iterator[str]:
@@ -196,7 +203,8 @@ def _extra_lines(summary: Summary) -> Iterator[str]:
         figures = arm.summary
         if figures.success_rate_interval:
             low, high = figures.success_rate_interval
-            yield f"{name}: 95% interval {low:.1f}% to {high:.1f}%{_pass_at(figures)}{_causes(figures)}"
+            interval = f"95% interval {low:.1f}% to {high:.1f}% ({figures.success_rate_interval_method})"
+            yield f"{name}: {interval}{_pass_at(figures)}{_causes(figures)}"
         if figures.baseline_cost is not None:
             yield (
                 f"{name}: on {summary.config['baseline_model']} the local tokens "

@@ -42,7 +42,7 @@ def list_runs(
     limit: Annotated[int | None, typer.Option(metavar="N", help="At most this many.", min=1)] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list of runs.")] = False,
 ) -> None:
-    """List runs with their success rates, 95% intervals, costs and times, the newest first.
+    """List runs with their success rates, 95% Wilson intervals, costs and times, the newest first.
 
     A run that goes on is shown as running. Simulated runs are marked: their figures say nothing about any real model.
     """
@@ -78,7 +78,7 @@ def _moment(text: str) -> str:
         raise KoderzError(f"--since {text}: write a date such as 2026-01-31, or a span such as 12h, 7d or 2w") from None
 
 
-_HEADS = ("RUN", "MODEL", "SUITE", "SOLVER", "RATE", "95% INTERVAL", "PASSED", "COST", "TIME", "STATUS")
+_HEADS = ("RUN", "MODEL", "SUITE", "SOLVER", "RATE", "95% WILSON", "PASSED", "COST", "TIME", "STATUS")
 _RIGHT = frozenset({"RATE", "PASSED", "COST", "TIME"})
 
 
@@ -115,7 +115,7 @@ def _lines(row: RunRow) -> Iterator[tuple[str, ...]]:
             _model(row) if first else "",
             _on_one_line(row.suite) if first else "",
             _on_one_line(arm.solver),
-            f"{arm.rate:.1f}%" if arm.judged else "-",
+            "-" if arm.rate is None else f"{arm.rate:.1f}%",
             _interval(arm),
             f"{arm.passed}/{arm.judged}",
             f"{'' if row.cost_known else '≥'}${arm.cost:.4f}",
@@ -129,7 +129,7 @@ def _model(row: RunRow) -> str:
 
 
 def _interval(arm: ArmRow) -> str:
-    return f"{arm.interval[0]:.1f} to {arm.interval[1]:.1f}" if arm.interval and arm.judged else "-"
+    return f"{arm.interval[0]:.1f} to {arm.interval[1]:.1f}" if arm.interval else "-"
 
 
 def _status(row: RunRow) -> str:

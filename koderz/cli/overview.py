@@ -38,7 +38,11 @@ def overview(run: Run, arms: Sequence[str]) -> Iterator[str]:
 
 
 def _comparison(c: Mapping[str, Any]) -> Iterator[str]:
-    text = f"iterative against zero-shot: {c.get('success_rate_improvement', 0):+.1f} points"
+    points = c.get("success_rate_improvement")
+    if points is None:
+        yield "iterative against zero-shot: no problem was judged in both"
+        return
+    text = f"iterative against zero-shot: {points:+.1f} points"
     if "both_passed" not in c:  # a file of an older version
         yield text
         return
@@ -71,8 +75,9 @@ def _head(run: Run) -> Iterator[str]:
 
 
 def _figures(name: str, f: Figures) -> Iterator[str]:
-    low_high = "95% interval {:.1f}% to {:.1f}%".format(*f.success_rate_interval) if f.success_rate_interval else ""
-    yield f"{name}: {f.success_rate:.1f}% passed ({f.successes} of {f.total_problems}){low_high and ', ' + low_high}"
+    low, high = f.success_rate_interval or (0.0, 100.0)
+    interval = f"95% interval {low:.1f}% to {high:.1f}% ({f.success_rate_interval_method})"
+    yield f"{name}: {f.success_rate:.1f}% passed ({f.successes} of {f.total_problems}), {interval}"
     if len(f.pass_at_k) > 1:
         yield "  " + ", ".join(f"{k} {100 * value:.1f}%" for k, value in f.pass_at_k.items())
     cost = "" if f.cost_known else ", too low: the price of a model is unknown"

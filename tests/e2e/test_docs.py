@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from koderz.analysis.statistics import smallest_paired_difference
-from tests.conftest import Shell
+from tests.conftest import Shell, nothing_judged
 
 DOCS = Path(__file__).parents[2] / "docs"
 PYTHON = re.findall(r"```python\n(.*?)```", (DOCS / "analysis.md").read_text(encoding="utf-8"), re.DOTALL)
@@ -21,6 +21,7 @@ CI = (DOCS / "ci" / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_python_of_the_docs_runs(koderz: Shell) -> None:
+    nothing_judged(koderz, "iterative")
     for mode in ("zero-shot", "comparative"):
         koderz("benchmark", 0, 3, "--mode", mode, "--quiet", "--model", "simulated")
     assert len(PYTHON) == 5
@@ -104,3 +105,14 @@ def test_the_gate_by_jq_works_with_fractions(koderz: Shell, skill: float, code: 
     shutil.copy(summary, koderz.folder / "latest.json")
 
     assert shell(koderz, script).returncode == code
+
+
+@pytest.mark.skipif(not shutil.which("jq") and not os.environ.get("CI"), reason="jq is not installed")
+def test_the_gate_by_jq_is_shut_where_nothing_was_judged(koderz: Shell) -> None:
+    (script,) = re.findall(r"```bash\n(.*?)```", CI, re.DOTALL)
+    nothing_judged(koderz, "zero-shot")
+    shutil.copy(next(koderz.results.glob("*.json")), koderz.folder / "latest.json")
+
+    done = shell(koderz, script)
+
+    assert (done.returncode, done.stdout, done.stderr) == (1, "below 85%\n", "")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Shell
+from tests.conftest import Shell, nothing_judged
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -23,6 +23,7 @@ JQ = re.findall(r"^    (jq .*)$", README, re.MULTILINE)
 def test_the_snippets_on_summaries_and_on_the_api_run(koderz: Shell) -> None:
     koderz("benchmark", 0, 3, "--mode", "comparative", "--quiet")
     koderz("benchmark", 0, 3, "--mode", "zero-shot", "--quiet")
+    nothing_judged(koderz, "iterative")
     snippets = [text for text in PYTHON if "async def best_of_three" not in text]
     assert len(snippets) == 2
 
@@ -49,13 +50,14 @@ def test_the_solver_of_the_readme_runs_and_replays(koderz: Shell) -> None:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A folder with a run in one mode and a later one zero-shot; one for each mode."""
+    """A folder with a run in one mode, a later one zero-shot and one in which nothing was judged; one for each mode."""
 
     @cache
     def folder(mode: str) -> Path:
         shell = Shell(tmp_path_factory.mktemp(mode))
         for each in (mode, "zero-shot"):
             shell("benchmark", 0, 2, "--mode", each, "--quiet")
+        nothing_judged(shell, mode)
         return shell.folder
 
     return folder

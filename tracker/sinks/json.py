@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,8 @@ def write_summary(folder: Path) -> tuple[Path, Summary]:
 
 def encode_summary(summary: Summary) -> Iterator[bytes]:
     """The summary as JSON, indented by two spaces, in pieces: a large run is never held twice."""
-    yield b"{\n"
-    separator = b""
-    for name, value in _entries(summary):
-        yield separator + b"  " + orjson.dumps(name) + b": "
-        yield from _arm(value) if isinstance(value, Arm) else _value(value, b"  ")
-        separator = b",\n"
-    yield b"\n}\n"
+    yield from _object(dict(_entries(summary)), b"")
+    yield b"\n"
 
 
 def _entries(summary: Summary) -> Iterator[tuple[str, Any]]:
@@ -58,21 +53,16 @@ def _entries(summary: Summary) -> Iterator[tuple[str, Any]]:
 
 
 def _arm_entries(summary: Summary) -> Iterator[tuple[str, Any]]:
-    if len(summary.arms) > 1:
-        for solver, arm in summary.arms.items():
-            yield solver.replace("-", "_"), arm
+    """Those of a mode have places of their own; any others stand in `arms` by name."""
+    if len(summary.arms) == 1:
+        (arm,) = summary.arms.values()
+        yield "results", arm.results
+        yield "summary", arm.summary
+    elif summary.arms.keys() == {"zero-shot", "iterative"}:
+        yield "zero_shot", summary.arms["zero-shot"]
+        yield "iterative", summary.arms["iterative"]
     else:
-        for arm in summary.arms.values():
-            yield "results", arm.results
-            yield "summary", arm.summary
-
-
-def _arm(arm: Arm) -> Iterator[bytes]:
-    yield b'{\n    "results": '
-    yield from _value(arm.results, b"    ")
-    yield b',\n    "summary": '
-    yield from _value(arm.summary, b"    ")
-    yield b"\n  }"
+        yield "arms", summary.arms
 
 
 def _value(value: Any, margin: bytes) -> Iterator[bytes]:
@@ -82,8 +72,20 @@ def _value(value: Any, margin: bytes) -> Iterator[bytes]:
             yield (b",\n" if number else b"[\n") + inner
             yield _indented(result, inner)
         yield b"\n" + margin + b"]"
+    elif isinstance(value, Arm):
+        yield from _object({"results": value.results, "summary": value.summary}, margin)
+    elif isinstance(value, Mapping) and any(isinstance(each, Arm) for each in value.values()):
+        yield from _object(value, margin)
     else:
         yield _indented(value, margin)
+
+
+def _object(values: Mapping[str, Any], margin: bytes) -> Iterator[bytes]:
+    inner = margin + b"  "
+    for number, (name, value) in enumerate(values.items()):
+        yield (b",\n" if number else b"{\n") + inner + orjson.dumps(name) + b": "
+        yield from _value(value, inner)
+    yield b"\n" + margin + b"}"
 
 
 def _indented(value: Any, margin: bytes) -> bytes:

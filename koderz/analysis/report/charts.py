@@ -38,7 +38,7 @@ def pareto(entries: Sequence[Entry]) -> str:
             least, most = min(x for _, x in points), max(x for _, x in points)
             if least == most:  # by itself a logarithmic axis would have no length, and matplotlib warns
                 axes.set_xlim(least / 2, 2 * most)
-        frontier = _frontier([(x, entry.figures.success_rate) for entry, x in points])
+        frontier = _frontier([(x, entry.figures.rate) for entry, x in points])
         axes.step(
             *zip(*frontier, strict=True), where="post", color=_MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1
         )
@@ -70,7 +70,7 @@ def trend(entries: Sequence[Entry]) -> str:
         axes.set_ylabel("passed, per cent", color=_MUTED)
         for series in _series(entries):
             days: Any = [_moment(entry) for entry in series]
-            rates = [entry.figures.success_rate for entry in series]
+            rates = [entry.figures.rate for entry in series]
             colour = _SERIES[series[0].colour]
             axes.errorbar(
                 days, rates, yerr=_errors(series), color=colour, linewidth=2, elinewidth=1, capsize=3,
@@ -89,7 +89,7 @@ def has_trend(entries: Sequence[Entry]) -> bool:
 
 def _point(axes: Axes, entry: Entry, x: float) -> None:
     axes.errorbar(
-        [x], [entry.figures.success_rate], yerr=_errors([entry]), color=_SERIES[entry.colour], marker=_marker(entry),
+        [x], [entry.figures.rate], yerr=_errors([entry]), color=_SERIES[entry.colour], marker=_marker(entry),
         markersize=8, elinewidth=1.2, capsize=3, linestyle="none", markeredgecolor=_SURFACE, zorder=2,
     )  # fmt: skip
 
@@ -110,9 +110,7 @@ def _frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]
 
 def _errors(entries: Sequence[Entry]) -> Any:
     """How far the interval reaches below and above each rate."""
-    spans = [
-        (e.figures.success_rate, e.figures.success_rate_interval or (e.figures.success_rate,) * 2) for e in entries
-    ]
+    spans = [(e.figures.rate, e.figures.success_rate_interval or (e.figures.rate,) * 2) for e in entries]
     return [[max(0.0, rate - low) for rate, (low, _) in spans], [max(0.0, high - rate) for rate, (_, high) in spans]]
 
 

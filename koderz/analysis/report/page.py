@@ -67,7 +67,7 @@ class Pages:
             "sections": _sections(self._charts, self._comparisons),
             "simulated": view.simulated,
             "notes": _notes(view),
-            "cards": sorted(latest(view.judged), key=lambda e: -e.figures.success_rate)[:_MOST_CARDS],
+            "cards": sorted(latest(view.judged), key=lambda e: -e.figures.rate)[:_MOST_CARDS],
             "newest": newest,
             "entries": view.entries,
             "comparisons": self._comparisons.shown,
@@ -166,7 +166,7 @@ def _data(view: View, maps: Sequence[HeatMap]) -> Mapping[str, Any]:
 def _interval(entry: Entry) -> Any:
     """A bar of 100 units: the interval, and the rate in it."""
     low, high = entry.figures.success_rate_interval or (0.0, 0.0)
-    rate = entry.figures.success_rate
+    rate = entry.figures.rate
     return _ours(
         f'<svg class="interval" style="--c: var(--s{entry.colour})" viewBox="0 0 100 8" preserveAspectRatio="none" '
         'aria-hidden="true"><rect class="track" width="100" height="8" rx="1"/>'

@@ -66,9 +66,9 @@ def _trend(entries: Sequence[Entry]) -> Chart:
     return Chart(
         "trend",
         "Over time",
-        "Each model's runs in the order of time, with 95% intervals.",
+        "Each model's runs in the order of time, with 95% Wilson intervals.",
         charts.trend(entries),
-        ("Run", "Begun", "Passed", "95% interval"),
+        ("Run", "Begun", "Passed", "95% Wilson interval"),
         [
             (e.label, e.run.start_time[:16].replace("T", " "), f"{e.figures.success_rate:.1f}%", e.interval)
             for e in entries

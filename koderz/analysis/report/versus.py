@@ -61,7 +61,7 @@ def _pairs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
     if len(entries) == 2 and entries[0].run.suite == entries[1].run.suite:
         yield entries[0], entries[1]
         return
-    last = sorted(latest(entries), key=lambda entry: -entry.figures.success_rate)
+    last = sorted(latest(entries), key=lambda entry: -entry.figures.rate)
     for entry in last:
         before = [
             other

@@ -150,6 +150,25 @@ def test_a_single_mode_is_the_lines_that_were_promised(tmp_path: Path, capsys: p
     ]
 
 
+def test_of_nothing_judged_the_tables_have_dashes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    single, _ = shown(tmp_path / "a", capsys, fault(0), Finished(status="incomplete"))
+    both, _ = shown(tmp_path / "b", capsys, judged(0), of=builders.plan(1, solvers=("zero-shot", "iterative")))
+
+    assert single[2:7] == [
+        "Problems: 0",
+        "Successes: 0 (-)",
+        "Total Cost: $0.0000",
+        "Avg Cost per Problem: $0.00000",
+        "Avg Iterations per Problem: -",
+    ]
+    assert both[3:7] == [
+        "Zero-Shot       | 100.0% ( 1/ 1)  | $  0.2500    |            1.0",
+        "Iterative       |      - ( 0/ 0)  | $  0.0000    |              -",
+        "----------------+-----------------+--------------+----------------",
+        "Improvement     |             -   | $  +0.0000   |              -",
+    ]
+
+
 def test_a_run_that_did_not_get_to_its_end_says_so_and_how_to_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

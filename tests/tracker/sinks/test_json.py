@@ -98,8 +98,34 @@ def test_costs_are_numbers_also_where_there_are_none(tmp_path: Path) -> None:
     found = written(tmp_path)
 
     assert (found["results"], found["faults"]) == ([], [])
-    assert {found["summary"][name] for name in ("total_cost", "avg_cost", "success_rate", "avg_iterations")} == {0.0}
+    assert (found["summary"]["total_cost"], found["summary"]["avg_cost"]) == (0.0, 0.0)
     assert all(isinstance(value, int | float) for value in found["paid"].values())
+
+
+def test_nothing_judged_is_no_success_rate_of_zero(tmp_path: Path) -> None:
+    summary = written(tmp_path)["summary"]
+
+    assert (summary["total_problems"], summary["successes"]) == (0, 0)
+    averages = (
+        "success_rate",
+        "success_rate_interval",
+        "success_rate_interval_method",
+        "avg_iterations",
+        "avg_latency",
+    )
+    assert {summary[name] for name in averages} == {None}
+
+
+def test_arms_that_are_no_mode_stand_in_arms_by_name(tmp_path: Path) -> None:
+    names = ["my solver", "iterative", "zero-shot"]
+    records = [judged(0, solver=name) for name in names[:2]]
+    found = written(tmp_path, *records, of=builders.plan(1, solvers=names, mode="three"))
+
+    assert not found.keys() & {"results", "summary", "zero_shot", "iterative", "my solver"}
+    assert list(found["arms"]) == names
+    assert [len(arm["results"]) for arm in found["arms"].values()] == [1, 1, 0]
+    assert found["arms"]["zero-shot"]["summary"]["success_rate"] is None
+    assert found["comparison"]["success_rate_improvement"] is None
 
 
 def test_it_is_indented_by_two_spaces_and_ends_with_a_newline(tmp_path: Path) -> None:
@@ -151,10 +177,13 @@ def whole(summary: Summary) -> dict[str, Any]:
     for item in fields(summary):
         value = getattr(summary, item.name)
         if item.name == "arms":
-            if len(value) > 1:
-                document |= {name.replace("-", "_"): asdict(arm) for name, arm in value.items()}
+            arms = {name: asdict(arm) for name, arm in value.items()}
+            if len(arms) == 1:
+                document |= next(iter(arms.values()))
+            elif arms.keys() == set(BOTH):
+                document |= {name.replace("-", "_"): arms[name] for name in BOTH}
             else:
-                document |= asdict(next(iter(value.values())))
+                document["arms"] = arms
         elif item.name != "comparison" or value is not None:
             document[item.name] = value
     return document
@@ -196,7 +225,7 @@ ARMS = st.lists(RESULTS, max_size=4).map(lambda results: Arm(results, figures(re
 
 @settings(max_examples=30, deadline=None)
 @given(
-    arms=st.dictionaries(st.sampled_from([*BOTH, "my-solver"]), ARMS, min_size=1, max_size=2),
+    arms=st.dictionaries(st.sampled_from([*BOTH, "my-solver"]), ARMS, min_size=1, max_size=3),
     config=st.dictionaries(WORDS, VALUES, max_size=4),
     faults=st.lists(st.dictionaries(WORDS, VALUES, max_size=3), max_size=3),
     words=st.tuples(WORDS, WORDS),

@@ -167,14 +167,16 @@ def _note(summary: Summary) -> str:
     lines = []
     if summary.simulated:
         lines.append("**SIMULATED MODEL: these figures say nothing about any real one.**\n")
-    lines += ["| | success rate | 95 % interval | cost | avg iterations |", "|---|---|---|---|---|"]
+    lines += ["| | success rate | 95 % Wilson interval | cost | avg iterations |", "|---|---|---|---|---|"]
     for solver, arm in summary.arms.items():
         figures = arm.summary
-        low, high = figures.success_rate_interval or (0.0, 100.0)
-        lines.append(
-            f"| {solver} | {figures.success_rate:.1f} % ({figures.successes}/{figures.total_problems}) "
-            f"| {low:.1f} to {high:.1f} | ${figures.total_cost:.4f} | {figures.avg_iterations:.1f} |"
-        )
+        rate = interval = iterations = ""
+        if figures.success_rate is not None and figures.success_rate_interval:
+            rate = f"{figures.success_rate:.1f} % "
+            interval = "{:.1f} to {:.1f}".format(*figures.success_rate_interval)
+            iterations = f"{figures.avg_iterations:.1f}"
+        passed = f"({figures.successes}/{figures.total_problems})"
+        lines.append(f"| {solver} | {rate}{passed} | {interval} | ${figures.total_cost:.4f} | {iterations} |")
     if summary.faults:
         lines.append(f"\n{len(summary.faults)} of {summary.planned} experiments ended in a fault, which is no verdict.")
     lines.append(f"\nStatus: {summary.status}{f' ({summary.reason})' if summary.reason else ''}")
