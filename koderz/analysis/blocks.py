@@ -1,9 +1,8 @@
-"""Headings, sentences and tables, once, as plain text, Markdown or HTML. Whatever they hold is escaped."""
+"""Headings, sentences and tables, once, for the terminal, and here as Markdown and HTML, with all they hold escaped."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -23,26 +22,25 @@ class Text:
 class Table:
     """Columns whose cells look like numbers are aligned to the right."""
 
-    header: Sequence[str]
+    header: Sequence[str]  # empty: no heads
     rows: Sequence[Sequence[str]]
+    optional: Sequence[str] = ()  # heads of the columns that a narrow terminal may do without, the first one first
+    ruled: bool = True  # False: a listing, whose columns have nothing but space between them
 
+    def __post_init__(self) -> None:
+        if unknown := set(self.optional) - set(self.header):
+            raise ValueError(f"no column is called {', '.join(unknown)}")
 
-_RIGHT = ' style="text-align:right"'
+    @property
+    def right(self) -> list[bool]:
+        """Which columns are aligned to the right."""
+        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.header)
+        return [bool(column) and all(map(_is_number, column)) for column in columns]
+
 
 Block = Heading | Text | Table
 
-
-def as_text(blocks: Iterable[Block]) -> Iterator[str]:
-    """Lines for a terminal, still to be made plain. An empty line stands around tables and before headings."""
-    before: Block | None = None
-    for block in blocks:
-        if before is not None and not (isinstance(block, Text) and isinstance(before, Text)):
-            yield ""
-        if isinstance(block, Table):
-            yield from _text_table(block)
-        else:
-            yield block.text
-        before = block
+_RIGHT = ' style="text-align:right"'
 
 
 def as_markdown(blocks: Iterable[Block]) -> Iterator[str]:
@@ -54,7 +52,7 @@ def as_markdown(blocks: Iterable[Block]) -> Iterator[str]:
             yield _markdown(block.text)
         else:
             yield _markdown_row(block.header)
-            yield _markdown_row(["---:" if right else "---" for right in _to_the_right(block)], escaped=True)
+            yield _markdown_row(["---:" if right else "---" for right in block.right], escaped=True)
             yield from map(_markdown_row, block.rows)
         yield ""
 
@@ -64,34 +62,8 @@ def as_html(blocks: Iterable[Block]) -> str:
     return "\n".join(map(_html, blocks))
 
 
-def _text_table(table: Table) -> Iterator[str]:
-    rows = [[_one_line(cell) for cell in row] for row in (table.header, *table.rows)]
-    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
-    right = _to_the_right(table)
-    for number, row in enumerate(rows):
-        cells = [_padded(cell, width, r) for cell, width, r in zip(row, widths, right, strict=True)]
-        yield " | ".join(cells).rstrip()
-        if not number:
-            yield "-+-".join("-" * width for width in widths)
-
-
-def _to_the_right(table: Table) -> list[bool]:
-    columns = zip(*table.rows, strict=True) if table.rows else [()] * len(table.header)
-    return [bool(column) and all(_is_number(cell) for cell in column) for column in columns]
-
-
 def _is_number(cell: str) -> bool:
-    return not cell or re.fullmatch(r"[-+$]*[\d.,]+ ?(%|s|points)?( .*)?", cell) is not None
-
-
-def _padded(cell: str, width: int, right: bool) -> str:
-    space = " " * (width - _width(cell))
-    return space + cell if right else cell + space
-
-
-def _width(text: str) -> int:
-    """Columns that a terminal takes for it."""
-    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+    return not cell or re.fullmatch(r"-|≥?[-+$]*[\d.,:/]+ ?(%|s|points)?( .*)?", cell) is not None
 
 
 def _one_line(text: str) -> str:
@@ -112,7 +84,7 @@ def _html(block: Block) -> str:
         return f"<h4>{escape(block.text)}</h4>"
     if isinstance(block, Text):
         return f"<p>{escape(block.text)}</p>"
-    right = _to_the_right(block)
+    right = block.right
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in block.header)
     body = "".join(f"<tr>{_html_cells(row, right)}</tr>" for row in block.rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

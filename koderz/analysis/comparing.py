@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from koderz.analysis.blocks import Block, Heading, Text, as_markdown, as_text
+from koderz.analysis.blocks import Block, Heading, Text, as_markdown
 from koderz.analysis.comparison import Comparison, last_comparable, of_sides
 from koderz.analysis.comparison_view import comparison_blocks, leaderboard_blocks, side_blocks
 from koderz.analysis.failures import failures_of
@@ -27,15 +27,19 @@ class Outcome:
     shut: Sequence[str] = field(default=())
     caution: str = ""  # see `caution_on`
 
-    def text(self) -> Iterator[str]:
-        """Lines for a terminal."""
-        return as_text(self._blocks())
+    def blocks(self) -> Iterator[Block]:
+        """What is to be read of it."""
+        if isinstance(self.answer, Comparison):
+            return comparison_blocks(self.answer)
+        if isinstance(self.answer, Leaderboard):
+            return leaderboard_blocks(self.answer)
+        return side_blocks(self.answer)
 
     def markdown(self) -> Iterator[str]:
         """Lines for a CI job's summary page; what the gates say comes first."""
         verdict = [Text(f"Gate failed: {why}") for why in self.shut]
         verdict += [Text(f"Warning: {self.caution}")] if self.caution else []
-        return as_markdown([Heading(self._title()), *verdict, *self._blocks()])
+        return as_markdown([Heading(self._title()), *verdict, *self.blocks()])
 
     def document(self) -> Mapping[str, Any]:
         """What JSON has."""
@@ -46,13 +50,6 @@ class Outcome:
         else:
             found = {"b": row_of(self.answer)}
         return {**found, "gates_failed": list(self.shut), "gates_warning": self.caution or None}
-
-    def _blocks(self) -> Iterator[Block]:
-        if isinstance(self.answer, Comparison):
-            return comparison_blocks(self.answer)
-        if isinstance(self.answer, Leaderboard):
-            return leaderboard_blocks(self.answer)
-        return side_blocks(self.answer)
 
     def _title(self) -> str:
         if isinstance(self.answer, Comparison):
@@ -95,6 +92,8 @@ def comparison_document(one: Comparison) -> dict[str, Any]:
     return {
         "a": {**row_of(one.a), "failures": asdict(failures_of(one.a))},
         "b": {**row_of(one.b), "failures": asdict(failures_of(one.b))},
+        "a_compared": asdict(one.a_compared),
+        "b_compared": asdict(one.b_compared),
         **{name: getattr(one, name) for name in _PLAIN},
         "arms": {solver: comparison_document(arm) for solver, arm in one.arms.items()},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,16 +21,28 @@ from koderz.analysis.inference import (
     smallest_of,
     success,
 )
-from koderz.analysis.matching import Side, match, own_arms, sides_to_compare
+from koderz.analysis.matching import Matched, Side, match, own_arms, sides_to_compare
 from koderz.analysis.notes import notes_on
 from koderz.analysis.runs import Run, load_summary, of_summary, refuse_mixture, run_paths
 from koderz.analysis.statistics import ALPHA, Interval
 from koderz.errors import KoderzError
-from tracker.summary import Summary
+from tracker.summary import Result, Summary
 
 _LOOK_BACK = 50  # runs, in search of two that share tasks
 
 Source = Run | Summary | Path | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What one side came to on the tasks that are compared: those in common, or all where there are none."""
+
+    success_rate: float | None  # per cent, the mean of the tasks' own rates; None where nothing was judged
+    successes: int
+    experiments: int
+    tasks: int
+    other_tasks: int  # that it was judged on and the other side wasn't
+    cost_per_success: float | None  # US dollars, failures included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +51,8 @@ class Comparison:
 
     a: Side
     b: Side
+    a_compared: Compared
+    b_compared: Compared
     alpha: float
     paired: bool  # on tasks that both were judged on
     method: str
@@ -133,6 +148,8 @@ def between(a: Side, b: Side, alpha: float = ALPHA) -> Comparison:
     return Comparison(
         a=a,
         b=b,
+        a_compared=_compared(matched.a, matched),
+        b_compared=_compared(matched.b, matched),
         alpha=alpha,
         paired=matched.paired,
         method=METHODS[matched.kind],
@@ -154,6 +171,21 @@ def between(a: Side, b: Side, alpha: float = ALPHA) -> Comparison:
         settings=differing(a.run.config, b.run.config),
         environment=differing(a.run.environment, b.run.environment),
         notes=notes_on(a, b, matched),
+    )
+
+
+def _compared(by_task: Mapping[str, Sequence[Result]], matched: Matched) -> Compared:
+    tasks = matched.tasks if matched.paired else list(by_task)
+    results = [result for task in tasks for result in by_task[task]]
+    successes = sum(result.success for result in results)
+    rates = [sum(map(success, by_task[task])) / len(by_task[task]) for task in tasks]
+    return Compared(
+        success_rate=100 * sum(rates) / len(rates) if rates else None,
+        successes=successes,
+        experiments=len(results),
+        tasks=len(tasks),
+        other_tasks=len(by_task) - len(tasks),
+        cost_per_success=math.fsum(result.cost for result in results) / successes if successes else None,
     )
 
 

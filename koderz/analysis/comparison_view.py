@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from koderz.analysis.blocks import Block, Heading, Table, Text
-from koderz.analysis.comparison import Comparison
+from koderz.analysis.comparison import Compared, Comparison
 from koderz.analysis.failures import Failures, causes_table, failures_of
 from koderz.analysis.inference import Difference
 from koderz.analysis.leaderboard import Leaderboard, Pair
@@ -49,6 +49,7 @@ def side_blocks(side: Side) -> Iterator[Block]:
                 str(side.faults),
             ]
         ],
+        optional=["Avg iterations", "Avg cost"],
     )
 
 
@@ -70,6 +71,7 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
             ]
             for rank, standing in enumerate(board.standings, start=1)
         ],
+        optional=["Avg iter.", "Avg cost", "95% Wilson", "Model"],
     )
     yield Text(f"{len(board.pairwise)} tests, two-sided, Holm-corrected, at {board.alpha:g}:")
     shown = [pair for pair in board.pairwise if pair.significant]
@@ -97,13 +99,16 @@ def _one(one: Comparison) -> Iterator[Block]:
 def _measure_rows(one: Comparison) -> list[list[str]]:
     difference = f"{one.difference:+.1f} points" if one.difference is not None else ""
     between = f"{one.interval[0]:+.1f} to {one.interval[1]:+.1f}" if one.interval else ""
-    rows = [["Success rate", _rate(one.a), _rate(one.b), difference, between]]
+    compared = (one.a_compared, one.b_compared)
+    rows = [["Success rate", *map(_compared_rate, compared), difference, between]]
+    if any(each.other_tasks for each in compared):
+        rows.append(["On all its tasks", _rate(one.a), _rate(one.b), "", ""])
     for name, form in (("cost", "${:.5f}"), ("iterations", "{:.2f}"), ("latency", "{:.2f} s")):
-        if name in one.measures:
-            rows.append([f"Avg {name}", *_measure_cells(one.measures[name], form)])
-    per_success = [side.figures.cost_per_success for side in (one.a, one.b)]
-    if any(per_success):
-        rows.append(["Cost per success", *(f"${c:.5f}" if c is not None else "" for c in per_success), "", ""])
+        if (measure := one.measures.get(name)) and (name != "cost" or measure.a or measure.b):
+            rows.append([f"Avg {name}", *_measure_cells(measure, form)])
+    if any(each.cost_per_success for each in compared):
+        costs = (f"${cost:.5f}" if (cost := each.cost_per_success) is not None else "" for each in compared)
+        rows.append(["Cost per success", *costs, "", ""])
     return rows
 
 
@@ -124,7 +129,8 @@ def _signed(value: float, form: str) -> str:
 def _failure_blocks(comparison: Comparison) -> Iterator[Block]:
     found = {"A": failures_of(comparison.a), "B": failures_of(comparison.b)}
     if any(failures.causes for failures in found.values()):
-        yield Heading("Failed attempts by cause")
+        others = comparison.a_compared.other_tasks or comparison.b_compared.other_tasks
+        yield Heading(f"Failed attempts by cause{', on all their tasks' if others else ''}")
         yield causes_table(found)
     for name, failures in found.items():
         if failures.never_mended:
@@ -138,10 +144,8 @@ def _took(failures: Failures) -> str:
         return "no task was solved"
     tiers = ", ".join(f"{tier} ${cost:.4f}" for tier, cost in failures.cost_by_tier.items() if cost)
     by_tier = f" (cost by tier: {tiers})" if tiers else ""
-    tokens = (
-        f", {failures.tokens_to_solution:,.0f} tokens to a solution (median)" if failures.tokens_to_solution else ""
-    )
-    return f"${failures.cost_per_solved_task:.5f} a solved task{by_tier}{tokens}"
+    cost = f"${failures.cost_per_solved_task:.5f} a solved task{by_tier}, " if failures.cost_per_solved_task else ""
+    return f"{cost}{failures.tokens_to_solution or 0:,.0f} tokens to a solution (median)"
 
 
 def _differing(title: str, values: Mapping[str, tuple[Any, Any]]) -> Iterator[Block]:
@@ -154,6 +158,15 @@ def _described(side: Side) -> str:
     run = side.run
     simulated = "SIMULATED " if run.simulated and run.model != "simulated" else ""
     return f"{run.name}: {simulated}{run.model}, {side.solver}, {run.status}, {run.start_time[:16].replace('T', ' ')}"
+
+
+def _compared_rate(found: Compared) -> str:
+    if found.success_rate is None:
+        return "no results"
+    # where tasks have unlike numbers of samples, passes of all samples say another rate
+    alike = abs(found.success_rate * found.experiments - 100 * found.successes) < 1e-6
+    count = f"{found.successes}/{found.experiments}" if alike else f"{found.tasks} tasks"
+    return f"{found.success_rate:.1f}% ({count})"
 
 
 def _rate(side: Side) -> str:

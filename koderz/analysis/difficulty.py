@@ -56,7 +56,7 @@ def difficulty_blocks(problems: Sequence[Problem], limit: int | None = None) -> 
     """A table, and what of it is not shown."""
     shown = problems if limit is None else problems[:limit]
     header = ["Problem", "Success rate", "95% Wilson", "Runs", "Flaky", "Avg iter.", "Avg cost", "Solved by"]
-    yield Table(header, [_row(problem) for problem in shown])
+    yield Table(header, list(map(_row, shown)), optional=["Runs", "Avg cost", "Avg iter.", "95% Wilson"])
     never = sum(not problem.successes for problem in problems)
     always = sum(problem.successes == problem.experiments for problem in problems)
     yield Text(f"{len(problems)} problems: {never} never solved, {always} always.")

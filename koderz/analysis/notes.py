@@ -21,8 +21,8 @@ def _on_pairing(matched: Matched) -> Iterator[str]:
     elif len(matched.tasks) < max(len(matched.a), len(matched.b)):
         left = len(matched.a) - len(matched.tasks), len(matched.b) - len(matched.tasks)
         yield (
-            f"Differences are over the {len(matched.tasks)} tasks that both were judged on; "
-            f"left out: {left[0]} of A's, {left[1]} of B's."
+            f"Rates and differences are over the {len(matched.tasks)} tasks that both were judged on; "
+            f"left out: {left[0]} others of A's, {left[1]} of B's."
         )
     if matched.kind == "samples":
         yield "There are several samples a task, so McNemar's test gives way to tests clustered by task."

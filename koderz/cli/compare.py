@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from koderz.cli.benchmark import complete_runs
-from koderz.cli.console import print_json, say, warn
+from koderz.cli.console import print_json, say_all, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 
@@ -74,6 +73,7 @@ def compare(
     """
     from koderz.analysis.comparing import compare_runs
     from koderz.analysis.gates import Gates
+    from koderz.cli.tables import print_blocks
     from koderz.config import results_folder
 
     gates = Gates(
@@ -88,7 +88,7 @@ def compare(
     if json:
         print_json(outcome.document())
     else:
-        _print(outcome.markdown() if markdown else outcome.text())
+        say_all(outcome.markdown()) if markdown else print_blocks(outcome.blocks())
     _judge(outcome)
 
 
@@ -99,8 +99,3 @@ def _judge(outcome: Outcome) -> None:
     if outcome.shut:
         warn(f"gate failed: {'; '.join(outcome.shut)}")
         raise typer.Exit(EXIT_GATE)
-
-
-def _print(lines: Iterable[str]) -> None:
-    for line in lines:
-        say(line)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.console import elapsed, print_json, say_all, shortened, warn
+from koderz.cli.console import elapsed, print_json, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
@@ -46,7 +44,9 @@ def list_runs(
 
     A run that goes on is shown as running. Simulated runs are marked: their figures say nothing about any real model.
     """
+    from koderz.analysis.blocks import Table
     from koderz.analysis.catalogue import SORTS, chosen, load_catalogue, ordered
+    from koderz.cli.tables import print_blocks
     from koderz.config import results_folder
 
     if sort not in SORTS:
@@ -58,7 +58,8 @@ def list_runs(
     if json:
         print_json(rows)
     elif rows:
-        say_all(_table(rows))
+        optional = _OPTIONAL if any(row.cost for row in rows) else ("COST", *_OPTIONAL)
+        print_blocks([Table(_HEADS, [line for row in rows for line in _lines(row)], optional, ruled=False)])
     for line in found.unreadable[:_MOST_NOTES]:
         warn(f"note: {line}")
     if len(found.unreadable) > _MOST_NOTES:
@@ -79,31 +80,7 @@ def _moment(text: str) -> str:
 
 
 _HEADS = ("RUN", "MODEL", "SUITE", "SOLVER", "RATE", "95% WILSON", "PASSED", "COST", "TIME", "STATUS")
-_RIGHT = frozenset({"RATE", "PASSED", "COST", "TIME"})
-
-
-def _table(rows: Sequence[RunRow]) -> Iterator[str]:
-    cells = [line for row in rows for line in _lines(row)]
-    widths = [max(map(len, column)) for column in zip(_HEADS, *cells, strict=True)]
-    widths[1] = _fitting(widths)
-    form = "  ".join(
-        f"{{:{'>' if head in _RIGHT else '<'}{width}}}" for head, width in zip(_HEADS, widths, strict=True)
-    )
-    for run, model, *others in (_HEADS, *cells):
-        yield form.format(run, shortened(model, widths[1]), *others).rstrip()
-
-
-def _fitting(widths: Sequence[int]) -> int:
-    """How wide the model's column may be for a row to fit the terminal."""
-    if not sys.stdout.isatty():
-        return widths[1]
-    others = sum(widths) - widths[1] + 2 * (len(widths) - 1)
-    return max(8, min(widths[1], shutil.get_terminal_size().columns - others))
-
-
-def _on_one_line(text: str) -> str:
-    """A run of another machine may be called anything."""
-    return " ".join(text.split())
+_OPTIONAL = ("SUITE", "TIME", "PASSED", "95% WILSON", "COST")
 
 
 def _lines(row: RunRow) -> Iterator[tuple[str, ...]]:
@@ -111,10 +88,10 @@ def _lines(row: RunRow) -> Iterator[tuple[str, ...]]:
     for number, arm in enumerate(row.arms):
         first = number == 0
         yield (
-            _on_one_line(row.run_id) if first else "",
+            row.run_id if first else "",
             _model(row) if first else "",
-            _on_one_line(row.suite) if first else "",
-            _on_one_line(arm.solver),
+            row.suite if first else "",
+            arm.solver,
             "-" if arm.rate is None else f"{arm.rate:.1f}%",
             _interval(arm),
             f"{arm.passed}/{arm.judged}",
@@ -125,7 +102,7 @@ def _lines(row: RunRow) -> Iterator[tuple[str, ...]]:
 
 
 def _model(row: RunRow) -> str:
-    return "SIMULATED" if row.simulated else _on_one_line(row.model)
+    return "SIMULATED" if row.simulated else row.model
 
 
 def _interval(arm: ArmRow) -> str:
@@ -142,4 +119,4 @@ def _status(row: RunRow) -> str:
     if row.behind and row.status != "running":
         parts.append(f"({', '.join(f'{name} {row.sinks[name]}' for name in row.behind)})")
     parts += ["imported"] * row.imported + [f"#{tag}" for tag in row.tags]
-    return _on_one_line(" ".join(parts))
+    return " ".join(parts)

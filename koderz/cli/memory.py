@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
 import typer
 
-from koderz.cli.console import print_json, say, warn
+from koderz.analysis.blocks import Table
+from koderz.cli.console import print_json, say, shortened, warn
 from koderz.cli.groups import PanelCommand
+from koderz.cli.tables import print_blocks
 from koderz.errors import KoderzError
 from tracker.memory import CATEGORIES, TYPES, Cortex, open_cortex, store_path
 
@@ -51,8 +53,7 @@ def recall(
     memories = _asked(found, results)
     if json:
         return print_json(memories)
-    for memory in memories:
-        _list(memory)
+    print_blocks([Table((), [row for memory in memories for row in _rows(memory)], ruled=False)])
     if not memories:
         warn("no matching memories")
     elif memories[0]["ranking"] == "newest":
@@ -235,17 +236,17 @@ def _asked(work: Callable[[Cortex], Awaitable[Any]], results: Path | None, *, cr
     return asyncio.run(worked())
 
 
-def _list(memory: dict[str, Any]) -> None:
-    glimpse = " ".join(memory["content"].split())
-    say(f"{memory['id']:>6}  {memory['score']:.2f}  {memory['title']}  [{', '.join(memory['tags'])}]")
-    say(f"{'':14}{glimpse[:_GLIMPSE]}{'…' if len(glimpse) > _GLIMPSE else ''}")
+def _rows(memory: dict[str, Any]) -> Iterator[Sequence[str]]:
+    glimpse = shortened(" ".join(memory["content"].split()), _GLIMPSE)
+    yield str(memory["id"]), f"{memory['score']:.2f}", f"{memory['title']}  [{', '.join(memory['tags'])}]"
+    yield "", "", glimpse
 
 
 def _tell_forgetting(told: dict[str, Any]) -> None:
-    for memory in told["memories"]:
-        say(f"{memory['id']:>6}  {memory['title']}  ({memory['category']})")
+    rows = [[str(memory["id"]), memory["title"], f"({memory['category']})"] for memory in told["memories"]]
+    print_blocks([Table((), rows, ruled=False)])
     if more := told["would_forget"] - len(told["memories"]):
-        say(f"        … and {more} more")
+        say(f"… and {more} more")
     if told["protected"]:
         warn(f"{told['protected']} that fit are kept: critical memories, runs and experiments are never forgotten")
     if not told["would_forget"]:

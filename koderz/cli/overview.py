@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from koderz.analysis.blocks import Block, Table, Text
 from koderz.cli.console import elapsed, shortened
 from koderz.settings import FIELDS
 from tracker.sinks.standing import standing_of
@@ -21,8 +22,12 @@ _TOLD_APART = frozenset(  # have lines of their own
 )
 
 
-def overview(run: Run, arms: Sequence[str]) -> Iterator[str]:
-    """The lines, with what the named arms came to."""
+def overview(run: Run, arms: Sequence[str]) -> Iterator[Block]:
+    """What is to be read of it, with what the named arms came to."""
+    return (Text(part) if isinstance(part, str) else part for part in _parts(run, arms))
+
+
+def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Table]:
     yield from _head(run)
     for name in arms:
         yield ""
@@ -91,9 +96,8 @@ def _figures(name: str, f: Figures) -> Iterator[str]:
     )
 
 
-def _failures(run: Run, arm: str) -> Iterator[str]:
+def _failures(run: Run, arm: str) -> Iterator[str | Table]:
     """Failed attempts by cause, and what later attempts fixed."""
-    from koderz.analysis.blocks import as_text
     from koderz.analysis.failures import causes_table, failures_of
     from koderz.analysis.matching import Side
 
@@ -101,8 +105,7 @@ def _failures(run: Run, arm: str) -> Iterator[str]:
     if found.tokens_to_solution:
         yield f"  {found.tokens_to_solution:,.0f} tokens to a solution (median)"
     if found.causes:
-        yield ""
-        yield from (f"  {line}" for line in as_text([causes_table({"": found}, _MOST_CAUSES)]))
+        yield causes_table({"": found}, _MOST_CAUSES)
     if len(found.causes) > _MOST_CAUSES:
         yield f"  and {len(found.causes) - _MOST_CAUSES} rarer causes"
     if found.never_mended:

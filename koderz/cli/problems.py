@@ -8,7 +8,7 @@ import typer
 
 from koderz.cli.benchmark import complete_runs
 from koderz.cli.compare import AllowSimulated
-from koderz.cli.console import print_json, say, warn
+from koderz.cli.console import print_json, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 
@@ -34,9 +34,9 @@ def problems(
     allow_simulated: AllowSimulated = False,
 ) -> None:
     """How hard problems are across runs, hardest first; how far samples disagree; which models solve them."""
-    from koderz.analysis.blocks import as_text
     from koderz.analysis.choosing import chosen_sides
     from koderz.analysis.difficulty import difficulty, difficulty_blocks
+    from koderz.cli.tables import print_blocks
     from koderz.config import results_folder
 
     folder = results_folder(given.get("results"))
@@ -45,7 +45,6 @@ def problems(
     if json:
         print_json(found[:limit])
         return
-    for line in as_text(difficulty_blocks(found, limit or _SHOWN)):
-        say(line)
+    print_blocks(difficulty_blocks(found, limit or _SHOWN))
     for note in notes:
         warn(f"note: {note}")

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from koderz.cli.benchmark import Run
-from koderz.cli.console import print_json, say, warn
+from koderz.cli.console import counted, print_json, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
+    from koderz.analysis.blocks import Block
     from koderz.analysis.runs import Run as AnyRun
     from koderz.analysis.story import Experiments, Outcome, Story
 
@@ -86,14 +87,14 @@ def _chosen(
 
 def _show_run(run: AnyRun, arm: str | None, *, json: bool) -> None:
     from koderz.cli.overview import overview
+    from koderz.cli.tables import print_blocks
 
     if arm is not None and arm not in run.arms:
         raise KoderzError(f"--arm {arm}: the run has {' and '.join(run.arms)}")
     if json:
         _print_document(run)
         return
-    for line in overview(run, [arm] if arm else list(run.arms)):
-        say(line)
+    print_blocks(overview(run, [arm] if arm else list(run.arms)))
 
 
 def _print_document(run: AnyRun) -> None:
@@ -115,13 +116,15 @@ def _show_failures(folder: Path, found: Sequence[Outcome], *, any_ended: bool, j
         ended = "every experiment that has ended was passed" if any_ended else "no experiment has ended yet"
         say(f"{folder.name}: {ended}")
         return
-    for line in _failure_lines(found):
-        say(line)
+    from koderz.cli.tables import print_blocks
+
+    print_blocks(_failure_blocks(found))
     warn(f"one in full: koderz benchmark show {folder.name} --problem {found[0].problem_id}")
 
 
-def _failure_lines(found: Sequence[Outcome]) -> Iterator[str]:
+def _failure_blocks(found: Sequence[Outcome]) -> Iterator[Block]:
     """Grouped by cause, the commonest first; faults last, which are nobody's failure."""
+    from koderz.analysis.blocks import Table, Text
     from tracker.records import Fault
 
     groups: dict[str, list[Outcome]] = {}
@@ -129,23 +132,18 @@ def _failure_lines(found: Sequence[Outcome]) -> Iterator[str]:
         cause = "fault" if isinstance(outcome, Fault) else outcome.cause or outcome.verdict
         groups.setdefault(cause, []).append(outcome)
     for cause, members in sorted(groups.items(), key=lambda item: (item[0] == "fault", -len(item[1]), item[0])):
-        yield f"{cause}: {len(members)}"
-        for outcome in members:
-            yield f"  {_label(outcome)}{_ending(outcome)}"
+        yield Text(f"{cause}: {len(members)}")
+        yield Table((), [["", *_failure_row(outcome)] for outcome in members], ruled=False)
 
 
-def _label(outcome: Outcome) -> str:
-    sample = f"  sample {outcome.sample}" if outcome.sample else ""
-    return f"{outcome.problem_id:<16} {outcome.solver:<10}{sample}"
-
-
-def _ending(outcome: Outcome) -> str:
+def _failure_row(outcome: Outcome) -> list[str]:
     from tracker.records import Fault
 
+    sample = f"sample {outcome.sample}" if outcome.sample else ""
+    which = [outcome.problem_id, outcome.solver, sample]
     if isinstance(outcome, Fault):
-        return f" {outcome.reason}"
-    times = "attempt" if outcome.iterations == 1 else "attempts"
-    return f" {outcome.verdict:<8} {outcome.iterations:>2} {times}, ${outcome.cost:.4f}"
+        return [*which, outcome.reason]
+    return [*which, outcome.verdict, counted(outcome.iterations, "attempt"), f"${outcome.cost:.4f}"]
 
 
 def _show_stories(experiments: Experiments, found: Sequence[Outcome], attempt: int | None, *, json: bool) -> None:

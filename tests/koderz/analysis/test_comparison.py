@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import koderz
+from koderz.analysis.blocks import Table
 from koderz.analysis.comparison import between, last_comparable
+from koderz.analysis.comparison_view import comparison_blocks
 from koderz.analysis.leaderboard import leaderboard
 from koderz.analysis.matching import Side, sides_of
 from koderz.analysis.runs import Run
@@ -97,7 +99,35 @@ def test_where_only_some_tasks_are_shared_the_others_are_left_out_and_counted(tm
     found = compared(tmp_path, {f"T/{i}": [True] for i in range(10)}, {f"T/{i}": [False] for i in range(3, 12)})
 
     assert (found.pairs, found.difference) == (7, -100.0)
-    assert "Differences are over the 7 tasks that both were judged on; left out: 3 of A's, 2 of B's." in found.notes
+    assert any(note.startswith("Rates and differences are over the 7 tasks that both") for note in found.notes)
+    assert any(note.endswith("left out: 3 others of A's, 2 of B's.") for note in found.notes)
+
+
+def test_rates_are_over_the_tasks_that_are_compared_so_that_they_subtract(tmp_path: Path) -> None:
+    a = {f"T/{i}": [i % 2 == 0] * (1 + i % 3) for i in range(10)}
+    b = {f"T/{i}": [True, i % 5 > 0] for i in range(3, 12)}
+
+    found = compared(tmp_path, a, b)
+
+    assert (found.a_compared.tasks, found.a_compared.other_tasks) == (7, 3)
+    assert (found.b_compared.experiments, found.b_compared.other_tasks) == (14, 2)
+    assert found.difference is not None
+    assert found.a_compared.success_rate == pytest.approx(300 / 7)
+    assert found.b_compared.success_rate == pytest.approx(1300 / 14)
+    assert found.difference == pytest.approx(1300 / 14 - 300 / 7)
+    (table,) = (block for block in comparison_blocks(found) if isinstance(block, Table) and "B - A" in block.header)
+    assert list(table.rows[0][1:4]) == ["42.9% (7 tasks)", "92.9% (13/14)", "+50.0 points"]
+    assert list(table.rows[1]) == ["On all its tasks", "52.6% (10/19)", "88.9% (16/18)", "", ""]
+
+
+def test_costs_that_are_all_zero_take_no_row(tmp_path: Path) -> None:
+    runs = [builders.run(tmp_path, [True], f"{name}.json", cost=0.0) for name in "ab"]
+
+    rows = [
+        row[0] for block in comparison_blocks(koderz.compare(*runs)) if isinstance(block, Table) for row in block.rows
+    ]
+
+    assert rows == ["Success rate", "Avg iterations", "Avg latency"]
 
 
 @pytest.mark.parametrize(("a", "b"), [([], [True]), ([True], []), ([], [])])

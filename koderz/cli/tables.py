@@ -1,0 +1,193 @@
+"""Tables and sentences on a terminal: folded between words, and with fewer columns where it is narrow.
+
+Where standard output is no terminal, nothing is folded, cut or left out, so that `grep`, `awk` and a log get all of it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+
+from koderz.analysis.blocks import Block, Table, Text
+from koderz.cli.console import plain, say_all
+
+_WHOLE = 30  # characters of a word that is kept whole where that is possible, as many as a run's id has
+_SHORT = 16  # and of one that is kept whole wherever it fits at all
+# where a line may end within a longer one
+_JOINT = re.compile(r"(?<=[/:,@])|(?<=[^\d]-)")
+_COMMAND = re.compile(r"(?<=: )koderz .+$")
+
+
+def print_blocks(blocks: Iterable[Block]) -> None:
+    """Prints them, as wide as the terminal. An empty line stands around tables with a rule and before headings."""
+    say_all(_lines(blocks, terminal_width()))
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that results go to, or what COLUMNS says instead; None where they go elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _lines(blocks: Iterable[Block], width: int | None) -> Iterator[str]:
+    before: Block | None = None
+    for block in blocks:
+        if before and block != Text("") and not (_is_close(block) and _is_close(before)):
+            yield ""
+        if isinstance(block, Table):
+            yield from _table_lines(block, width)
+        else:
+            yield from _sentence_lines(plain(re.sub(r"[\n\t]+", " ", block.text)), width)
+        before = block
+
+
+def _is_close(block: Block) -> bool:
+    return isinstance(block, Text) or (isinstance(block, Table) and not block.ruled)
+
+
+def _sentence_lines(text: str, width: int | None) -> Iterator[str]:
+    """The text, folded with what goes on indented. A command at its end stays in one piece, to be copied."""
+    if width is None or _width(text) <= width:
+        yield text
+        return
+    margin = " " * (len(text) - len(text.lstrip()))
+    command = _COMMAND.search(text)
+    said = text[: command.start()] if command else text
+    first, *others = _folded(said.strip(), max(width - len(margin) - 2, 1))
+    yield margin + first
+    yield from (f"{margin}  {line}" for line in others)
+    if command:
+        yield f"{margin}  {command[0]}"
+
+
+@dataclass(slots=True)
+class _Column:
+    head: str
+    cells: Sequence[str]  # each on one line, without the head
+    right: bool
+    width: int  # of the widest, until it is fitted
+    floor: int = 0  # how narrow it may become
+
+    def least(self, whole: int) -> int:
+        """The width in which words of up to so many characters stay whole."""
+        bodies = self.cells if self.right and whole == _WHOLE else _words(self.cells, whole)
+        return max(map(_width, chain(bodies, _words([self.head], whole))), default=0)
+
+
+def _words(texts: Iterable[str], whole: int) -> set[str]:
+    """What lines may not end within."""
+    words = {word for text in texts for word in text.split()}
+    long = {word for word in words if len(word) > whole}
+    return (words - long).union(*(map(_most, _JOINT.split(word)) for word in long))
+
+
+def _most(piece: str) -> str:
+    return piece[:_WHOLE]
+
+
+def _table_lines(table: Table, width: int | None) -> Iterator[str]:
+    gap = " | " if table.ruled else "  "
+    columns = _columns(table)
+    kept = columns if width is None else _fitted(columns, table.optional, width, len(gap))
+    if table.header:
+        yield from _row_lines([column.head for column in kept], kept, gap)
+    if table.ruled:
+        yield "-+-".join("-" * column.width for column in kept)
+    for row in zip(*(column.cells for column in kept), strict=True):
+        yield from _row_lines(row, kept, gap)
+    if hidden := [column.head for column in columns if column not in kept]:
+        yield from _sentence_lines(f"(hidden to fit {width} columns: {', '.join(hidden)}; a pipe shows all)", width)
+
+
+def _columns(table: Table) -> list[_Column]:
+    rows = [[_on_one_line(cell) for cell in row] for row in (table.header, *table.rows) if row]
+    heads, bodies = (rows[0], rows[1:]) if table.header else ([""] * len(table.right), rows)
+    columns = zip(*bodies, strict=True) if bodies else [()] * len(heads)
+    return [
+        _Column(head, cells, right, max(map(_width, (head, *cells))))
+        for head, cells, right in zip(heads, columns, table.right, strict=True)
+    ]
+
+
+def _on_one_line(text: str) -> str:
+    return plain(" ".join(text.split()))
+
+
+def _fitted(columns: Sequence[_Column], optional: Sequence[str], width: int, gap: int) -> Sequence[_Column]:
+    """The columns that there is room for, with widths that fit: fewer before narrower ones, broken words last."""
+    if sum(column.width + gap for column in columns) - gap <= width:
+        return columns
+    kept = _narrowed(columns, _WHOLE)
+    for head in optional:
+        if sum(column.floor + gap for column in kept) - gap <= width:
+            break
+        kept = [column for column in kept if column.head != head]
+    room = width - gap * (len(kept) - 1)
+    if sum(column.floor for column in kept) > room:
+        _narrowed(kept, _SHORT)
+    _share_out(kept, room)
+    return kept
+
+
+def _narrowed(columns: Sequence[_Column], whole: int) -> Sequence[_Column]:
+    for column in columns:
+        column.floor = column.least(whole)
+    return columns
+
+
+def _share_out(columns: Sequence[_Column], room: int) -> None:
+    """Makes columns as wide as they want to be or can: numbers first, then texts, the one that wants least first."""
+    spare = max(0, room - sum(column.floor for column in columns))
+    by_want = sorted(columns, key=lambda column: (not column.right, column.width - column.floor))
+    for number, column in enumerate(by_want):
+        share = spare if column.right else spare // (len(columns) - number)
+        more = max(0, min(column.width - column.floor, share))
+        column.width = column.floor + more
+        spare -= more
+    while sum(map(_column_width, columns)) > room and (widest := max(columns, key=_column_width)).width > 1:
+        widest.width -= 1
+
+
+def _column_width(column: _Column) -> int:
+    return column.width
+
+
+def _row_lines(row: Sequence[str], columns: Sequence[_Column], gap: str) -> Iterator[str]:
+    folded = [_folded(cell, column.width) for cell, column in zip(row, columns, strict=True)]
+    for cells in zip_longest(*folded, fillvalue=""):
+        yield gap.join(_padded(cell, column) for cell, column in zip(cells, columns, strict=True)).rstrip()
+
+
+def _padded(cell: str, column: _Column) -> str:
+    space = " " * (column.width - _width(cell))
+    return space + cell if column.right else cell + space
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """Lines of at most so many columns. A word that is longer than that ends one after a joint, or anywhere."""
+    if _width(text) <= width:
+        return [text]
+    lines = [""]
+    for word in text.split(" "):
+        pieces = [word] if _width(word) <= width else _JOINT.split(word)
+        for piece in (*pieces[:-1], f"{pieces[-1]} "):
+            if lines[-1] and _width(lines[-1] + piece.rstrip()) > width:
+                lines.append("")
+            lines[-1] += piece
+            if _width(lines[-1].rstrip()) > width:
+                from rich.cells import chop_cells
+
+                lines[-1:] = chop_cells(lines[-1], width)
+    return [line.rstrip() for line in lines]
+
+
+def _width(text: str) -> int:
+    """Columns that a terminal takes for it."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)

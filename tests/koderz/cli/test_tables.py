@@ -1,0 +1,215 @@
+"""Tables on terminals of every width: nothing runs over, no word or number is broken, and pipes get all of it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from koderz.analysis.blocks import Block, Table, Text
+from koderz.cli import tables
+from tests.conftest import Shell
+from tests.koderz.analysis import builders
+from tests.koderz.cli.conftest import Command
+from tests.koderz.cli.test_console import HOSTILE, dangerous
+
+MODELS = ("openai/gpt-4o-mini", "anthropic/claude-sonnet-4-5", f"hf.co/team/{'a-rather-long-name-' * 4}q4_K_M")
+WIDTHS = (80, 100, 120, 200)
+
+Printed = Callable[[int | None, Sequence[Block]], list[str]]
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Printed:
+    """The lines of some blocks on a terminal with so many columns, or in a pipe."""
+
+    def lines(width: int | None, blocks: Sequence[Block]) -> list[str]:
+        monkeypatch.setattr(tables, "terminal_width", lambda: width)
+        tables.print_blocks(blocks)
+        return capsys.readouterr().out.splitlines()
+
+    return lines
+
+
+LIST = Table(
+    ["RUN", "MODEL", "SUITE", "RATE", "STATUS"],
+    [
+        ["bench_0a1b2c3d_20260131_120000", "openai/gpt-4o-mini", "humaneval", "62.5%", "complete #nightly #second"],
+        ["", "", "", "100.0%", ""],
+    ],
+    ["SUITE", "STATUS"],
+    ruled=False,
+)
+
+
+def test_where_there_is_room_a_listing_stands_as_it_is(printed: Printed) -> None:
+    expected = [
+        "RUN                             MODEL               SUITE        RATE  STATUS",
+        "bench_0a1b2c3d_20260131_120000  openai/gpt-4o-mini  humaneval   62.5%  complete #nightly #second",
+        "                                                               100.0%",
+    ]
+    assert printed(None, [LIST]) == printed(96, [LIST]) == expected
+
+
+def test_texts_fold_between_words_before_a_column_goes(printed: Printed) -> None:
+    assert printed(82, [LIST])[1:3] == [
+        "bench_0a1b2c3d_20260131_120000  openai/gpt-4o-mini  humaneval   62.5%  complete",
+        "                                                                       #nightly",
+    ]
+
+
+def test_columns_go_in_their_order_and_that_is_said(printed: Printed) -> None:
+    narrow = printed(70, [LIST])
+
+    assert narrow[0] == "RUN                             MODEL                 RATE  STATUS"
+    assert narrow[-1] == "(hidden to fit 70 columns: SUITE; a pipe shows all)"
+    assert printed(60, [LIST])[-1] == "(hidden to fit 60 columns: SUITE, STATUS; a pipe shows all)"
+
+
+def test_a_word_is_broken_only_where_nothing_else_helps_and_then_at_a_joint(printed: Printed) -> None:
+    narrow = printed(50, [LIST])
+
+    assert narrow[:3] == [
+        "RUN                             MODEL         RATE",
+        "bench_0a1b2c3d_20260131_120000  openai/      62.5%",
+        "                                gpt-4o-",
+    ]
+
+
+def test_a_sentence_folds_and_the_command_at_its_end_stays_whole(printed: Printed) -> None:
+    command = "koderz benchmark retry bench_0a1b2c3d_20260131_120000"
+    told = Text(f"  6 faults, which are no failures; run them again with: {command}")
+
+    assert printed(70, [told]) == ["  6 faults, which are no failures; run them again with:", f"    {command}"]
+    assert printed(None, [told]) == [told.text]
+
+
+CELLS = st.text(max_size=60) | st.sampled_from([*HOSTILE.values(), "漢字 " * 9, "12.5%", "a" * 99, "x/" * 40])
+
+
+@given(
+    columns=st.lists(st.lists(CELLS, min_size=3, max_size=3), min_size=1, max_size=5),
+    ruled=st.booleans(),
+    width=st.integers(30, 130),
+)
+def test_whatever_is_in_it_no_line_is_wider_and_nothing_steers(
+    columns: list[list[str]], ruled: bool, width: int
+) -> None:
+    table = Table(*_by_row(columns), optional=[columns[-1][0]], ruled=ruled)
+
+    lines = list(tables._table_lines(table, width))
+
+    assert all(cell_len(line) <= width for line in lines)
+    assert dangerous("".join(lines)) == []
+
+
+@given(columns=st.lists(st.lists(CELLS, min_size=3, max_size=3), min_size=1, max_size=5), width=st.integers(30, 130))
+def test_folding_loses_no_character(columns: list[list[str]], width: int) -> None:
+    whole, folded = ("".join(tables._table_lines(Table(*_by_row(columns)), w)) for w in (None, width))
+
+    assert sorted(re.sub(r"[\s|+-]", "", folded)) == sorted(re.sub(r"[\s|+-]", "", whole))
+
+
+def _by_row(columns: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    header, *rows = (list(row) for row in zip(*columns, strict=True))
+    return header, rows
+
+
+# The commands
+
+
+@pytest.fixture
+def runs(koderz: Shell) -> Path:
+    """Five runs with long names, one of them cut short, one comparative."""
+    for number, model in enumerate((*MODELS, *MODELS[:2])):
+        run_id = f"bench_0000000{number}_20260131_12000{number}"
+        tags = ["nightly", "after-the-change-of-prompts", HOSTILE["colour"]]
+        more: dict[str, Any] = {"run_id": run_id, "config": {"local_model": model, "suite": "humaneval", "tags": tags}}
+        outcomes = {f"HumanEval/{task}": [(task + number) % 3 > 0] for task in range(20 + number)}
+        summary = builders.document(outcomes, **more) if number else builders.comparative(outcomes, outcomes, **more)
+        if number == 3:
+            summary |= {"status": "interrupted", "planned": 60}
+        builders.write(koderz.results / f"{run_id}.json", summary)
+    return koderz.results
+
+
+ALL = ("list", "compare latest~1 latest", "compare latest latest~1 latest~2", "problems", "show latest")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_command_runs_over_or_breaks_a_word(
+    command: Command, runs: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    for words in ALL:
+        monkeypatch.setattr(tables, "terminal_width", lambda: width)
+        lines = command("benchmark", *words.split()).out.splitlines()
+        monkeypatch.setattr(tables, "terminal_width", lambda: None)
+        whole = set(command("benchmark", *words.split()).out.split())
+
+        assert [line for line in lines if cell_len(line) > width] == []
+        cells = re.sub(r"\(hidden[^)]*\)|\S*-\+-\S*", "", "\n".join(lines))
+        told = set(cells.split())
+        assert [word for word in told - whole if not any(_is_part(word, long) for long in whole)] == []
+
+
+def _is_part(text: str, word: str) -> bool:
+    """Whether a word may be broken into this text and others."""
+    return len(word) > 16 and text in word and (text[-1] in "/:,@-" or word.endswith(text))
+
+
+def test_at_80_columns_ids_rates_and_states_are_all_there(command: Command, runs: Path) -> None:
+    narrow = _in_a_terminal(command, 80, "list")
+
+    assert [line.split()[0] for line in narrow if line.startswith("bench_")] == [
+        f"bench_0000000{number}_20260131_12000{number}" for number in (4, 3, 2, 1, 0)
+    ]
+    assert all(re.search(r"\d\d\.\d%", line) for line in narrow if line.startswith("bench_"))
+    assert any("interrupted" in line for line in narrow)
+
+
+def _in_a_terminal(command: Command, width: int, *words: str) -> list[str]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tables, "terminal_width", lambda: width)
+        return command("benchmark", *words).out.splitlines()
+
+
+def test_a_real_terminal_is_asked_for_its_width_and_a_pipe_gets_everything(koderz: Shell, runs: Path) -> None:
+    shell, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 90, 0, 0))
+    arguments = [sys.executable, "-m", "koderz", "benchmark", "list"]
+    process = subprocess.Popen(
+        arguments, cwd=koderz.folder, env=koderz.environment(), stdin=terminal, stdout=terminal, stderr=terminal
+    )
+    os.close(terminal)
+    shown = b""
+    while chunk := _read(shell):
+        shown += chunk
+    process.wait(timeout=60)
+    os.close(shell)
+    piped = koderz("benchmark", "list", env={"COLUMNS": "80"}).out.splitlines()
+
+    lines = shown.decode().splitlines()
+    assert max(map(len, lines)) <= 90
+    assert lines[-1].startswith("(hidden to fit 90 columns: ")
+    assert [line.count("bench_") for line in piped] == [0, 1, 1, 1, 1, 1, 0]
+    assert all(model in "\n".join(piped) for model in MODELS)
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # whoever wrote has ended
+        return b""
