@@ -53,7 +53,7 @@ async def retry(run: str = "latest", *, results: Path | None = None, **changes: 
 
 
 async def rescore(run: str = "latest", *, results: Path | None = None, calls: bool = False, **changes: Any) -> Summary:
-    """Judges every recorded attempt anew. No call is made unless `calls`."""
+    """Runs the solvers again over the recorded replies with new verdicts. No call is made unless `calls`."""
     return await _picked_up(run, PickUp("rescore", calls=calls), results, changes)
 
 

@@ -14,6 +14,7 @@ from koderz.replay import Ask
 from koderz.settings import Settings
 from koderz.specs import keep_spec
 from koderz.types import Completion, Sampling
+from tracker.messages import text_of
 
 if TYPE_CHECKING:
     from koderz.models import Model, Price
@@ -84,7 +85,7 @@ class Caller:
         price = model.price()
         if price is None:
             return 0.0
-        tokens_in = sum(len(message["content"]) for message in ask.messages) / _CHARS_A_TOKEN
+        tokens_in = sum(len(text_of(message)) for message in ask.messages) / _CHARS_A_TOKEN
         tokens_out = sampling.max_tokens or self._sampling.max_tokens or 0
         return (tokens_in * price.input + tokens_out * price.output) / 1e6
 

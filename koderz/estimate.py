@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from koderz.models import Price
 from koderz.plan import Plan
+from tracker.messages import text_of
 
 _CHARS_A_TOKEN = 4
 _REPLY_TOKENS = 400  # of a usual answer to a function-sized task
@@ -44,7 +45,7 @@ _Span = tuple[float, float]
 def _solver_span(plan: Plan, solver: str, prices: Mapping[str, Price | None]) -> tuple[_Span, _Span, _Span, _Span]:
     """Calls, tokens in, tokens out and cost of one solver on all tasks and samples."""
     settings, samples = plan.settings, plan.record.samples
-    prompt = sum(len(m["content"]) for task in plan.tasks for m in task.messages) / _CHARS_A_TOKEN * samples
+    prompt = sum(len(text_of(m)) for task in plan.tasks for m in task.messages) / _CHARS_A_TOKEN * samples
     n = len(plan.tasks) * samples
     most = 1 if solver == "zero-shot" else settings.max_iterations
     seen = min(settings.history, most - 1)  # attempts that a late prompt repeats, with their feedback

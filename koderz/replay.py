@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 import orjson
 
 from koderz.errors import Fault
@@ -33,16 +34,6 @@ _TIERS = ("spec", "checkpoint")  # purposes that are paid for on another tier th
 
 class NeedsCallError(Fault):
     """Rescoring came to where the solver asks something new, and may not."""
-
-
-class Settled(BaseException):
-    """A rescored attempt passed, so the experiment ends there.
-
-    Not an Exception, so that a solver's own `except Exception` doesn't take it for a failure.
-    """
-
-    def __init__(self, verdict: Verdict) -> None:
-        self.verdict = verdict
 
 
 class AskHandle(Protocol):
@@ -73,8 +64,11 @@ class Ask:
     sampling: dict[str, Any]  # only what the solver chose itself
 
     def digest(self) -> str:
-        """32 hex digits."""
-        return _digest([self.messages, self.model, self.purpose, self.sampling])
+        """32 hex digits. Raises Fault for what can't be recorded."""
+        try:
+            return _digest([self.messages, self.model, self.purpose, self.sampling])
+        except TypeError as error:
+            raise Fault(f"ask: what is asked can't be recorded as JSON: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +108,11 @@ class Replaying:
     calls_allowed: bool = True  # False: a new call is a fault
     begins_new: bool = True  # False: only experiments that ended before are worked on; so does rescoring
     restart: bool = False  # the solver can't replay; what was paid counts, and it starts over
+
+    @property
+    def is_lenient(self) -> bool:
+        """Whether a solver may leave some of what is on record unused and ask for something new."""
+        return self.accept_divergence or self.rescore
 
 
 @dataclass(slots=True)
@@ -176,7 +175,7 @@ class Handles:
         for record in recorded:
             if isinstance(record, records.Call):
                 self.totals.add(record)
-        self._tape = Tape([] if self._how.restart else recorded, accept=self._how.accept_divergence)
+        self._tape = Tape([] if self._how.restart else recorded, strict=not self._how.is_lenient)
 
     @cached_property
     def rng(self) -> random.Random:
@@ -208,9 +207,10 @@ class Handles:
     ) -> Reply:
         """One reply of a model, paid for once. `sampling` overrides the run's temperature, max_tokens, …
 
-        Raises Fault where there is none to be had.
+        All that a message holds is recorded and sent. Raises Fault where there is no reply to be had, or the model's
+        wire format has no place for something in a message.
         """
-        ask = Ask(tuple({"role": m["role"], "content": m["content"]} for m in messages), model, purpose, sampling)
+        ask = Ask(_checked(messages), model, purpose, sampling)
         key = self._key("ask", ask.digest())
         return _reply(await self._noted(self._recorded_or_called(ask, key)), self._world)
 
@@ -236,11 +236,11 @@ class Handles:
         return f"{kind}:{what}/{self._nth[kind + what]}"
 
     async def _recorded_or_called(self, ask: Ask, key: str) -> records.Call:
+        if not self._how.calls_allowed and key not in self._tape:
+            raise NeedsCallError("rescore: needs a call")
         found = await self._tape.take(key)
         if isinstance(found, records.Call):
             return found
-        if not self._how.calls_allowed:
-            raise NeedsCallError("rescore: needs a call")
         task = asyncio.create_task(self._call(ask, key))
         self._in_flight.add(task)
         task.add_done_callback(self._in_flight.discard)
@@ -255,25 +255,27 @@ class Handles:
         return call
 
     async def _recorded_or_judged(self, task: Task, answer: Reply | str, key: str) -> Verdict:
-        found = await self._tape.take(key)
-        before = found if isinstance(found, records.Attempt) else None
         self.totals.attempts += 1
         number = self.totals.attempts
+        found = await self._tape.take(key)
+        before = found if isinstance(found, records.Attempt) else None
         if before and not self._how.rescore:
+            if before.number != number:  # the solver came here by another way than before
+                await self._world.record(msgspec.structs.replace(before, number=number, time=records.now()))
             return _verdict(before, self._world)
         self.place.give_up()
-        verdict = await self._world.judge(task, answer)
-        if before and not before.passed and not verdict.passed:
-            verdict = replace(verdict, feedback=self._world.text(before.feedback))
-        await self._world.record(self._attempt(verdict, answer, before.number if before else number, key))
-        if self._how.rescore and verdict.passed:
-            raise Settled(verdict)
+        with self._tape.working():
+            verdict = await self._world.judge(task, answer)
+            if before and not before.passed and not verdict.passed:
+                verdict = replace(verdict, feedback=self._world.text(before.feedback))
+            await self._world.record(self._attempt(task, verdict, answer, number, key))
         return verdict
 
-    def _attempt(self, verdict: Verdict, answer: Reply | str, number: int, key: str) -> records.Attempt:
+    def _attempt(self, task: Task, verdict: Verdict, answer: Reply | str, number: int, key: str) -> records.Attempt:
         return records.Attempt(
             experiment_id=self.identity.experiment_id,
             problem_id=self.identity.task.id,
+            task_id="" if task.id == self.identity.task.id else task.id,
             solver=self.identity.solver,
             sample=self.identity.sample,
             number=number,
@@ -302,6 +304,19 @@ class Handles:
             records.Once(experiment_id=self.identity.experiment_id, name=name, value=value, key=key)
         )
         return value
+
+
+def _checked(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages with their role and content first. Raises Fault for what is no message."""
+    found = []
+    for number, message in enumerate(messages, 1):
+        if not (isinstance(message, dict) and isinstance(message.get("role"), str) and "content" in message):
+            raise Fault(f"ask: message {number} has to be a dict with role and content, not {message!r:.80}")
+        if not isinstance(message["content"], str | list | None):
+            kind = type(message["content"]).__name__
+            raise Fault(f"ask: the content of message {number} has to be text, a list of parts or None, not {kind}")
+        found.append({"role": message["role"], "content": message["content"], **message})
+    return tuple(found)
 
 
 def _digest(value: Any) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from koderz.suites.dataset import cache_folder
 from koderz.types import Message
+from tracker.messages import text_of
 
 
 def cached_spec(model: str, messages: tuple[Message, ...]) -> str | None:
@@ -30,5 +31,5 @@ def keep_spec(model: str, messages: tuple[Message, ...], text: str) -> None:
 
 
 def _path(model: str, messages: tuple[Message, ...]) -> Path:
-    asked = "\0".join([model, *(f"{m['role']}\0{m['content']}" for m in messages)])
+    asked = "\0".join([model, *(f"{m['role']}\0{text_of(m)}" for m in messages)])
     return cache_folder() / "specs" / f"{hashlib.sha256(asked.encode('utf-8', 'replace')).hexdigest()}.md"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 
 from koderz.errors import Fault
 from tracker.records import Attempt, Call, Once, Record
 
-GRACE = 1.0  # seconds in which a replay must ask for what is recorded next
+GRACE = 1.0  # seconds, at least, in which a replay must ask for what is recorded next
+_LONGEST_GRACE = 600.0  # seconds: a gap in the recording may also be a pause between two sessions
 _SETTLE = 10  # turns of the event loop in which a solver acts on one recorded result before it gets the next
+
+Waiting = tuple["asyncio.Future[Record | None]", "asyncio.Task[object] | None"]
 
 
 class Divergence(Fault):
@@ -19,96 +24,187 @@ class Divergence(Fault):
 class Tape:
     """What is on record for one experiment, handed out in recorded order.
 
-    A request for something recorded waits for its turn; one for something new waits until all that is
-    recorded was used. When nobody asks for what comes next within GRACE seconds although somebody
-    waits, the replay has diverged.
+    A request for something recorded waits for its turn, and one for something new waits until all that is recorded
+    was used. Where somebody waits although nobody asks for what comes next, for twice as long as the solver took
+    when that was recorded, the replay has diverged. A strict tape then raises Divergence to whoever asks. Any other
+    no longer waits for what nobody asks for, and hands it out later where somebody does.
     """
 
-    def __init__(self, recorded: Sequence[Record], *, accept: bool) -> None:
+    def __init__(self, recorded: Sequence[Record], *, strict: bool = True) -> None:
         self.diverged = False
-        self._accept = accept
-        self._unused = _by_key(recorded)
-        self._requested: dict[str, asyncio.Future[Record | None]] = {}
-        self._live: list[asyncio.Future[Record | None]] = []
-        self._request = asyncio.Event()
-        self._pump: asyncio.Task[None] | None = None
+        self._due, is_rescored = _by_key(recorded)  # what was recorded before the attempts were judged anew is stale
+        self._strict = strict and not is_rescored
+        self._late: dict[str, Record] = {}  # no longer waited for
+        self._divergence: Divergence | None = None
+        self._requested: dict[str, Waiting] = {}
+        self._live: list[Waiting] = []
+        self._receiver: asyncio.Task[object] | None = None  # who got the last record, and may not have acted on it
+        self._received: Record | None = None
+        self._working = 0
+        self._is_settling = False
+        self._is_late = False  # nobody came within the grace
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._due or key in self._late
 
     async def take(self, key: str) -> Record | None:
         """The recorded result of a request; None where it has to be made live. Raises Divergence."""
-        if not self._unused:
+        if self._divergence:
+            raise self._divergence
+        if key in self._late:
+            return self._late.pop(key)
+        if not self._due:
             return None
-        future: asyncio.Future[Record | None] = asyncio.get_running_loop().create_future()
-        if key in self._unused:
-            self._requested[key] = future
-        else:
-            self._live.append(future)
-        self._request.set()
-        self._pump = self._pump or asyncio.create_task(self._hand_out())
-        return await future
+        task = asyncio.current_task()
+        if self._receiver and (task is self._receiver or self._receiver.done()):
+            self._receiver = None  # it has acted
+        if self._receiver is None and not (self._requested or self._live or self._working) and key == self._next():
+            record = self._hand_out(task)
+            await asyncio.sleep(0)
+            return record
+        return await self._wait(key, task)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """While something runs of which the solver waits for the end: nothing is handed out, no time counts."""
+        self._working += 1
+        self._is_late = False
+        self._stop_waiting()
+        try:
+            yield
+        finally:
+            self._working -= 1
+            self._advance()
 
     def close(self) -> None:
-        if self._pump:
-            self._pump.cancel()
+        """Nothing is handed out any more."""
+        self._due, self._late = {}, {}
+        self._stop_waiting()
+        for future, _ in [*self._requested.values(), *self._live]:
+            future.cancel()
 
-    async def _hand_out(self) -> None:
-        while self._unused:
-            for _ in range(_SETTLE):
-                await asyncio.sleep(0)
-            future = self._requested.pop(self._next(), None)
-            if future:
-                record = self._unused.pop(self._next())
-                if not future.done():
-                    future.set_result(record)
-            elif not await self._another_request():
-                self._diverge()
-                break
-        for future in self._live:
-            if not future.done():
-                future.set_result(None)
-        self._pump = None
+    async def _wait(self, key: str, task: asyncio.Task[object] | None) -> Record | None:
+        future: asyncio.Future[Record | None] = asyncio.get_running_loop().create_future()
+        waiting = future, task
+        if key in self._due:
+            self._requested[key] = waiting
+        else:
+            self._live.append(waiting)
+        self._is_late = False
+        self._advance()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if self._requested.get(key) is waiting:
+                del self._requested[key]
+            self._live = [other for other in self._live if other is not waiting]
+            raise
 
     def _next(self) -> str:
-        return next(iter(self._unused))
+        return next(iter(self._due))
 
-    async def _another_request(self) -> bool:
-        """Waits for one. False: nothing came in GRACE seconds, and somebody waits who can't go on."""
-        self._request.clear()
-        while self._next() not in self._requested:
-            try:
-                async with asyncio.timeout(GRACE):
-                    await self._request.wait()
-            except TimeoutError:
-                for _ in range(_SETTLE):  # the solver's own wait may have ended in the same turn
-                    await asyncio.sleep(0)
-                if self._request.is_set():
-                    return True
-                if any(not future.done() for future in [*self._requested.values(), *self._live]):
-                    return False
-            else:
-                return True
-        return True
+    def _hand_out(self, receiver: asyncio.Task[object] | None) -> Record:
+        record = self._due.pop(self._next())
+        self._receiver, self._received = receiver, record
+        return record
+
+    def _advance(self) -> None:
+        """Goes on as far as it is possible: to whoever asks for what is next, or to those who ask for something new."""
+        self._stop_waiting()
+        if self._working or self._is_settling or not (self._requested or self._live):
+            return
+        if self._receiver is not None or self._is_late:
+            self._is_settling = True
+            self._settle(_SETTLE)
+        elif not self._due:
+            self._go_live()
+        elif self._next() in self._requested:
+            self._give_next()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(self._grace(), self._be_late)
+
+    def _settle(self, turns: int) -> None:
+        """Gives the solver so many turns; fewer where whoever got the last record has come back with a request."""
+        if turns and (self._receiver is not None or self._is_late):
+            asyncio.get_running_loop().call_soon(self._settle, turns - 1)
+            return
+        self._is_settling = False
+        self._receiver = None
+        if self._is_late:
+            self._is_late = False
+            self._go_past()
+        self._advance()
+
+    def _give_next(self) -> None:
+        future, task = self._requested.pop(self._next())
+        record = self._hand_out(task)
+        if not future.done():
+            future.set_result(record)
+        self._advance()
+
+    def _go_live(self) -> None:
+        waiting, self._live = self._live, []
+        for future, _ in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    # Divergence
+
+    def _grace(self) -> float:
+        """Seconds: twice what the solver took on its own from the last record to the next one, when they were made."""
+        try:
+            ended = self._received and datetime.fromisoformat(self._received.time)
+            before = ended or min(map(_begun, self._due.values()))
+            own = (_begun(self._due[self._next()]) - before).total_seconds()
+        except (OverflowError, TypeError, ValueError):  # somebody else's times
+            return GRACE
+        return min(max(GRACE, 2 * own), _LONGEST_GRACE)
+
+    def _be_late(self) -> None:
+        self._timer = None
+        self._is_late = True  # unless a request comes yet: the solver's own wait may have ended in the same turn
+        self._advance()
+
+    def _stop_waiting(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+    def _go_past(self) -> None:
+        """Gives up on what nobody asks for."""
+        self.diverged = True
+        if self._strict:
+            self._diverge()
+            return
+        while self._due and self._next() not in self._requested:
+            key = self._next()
+            self._late[key] = self._due.pop(key)
 
     def _diverge(self) -> None:
-        """Sets everybody free: with what is recorded and live, or with a fault."""
-        self.diverged = True
-        waiting = [(self._unused.get(key), future) for key, future in self._requested.items()]
-        waiting += [(None, future) for future in self._live]
-        left = len(self._unused)
-        self._unused, self._requested, self._live = {}, {}, []
-        for record, future in waiting:
-            if future.done():
-                continue
-            if self._accept:
-                future.set_result(record)
-            else:
-                future.set_exception(
-                    Divergence(
-                        f"the solver went another way than before, with {left} recorded results unused; "
-                        "--accept-divergence lets it go on"
-                    )
-                )
+        self._divergence = Divergence(
+            f"the solver went another way than before, with {len(self._due)} recorded results unused; "
+            "--accept-divergence lets it go on"
+        )
+        waiting = [*self._requested.values(), *self._live]
+        self._due, self._requested, self._live = {}, {}, []
+        for future, _ in waiting:
+            if not future.done():
+                future.set_exception(self._divergence)
 
 
-def _by_key(recorded: Sequence[Record]) -> dict[str, Record]:
-    """Results by key, in recorded order; a rescored attempt takes the place of the one before it."""
-    return {record.key: record for record in recorded if isinstance(record, Call | Attempt | Once) and record.key}
+def _begun(record: Record) -> datetime:
+    """When a result was asked for, as far as its record tells."""
+    waited = record.latency if isinstance(record, Call) else 0.0
+    return datetime.fromisoformat(record.time) - timedelta(seconds=waited)
+
+
+def _by_key(recorded: Sequence[Record]) -> tuple[dict[str, Record], bool]:
+    """Results by key, in recorded order, and whether any took the place of one before it: an attempt judged anew."""
+    found: dict[str, Record] = {}
+    is_rescored = False
+    for record in recorded:
+        if isinstance(record, Call | Attempt | Once) and record.key:
+            is_rescored = is_rescored or record.key in found
+            found[record.key] = record
+    return found, is_rescored

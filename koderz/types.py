@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from koderz.settings import FeedbackKind
 
-Message = dict[str, str]
-"""`{"role": "system" | "user" | "assistant", "content": text}`."""
+Message = dict[str, Any]
+"""`{"role": "system" | "user" | "assistant" | "tool", "content": text}`, as OpenAI's chat completions have it.
+
+The content may also be a list of parts (`{"type": "text", "text": …}`, `{"type": "image_url", "image_url": {…}}`), or
+None beside `tool_calls`; a tool's result has its `tool_call_id`. Every field is recorded, sent, and part of the key by
+which a replay finds the reply.
+"""
 
 VerdictWord = Literal["passed", "failed", "timeout", "error"]
 

@@ -1,4 +1,4 @@
-"""Texts that are too large for a journal line, or that many lines share."""
+"""Texts that are too large for a journal line."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ import hashlib
 import os
 import zlib
 from pathlib import Path
-from typing import Any
 
 import orjson
 from msgspec.structs import replace
 
 from tracker.errors import JournalError, StorageError
-from tracker.records import Blob, Call, LongMessage, Once, Record, Text
+from tracker.records import Blob, Once, Record, Text
 
 BLOB_BYTES = 1 << 20  # above this, a text lies in blobs/
-MESSAGE_BYTES = 4096  # above this, a message is stored once and named by its digest
-
 
 _TEXTS = {
     "message": ("content",),
@@ -26,11 +23,6 @@ _TEXTS = {
     "attempt": ("program", "feedback", "detail"),
 }
 """The fields that may lie in a blob; all others stay in their line, however long."""
-
-
-def digest_of(text: str) -> str:
-    """SHA-256 of the text in UTF-8, 64 hex digits."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def spill(record: Record, folder: Path) -> Record:
@@ -43,28 +35,6 @@ def spill(record: Record, folder: Path) -> Record:
         if isinstance(value := getattr(record, name), str) and len(value) > BLOB_BYTES // 4
     }
     return replace(record, **large) if large else record
-
-
-def share_messages(call: Call, stored: set[int]) -> list[LongMessage | Call]:
-    """The call with its long messages named by digest, after those that `stored` doesn't know yet.
-
-    `stored` holds the first 64 bits of each digest and is brought up to date.
-    """
-    if all(len(message["content"]) <= MESSAGE_BYTES // 4 for message in call.messages):
-        return [call]
-    new: list[LongMessage | Call] = []
-    messages: list[dict[str, Any]] = []
-    for message in call.messages:
-        size = len(message["content"].encode("utf-8", "surrogatepass"))
-        if size <= MESSAGE_BYTES:
-            messages.append(message)
-            continue
-        digest = digest_of(message["content"])
-        messages.append({"role": message["role"], "digest": digest, "bytes": size})
-        if int(digest[:16], 16) not in stored:
-            stored.add(int(digest[:16], 16))
-            new.append(LongMessage(digest=digest, role=message["role"], content=message["content"]))
-    return [*new, replace(call, messages=messages)]
 
 
 def read_text(text: Text, folder: Path) -> str:

@@ -101,6 +101,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     time: str = field(default_factory=now)
     experiment_id: str
     problem_id: str
+    task_id: str = ""  # of the judged task, where that isn't the experiment's own; in the line only then
     solver: str
     sample: int
     number: int  # from 1 within the experiment
@@ -245,9 +246,16 @@ def _decoder(kind: str) -> msgspec.json.Decoder[Any] | None:
 def encode(record: Record) -> bytes:
     """One journal line, newline included. Raises JournalError for text that isn't Unicode."""
     try:
-        return orjson.dumps(record, default=asdict, option=orjson.OPT_APPEND_NEWLINE)
+        return orjson.dumps(record, default=_fields, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError as error:
         raise JournalError(f"a {record.kind} can't be written down as JSON: {error}") from None
+
+
+def _fields(record: Struct) -> dict[str, Any]:
+    fields = asdict(record)
+    if isinstance(record, Attempt) and not record.task_id:
+        del fields["task_id"]
+    return fields
 
 
 def kind_of(line: bytes) -> str:

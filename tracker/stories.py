@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from tracker.blobs import fetched, read_text
 from tracker.index import CODES, Entry, experiment_number, load_index, read_spans, scan
 from tracker.journal import NAME
-from tracker.records import Blob, Call, LongMessage, Record, decode
+from tracker.messages import restored
+from tracker.records import Attempt, Blob, Call, Experiment, LongMessage, Record, decode
 
 _MESSAGE = CODES["message"]
 
@@ -39,8 +40,12 @@ class Stories:
         return new
 
     def of(self, experiment_id: str) -> list[Record]:
-        """The lines of an experiment in order, as of the last `refresh`: every text and every message whole."""
-        return list(self.records(self._lines.get(experiment_number(experiment_id), ())))
+        """The lines of an experiment in order, as of the last `refresh`: every text and every message whole.
+
+        Where attempts were judged anew, the last verdict on each stands in its place, and those that the experiment
+        came to no more are left out.
+        """
+        return list(_as_last_judged([*self.records(self._lines.get(experiment_number(experiment_id), ()))]))
 
     def lines_of(self, experiment_id: str) -> int:
         """How many lines the experiment has on record, as of the last `refresh`."""
@@ -64,8 +69,18 @@ class Stories:
         return replace(record, **texts) if texts else record
 
     def _message(self, message: dict[str, Any]) -> dict[str, Any]:
-        if "digest" not in message:
+        if "content" in message:
             return message
         (stored,) = self.records([self._messages[int(message["digest"][:16], 16)]])
-        content = stored.content if isinstance(stored, LongMessage) else ""
-        return {"role": message["role"], "content": content}
+        return restored(message, str(stored.content) if isinstance(stored, LongMessage) else "")
+
+
+def _as_last_judged(records: Sequence[Record]) -> Iterator[Record]:
+    last = {record.number: record for record in records if isinstance(record, Attempt)}
+    if records and isinstance(ended := records[-1], Experiment) and ended.iterations:
+        last = {number: attempt for number, attempt in last.items() if number <= ended.iterations}
+    for record in records:
+        if not isinstance(record, Attempt):
+            yield record
+        elif record.number in last and last[record.number].key == record.key:
+            yield last.pop(record.number)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tracker.blobs import fetched, share_messages, spill
+from tracker.blobs import fetched, spill
 from tracker.errors import JournalError
 from tracker.index import CODES, PAID, Entry, Index, experiment_number, load_index, read_spans
 from tracker.journal import NAME, Journal
+from tracker.messages import share_messages
 from tracker.records import Call, Finished, Plan, Record, Resumed, decode
 from tracker.runs import create_run, lock_run, read_plan
 

@@ -130,6 +130,8 @@ def _attempt(step: Step) -> dict[str, Any]:
     assert attempt is not None
     row: dict[str, Any] = {name: getattr(attempt, name) for name in ("call", "passed", "verdict", "cause", "score")}
     row |= {name: getattr(attempt, name) for name in ("detail", "feedback", "program")} | {"attempt": attempt.number}
+    if attempt.task_id:
+        row["problem_id"] = attempt.task_id
     if call:
         row |= {name: getattr(call, name) for name in ("cost", "tokens_in", "tokens_out", "latency", "finish_reason")}
         row["reply"] = call.reply

@@ -78,11 +78,12 @@ def _shown(count: int | None) -> str:
 
 def _by_attempts(folder: Path, solver: str, results: Sequence[Result]) -> Iterator[Cause]:
     passed = {result.experiment_id: result.success for result in results}
+    counted = {result.experiment_id: result.iterations for result in results}  # later ones are of before a rescoring
     iterates = any(result.iterations > 1 for result in results)
     attempts: Counter[str] = Counter()
     where: dict[str, set[str]] = defaultdict(set)
     for attempt in _failed_attempts(folder, solver):
-        if attempt.experiment_id in passed:
+        if attempt.number <= counted.get(attempt.experiment_id, 0):
             cause = attempt.cause or attempt.verdict
             attempts[cause] += 1
             where[cause].add(attempt.experiment_id)

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from koderz.errors import KoderzError
 from tracker.index import CODES, load_index, read_spans
@@ -24,7 +25,7 @@ class Step:
 
     call: Call | None
     attempt: Attempt | None
-    asked: Sequence[Mapping[str, str]]  # the messages of the call that the call before it didn't have
+    asked: Sequence[Mapping[str, Any]]  # the messages of the call that the call before it didn't have
     diff: tuple[str, ...]  # lines of a unified diff to the program of the attempt before; empty for the first
 
 
@@ -49,8 +50,9 @@ class Story:
 
     @property
     def program(self) -> str | None:
-        """Of the last attempt that had one; None where none had."""
-        programs = [attempt.program for attempt in self.attempts if isinstance(attempt.program, str)]
+        """Of the last attempt at the problem that had one; None where none had."""
+        own = [attempt for attempt in self.attempts if not attempt.task_id]
+        programs = [attempt.program for attempt in own if isinstance(attempt.program, str)]
         return programs[-1] if programs else None
 
     @property
@@ -137,7 +139,7 @@ def _steps(records: Sequence[Record]) -> Iterator[Step]:
     by_call: dict[int | None, list[Attempt]] = {}
     for number in sorted(attempts):
         by_call.setdefault(attempts[number].call, []).append(attempts[number])
-    asked: Sequence[Mapping[str, str]] = ()
+    asked: Sequence[Mapping[str, Any]] = ()
     before: str | None = None
     calls = [record for record in records if isinstance(record, Call)]
     for call, attempt in _paired(calls, by_call):
@@ -159,11 +161,6 @@ def _paired(
     yield from ((None, attempt) for rest in attempts.values() for attempt in rest)
 
 
-def _new(messages: Sequence[Mapping[str, str]], before: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+def _new(messages: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """What a call said beyond the one before it. Replies of the model itself are shown where they were made."""
-    known = [(message["role"], message["content"]) for message in before]
-    return [
-        message
-        for message in messages
-        if (message["role"], message["content"]) not in known and (not before or message["role"] != "assistant")
-    ]
+    return [message for message in messages if message not in before and (not before or message["role"] != "assistant")]

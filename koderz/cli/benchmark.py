@@ -153,7 +153,7 @@ def rescore(
     accept_divergence: AcceptDivergence = False,
     trust_config: Trust = False,
 ) -> None:
-    """Judge every recorded attempt anew. No call is made unless --continue."""
+    """Run the solvers again over the recorded replies with new verdicts. No call is made unless --continue."""
     way = {"accept_divergence": accept_divergence, "accept_changes": accept_changes, "trust_config": trust_config}
     _pick_up(run, {"how": "rescore", "calls": calls, **way}, given, json=json, quiet=quiet)
 

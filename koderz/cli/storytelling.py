@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from koderz.cli.console import plain
+from tracker.messages import text_of
 from tracker.records import Experiment, Fault
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def _step(step: Step) -> Iterator[str]:
 def _call(call: Call, step: Step) -> Iterator[str]:
     for message in step.asked:
         yield _rule(f"{message['role']} asked" if message["role"] == "user" else message["role"])
-        yield plain(message["content"]).rstrip()
+        yield plain(text_of(message)).rstrip()
     if call.reasoning:
         yield _rule("reasoning")
         yield _ink(str(call.reasoning).strip(), _DIM)
@@ -64,7 +65,7 @@ def _attempt(attempt: Attempt, step: Step) -> Iterator[str]:
         for line in step.diff:
             yield _ink(line, _DIFF_COLOURS.get(line[:1], ""))
     cause = f" ({attempt.cause})" if attempt.cause else ""
-    yield _rule(f"verdict of attempt {attempt.number}")
+    yield _rule(f"verdict of attempt {attempt.number}" + (f" at {attempt.task_id}" if attempt.task_id else ""))
     yield _ink(f"{attempt.verdict}{cause}", _GREEN if attempt.passed else _RED)
     if attempt.detail:
         yield plain(str(attempt.detail)).rstrip()

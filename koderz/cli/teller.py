@@ -47,6 +47,7 @@ class Teller:
 
     def _tell_attempt(self, attempt: Attempt) -> None:
         cause = f" ({attempt.cause})" if attempt.cause else ""
-        self._say(f"\n── verdict: {attempt.verdict}{cause}")
+        task = f" of {attempt.task_id}" if attempt.task_id else ""
+        self._say(f"\n── verdict{task}: {attempt.verdict}{cause}")
         if attempt.detail:
             self._say(str(attempt.detail))

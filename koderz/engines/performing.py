@@ -21,7 +21,7 @@ from koderz.places import Place
 from koderz.plan import Plan
 from koderz.recalling import Lessons, recall_for
 from koderz.references import ReferenceFault
-from koderz.replay import Ask, Handles, Identity, Replaying, Settled
+from koderz.replay import Ask, Handles, Identity, Replaying
 from koderz.sandbox import Sandbox
 from koderz.solvers import Solver
 from koderz.types import Completion, Judging, Reply, Sampling, Task, Verdict
@@ -98,8 +98,6 @@ class Performer:
                 recall = recall_for(handles, self._lessons)
                 solve = partial(solver, handles, task=handles.identity.task, prompts=self._plan.prompts, recall=recall)
                 verdict = await asyncio.create_task(_without_exit(solve))
-            except Settled as settled:
-                return settled.verdict
             except (Fault, StorageError):
                 raise
             except asyncio.CancelledError:

@@ -9,11 +9,12 @@ from urllib.parse import quote
 import msgspec
 
 from koderz.models.endpoints import own_address
+from koderz.models.messages import anthropic_messages
 from koderz.models.remote import RemoteModel
 from koderz.models.wire import WireReply, count, decode, fetched, finish, inner_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from koderz.models.names import ModelName
     from koderz.models.pool import Service
@@ -60,8 +61,9 @@ class AnthropicWire:
         self.headers: Mapping[str, str] = {"anthropic-version": _VERSION, **key}
 
     def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
+        system, turns = anthropic_messages(messages)
         asked = {
-            "system": "\n\n".join(_contents(messages, "system")) or None,
+            "system": system or None,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "stop_sequences": list(sampling.stop) or None,
@@ -69,7 +71,7 @@ class AnthropicWire:
         }
         given = {name: value for name, value in asked.items() if value is not None}
         limit = _MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens
-        return {"model": model, "messages": _turns(messages), "max_tokens": limit, **given}
+        return {"model": model, "messages": turns, "max_tokens": limit, **given}
 
     def read(self, body: bytes) -> WireReply:
         reply = decode(body, _Reply)
@@ -98,24 +100,3 @@ class AnthropicWire:
 def open_model(name: ModelName, service: Service) -> RemoteModel:
     """A model behind messages."""
     return RemoteModel(name, AnthropicWire(service.endpoint.api_key), service)
-
-
-def _contents(messages: Iterable[Message], role: str) -> list[str]:
-    return [message["content"] for message in messages if message["role"] == role]
-
-
-def _turns(messages: Sequence[Message]) -> list[Message]:
-    """The turns of user and assistant, one after the other: what one says in a row is joined.
-
-    An empty turn, such as a reply without text, is left out, since the server refuses it.
-    """
-    turns: list[Message] = []
-    for message in messages:
-        role, content = message["role"], message["content"]
-        if role == "system" or not content.strip():
-            continue
-        if turns and turns[-1]["role"] == role:
-            turns[-1] = {"role": role, "content": f"{turns[-1]['content']}\n\n{content}"}
-        else:
-            turns.append({"role": role, "content": content})
-    return turns

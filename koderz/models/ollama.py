@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from koderz.errors import Unreachable
+from koderz.models.messages import ollama_messages
 from koderz.models.remote import RemoteModel
 from koderz.models.wire import WireReply, count, decode, fetched, finish, inner_error
 
@@ -83,7 +84,7 @@ class OllamaWire:
         }
         options = {name: value for name, value in asked.items() if value is not None}
         kept = {} if self._keep_alive is None else {"keep_alive": self._keep_alive}
-        return {"model": model, "messages": list(messages), "stream": False, "options": options, **kept}
+        return {"model": model, "messages": ollama_messages(messages), "stream": False, "options": options, **kept}
 
     def read(self, body: bytes) -> WireReply:
         reply = decode(body, _Reply)

@@ -15,6 +15,7 @@ from koderz.models.reasoning import part
 from koderz.models.retries import retrying
 from koderz.models.wire import encode
 from koderz.types import Completion
+from tracker.messages import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -142,7 +143,7 @@ class RemoteModel:
         tokens_in, tokens_out = reply.tokens_in, reply.tokens_out
         estimated = tokens_in is None or tokens_out is None
         if tokens_in is None:
-            tokens_in = sum(_estimate(message["content"]) for message in messages)
+            tokens_in = sum(_estimate(text_of(message)) for message in messages)
         if tokens_out is None:
             tokens_out = _estimate(reply.text) + _estimate(reply.reasoning)
         if estimated:

@@ -11,6 +11,7 @@ from koderz.prompts import Prompts, trimmed
 from koderz.recalling import RecallHandle, no_recall
 from koderz.replay import AskHandle, JudgeHandle
 from koderz.types import Message, Reply, Task, Verdict
+from tracker.messages import text_of
 
 _LEAST_ROOM = 1000  # characters of the last attempt that are shown whatever the context
 _CHARS_A_TOKEN = 3  # on the careful side, so that a conversation that is said to fit does
@@ -137,4 +138,4 @@ def _ended(messages: Sequence[Message], text: str) -> list[Message]:
 
 
 def _size(messages: Sequence[Message]) -> int:
-    return sum(len(message["content"]) for message in messages)
+    return sum(len(text_of(message)) for message in messages)

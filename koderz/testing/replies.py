@@ -85,13 +85,13 @@ def _answer_calling(function: Callable[[Request], Said | Awaitable[Said]]) -> An
 
 
 def _looked_up(replies: Mapping[str, str | Sequence[str]], request: Request) -> str:
-    told = "\n".join(one["content"] for one in request.messages if one["role"] != "assistant")
+    told = "\n".join(str(one["content"]) for one in request.messages if one["role"] != "assistant")
     found = next((reply for words, reply in replies.items() if words in told), None)
     if found is None:
         raise NoReply(f"no reply was given for a conversation that holds none of: {', '.join(replies)}")
     if isinstance(found, str):
         return found
-    turns = sum(one["role"] == "assistant" for one in request.messages)
+    turns = len([one for one in request.messages if one["role"] == "assistant"])
     return found[min(turns, len(found) - 1)]
 
 

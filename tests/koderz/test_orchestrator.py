@@ -410,7 +410,7 @@ ENDS = {
         "asks gpt-4o, which the plan doesn't",
     ),
     "asks oddly": ("return await ask(task.messages, heat=3)", "ask has no sampling parameter heat; it has temperature"),
-    "asks in prose": ("return await ask('hello')", "the solver raised TypeError"),
+    "asks in prose": ("return await ask('hello')", "ask: message 1 has to be a dict with role and content"),
     "keeps no JSON": ("return await once('x', lambda: object())", "the solver raised TypeError"),
 }
 

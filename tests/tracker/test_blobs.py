@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.tracker import builders
-from tracker.blobs import BLOB_BYTES, MESSAGE_BYTES, digest_of, read_text, spill
+from tracker.blobs import BLOB_BYTES, read_text, spill
 from tracker.errors import JournalError, StorageError
 from tracker.journal import NAME
+from tracker.messages import MESSAGE_BYTES, digest_of
 from tracker.records import Attempt, Blob, Call, Finished, LongMessage, Once, Record, decode
+from tracker.stories import Stories
 from tracker.summary import summarize
 from tracker.tracker import Tracker
 
@@ -256,6 +258,25 @@ def test_a_message_above_a_megabyte_lies_in_a_blob(tmp_path: Path) -> None:
     assert isinstance(message, LongMessage)
     assert read_text(message.content, folder) == messages[0]["content"]
     assert (folder / NAME).stat().st_size < 4000
+
+
+def test_a_long_message_with_parts_or_tool_calls_comes_back_as_it_was(tmp_path: Path) -> None:
+    picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * MESSAGE_BYTES}"}}
+    call = {"id": "c1", "type": "function", "function": {"name": "write", "arguments": "x" * MESSAGE_BYTES}}
+    messages: list[dict[str, object]] = [
+        {"role": "user", "content": [{"type": "text", "text": "look"}, picture]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "y" * (MESSAGE_BYTES + 1), "tool_call_id": "c1"},
+        {"role": "user", "content": "short", "name": "ann", "digest": "its own"},
+    ]
+    folder = asyncio.run(builders.recorded(tmp_path, *(builders.call(0, n, messages=messages) for n in (1, 2))))
+
+    stories = Stories(folder)
+    stories.refresh()
+    found = [record for record in stories.of(builders.call(0).experiment_id) if isinstance(record, Call)]
+
+    assert [list(call.messages) for call in found] == [messages, messages]
+    assert [line.kind for line in lines(folder)] == ["plan", *["message"] * 3, "call", "call"]
 
 
 def test_a_long_conversation_does_not_grow_the_journal_with_its_square(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tracker.memory.lessons import how_it_failed, lesson_of
 from tracker.memory.memories import Draft
 from tracker.memory.scrubbing import Scrubber
 from tracker.memory.store import Store
+from tracker.messages import text_of
 from tracker.records import Attempt, Call, Experiment, Fault, Finished, Plan, Record
 from tracker.sinks import SinkDown, Source
 from tracker.sinks.json import encode_summary
@@ -114,8 +115,8 @@ def project_of(results: Path, environ: Mapping[str, str]) -> str:
 
 def experiment_memory(plan: Plan, outcome: Experiment | Fault, story: Sequence[Record], project: str) -> Draft:
     """The memory of an experiment: `story` are its records, whole."""
-    judged = {record.number: record for record in story if isinstance(record, Attempt)}  # rescored: the last counts
-    attempts = [judged[number] for number in sorted(judged)]
+    own = [record for record in story if isinstance(record, Attempt) and not record.task_id]
+    attempts = sorted(own, key=lambda attempt: attempt.number)
     run = [plan.run_id] if plan.run_id is not None else []
     state = "fault" if isinstance(outcome, Fault) else "completed"
     return Draft(
@@ -189,7 +190,7 @@ def _asked(story: Sequence[Record]) -> str:
     """The first thing that the model was told, cut where it is long."""
     for record in story:
         if isinstance(record, Call) and record.purpose == "attempt":
-            texts = [str(message["content"]) for message in record.messages if message["role"] == "user"]
+            texts = [text_of(message) for message in record.messages if message["role"] == "user"]
             text = texts[0].strip() if texts else ""
             return text if len(text) <= _ASKED else f"{text[:_ASKED]} …"
     return ""

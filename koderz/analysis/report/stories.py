@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import orjson
 
 from koderz.analysis.report.view import Row, View
 from koderz.analysis.story import Experiments, Step, Story
 from koderz.errors import JournalError
+from tracker.messages import text_of
 from tracker.records import Fault
 
 _SMALL, _LARGE = 1_000_000, 10_000_000  # bytes of a page on 328 experiments, and on 10,000
@@ -102,7 +104,7 @@ def _blocks(story: Story) -> Iterator[Block]:
 
 def _step(step: Step) -> Iterator[Block]:
     for message in step.asked:
-        yield "said", _asker(message), message["content"]
+        yield "said", _asker(message), text_of(message)
     if call := step.call:
         if call.reasoning:
             yield "said", "Reasoning", str(call.reasoning)
@@ -115,12 +117,13 @@ def _step(step: Step) -> Iterator[Block]:
         elif isinstance(attempt.program, str):
             yield "code", f"Program of attempt {attempt.number}", attempt.program
         cause = f" ({attempt.cause})" if attempt.cause else ""
+        at = f" at {attempt.task_id}" if attempt.task_id else ""
         kind = "verdict-passed" if attempt.passed else "verdict-failed"
-        yield kind, f"Attempt {attempt.number}: {attempt.verdict}{cause}", str(attempt.detail)
+        yield kind, f"Attempt {attempt.number}{at}: {attempt.verdict}{cause}", str(attempt.detail)
 
 
-def _asker(message: Mapping[str, str]) -> str:
-    return {"user": "Asked", "system": "System prompt"}.get(message["role"], message["role"].capitalize())
+def _asker(message: Mapping[str, Any]) -> str:
+    return {"user": "Asked", "system": "System prompt"}.get(message["role"], str(message["role"]).capitalize())
 
 
 def _shortened(text: str) -> str:

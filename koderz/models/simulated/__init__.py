@@ -19,6 +19,7 @@ from koderz.models.simulated import wording
 from koderz.models.simulated.conversation import TaskIndex, failures_shown, guidance_given, wanted
 from koderz.models.simulated.versions import Versions
 from koderz.types import Completion, Message, Sampling, Task
+from tracker.messages import text_of
 
 if TYPE_CHECKING:
     from koderz.models.pool import Service
@@ -160,7 +161,7 @@ def _completion(messages: Sequence[Message], sampling: Sampling, reply: str, lat
     return Completion(
         text=parted.text,
         reasoning=parted.reasoning,
-        tokens_in=_tokens(sum(len(message["content"]) for message in messages)),
+        tokens_in=_tokens(sum(len(text_of(message)) for message in messages)),
         tokens_out=_tokens(len(sent)),
         latency=latency,
         finish_reason=finish_reason,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from koderz.types import Message, Task
+from tracker.messages import text_of
 
 Wanted = Literal["code", "specification", "review"]
 
@@ -34,7 +35,7 @@ class TaskIndex:
         for task in tasks:
             self._by_name[task.entry_point].append(task)
             if task.messages:
-                self._by_message.setdefault(task.messages[-1]["content"], task)
+                self._by_message.setdefault(text_of(task.messages[-1]), task)
 
     def find(self, messages: Sequence[Message]) -> Task | None:
         """The task of the first message that names one; None where no message does."""
@@ -80,9 +81,9 @@ def failures_shown(messages: Sequence[Message]) -> int:
 
 def guidance_given(messages: Sequence[Message]) -> int:
     """How many kinds of guidance (a specification, a review's advice) the messages carry: 0, 1 or 2."""
-    told = [message["content"] for message in messages if message["role"] != "assistant"]
+    told = [text_of(message) for message in messages if message["role"] != "assistant"]
     return sum(any(word in text and heading.search(text) is not None for text in told) for word, heading in _GUIDANCE)
 
 
 def _contents(messages: Sequence[Message], role: str) -> list[str]:
-    return [message["content"] for message in messages if message["role"] == role]
+    return [text_of(message) for message in messages if message["role"] == role]

@@ -39,7 +39,9 @@ def test_each_reply_is_told_with_what_was_asked_for_it_and_what_became_of_it(tmp
 
 def test_a_call_that_was_not_judged_and_an_attempt_without_a_call_are_told_too(tmp_path: Path) -> None:
     spec = replace(call(0), purpose="spec")
-    (story,) = stories(tmp_path, spec, call(0, 2), attempt(0, call=2), attempt(0, 2, call=None), judged(0))
+    (story,) = stories(
+        tmp_path, spec, call(0, 2), attempt(0, call=2), attempt(0, 2, call=None), judged(0, iterations=2)
+    )
 
     assert [(step.call is not None, step.attempt is not None) for step in story.steps] == [
         (True, False),

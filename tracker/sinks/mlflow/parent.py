@@ -12,6 +12,7 @@ import orjson
 
 from tracker.index import CODES, load_index, read_spans
 from tracker.journal import NAME
+from tracker.messages import text_of
 from tracker.records import Call, Experiment, Fault, Plan, Record, decode
 from tracker.sinks.json import encode_summary
 from tracker.sinks.mlflow.page import Page, Point, as_param, milliseconds, points, source_tags
@@ -239,7 +240,7 @@ def _write_prompts(summary: Summary, stories: Stories, into: Path) -> None:
         for call in _calls(stories.of(result.experiment_id)):
             named.setdefault(f"{result.solver}-{call.purpose}", call.messages)
     for name, messages in named.items():
-        text = "\n\n".join(f"# {message['role']}\n\n{message['content']}" for message in messages)
+        text = "\n\n".join(f"# {message['role']}\n\n{text_of(message)}" for message in messages)
         (into / f"{name.replace('/', '_')}.md").write_text(text, encoding="utf-8", errors="replace")
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from tracker.messages import text_of
 from tracker.records import Attempt, Call, Experiment, Fault, Once, Plan, Record
 from tracker.sinks.mlflow.page import child_name, milliseconds, source_tags, started
 
@@ -126,7 +127,7 @@ def _verdict_words(outcome: Experiment | Fault) -> str:
 def _asked(story: Sequence[Record]) -> str:
     """What the model was asked first."""
     call = next((record for record in story if isinstance(record, Call)), None)
-    return str(call.messages[-1]["content"]) if call and call.messages else ""
+    return text_of(call.messages[-1]) if call and call.messages else ""
 
 
 class _Spans:
@@ -156,12 +157,12 @@ class _Spans:
     def _root(self) -> dict[str, Any]:
         outcome = self._outcome
         calls = [record for record in self._story if isinstance(record, Call)]
-        programs = [record.program for record in self._story if isinstance(record, Attempt) and record.program]
+        programs = [record.program for record in self._story if isinstance(record, Attempt) and not record.task_id]
         answer: dict[str, Any] = {"verdict": _verdict_words(outcome), "cost": outcome.cost}
         if not isinstance(outcome, Fault):
             answer |= {"success": outcome.success, "iterations": outcome.iterations}
-        if programs:
-            answer["program"] = _cut(programs[-1])
+        if any(programs):
+            answer["program"] = _cut([*filter(None, programs)][-1])
         asked = {"problem_id": outcome.problem_id, "solver": outcome.solver}
         return self._span(
             "root",
@@ -228,7 +229,7 @@ class _Spans:
             "EVALUATOR",
             (before, milliseconds(attempt.time)),
             parent=parent,
-            inputs={"program": _cut(attempt.program or "")},
+            inputs={"program": _cut(attempt.program or "")} | ({"task_id": attempt.task_id} if attempt.task_id else {}),
             outputs={name: value for name, value in verdict.items() if value} | dict(attempt.metrics),
             attributes={"koderz.sandbox": attempt.sandbox},
         )
@@ -272,7 +273,7 @@ def _start(record: Record) -> int:
 
 
 def _messages(call: Call) -> list[dict[str, Any]]:
-    return [{"role": message["role"], "content": _cut(message["content"])} for message in call.messages]
+    return [{**message, "content": _cut(text_of({"content": message["content"]}))} for message in call.messages]
 
 
 def _usage(tokens_in: int, tokens_out: int) -> dict[str, int]:

@@ -1,0 +1,171 @@
+"""Messages as each wire format has them.
+
+A solver's messages are those of OpenAI's chat completions, which OpenAI's wire sends as they are. The other formats
+translate what they have a place for; what they have none for is a Fault that names it, and is never left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from koderz.errors import Fault
+
+if TYPE_CHECKING:
+    from koderz.types import Message
+
+_DATA_URL = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+);base64,(?P<data>.*)", re.DOTALL)
+_OF_OLLAMA = frozenset({"images", "thinking", "tool_name", "tool_call_id"})
+_OF_ANTHROPIC = frozenset(
+    {"text", "image", "document", "search_result", "tool_use", "tool_result", "thinking", "redacted_thinking"}
+)
+
+
+def ollama_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The messages as `/api/chat` has them: images apart from the text, arguments of tools as objects."""
+    calls = [call for message in messages for call in message.get("tool_calls") or ()]
+    tools = {call.get("id"): function["name"] for call, function in zip(calls, map(_function, calls), strict=True)}
+    return [_OllamaMessage(message, tools).told() for message in messages]
+
+
+class _OllamaMessage:
+    def __init__(self, message: Message, tools: Mapping[Any, str]) -> None:
+        """`tools`: the name of each tool that was called, by the call's id."""
+        self._message, self._tools = message, tools
+
+    def told(self) -> dict[str, Any]:
+        message = self._message
+        told: dict[str, Any] = {"role": message["role"], "content": message["content"]}
+        for name, value in message.items():
+            if name in _OF_OLLAMA:
+                told[name] = value
+            elif name == "tool_calls":
+                told[name] = [self._call(call) for call in value or ()]
+            elif name == "name" and message["role"] == "tool":
+                told["tool_name"] = value
+            elif name not in told:
+                raise _no_place("Ollama's chat", message, f"the field {name!r}")
+        if message["role"] == "tool" and message.get("tool_call_id") in self._tools:
+            told.setdefault("tool_name", self._tools[message["tool_call_id"]])
+        if not isinstance(message["content"], str):
+            self._take_parts(told)
+        return told
+
+    def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        function = _function(call)
+        arguments = _arguments(function)
+        return {**call, "function": {**function, "arguments": arguments}}
+
+    def _take_parts(self, told: dict[str, Any]) -> None:
+        texts, images = [], list(told.get("images") or ())
+        for part in self._message["content"] or ():
+            kind = part.get("type") if isinstance(part, dict) else None
+            if kind == "text" and part.keys() == {"type", "text"}:
+                texts.append(str(part["text"]))
+            elif kind == "image_url" and (inline := _DATA_URL.fullmatch(_image_url(part))):
+                images.append(inline["data"])
+            else:
+                raise _no_place("Ollama's chat", self._message, f"this part of its content: {part!r:.80}")
+        told["content"] = "\n".join(texts)
+        if images:
+            told["images"] = images
+
+
+def anthropic_messages(messages: Sequence[Message]) -> tuple[str | list[dict[str, Any]], list[dict[str, Any]]]:
+    """The system prompt, and the turns of user and assistant; what one says in a row is joined.
+
+    An empty turn, such as a reply without text, is left out, since the server refuses it.
+    """
+    system: list[str | list[dict[str, Any]]] = []
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        content = _anthropic_content(message)
+        if not content or (isinstance(content, str) and not content.strip()):
+            continue
+        role = "user" if message["role"] == "tool" else message["role"]
+        if role == "system":
+            system.append(content)
+        elif turns and turns[-1]["role"] == role:
+            turns[-1] = {"role": role, "content": _joined([turns[-1]["content"], content])}
+        else:
+            turns.append({"role": role, "content": content})
+    return _joined(system), turns
+
+
+def _anthropic_content(message: Message) -> str | list[dict[str, Any]]:
+    """A text where it is no more than that, else blocks."""
+    content, calls = message["content"], message.get("tool_calls") or ()
+    known = {"role", "content", "tool_calls"} | ({"tool_call_id"} if message["role"] == "tool" else set())
+    if unknown := [name for name in message if name not in known]:
+        raise _no_place("Anthropic's messages", message, f"the field {unknown[0]!r}")
+    told = content if isinstance(content, str) else list(_blocks(message, content or ()))
+    if message["role"] == "tool":
+        return [{"type": "tool_result", "tool_use_id": message.get("tool_call_id"), "content": told}]
+    if not calls:
+        return told
+    return [*_as_blocks(told), *map(_tool_use, calls)]
+
+
+def _blocks(message: Message, parts: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    for part in parts:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "image_url":
+            yield {"type": "image", "source": _source(_image_url(part))}
+        elif kind not in _OF_ANTHROPIC or (kind == "text" and not isinstance(part.get("text"), str)):
+            raise _no_place("Anthropic's messages", message, f"this part of its content: {part!r:.80}")
+        elif kind != "text" or part["text"].strip():
+            yield part
+
+
+def _tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = _function(call)
+    return {"type": "tool_use", "id": call.get("id"), "name": function["name"], "input": _arguments(function)}
+
+
+def _source(url: str) -> dict[str, str]:
+    if inline := _DATA_URL.fullmatch(url):
+        return {"type": "base64", "media_type": inline["type"], "data": inline["data"]}
+    return {"type": "url", "url": url}
+
+
+def _joined(contents: Sequence[str | list[dict[str, Any]]]) -> str | list[dict[str, Any]]:
+    texts = [content for content in contents if isinstance(content, str)]
+    if len(texts) == len(contents):
+        return "\n\n".join(texts)
+    return [block for content in contents for block in _as_blocks(content)]
+
+
+def _as_blocks(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if isinstance(content, list):
+        return content
+    return [{"type": "text", "text": content}] if content.strip() else []
+
+
+def _image_url(part: Mapping[str, Any]) -> str:
+    image = part.get("image_url")
+    return str(image.get("url", "")) if isinstance(image, dict) else str(image)
+
+
+def _function(call: Any) -> Mapping[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or "name" not in function:
+        raise Fault(f"ask: a tool call has to be a function with a name, not {call!r:.80}")
+    return function
+
+
+def _arguments(function: Mapping[str, Any]) -> Any:
+    """The arguments of a call as an object; chat completions have them as JSON in a text."""
+    arguments = function.get("arguments") or "{}"
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        raise Fault(f"ask: the arguments of the tool call {function['name']} are no JSON: {arguments:.80}") from None
+
+
+def _no_place(wire: str, message: Message, what: str) -> Fault:
+    return Fault(f"{wire} can't carry a message of the {message['role']} as asked: there is no place for {what}")
