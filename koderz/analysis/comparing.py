@@ -114,6 +114,7 @@ _PLAIN = (
     "mcnemar_p",
     "difference",
     "interval",
+    "interval_method",
     "probability_better",
     "smallest_difference",
     "significant",

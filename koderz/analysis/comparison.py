@@ -21,10 +21,11 @@ from koderz.analysis.inference import (
     smallest_of,
     success,
 )
+from koderz.analysis.intervals import Interval
 from koderz.analysis.matching import Matched, Side, match, own_arms, sides_to_compare
 from koderz.analysis.notes import notes_on
 from koderz.analysis.runs import Run, load_summary, of_summary, refuse_mixture, run_paths
-from koderz.analysis.statistics import ALPHA, Interval
+from koderz.analysis.statistics import ALPHA
 from koderz.errors import KoderzError
 from tracker.summary import Result, Summary
 
@@ -66,7 +67,8 @@ class Comparison:
     p_value: float | None  # None: nothing to compare
     mcnemar_p: float | None  # the same, where it is McNemar's
     difference: float | None  # points
-    interval: Interval | None  # points, of confidence 1 - alpha
+    interval: Interval | None  # points, of confidence 1 - alpha; without 0 exactly where a difference is shown
+    interval_method: str | None
     probability_better: float | None
     smallest_difference: float | None  # points that so many tasks show four times out of five
     significant: bool
@@ -145,6 +147,8 @@ def between(a: Side, b: Side, alpha: float = ALPHA) -> Comparison:
     lost = [task for task, x, y in paired if x > y]
     gained = [task for task, x, y in paired if x < y]
     p_value = p_of(matched)
+    significant = is_shown(matched, p_value, alpha)
+    interval, interval_method = interval_of(matched, alpha, shown=significant) or (None, None)
     return Comparison(
         a=a,
         b=b,
@@ -163,10 +167,11 @@ def between(a: Side, b: Side, alpha: float = ALPHA) -> Comparison:
         p_value=p_value,
         mcnemar_p=p_value if matched.kind == "single" else None,
         difference=difference_of(matched),
-        interval=interval_of(matched, 1 - alpha),
+        interval=interval,
+        interval_method=interval_method,
         probability_better=probability_of(matched),
         smallest_difference=smallest_of(matched, alpha),
-        significant=is_shown(matched, p_value, alpha),
+        significant=significant,
         measures=measures_of(matched, 1 - alpha),
         settings=differing(a.run.config, b.run.config),
         environment=differing(a.run.environment, b.run.environment),

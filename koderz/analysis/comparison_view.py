@@ -9,9 +9,9 @@ from koderz.analysis.blocks import Block, Heading, Table, Text
 from koderz.analysis.comparison import Compared, Comparison
 from koderz.analysis.failures import Failures, causes_table, failures_of
 from koderz.analysis.inference import Difference
+from koderz.analysis.intervals import Interval
 from koderz.analysis.leaderboard import Leaderboard, Pair
 from koderz.analysis.matching import Side
-from koderz.analysis.statistics import Interval
 
 _MOST_TASKS = 12  # flipped tasks that are named
 _MOST_CAUSES = 8
@@ -84,7 +84,11 @@ def _one(one: Comparison) -> Iterator[Block]:
     yield Table(["", "A", "B", "B - A", f"{100 * (1 - one.alpha):g}% interval"], _measure_rows(one))
     yield Text(one.verdict)
     if one.p_value is not None:
-        yield Text(f"{one.method}: p = {one.p_value:.3g}{_sure(one)}.{_power(one)}")
+        yield Text(f"{one.method[0].upper()}{one.method[1:]}: p = {one.p_value:.3g}{_sure(one)}.{_power(one)}")
+    if one.interval_method:
+        of_averages = {each.interval_method for each in one.measures.values() if each.interval_method}
+        averages = "".join(f", {method} (averages)" for method in of_averages)
+        yield Text(f"Intervals: {one.interval_method} (success rate){averages}.")
     if one.paired:
         yield Text(
             f"{one.pairs} tasks: {one.both} passed by both, {one.neither} by neither, "

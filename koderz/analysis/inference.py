@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from koderz.analysis import statistics
-from koderz.analysis.matching import Matched, Measure
-from koderz.analysis.statistics import Interval
+from koderz.analysis import intervals, statistics
+from koderz.analysis.intervals import Interval
+from koderz.analysis.matching import Kind, Matched, Measure
+from tracker.rates import effective_size
 from tracker.summary import Result
+
+BOOTSTRAP = "BCa bootstrap of tasks"
+METHODS: Mapping[Kind, str] = {
+    "single": "McNemar's exact test, paired by task",
+    "samples": "sign-flip test, paired and clustered by task",
+    "unpaired": "permutation test of tasks, unpaired",
+    "nothing": "none",
+}
+_INTERVALS: Mapping[Kind, str] = {
+    "single": "Tango's score interval",
+    "samples": "Tango's score interval, clustered by task",
+    "unpaired": "Newcombe's hybrid score interval",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +34,7 @@ class Difference:
     b: float
     difference: float
     interval: Interval | None
-
-
-METHODS = {
-    "single": "McNemar's exact test, paired by task",
-    "samples": "sign-flip test and bootstrap, paired and clustered by task",
-    "unpaired": "permutation test and bootstrap, unpaired",
-    "nothing": "none",
-}
+    interval_method: str | None
 
 
 def p_of(matched: Matched) -> float | None:
@@ -57,37 +65,77 @@ def is_shown(matched: Matched, p_value: float | None, alpha: float) -> bool:
     return p_value is not None and tasks >= statistics.FEWEST_TASKS and p_value <= alpha
 
 
-def interval_of(matched: Matched, confidence: float) -> Interval | None:
-    """Of the difference in success, in points; None where nothing is known."""
-    if matched.kind == "nothing":
+def interval_of(matched: Matched, alpha: float, *, shown: bool) -> tuple[Interval, str] | None:
+    """Of the difference in success, in points, with its method; None where one has no results.
+
+    It excludes 0 exactly where a difference is `shown`, see `is_shown`: a score interval inverts a test of its own,
+    which near alpha may say otherwise than the exact one, and of whether 0 is in it the exact one decides.
+    """
+    difference = difference_of(matched)
+    if difference is None:
         return None
-    found = _fractions(matched, *matched.means(success), confidence)
-    return (100 * found[0], 100 * found[1]) if found else None
+    low, high = score_interval(matched, 1 - alpha)
+    if not shown:
+        low, high = min(low, 0.0), max(high, 0.0)
+    elif difference > 0:
+        low = max(low, math.ulp(0.0))
+    else:
+        high = min(high, -math.ulp(0.0))
+    method = _INTERVALS[matched.kind]
+    if not matched.paired and any(len(results) > 1 for results in (*matched.a.values(), *matched.b.values())):
+        method += ", clustered by task"
+    return (low, high), method
 
 
-def _fractions(matched: Matched, before: Sequence[float], after: Sequence[float], confidence: float) -> Interval | None:
-    if matched.kind == "unpaired":
-        found = statistics.bootstrap_difference(before, after, confidence)
-        if found is None or found[0] == found[1]:
-            return statistics.newcombe(round(sum(before)), len(before), round(sum(after)), len(after), confidence)
-        return found
+def score_interval(matched: Matched, confidence: float) -> Interval:
+    """Of the difference in success, in points, whatever a test says of it. Both sides have results."""
+    z = statistics.normal_quantile((1 + confidence) / 2)
+    if matched.paired:
+        low, high = intervals.tango(*_parted(matched, z), confidence)
+    else:
+        low, high = intervals.newcombe(*_passed(matched.a, z), *_passed(matched.b, z), confidence)
+    return 100 * low, 100 * high
+
+
+def _parted(matched: Matched, z: float) -> tuple[float, float, float]:
+    """Tasks that only A and only B passed, and all. Of several samples: of the effective number of tasks.
+
+    The chance that one sample of each parts is known from a task's rates, and how far the rates' differences lie
+    apart says for how many single samples they count.
+    """
+    before, after = matched.means(success)
+    tasks = len(before)
+    a_only = sum(x * (1 - y) for x, y in zip(before, after, strict=True)) / tasks
+    b_only = sum(y * (1 - x) for x, y in zip(before, after, strict=True)) / tasks
     differences = _less(after, before)
-    if set(differences) <= {-1.0, 0.0, 1.0}:
-        return statistics.binary_difference(differences, confidence)
-    return statistics.bootstrap_mean(differences, confidence) if len(set(differences)) > 1 else None
+    size = effective_size(
+        a_only + b_only - (b_only - a_only) ** 2,
+        statistics.standard_error(differences) ** 2,
+        tasks,
+        sum(min(len(matched.a[task]), len(matched.b[task])) for task in matched.tasks),
+        z,
+    )
+    return a_only * size, b_only * size, size
+
+
+def _passed(by_task: Mapping[str, Sequence[Result]], z: float) -> tuple[float, float]:
+    """Tasks that were passed, and all; of several samples: of the effective number of tasks."""
+    rates = [_average([success(result) for result in results]) for results in by_task.values()]
+    rate = _average(rates)
+    of_mean = statistics.standard_error(rates) ** 2
+    size = effective_size(rate * (1 - rate), of_mean, len(rates), sum(map(len, by_task.values())), z)
+    return rate * size, size
 
 
 def probability_of(matched: Matched) -> float | None:
-    """That B is better, as far as these tasks tell; None where they tell nothing."""
+    """That B is better, as far as these tasks tell; None where one has no results."""
     if matched.kind == "nothing":
         return None
-    before, after = matched.means(success)
-    if matched.kind == "unpaired":
-        return statistics.share_better(after, before)
-    differences = _less(after, before)
-    if matched.kind == "single":
-        return statistics.probability_better(sum(d < 0 for d in differences), sum(d > 0 for d in differences))
-    return statistics.share_better(differences)
+    z = statistics.normal_quantile(1 - statistics.ALPHA / 2)
+    if matched.paired:
+        a_only, b_only, _ = _parted(matched, z)
+        return statistics.probability_better(a_only, b_only)
+    return statistics.probability_higher(*_passed(matched.a, z), *_passed(matched.b, z))
 
 
 def smallest_of(matched: Matched, alpha: float) -> float | None:
@@ -117,11 +165,12 @@ def measures_of(matched: Matched, confidence: float) -> dict[str, Difference]:
     for name, measure in _MEASURES.items():
         before, after = matched.means(measure)
         interval = (
-            statistics.bootstrap_mean(_less(after, before), confidence)
+            intervals.bootstrap_mean(_less(after, before), confidence)
             if matched.paired
-            else statistics.bootstrap_difference(before, after, confidence)
+            else intervals.bootstrap_difference(before, after, confidence)
         )
-        found[name] = Difference(_average(before), _average(after), _average(after) - _average(before), interval)
+        a, b = _average(before), _average(after)
+        found[name] = Difference(a, b, b - a, interval, BOOTSTRAP if interval else None)
     return found
 
 
@@ -142,4 +191,4 @@ def _less(after: Sequence[float], before: Sequence[float]) -> list[float]:
 
 
 def _average(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+    return sum(values) / len(values)

@@ -8,8 +8,9 @@ from itertools import combinations
 from typing import Any
 
 from koderz.analysis.inference import METHODS, is_shown, p_of
+from koderz.analysis.intervals import Interval
 from koderz.analysis.matching import Side, match
-from koderz.analysis.statistics import ALPHA, FEWEST_TASKS, Interval, holm
+from koderz.analysis.statistics import ALPHA, FEWEST_TASKS, holm
 from koderz.errors import KoderzError
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from koderz.analysis.intervals import FEWEST_TO_RESAMPLE
 from koderz.analysis.matching import Matched, Side
 from koderz.analysis.statistics import FEWEST_TASKS
 
@@ -30,6 +31,8 @@ def _on_pairing(matched: Matched) -> Iterator[str]:
     if tasks < FEWEST_TASKS:
         count = "1 task is" if tasks == 1 else f"{tasks} tasks are"
         yield f"{count} too few to show anything: it takes {FEWEST_TASKS} at least."
+    if tasks < FEWEST_TO_RESAMPLE:
+        yield f"Averages of cost, iterations and latency have intervals on {FEWEST_TO_RESAMPLE} tasks and more."
 
 
 def _on_comparability(a: Side, b: Side) -> Iterator[str]:

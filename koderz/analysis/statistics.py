@@ -1,30 +1,22 @@
-"""What chance alone could have made of results: intervals, tests and power.
+"""What chance alone could have made of results: tests, probabilities and power.
 
-Rates, Wilson intervals and pass@k are in `tracker.summary`. Everything here is seeded: the same results
-give the same figures. Functions that take one value a task are clustered by task, since the samples of a
-task resemble each other.
+Intervals are in `koderz.analysis.intervals`; rates, their intervals and pass@k in `tracker.rates`. Everything here
+is seeded: the same results give the same figures. Functions that take one value a task are clustered by task, since
+the samples of a task resemble each other.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-from tracker.rates import wilson
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from typing import Any
 
 ALPHA = 0.05
 POWER = 0.8
 FEWEST_TASKS = 6  # with five, even five flips the same way have p = 0.0625
 SEED = 20260131
-_AT_ONCE = 1_000_000  # values that are resampled at once: 8 MB
-_IN_ALL = 10_000_000  # values drawn for one figure: what keeps ten thousand tasks at a second
-
-Interval = tuple[float, float]
+_AT_ONCE = 1_000_000  # values that are permuted at once: 8 MB
+_QUANTILES = 2000  # at which a distribution is looked at
 
 
 def mcnemar(a_only: int, b_only: int) -> float:
@@ -61,60 +53,7 @@ def shuffle_labels(a: Sequence[float], b: Sequence[float]) -> float:
     return _permuted((a, b), "independent")
 
 
-def bootstrap_mean(values: Sequence[float], confidence: float = 1 - ALPHA) -> Interval | None:
-    """Interval of the mean of `values`, one a task, so clustered by task; None for fewer than two tasks.
-
-    Percentile bootstrap. Sources: B. Efron, "Bootstrap methods: another look at the jackknife", Ann. Statist. 7
-    (1979), 1-26; clusters: A. C. Davison & D. V. Hinkley, "Bootstrap methods and their application" (1997), 3.8.
-    """
-    if len(values) < 2:
-        return None
-    return _interval(_means(values), confidence)
-
-
-def bootstrap_difference(a: Sequence[float], b: Sequence[float], confidence: float = 1 - ALPHA) -> Interval | None:
-    """Interval of mean(b) - mean(a) over different tasks, one value a task; None below two tasks a side.
-
-    Source: as `bootstrap_mean`, each side resampled on its own (Davison & Hinkley, 3.2).
-    """
-    if min(len(a), len(b)) < 2:
-        return None
-    return _interval(_means(b, SEED + 1) - _means(a), confidence)
-
-
-def binary_difference(differences: Sequence[float], confidence: float = 1 - ALPHA) -> Interval | None:
-    """Interval of the mean of paired differences that are each -1, 0 or 1, as fractions.
-
-    The paired bootstrap; where all differences are equal, which would leave it no width, the adjusted
-    Wald interval of D. G. Bonett & R. M. Price, "Adjusted Wald confidence interval for a difference of
-    binomial proportions based on paired data", J. Educ. Behav. Stat. 37 (2012), 479-488, equation 5.
-    """
-    if len(set(differences)) > 1:
-        return bootstrap_mean(differences, confidence)
-    if not differences:
-        return None
-    n = len(differences)
-    gained = (sum(d > 0 for d in differences) + 1) / (n + 2)
-    lost = (sum(d < 0 for d in differences) + 1) / (n + 2)
-    half = normal_quantile((1 + confidence) / 2) * math.sqrt((gained + lost - (gained - lost) ** 2) / (n + 2))
-    return max(-1.0, gained - lost - half), min(1.0, gained - lost + half)
-
-
-def newcombe(a: int, a_tasks: int, b: int, b_tasks: int, confidence: float = 1 - ALPHA) -> Interval:
-    """Interval of b/b_tasks - a/a_tasks for different tasks, as fractions; it keeps a width where all agree.
-
-    Source: R. G. Newcombe, "Interval estimation for the difference between independent proportions: comparison
-    of eleven methods", Statist. Med. 17 (1998), 873-890, method 10.
-    """
-    z = normal_quantile((1 + confidence) / 2)
-    (a_low, a_high), (b_low, b_high) = wilson(a, a_tasks, z), wilson(b, b_tasks, z)
-    a_rate, b_rate = a / a_tasks, b / b_tasks
-    below = math.hypot(b_rate - b_low, a_high - a_rate)
-    above = math.hypot(b_high - b_rate, a_rate - a_low)
-    return b_rate - a_rate - below, b_rate - a_rate + above
-
-
-def probability_better(a_only: int, b_only: int) -> float:
+def probability_better(a_only: float, b_only: float) -> float:
     """Probability that B passes more tasks than A, given the tasks that only one of them passed.
 
     The Bayesian sign test with a uniform prior, so 0.5 where nothing flipped. Source: A. Benavoli, G. Corani,
@@ -126,15 +65,17 @@ def probability_better(a_only: int, b_only: int) -> float:
     return float(beta.sf(0.5, b_only + 1, a_only + 1))
 
 
-def share_better(differences: Sequence[float], other: Sequence[float] | None = None) -> float | None:
-    """Share of bootstrap resamples in which B is better; None below `FEWEST_TASKS`, where it would be too sure.
+def probability_higher(a: float, a_tasks: float, b: float, b_tasks: float) -> float:
+    """Probability that B's rate is above A's, given so many passes of so many different tasks; 0.5 for none.
 
-    `differences` are B's less A's, one a task; with `other`, B's and A's values on different tasks.
+    Both rates have uniform priors, so each has a beta distribution. Source: as any textbook of Bayesian statistics
+    has it, e.g. A. Gelman et al., "Bayesian data analysis" (3rd ed., 2013), section 2.4.
     """
-    if min(len(differences), len(differences if other is None else other)) < FEWEST_TASKS:
-        return None
-    means = _means(differences) if other is None else _means(differences, SEED + 1) - _means(other)
-    return float((means > 0).mean() + (means == 0).mean() / 2)
+    import numpy as np
+    from scipy.stats import beta
+
+    of_a = beta.ppf((np.arange(_QUANTILES) + 0.5) / _QUANTILES, a + 1, a_tasks - a + 1)
+    return float(np.mean(beta.sf(of_a, b + 1, b_tasks - b + 1)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -193,6 +134,11 @@ def standard_error(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
+def draws_of(size: int) -> int:
+    """How often so many values are drawn for one figure: ten thousand tasks take a second."""
+    return max(999, min(9999, 10_000_000 // size))
+
+
 def normal_quantile(p: float) -> float:
     """Of the standard normal distribution."""
     from statistics import NormalDist
@@ -213,35 +159,8 @@ def _permuted(data: tuple[Sequence[float], ...], kind: str) -> float:
         statistic,
         permutation_type=kind,
         vectorized=True,
-        n_resamples=_draws(size),
+        n_resamples=draws_of(size),
         batch=max(1, _AT_ONCE // size),
         rng=np.random.default_rng(SEED),
     )
     return float(found.pvalue)
-
-
-def _means(values: Sequence[float], seed: int = SEED) -> NDArray[np.float64]:
-    """The means of resamples of `values`."""
-    import numpy as np
-    from scipy.stats import bootstrap
-
-    found = bootstrap(
-        (np.asarray(values, dtype=float),),
-        np.mean,
-        method="percentile",
-        n_resamples=_draws(len(values)),
-        batch=max(1, _AT_ONCE // len(values)),
-        rng=np.random.default_rng(seed),
-    )
-    return np.asarray(found.bootstrap_distribution, dtype=np.float64)
-
-
-def _interval(means: NDArray[np.float64], confidence: float) -> Interval:
-    import numpy as np
-
-    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
-
-
-def _draws(size: int) -> int:
-    return max(999, min(9999, _IN_ALL // size))

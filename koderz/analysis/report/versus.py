@@ -53,7 +53,8 @@ def comparisons(entries: Sequence[Entry]) -> Found:
         for (a, b, one), p in zip(tested, corrected, strict=True)
     ]
     note = "Paired by task where the runs share tasks. A difference counts as shown where p is below 0.05"
-    return Found(shown, f"{note}{', corrected for the number of comparisons (Holm)' if len(shown) > 1 else ''}.")
+    corrected_for = ", corrected for the number of comparisons (Holm); each interval is that of its pair alone"
+    return Found(shown, f"{note}{corrected_for if len(shown) > 1 else ''}.")
 
 
 def _pairs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
@@ -92,7 +93,8 @@ def _versus(a: Entry, b: Entry, one: Comparison, p: float, *, shown: bool) -> Ve
 
 def _evidence(one: Comparison, p: float) -> Iterator[str]:
     if one.interval:
-        yield f"95% interval {one.interval[0]:+.1f} to {one.interval[1]:+.1f} points, p = {p:.2g}"
+        low, high = one.interval
+        yield f"95% interval {low:+.1f} to {high:+.1f} points ({one.interval_method}), p = {p:.2g}"
     if one.paired:
         yield (
             f"Of {one.pairs} tasks the second does better at {one.b_only}, the first at {one.a_only}; "

@@ -198,12 +198,34 @@ def test_faults_count_neither_way_and_are_counted(tmp_path: Path) -> None:
 
 def test_costs_iterations_and_latency_differ_with_intervals(tmp_path: Path) -> None:
     a = builders.run(tmp_path, [True] * 20, "a.json", cost=0.01)
-    b = builders.run(tmp_path, [True] * 20, "b.json", cost=0.03)
+    dearer = [{**row, "cost": 0.02 + 0.02 * (i % 2)} for i, row in enumerate(builders.rows([True] * 20))]
+    b = builders.run(tmp_path, [True] * 20, "b.json", results=dearer)
 
-    cost = koderz.compare(a, b).measures["cost"]
+    found = koderz.compare(a, b)
 
+    cost, iterations = found.measures["cost"], found.measures["iterations"]
     assert cost.difference == pytest.approx(0.02)
-    assert cost.interval == pytest.approx((0.02, 0.02))
+    assert cost.interval == pytest.approx((0.0155, 0.0245), abs=0.001)
+    assert (cost.interval_method, found.interval_method) == ("BCa bootstrap of tasks", "Tango's score interval")
+    assert (iterations.interval, iterations.interval_method) == (None, None), "all alike, which is no certainty"
+
+
+def test_on_fewer_than_twenty_tasks_averages_have_no_interval_and_that_is_said(tmp_path: Path) -> None:
+    a = builders.run(tmp_path, [True] * 19, "a.json", cost=0.01)
+    dearer = [{**row, "cost": 0.02 + 0.02 * (i % 2)} for i, row in enumerate(builders.rows([True] * 19))]
+    found = koderz.compare(a, builders.run(tmp_path, [True] * 19, "b.json", results=dearer))
+
+    assert {measure.interval for measure in found.measures.values()} == {None}
+    assert "Averages of cost, iterations and latency have intervals on 20 tasks and more." in found.notes
+
+
+def test_an_interval_on_few_tasks_does_not_contradict_its_test(tmp_path: Path) -> None:
+    found = compared(tmp_path, [False] * 3 + [True] * 2, [True] * 5)
+
+    assert (found.p_value, found.significant) == (0.25, False)
+    assert found.interval is not None
+    assert found.interval[0] <= 0
+    assert found.interval[1] > 80
 
 
 def test_without_names_the_last_two_runs_that_share_tasks_are_meant(tmp_path: Path) -> None:
