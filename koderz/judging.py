@@ -1,33 +1,80 @@
-"""Programs judged without a run: one of them, or a file of samples in HumanEval's or EvalPlus' format."""
+"""Programs judged as they are: one of them, or those of a samples file."""
 
 from __future__ import annotations
 
 import asyncio
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from koderz.errors import KoderzError
 from koderz.references import ReferenceFault, checked
+from koderz.samples import Sample, Samples
 from koderz.sandbox import DOCKER_IMAGE, Sandbox
-from koderz.suites import Suite, load_suite
-from koderz.suites.dataset import Row, read_rows
+from koderz.settings import Settings
+from koderz.suites import Suite, judge_written, limits_of, load_suite
 from koderz.types import Judging, Task, Verdict
 from koderz.yardstick import calibrated_sandbox
 from tracker.rates import pass_at_k
 
 PASS_AT = (1, 10, 100)
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One program of a samples file."""
+class Judge:
+    """A suite whose references are tried first, and the sandbox in which programs run."""
 
-    task: Task
-    program: str
-    line_offset: int
+    suite: Suite
+    sandbox: Sandbox
+    how: Judging
+    at_once: int
+
+    async def verdict(self, sample: Sample) -> Verdict:
+        """Raises ReferenceFault where the task can't be judged here."""
+        return await judge_written(self.suite, sample.task, sample.program, self.sandbox, self.how)
+
+    async def each(self, items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
+        """Has `work` done on every item, on as many at once as there are judges. Raises what it raises."""
+        left = iter(items)
+
+        async def lane() -> None:
+            for item in left:
+                await work(item)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(2 * self.at_once):  # one is read or written down while another runs
+                    group.create_task(lane())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+
+@asynccontextmanager
+async def open_judge(suite: Suite, settings: Settings, *, own_programs: bool = False) -> AsyncIterator[Judge]:
+    """With a calibrated sandbox, as the settings have it; see `koderz.sandbox.open_sandbox`.
+
+    Raises Unreachable where nothing contains programs here.
+    """
+    how, judges = settings.judging(limits_of(suite)), settings.judge_count
+    async with calibrated_sandbox(
+        settings.sandbox,
+        judges=judges,
+        own_programs=own_programs,
+        image=settings.docker_image,
+        memory_mb=how.memory_mb,
+    ) as sandbox:
+        suite_here = checked(suite, sandbox, how)
+        try:
+            yield Judge(suite_here or suite, sandbox, how, judges)
+        finally:
+            if suite_here:
+                suite_here.remember()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +85,6 @@ class Report:
     passed: int
     pass_at_k: dict[str, float]  # fractions, over the tasks that have k samples
     verdicts: dict[str, int]
-    malformed: list[str]  # what is wrong with the lines that could not be judged
     faults: list[str]  # the tasks none of whose samples could be judged, and why
 
 
@@ -48,69 +94,55 @@ async def judge(
     *,
     suite: str = "humaneval",
     dataset: Path | None = None,
-    timeout: float = 10.0,  # noqa: ASYNC109 CPU seconds of the program, not of this call
-    memory_mb: int = 1024,
+    timeout: float | None = None,  # noqa: ASYNC109 CPU seconds of the program, not of this call
+    memory_mb: int | None = None,
     sandbox: str = "contained",
     image: str = DOCKER_IMAGE,
 ) -> Verdict:
-    """The verdict on one whole program. `timeout` is CPU seconds; `image` is that of the sandbox `docker`.
+    """The verdict on one whole program. `timeout` is CPU seconds; None: the suite's own limit, as for `memory_mb`.
 
-    Raises KoderzError for an unknown task, Unreachable where nothing contains programs here, Fault where the
-    task's own reference doesn't pass.
+    `image` is that of the sandbox `docker`. Raises KoderzError for an unknown task, Unreachable where nothing contains
+    programs here, Fault where the task's own reference doesn't pass.
     """
-    asked = load_suite(suite, dataset)
+    return await judge_one(
+        task,
+        program,
+        Settings(
+            suite=suite,
+            dataset=dataset,
+            test_timeout=timeout,
+            test_memory=memory_mb,
+            sandbox=sandbox,
+            docker_image=image,
+        ),
+    )
+
+
+async def judge_one(task: str, program: str, settings: Settings) -> Verdict:
+    """The same as `judge`."""
+    asked = load_suite(settings.suite, settings.dataset)
     found = find_task(asked, task)
-    how = Judging(timeout, memory_mb)
-    async with calibrated_sandbox(sandbox, judges=1, image=image, memory_mb=memory_mb) as opened:
-        suite_here = checked(asked, opened, how)
-        try:
-            return await (suite_here or asked).judge_program(found, program, opened, how)
-        finally:
-            if suite_here:
-                suite_here.remember()
+    async with open_judge(asked, replace(settings, judges=1)) as opened:
+        return await opened.verdict(Sample(found, program, "zero-shot", 0))
 
 
-async def judge_samples(
-    path: Path,
-    suite: Suite,
-    *,
-    how: Judging,
-    judges: int,
-    tell: Callable[[int], None],
-    sandbox: str = "contained",
-    image: str = DOCKER_IMAGE,
-) -> Report:
-    """Judges every sample of a file; `tell` hears how many are done.
-
-    A row has `task_id` and either `completion`, which goes after the task's prompt, or `solution`, which is
-    whole. Malformed rows are reported, the others judged.
-    """
-    malformed: list[str] = []
-    tasks = {task.id: task for task in suite.tasks}
-    samples = _samples(path, tasks, malformed)
+async def judge_samples(suite: Suite, samples: Samples, settings: Settings, *, tell: Callable[[int], None]) -> Report:
+    """Judges every sample of a file; `tell` hears how many are done."""
     verdicts: list[tuple[str, Verdict]] = []
-
     faults: dict[str, str] = {}
 
-    async def lane(judging: Suite, opened: Sandbox) -> None:
-        for sample in samples:
-            offset = sample.line_offset
+    async with open_judge(suite, settings) as opened:
+
+        async def work(sample: Sample) -> None:
             try:
-                verdict = await judging.judge_program(sample.task, sample.program, opened, how, line_offset=offset)
+                verdicts.append((sample.task.id, await opened.verdict(sample)))
             except ReferenceFault as fault:
                 faults[sample.task.id] = f"{sample.task.id}: {fault}"
-                continue
-            verdicts.append((sample.task.id, verdict))
-            tell(len(verdicts))
+            else:
+                tell(len(verdicts))
 
-    async with calibrated_sandbox(sandbox, judges=judges, image=image, memory_mb=how.memory_mb) as opened:
-        suite_here = checked(suite, opened, how)
-        async with asyncio.TaskGroup() as group:
-            for _ in range(2 * judges):  # one is read and extracted while another runs
-                group.create_task(lane(suite_here or suite, opened))
-        if suite_here:
-            suite_here.remember()
-    return _report(verdicts, malformed, [*faults.values()])
+        await opened.each(samples.samples, work)
+    return _report(verdicts, [*faults.values()])
 
 
 def find_task(suite: Suite, name: str) -> Task:
@@ -121,24 +153,7 @@ def find_task(suite: Suite, name: str) -> Task:
     raise KoderzError(f"the suite {suite.name} has no task {name!r}; they are named like {suite.tasks[0].id}")
 
 
-def _samples(path: Path, tasks: dict[str, Task], malformed: list[str]) -> Iterator[Sample]:
-    for row in read_rows(path, skip=lambda error: malformed.append(str(error))):
-        try:
-            yield _sample(row, tasks)
-        except KoderzError as error:
-            malformed.append(str(error))
-
-
-def _sample(row: Row, tasks: dict[str, Task]) -> Sample:
-    task = tasks.get(row.text("task_id"))
-    if task is None:
-        raise row.error(f"there is no task {row.text('task_id')!r}")
-    if "solution" in row.fields:
-        return Sample(task, row.text("solution"), 0)
-    return Sample(task, task.prompt + row.text("completion"), task.prompt.count("\n"))
-
-
-def _report(verdicts: Sequence[tuple[str, Verdict]], malformed: list[str], faults: list[str]) -> Report:
+def _report(verdicts: Sequence[tuple[str, Verdict]], faults: list[str]) -> Report:
     tasks: dict[str, list[bool]] = defaultdict(list)
     for task, verdict in verdicts:
         tasks[task].append(verdict.passed)
@@ -152,6 +167,5 @@ def _report(verdicts: Sequence[tuple[str, Verdict]], malformed: list[str], fault
             if k <= fewest
         },
         verdicts=dict(Counter(verdict.cause or verdict.verdict for _, verdict in verdicts)),
-        malformed=malformed,
         faults=faults,
     )

@@ -11,7 +11,6 @@ from koderz.plan import Plan
 from koderz.references import CheckedSuite, checked
 from koderz.sandbox import Sandbox
 from koderz.settings import Settings
-from koderz.types import Judging
 from koderz.yardstick import calibrated_sandbox
 
 if TYPE_CHECKING:
@@ -51,13 +50,13 @@ def sandbox_of(plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
         judges=settings.judge_count,
         own_programs=plan.record.simulated,
         image=settings.docker_image,
-        memory_mb=settings.test_memory,
+        memory_mb=plan.judging.memory_mb,
     )
 
 
 def checked_suite(plan: Plan, sandbox: Sandbox) -> CheckedSuite | None:
     """The plan's suite with its references tried first; None where they are known to pass."""
-    return checked(plan.suite, sandbox, Judging(plan.settings.test_timeout, plan.settings.test_memory))
+    return checked(plan.suite, sandbox, plan.judging)
 
 
 def _require_prices(prices: Mapping[str, Price | None]) -> None:

@@ -18,8 +18,8 @@ from koderz.prompts import Prompts, load_prompts
 from koderz.replay import Identity
 from koderz.settings import OF_SINKS, Settings, as_config, from_config
 from koderz.solvers import Solver, load_solver
-from koderz.suites import Suite, load_suite, suite_digest
-from koderz.types import Task
+from koderz.suites import Suite, limits_of, load_suite, suite_digest
+from koderz.types import Judging, Task
 from tracker import records
 
 MODES: Mapping[str, tuple[str, ...]] = {
@@ -39,6 +39,11 @@ class Plan:
     tasks: tuple[Task, ...]
     solvers: tuple[Solver, ...]
     prompts: Prompts
+
+    @property
+    def judging(self) -> Judging:
+        """How answers are judged: the suite's own limits where the settings have none."""
+        return self.settings.judging(limits_of(self.suite))
 
     @property
     def name(self) -> str:
@@ -92,6 +97,8 @@ def make_plan(
     single: bool = False,
 ) -> Plan:
     """A new plan. `details` go into the record as they are; `single`: one experiment, which is no run."""
+    how = settings.judging(limits_of(subject.suite))
+    settings = replace(settings, test_timeout=how.timeout, test_memory=how.memory_mb)
     config = as_config(settings) | {
         "mode": solvers[0].name if settings.solver else settings.mode,
         "temperature": settings.sampling_temperature,

@@ -18,11 +18,9 @@ import msgspec
 
 from koderz.errors import KoderzError
 from koderz.sandbox import DOCKER_IMAGE
+from koderz.types import FeedbackKind, Judging
 
 _SPARE_JUDGES = 2
-
-FeedbackKind = Literal["tests", "examples", "none"]
-"""What a solver is told of a failure: the failing test, the task's own examples, only that it failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +72,8 @@ class Settings:
     max_containers: int | None = None  # Modal
     sandbox: str = "contained"
     docker_image: str = DOCKER_IMAGE  # of --sandbox docker; holds Python 3.11 or later
-    test_timeout: float = 10.0  # CPU seconds
-    test_memory: int = 1024  # MB
+    test_timeout: float | None = None  # CPU seconds; None: the suite's own limit
+    test_memory: int | None = None  # MB; None: the suite's own limit
     judges: int | None = None  # None: see `judge_count`
     concurrency: int = 8
     max_cost: float | None = None
@@ -110,6 +108,10 @@ class Settings:
     def _asks_frontier(self) -> bool:
         """Zero-shot asks no frontier model, so none needs to be there, or its key."""
         return self.solver is not None or self.mode != "zero-shot"
+
+    def judging(self, own: Judging) -> Judging:
+        """How answers are judged where `own` are the limits of the suite."""
+        return Judging(self.test_timeout or own.timeout, self.test_memory or own.memory_mb, self.feedback)
 
     @property
     def judge_count(self) -> int:
@@ -148,6 +150,9 @@ _TAG_CHARS = 100
 
 OF_SINKS = ("sinks", "no_sinks", "sink_patience", "mlflow_detail")
 """The settings that say where a run is recorded; no experiment depends on them."""
+
+OF_JUDGING = ("suite", "dataset", "test_timeout", "test_memory", "judges", "sandbox", "docker_image")
+"""The settings that say how programs are judged which no run has asked for."""
 
 CHANGEABLE = ("concurrency", "max_cost", "max_containers", "judges", "grace", *OF_SINKS)
 """The settings that may differ when a run is picked up again."""

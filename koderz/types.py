@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from koderz.settings import FeedbackKind
+from typing import Any, Literal
 
 Message = dict[str, Any]
 """`{"role": "system" | "user" | "assistant" | "tool", "content": text}`, as OpenAI's chat completions have it.
@@ -15,6 +12,9 @@ The content may also be a list of parts (`{"type": "text", "text": …}`, `{"typ
 None beside `tool_calls`; a tool's result has its `tool_call_id`. Every field is recorded, sent, and part of the key by
 which a replay finds the reply.
 """
+
+FeedbackKind = Literal["tests", "examples", "none"]
+"""What a solver is told of a failure: the failing test, the task's own examples, only that it failed."""
 
 VerdictWord = Literal["passed", "failed", "timeout", "error"]
 
@@ -101,8 +101,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """How answers are judged."""
+    """How answers are judged: the limits of one program with all its tests, and what is told of a failure."""
 
-    timeout: float = 10.0  # CPU seconds
+    timeout: float = 6.0  # CPU seconds
     memory_mb: int = 1024
     feedback: FeedbackKind = "tests"

@@ -233,7 +233,8 @@ def _next_steps(summary: Summary, run: str) -> Iterator[str]:
         yield f"{len(summary.faults)} of {summary.planned} experiments ended in a fault, the first with: " + str(
             summary.faults[0]["reason"]
         )
-        yield f"run them again with: koderz benchmark retry {run}"
+        again = "rescore" if summary.config.get("imported") else "retry"  # nobody is there to be asked again
+        yield f"run them again with: koderz benchmark {again} {run}"
     if summary.status in ("interrupted", "stopped", "failed", "incomplete") and summary.reason:
         done = sum(len(arm.results) for arm in summary.arms.values()) + len(summary.faults)
         if done < summary.planned:

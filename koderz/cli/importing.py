@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.benchmark import Quiet
+from koderz.cli.benchmark import Quiet, Trust
 from koderz.cli.console import Console, print_json, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
-from koderz.settings import OF_SINKS, Settings, from_flags, layered
+from koderz.settings import OF_JUDGING, OF_SINKS, Settings
 from tracker.sinks import JSON, KNOWN
+
+if TYPE_CHECKING:
+    from koderz.session import Session
 
 app = typer.Typer(rich_markup_mode=None)
 
-EXIT_MALFORMED = 2
+EXIT_MALFORMED, EXIT_FAULTS = 2, 3
 
 _CHANGED = ("judged", "added", "extended")
 
-_OF_SAMPLES = ("suite", "dataset", "test_timeout", "test_memory", "judges", "sandbox", "tags")
-
 
 @app.command(name="import", cls=PanelCommand)
-@with_settings(*_OF_SAMPLES, "results", *OF_SINKS)
+@with_settings(*OF_JUDGING, "tags", "results", *OF_SINKS)
 def import_runs(
     sources: Annotated[
         list[Path], typer.Argument(metavar="FILE|DIR…", help="Samples in JSONL, results folders, or runs' folders.")
@@ -37,17 +39,19 @@ def import_runs(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print what became of each as a JSON list.")] = False,
     quiet: Quiet = False,
+    trust_config: Trust = False,
 ) -> None:
     """Import samples or runs.
 
-    A samples file (HumanEval's or EvalPlus' format, or what export wrote) is judged here and becomes a run of its own.
+    A samples file (HumanEval's or EvalPlus' format, or what export wrote) is judged here, as koderz judge does, and
+    becomes a run of its own; samples of a task whose reference fails here are faults, and the exit code is 3.
     The runs in a results folder are copied as they are: one that is here already stays, a longer journal of the same
     run replaces the shorter one, and two that went different ways are left alone, with exit code 2. At the end the
     sinks catch up with what was imported; one that stays behind is a warning, and left to koderz sync.
     """
     from koderz.cli.catching_up import catch_up_runs
 
-    settings = _settings(given, model)
+    settings = _settings(given, model, trust_config=trust_config)
     for source in sources:
         if not source.exists():
             raise KoderzError(f"there is no {source}")
@@ -62,19 +66,18 @@ def import_runs(
     catch_up_runs(importing.changed, settings, quiet=quiet)
     if failed:
         raise failed
-    raise typer.Exit(EXIT_MALFORMED if importing.problems else 0)
+    raise typer.Exit(EXIT_MALFORMED if importing.problems else EXIT_FAULTS if importing.faults else 0)
 
 
-def _settings(given: dict[str, Any], model: str | None) -> Settings:
-    """What the flags say of samples; for results and sinks, what holds in this folder."""
+def _settings(given: dict[str, Any], model: str | None, *, trust_config: bool) -> Settings:
+    """What holds in this folder of how programs are judged and where runs are recorded."""
     from koderz.config import settings_here
 
     if model is not None and (not model.strip() or not model.isprintable() or len(model) > 200):
         raise KoderzError("--model: a name has 1 to 200 printable characters")
-    here = settings_here(given)
-    return layered(
-        {name: getattr(here, name) for name in ("results", *OF_SINKS)}, from_flags(given), {"local_model": model}
-    )
+    here = settings_here(given, trust_config=trust_config)
+    chosen = {name: getattr(here, name) for name in (*OF_JUDGING, "tags", "results", *OF_SINKS)}
+    return Settings(**chosen, local_model=model)
 
 
 class _Importing:
@@ -83,10 +86,11 @@ class _Importing:
     def __init__(self, settings: Settings, *, quiet: bool, json: bool, chooses_sinks: bool) -> None:
         self._settings = settings
         self._json = json
-        self._teller = _Teller(quiet=quiet or json)
+        self._quiet = quiet or json
         self._chooses_sinks = chooses_sinks
         self._done: list[dict[str, Any]] = []
         self.problems: list[str] = []
+        self.faults: list[str] = []
 
     @property
     def changed(self) -> list[Path]:
@@ -113,15 +117,18 @@ class _Importing:
                 self._took(merged.run_id, merged.what)
 
     def _judge(self, source: Path) -> None:
-        from koderz.analysis.samples import import_samples
+        from koderz.cli.judge import Tally
+        from koderz.importing import import_samples
 
         if source.suffix == ".json":
             raise KoderzError(
                 f"{source} is no samples file; a bare summary needs no import: koderz benchmark compare {source} RUN"
             )
-        session, malformed = asyncio.run(import_samples(source, self._settings, tell=self._teller))
-        Console(quiet=True, json=self._teller.quiet).results(session)
-        self.problems += malformed
+        tell = Tally(quiet=self._quiet)
+        session, samples = asyncio.run(import_samples(source, self._settings, tell=tell))
+        Console(quiet=True, json=self._quiet).results(session)
+        self.problems += samples.malformed
+        self.faults += _faults(session)
         self._took(session.folder.name, "judged")
 
     def _took(self, run_id: str, what: str) -> None:
@@ -138,20 +145,10 @@ class _Importing:
         else:
             for entry in self._done:
                 say(f"{entry['run_id']}: {entry['what']}")
-        for problem in self.problems:
+        for problem in (*self.problems, *self.faults):
             warn(f"koderz: {problem}")
 
 
-class _Teller:
-    """Says now and then how many are judged."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self.quiet, self._last = quiet, 0.0
-
-    def __call__(self, judged: int) -> None:
-        import time
-
-        self._last = self._last or time.monotonic()
-        if not self.quiet and time.monotonic() - self._last > 5.0:
-            self._last = time.monotonic()
-            warn(f"{judged} judged")
+def _faults(session: Session) -> Iterator[str]:
+    """Why tasks could not be judged, each once."""
+    return iter({f"{fault['problem_id']}: {fault['reason']}": None for fault in session.summary.faults})

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from koderz.cli.benchmark import Json, Quiet
+from koderz.cli.benchmark import Json, Quiet, Trust
 from koderz.cli.console import print_json, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
-from koderz.settings import Settings, from_flags, layered
+from koderz.settings import OF_JUDGING, Settings
 
 app = typer.Typer(help="A program or a samples file through the sandbox.", rich_markup_mode=None)
 
@@ -24,7 +24,7 @@ _TELL_EVERY = 5.0  # seconds
 
 
 @app.command(cls=PanelCommand)
-@with_settings("suite", "dataset", "test_timeout", "test_memory", "judges", "sandbox", "docker_image")
+@with_settings(*OF_JUDGING)
 def judge(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python program, or samples in JSONL, plain or .gz.")],
     given: dict[str, Any],
@@ -33,6 +33,7 @@ def judge(
     ] = None,
     json: Json = False,
     quiet: Quiet = False,
+    trust_config: Trust = False,
 ) -> None:
     """Judge one program (with --task), or every sample of a file in HumanEval's or EvalPlus' format.
 
@@ -40,7 +41,9 @@ def judge(
     the program passed, or all samples were judged; 1: the program did not pass; 2: a line is malformed; 3: the
     reference of a task fails its own tests here, so that its samples could not be judged.
     """
-    settings = layered(from_flags(given))
+    from koderz.config import settings_here
+
+    settings = settings_here(given, trust_config=trust_config)
     if task is not None:
         code = asyncio.run(_one(file, task, settings, json=json))
     else:
@@ -49,18 +52,9 @@ def judge(
 
 
 async def _one(file: Path, task: str, settings: Settings, *, json: bool) -> int:
-    from koderz import judging
+    from koderz.judging import judge_one
 
-    verdict = await judging.judge(
-        task,
-        _program(file),
-        suite=settings.suite,
-        dataset=settings.dataset,
-        timeout=settings.test_timeout,
-        memory_mb=settings.test_memory,
-        sandbox=settings.sandbox,
-        image=settings.docker_image,
-    )
+    verdict = await judge_one(task, _program(file), settings)
     if json:
         print_json({"verdict": verdict.verdict, "cause": verdict.cause, "detail": verdict.detail, **verdict.metrics})
     else:
@@ -72,18 +66,12 @@ async def _one(file: Path, task: str, settings: Settings, *, json: bool) -> int:
 
 async def _samples(file: Path, settings: Settings, *, json: bool, quiet: bool) -> int:
     from koderz.judging import judge_samples
+    from koderz.samples import read_samples
     from koderz.suites import load_suite
-    from koderz.types import Judging
 
-    report = await judge_samples(
-        file,
-        load_suite(settings.suite, settings.dataset),
-        how=Judging(settings.test_timeout, settings.test_memory),
-        judges=settings.judge_count,
-        sandbox=settings.sandbox,
-        image=settings.docker_image,
-        tell=_Teller(quiet=quiet or json),
-    )
+    suite = load_suite(settings.suite, settings.dataset)
+    samples = read_samples(file, suite.tasks)
+    report = await judge_samples(suite, samples, settings, tell=Tally(quiet=quiet or json))
     if json:
         print_json({**report.pass_at_k, "samples": report.samples, "passed": report.passed, "causes": report.verdicts})
     else:
@@ -93,15 +81,15 @@ async def _samples(file: Path, settings: Settings, *, json: bool, quiet: bool) -
         others = sorted(((n, cause) for cause, n in report.verdicts.items() if cause != "passed"), reverse=True)
         if others:
             say("not passed: " + ", ".join(f"{n} {cause}" for n, cause in others))
-    for line in (*report.malformed, *report.faults):
+    for line in (*samples.malformed, *report.faults):
         warn(line)
-    if report.malformed:
+    if samples.malformed:
         return EXIT_MALFORMED
     return EXIT_FAULTS if report.faults else 0
 
 
-class _Teller:
-    """Says now and then how many are done."""
+class Tally:
+    """Says now and then how many programs are judged."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet, self._last = quiet, time.monotonic()

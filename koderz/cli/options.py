@@ -20,6 +20,7 @@ from koderz.sandbox import SANDBOXES
 from koderz.selection import read_problems, split_problems
 from koderz.settings import FIELDS, Settings, choices
 from koderz.suites import SUITES
+from koderz.types import Judging
 from tracker.sinks import KNOWN
 
 
@@ -100,8 +101,10 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
         "concurrency": Text("Maximum concurrent experiments; those awaiting a verdict don't count.", "N"),
         "judges": Text("Programs judged at once. Default: one a core and two more, as some never end.", "N"),
         "max_cost": Text("No call starts that could take the run past this; it stops, resumable.", "USD"),
-        "test_timeout": Text("CPU time that a program has for its tests.", "SECONDS"),
-        "test_memory": Text("Memory that a program has.", "MB"),
+        "test_timeout": Text(
+            f"CPU time that a program has for its tests. Default: the suite's, mostly {Judging().timeout:g}.", "SECONDS"
+        ),
+        "test_memory": Text(f"Memory that a program has. Default: the suite's, mostly {Judging().memory_mb}.", "MB"),
         "sandbox": Text("Where programs run: contained, docker, modal or uncontained.", "NAME"),
         "docker_image": Text("The image of --sandbox docker, with Python 3.11 or later. Never pulled.", "IMAGE"),
         "grace": Text("How long the first Ctrl-C lets experiments finish.", "SECONDS"),

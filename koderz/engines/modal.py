@@ -39,7 +39,7 @@ class ModalEngine:
         self.notices: list[str] = []
         self.throttle: Sequence[Throttle] = ()
         self._plan, self._environ = plan, environ
-        self._rate = cost_per_second(settings.gpu, sandboxes=settings.judges, sandbox_mb=settings.test_memory)
+        self._rate = cost_per_second(settings.gpu, sandboxes=settings.judges, sandbox_mb=plan.judging.memory_mb)
         names = names_of(environ)
         self._cloud = Cloud(names, gpu=settings.gpu, max_containers=settings.max_containers)
         self._store = RunStore(names, plan.name)

@@ -24,7 +24,8 @@ from koderz.references import ReferenceFault
 from koderz.replay import Ask, Handles, Identity, Replaying
 from koderz.sandbox import Sandbox
 from koderz.solvers import Solver
-from koderz.types import Completion, Judging, Reply, Sampling, Task, Verdict
+from koderz.suites import judge_written
+from koderz.types import Completion, Reply, Sampling, Task, Verdict
 from tracker import records
 from tracker.records import Record, Text
 
@@ -44,11 +45,10 @@ class Performer:
         broken: Callable[[Task], str] | None = None,
     ) -> None:
         """`broken`: why a task can't be judged, as far as is known."""
-        settings = plan.settings
         self._plan, self._caller, self._sandbox = plan, caller, sandbox
         self._ledger, self._how, self._lessons = ledger, how, lessons
         self._broken = broken or (lambda _: "")
-        self._judging = Judging(settings.test_timeout, settings.test_memory, settings.feedback)
+        self._judging = plan.judging
 
     async def perform(self, work: Work, place: Place | None = None) -> Outcome:
         """How the experiment ended. Raises StorageError where what happens can't be written down."""
@@ -79,7 +79,11 @@ class Performer:
         return await self._caller.complete(ask, sample)
 
     async def judge(self, task: Task, answer: Reply | str) -> Verdict:
-        return await self._plan.suite.judge(task, answer, self._sandbox, self._judging)
+        suite = self._plan.suite
+        if self._plan.record.config.get("imported"):
+            program = answer.text if isinstance(answer, Reply) else answer
+            return await judge_written(suite, task, program, self._sandbox, self._judging)
+        return await suite.judge(task, answer, self._sandbox, self._judging)
 
     async def record(self, *lines: Record) -> None:
         await self._ledger.record(*lines)

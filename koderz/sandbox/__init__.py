@@ -27,7 +27,7 @@ class Job:
     test: str  # trusted source that defines `check(candidate)`
     entry_point: str
     context: str = ""  # trusted source that the tests may lean on: the task's prompt
-    timeout: float = 10.0  # CPU seconds
+    timeout: float = 6.0  # CPU seconds
     memory_mb: int = 1024
     output_limit: int = 1 << 20  # bytes the candidate may print
     line_offset: int = 0  # lines of the program that stand before the candidate's own first line

@@ -158,7 +158,7 @@ def _answer(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: 
 
 def _written(result: Any) -> bytes:
     try:
-        return wire.dumps(result)
+        return wire.dumps_result(result)
     except wire.ForeignError:
         return wire.dumps_opaque(result)
 

@@ -22,7 +22,7 @@ from koderz.sandbox.trial import Case, Finding
 from koderz.types import VerdictWord
 
 NEAR = 0.2  # of the limit: a verdict this close to it is reached again, alone, before it counts
-WALL_FACTOR, WALL_EXTRA = 3.0, 1.0  # wall limit in CPU limits, and in seconds: a back-stop
+WALL_FACTOR, WALL_EXTRA = 5.0, 1.0  # wall limit in CPU limits, and in seconds: a back-stop
 
 
 def opened(wanted: Opening) -> ContainedSandbox:

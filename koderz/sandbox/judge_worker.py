@@ -29,16 +29,17 @@ def main(arguments: Sequence[str]) -> NoReturn:
     parent = socket.socket(fileno=os.dup(0))
     kernel.die_with_parent()
     kernel.hide_memory()
-    if kernel.LINUX:
-        limits.cap(resource.RLIMIT_AS, _ADDRESSES)
     premises = Premises(**json.loads(arguments[0]))
     _take_turns(premises.core)
     with _zygote(premises) as zygote:
+        if kernel.LINUX:  # not before: what a zygote inherits is the most that its candidates can be given
+            limits.cap(resource.RLIMIT_AS, _ADDRESSES)
         _forget_passed()
         _hush()
         _tell(parent, sorted(zygote.layers))
         while (job := _received(parent)) is not None:
-            _tell(parent, _written(trial.hold(trial.Case(*wire.from_trusted(job)), zygote)))
+            finding = trial.hold(trial.Case(*wire.from_trusted(job)), zygote, lambda: _tell(parent, None))
+            _tell(parent, _written(finding))
     sys.exit()
 
 

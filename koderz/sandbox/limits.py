@@ -26,8 +26,13 @@ def share(*, own_user: bool) -> None:
 
 
 def bequeath_addresses(size: int) -> None:
-    """Bytes of address space that candidates forked from now on may map. They can't raise it: seccomp."""
+    """Bytes of address space that candidates forked from now on may map, or as many as this process was given.
+
+    They can't raise it: seccomp.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if hard != resource.RLIM_INFINITY:
+        size = min(size, hard)
     if soft != size:
         resource.setrlimit(resource.RLIMIT_AS, (size, hard))
 

@@ -45,9 +45,12 @@ class SuiteTests:
         if sum(map(len, calls)) <= _LEARNT_LIMIT:
             self.learnt[:] = calls
 
-    def run(self, namespace: dict[str, Any], candidate: Any) -> None:
-        """Returns if the tests are content; a list of asserts is content when it has run."""
+    def load(self, namespace: dict[str, Any]) -> None:
+        """Runs a list of asserts, or defines `check`. The reference of a task may take its time here."""
         exec(self.code, namespace)  # noqa: S102 - the suite's own tests
+
+    def check(self, namespace: dict[str, Any], candidate: Any) -> None:
+        """Returns if the tests are content; a list of asserts is content when it has run."""
         if "check" in namespace:
             namespace["check"](candidate)
 

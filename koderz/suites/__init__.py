@@ -50,6 +50,24 @@ def load_suite(name: str, dataset: Path | None = None) -> Suite:
     return load(dataset)
 
 
+def limits_of(suite: object) -> Judging:
+    """How a suite has its answers judged unless the user says otherwise: `suite.limits`, if it has any."""
+    from koderz.types import Judging
+
+    own = getattr(suite, "limits", None)
+    return own if isinstance(own, Judging) else Judging()
+
+
+async def judge_written(suite: Suite, task: Task, program: str, sandbox: Sandbox, how: Judging) -> Verdict:
+    """The verdict on a program that was written down as such, alone or after the task's prompt; not on a reply."""
+    from koderz.types import Verdict
+
+    if not program.strip():
+        return Verdict("error", "no_code", detail="There is no program.")
+    offset = task.prompt.count("\n") if program.startswith(task.prompt) else 0
+    return await suite.judge_program(task, program, sandbox, how, line_offset=offset)
+
+
 def task_digest(*parts: str) -> str:
     """16 hex digits that change with any of the parts."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]

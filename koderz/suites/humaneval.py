@@ -14,7 +14,7 @@ from pathlib import Path
 
 from koderz.errors import KoderzError
 from koderz.suites.dataset import Row, find_dataset
-from koderz.suites.plus import HUMANEVAL_ORACLES, plus_test
+from koderz.suites.plus import HUMANEVAL_ORACLES, LIMITS, plus_test
 from koderz.suites.programs import ProgramSuite
 from koderz.suites.tasks import as_python, program_task, read_tasks
 from koderz.types import Task
@@ -35,7 +35,7 @@ def humaneval_plus(dataset: Path | None) -> ProgramSuite:
     """HumanEval+ as EvalPlus releases it, or in the form of its Hugging Face export."""
     hint = "get HumanEvalPlus.jsonl.gz from the releases of github.com/evalplus/humanevalplus_release"
     path = find_dataset(dataset, "HumanEvalPlus.jsonl", hint=hint)
-    return ProgramSuite("humaneval+", str(path), read_humaneval(path))
+    return ProgramSuite("humaneval+", str(path), read_humaneval(path), limits=LIMITS)
 
 
 def read_humaneval(path: Path) -> tuple[Task, ...]:

@@ -15,11 +15,14 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 from koderz.suites.dataset import Row
-from koderz.suites.shapes import argument_shapes, literal_calls
 from koderz.suites.tasks import as_python, bindings
+from koderz.types import Judging
+
+LIMITS = Judging(timeout=60.0, memory_mb=4096)
+"""EvalPlus' own: a minute for all inputs (`EVALPLUS_TIMEOUT_PER_TASK`) and 4 GB (`EVALPLUS_MAX_MEMORY_BYTES`)."""
 
 HUMANEVAL_ORACLES: Mapping[str, str] = {"find_zero": "is_root"}
 MBPP_ORACLES: Mapping[str, str] = {
@@ -44,7 +47,6 @@ MBPP_ORACLES: Mapping[str, str] = {
 _TEST = Template("""\
 $oracle
 
-TOLERANCE = $tolerance
 PROGRAM = $program
 
 
@@ -54,39 +56,45 @@ def drawn():
 
 GIVEN = drawn()
 EXPECTED = results_of(PROGRAM, $entry_point, GIVEN)
+TOLERANCES = tolerances_of(EXPECTED, $tolerance, $sets)
 
 
 def check(candidate):
     inputs = drawn()
-    for arguments, given, expected in zip(inputs, GIVEN, EXPECTED):
+    for arguments, given, expected, tolerance in zip(inputs, GIVEN, EXPECTED, TOLERANCES):
         result = candidate(*arguments)
-        assert $accepts(given, result, expected, TOLERANCE)
+        assert $accepts(given, result, expected, tolerance)
 """)
 
 _DATA = re.compile(r"^(?P<indent>[ \t]*)(?P<name>inputs|results) = (?P<value>\[.*\])[ \t\r]*$", re.MULTILINE)
-_TYPED = re.compile(r"\b(?:tuple|set|frozenset|complex)\b")
+
+
+class _Judged(NamedTuple):
+    """What a row is judged by, as expressions in the test."""
+
+    inputs: str
+    tolerance: float
+    sets: str  # the numbers of results that are judged together
 
 
 def plus_test(
-    row: Row, entry_point: str, program: str, *, oracles: Mapping[str, str], calls: str | None = None
+    row: Row, entry_point: str, program: str, *, oracles: Mapping[str, str], restored: str = "as_json"
 ) -> str | None:
     """The source of a test; None for a row that isn't EvalPlus'. `program` is the reference, whole.
 
-    `calls` is Python that calls the function with the types that its inputs have to have; without it they are as
-    JSON has them. Raises KoderzError for a row that nothing can be judged by.
+    `restored` names the function of the oracle that gives a release's inputs the types which JSON doesn't know.
+    Raises KoderzError for a row that nothing can be judged by.
     """
-    if "base_input" in row.fields:
-        inputs, tolerance = _released(row, entry_point, calls), row.number("atol", 0)
-    elif (exported := _exported(row)) is not None:
-        inputs, tolerance = exported
-    else:
+    judged = _released(row, restored) if "base_input" in row.fields else _exported(row)
+    if judged is None:
         return None
     _check_reference(row, entry_point, program)
     return _TEST.substitute(
         oracle=_oracle(),
-        tolerance=repr(tolerance),
+        tolerance=repr(judged.tolerance),
+        sets=judged.sets,
         program=ascii(program),
-        inputs=inputs,
+        inputs=judged.inputs,
         entry_point=ascii(entry_point),
         accepts=oracles.get(entry_point, "is_equal"),
     )
@@ -97,27 +105,21 @@ def _oracle() -> str:
     return Path(__file__).with_name("oracle.py").read_text(encoding="utf-8")
 
 
-def _released(row: Row, entry_point: str, calls: str | None) -> str:
-    """An expression for the inputs of a release."""
-    base, plus = row.lists("base_input"), row.lists("plus_input")
+def _released(row: Row, restored: str) -> _Judged:
+    base, plus = _calls(row, "base_input"), _calls(row, "plus_input")
     if not base + plus:
         raise row.error("the fields 'base_input' and 'plus_input' hold no input")
-    shapes = () if calls is None else argument_shapes(_shown_calls(row, entry_point, calls), base)
-    return f"inputs_of({json.dumps(base + plus)!a}, {shapes!r})"
+    inputs = f"inputs_of({json.dumps(base + plus)!a}, {restored})"
+    return _Judged(inputs, row.number("atol", 0), f"({len(base)}, {len(plus)})")
 
 
-def _shown_calls(row: Row, entry_point: str, source: str) -> list[list[Any]]:
-    calls = literal_calls(as_python(row, "assertion", source), entry_point)
-    if not calls and _TYPED.search(row.text("contract", "")):
-        raise row.error(
-            f"no test in the field 'assertion' shows {entry_point} called, so that the types of its inputs, which "
-            "JSON doesn't hold, can't be told; take a later release of the file"
-        )
-    return calls
+def _calls(row: Row, name: str) -> list[list[Any]]:
+    """The inputs in a field. The release of MBPP+ has `{}` where there are none."""
+    return [] if row.fields.get(name) == {} else row.lists(name)
 
 
-def _exported(row: Row) -> tuple[str, float] | None:
-    """An expression for the inputs in an export's test, and its tolerance. None for a test of another form."""
+def _exported(row: Row) -> _Judged | None:
+    """None for a test of another form."""
     test = row.text("test", "")
     inputs = next((found["value"] for found in _DATA.finditer(test) if found["name"] == "inputs"), None)
     if inputs is None:
@@ -125,7 +127,9 @@ def _exported(row: Row) -> tuple[str, float] | None:
     without = _DATA.sub(r"\g<indent>\g<name> = []", test)  # the rest is small: the data would take seconds to parse
     loops = [node for node in ast.walk(as_python(row, "test", without)) if isinstance(node, ast.For)]
     tolerances = [_tolerance(loop) for loop in loops if isinstance(loop.iter, ast.Call)]
-    return (_named(inputs), tolerances[0]) if tolerances and tolerances[0] is not None else None
+    if not tolerances or tolerances[0] is None:
+        return None
+    return _Judged(_named(inputs), tolerances[0], "(1,) * len(EXPECTED)")
 
 
 def _tolerance(loop: ast.For) -> float | None:

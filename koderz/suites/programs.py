@@ -34,6 +34,7 @@ class ProgramSuite:
     source: str
     tasks: tuple[Task, ...] = field(repr=False)
     is_sound: bool = False  # every reference is known to pass
+    limits: Judging = field(default_factory=Judging)  # unless the user sets others
 
     async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
         """Takes the program out of the answer and runs the task's tests on it."""

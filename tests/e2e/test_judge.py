@@ -73,6 +73,37 @@ def test_what_cannot_be_judged_is_one_line(koderz: Shell, text: str, arguments: 
     assert len(done.err.splitlines()) == 1
 
 
+GREEDY = "def truncate_number(number):\n    bytearray(200 << 20)\n    return number % 1.0\n"
+
+
+@pytest.mark.parametrize("command", [("judge",), ("benchmark", "import", "--model", "m")])
+@pytest.mark.parametrize("said", ["koderz.toml", "flag"])
+def test_limits_hold_for_samples_wherever_they_are_said(koderz: Shell, command: tuple[str, ...], said: str) -> None:
+    rows = [{"task_id": "HumanEval/2", "solution": text} for text in (GREEDY, RIGHT)]
+    (koderz.folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if said == "koderz.toml":
+        (koderz.folder / "koderz.toml").write_text("test-memory = 100\n")
+
+    done = koderz(*command, "samples.jsonl", *(("--test-memory", 100) if said == "flag" else ()))
+
+    if command[0] == "judge":
+        assert "1 of 2 samples passed" in done.out
+        assert "not passed: 1 memory" in done.out
+    else:
+        assert sorted(result["cause"] for result in koderz.summary()["results"]) == ["", "memory"]
+        assert koderz.summary()["config"]["test_memory"] == 100
+
+
+def test_a_koderz_toml_that_needs_trust_can_be_trusted_here_too(koderz: Shell) -> None:
+    (koderz.folder / "koderz.toml").write_text('base-url = "http://127.0.0.1:9"\n')
+    (koderz.folder / "program.py").write_text(RIGHT)
+    (koderz.folder / "samples.jsonl").write_text(json.dumps({"task_id": "HumanEval/2", "solution": RIGHT}) + "\n")
+
+    assert "--trust-config" in koderz("judge", "program.py", "--task", "HumanEval/2", code=2).err
+    koderz("judge", "program.py", "--task", "HumanEval/2", "--trust-config")
+    koderz("benchmark", "import", "samples.jsonl", "--model", "m")
+
+
 def test_the_same_from_python() -> None:
     assert asyncio.run(api.judge("HumanEval/2", RIGHT)).passed
     assert asyncio.run(api.judge("HumanEval/3", RIGHT)).cause == "no_entry_point"

@@ -57,7 +57,7 @@ def test_what_has_passed_here_is_not_tried_again_until_the_dataset_changes(koder
     koderz("benchmark", "0", "2", *options, code=3)
 
 
-@pytest.mark.parametrize("form", ["program", "samples"])
+@pytest.mark.parametrize("form", ["program", "samples", "import"])
 def test_judging_says_so_too(koderz: Shell, form: str) -> None:
     path = dataset(koderz.folder, GOOD, WRONG)
     program, samples = koderz.folder / "program.py", koderz.folder / "samples.jsonl"
@@ -67,6 +67,16 @@ def test_judging_says_so_too(koderz: Shell, form: str) -> None:
     )
     if form == "program":
         done = koderz("judge", program, "--task", "T/1", "--dataset", path, code=3)
+    elif form == "import":
+        done = koderz("benchmark", "import", samples, "--model", "m", "--dataset", path, code=3)
+        summary = koderz.summary()
+        assert [result["problem_id"] for result in summary["results"]] == ["T/0"]
+        assert [fault["problem_id"] for fault in summary["faults"]] == ["T/1"]
+        assert summary["environment"]["cpu_scale"] >= 1
+        assert f"koderz benchmark rescore {summary['run_id']}" in done.err
+        dataset(koderz.folder, GOOD, {**WRONG, "reference": "    return 1\n"})
+        koderz("benchmark", "rescore", "latest", "--accept-changes")
+        assert [result["problem_id"] for result in koderz.summary()["results"] if result["success"]] == ["T/0", "T/1"]
     else:
         done = koderz("judge", samples, "--dataset", path, code=3)
         assert "1 of 1 samples passed" in done.out

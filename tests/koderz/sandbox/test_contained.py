@@ -336,3 +336,19 @@ def test_an_ordinary_user_is_contained_too(tmp_path: Path) -> None:
 def _others_may_run(program: str) -> bool:
     paths = [Path(program), *Path(program).resolve().parents, *Path(__file__).resolve().parents]
     return all(path.stat().st_mode & 0o001 for path in paths)
+
+
+def test_a_candidate_may_have_more_memory_than_its_judge(judged: Judges) -> None:
+    (outcome,) = judged(add("def add(x, y): return x + y", memory_mb=6000))
+
+    assert outcome.verdict == "passed"
+
+
+def test_what_tests_do_before_they_call_takes_nothing_from_the_candidates_time() -> None:
+    job = add("def add(x, y): return x + y", f"import time\ntime.sleep(1.1)\n{TEST}", timeout=0.1)
+
+    async def judged() -> Outcome:
+        async with ContainedSandbox(judges=1, wall_extra=1.0) as sandbox:
+            return await sandbox.judge(job)
+
+    assert asyncio.run(judged()).verdict == "passed"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.suites import load_suite
-from koderz.suites.mbpp import mbpp, mbpp_plus
+from koderz.suites import load_suite, oracle
+from koderz.suites.mbpp import _TYPED, mbpp, mbpp_plus
 from tests.koderz.suites.rows import Row, complaint, only_task, outcomes, verdicts, written
 
 WHOLE: Row = {
@@ -176,28 +176,33 @@ def test_mbpp_plus_judges_by_all_its_inputs_in_either_form(tmp_path: Path, row: 
     assert verdicts(task, task.reference, BACKWARDS, FIRST_ONLY) == ["passed", "passed", "failed"]
 
 
-def test_inputs_have_the_types_that_the_asserts_show(tmp_path: Path) -> None:
+def test_inputs_have_the_types_that_evalplus_gives_them_by_task(tmp_path: Path) -> None:
+    picky = "def similar_elements(one, other):\n    return {*one} & {*other} if type(one) is tuple else 0"
     task = only_task(mbpp_plus(written(tmp_path / "plus.jsonl", RELEASED)))
-    picky = (
-        "def similar_elements(one, other):\n    return {*one} & {*other} if type(one) is type(other) is tuple else 0"
-    )
+    of_lists = {"task_id": "Mbpp/98", "canonical_solution": "def similar_elements(one, other): return one"}
+    other = only_task(mbpp_plus(written(tmp_path / "other.jsonl", {**RELEASED, **of_lists})))
 
-    assert verdicts(task, picky) == ["passed"]
+    assert (verdicts(task, picky), verdicts(other, picky)) == (["passed"], ["failed"])
 
 
-def test_asserts_elsewhere_in_the_row_show_the_types_as_well(tmp_path: Path) -> None:
-    row = {**RELEASED, "assertion": "", "test_list": EXPORTED["test_list"]}
-
-    task = only_task(mbpp_plus(written(tmp_path / "plus.jsonl", row)))
+def test_an_empty_object_is_no_added_input(tmp_path: Path) -> None:
+    task = only_task(mbpp_plus(written(tmp_path / "plus.jsonl", {**RELEASED, "plus_input": {}})))
 
     assert verdicts(task, task.reference) == ["passed"]
+
+
+def test_every_task_whose_types_are_restored_names_a_function_of_the_oracle_once() -> None:
+    numbers = [number for listed in _TYPED.values() for number in listed.split()]
+
+    assert len(numbers) == len({*numbers})
+    for name in _TYPED:
+        assert callable(getattr(oracle, name))
 
 
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({**RELEASED, "assertion": ""}, "take a later release"),
-        ({**RELEASED, "assertion": "assert ("}, "'assertion' isn't Python"),
+        ({**RELEASED, "plus_input": {"a": 1}}, "'plus_input' has to be a list of lists"),
         ({**RELEASED, "canonical_solution": "x = 1"}, "doesn't define the function similar_elements"),
         ({**RELEASED, "canonical_solution": None}, "'canonical_solution' is missing"),
         ({**EXPORTED, "test": "assert similar_elements((), ()) == ()"}, "of the form that EvalPlus publishes"),

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ast
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from koderz.suites import oracle
-from koderz.suites.humaneval import humaneval_plus
+from koderz.suites import limits_of, oracle
+from koderz.suites.humaneval import humaneval, humaneval_plus
 from koderz.suites.plus import HUMANEVAL_ORACLES, MBPP_ORACLES
-from koderz.suites.shapes import argument_shapes, literal_calls
-from koderz.types import Task
+from koderz.types import Judging, Task
 from tests.koderz.suites.rows import Row, complaint, only_task, outcomes, verdicts, whole, written
 
 RELEASED: Row = {
@@ -121,7 +120,7 @@ def test_an_export_needs_no_numpy(tmp_path: Path) -> None:
 def test_an_exports_tolerance_is_taken_over(tmp_path: Path, judge: str, tolerance: str) -> None:
     task = task_of(tmp_path, exported("[[[1]]]", "[[2]]", judge))
 
-    assert f"TOLERANCE = {tolerance}\n" in task.test
+    assert f"tolerances_of(EXPECTED, {tolerance}, (1,) * len(EXPECTED))" in task.test
 
 
 def test_an_export_whose_results_come_from_a_function_is_understood(tmp_path: Path) -> None:
@@ -183,19 +182,23 @@ def test_every_oracle_that_a_task_names_is_there() -> None:
         (True, 1, 0, True),
         (2, 3, 0, False),
         ([1, 2], (1, 2), 0, False),
-        (0.1 + 0.2, 0.3, 0, True),
-        (0.3001, 0.3, 0, False),
+        (0.1 + 0.2, 0.3, 1e-6, True),
+        (0.1 + 0.2, 0.3, 0, False),
+        (0.3001, 0.3, 1e-6, False),
         (0.3001, 0.3, 1e-3, True),
-        ([0.1 + 0.2], [0.3], 0, True),
+        ([0.1 + 0.2], [0.3], 1e-6, True),
         ((0.1 + 0.2,), [0.3], 0, False),
         ([0.3, 0.3], [0.3], 1, False),
         ([0.1 + 0.2, 1], [0.3, 1], 0, False),
         ([0.1 + 0.2, 1], [0.3, 1], 1e-6, True),
         ([0.3, "a"], [0.3, "b"], 1, False),
-        ([10**12 + 1], [10**12], 1e-4, False),
+        ([10**12 + 1], [10**12], 1e-4, True),
+        ([10**24, 1.0], [10**24, 1.1], 1, False),
+        ([(1.0, 2)], [[1.1, 2]], 1, True),
+        ([None, 1.0], [None, 1.1], 1, False),
         (1, 1.0000001, 0, False),
-        (math.nan, math.nan, 0, True),
-        ([math.nan, 1.0], [math.nan, 1.0], 0, True),
+        (math.nan, math.nan, 1e-6, True),
+        ([math.nan, 1.0], [math.nan, 1.0], 1e-6, True),
         (math.nan, 1.0, 1, False),
         (math.inf, math.inf, 0, True),
         (1.0, math.inf, 1, False),
@@ -216,8 +219,10 @@ def test_results_are_compared_as_evalplus_does(result: Any, expected: Any, toler
 def test_the_special_cases_are_judged_as_evalplus_does() -> None:
     assert oracle.has_same_elements([], [2, 1, 1], (1, 2), 0)
     assert not oracle.has_same_elements([], 3, (1, 2), 0)
+    assert oracle.has_same_elements([], [0.1 + 0.2], [0.3], 1e-6)
     assert oracle.is_found_too([], "a match", object(), 0)
     assert oracle.is_found_too([], False, None, 0)
+    assert oracle.is_found_too([], True, False, 0)
     assert not oracle.is_found_too([], None, True, 0)
     assert oracle.is_any([], "whatever", True, 0)
     assert oracle.is_equal_or_zero([8], 0, 7, 0)
@@ -228,37 +233,60 @@ def test_the_special_cases_are_judged_as_evalplus_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tests", "written_as", "meant"),
+    ("restored", "call", "meant"),
     [
-        ("f((1, 2), [3])", [[1], [2]], [(1,), [2]]),
-        ("f([(1, 2), (3,)])", [[[1, 2], []]], [[(1, 2), ()]]),
-        ("f({1, 2})", [[1, 2]], [{1, 2}]),
-        ("f([{1, 2}, {}]), f([{}])", [[[3], []]], [[{3}, {}]]),
-        ("f({'a': (1, 2)}, 1)", [{"b": [3, 4]}, 5], [{"b": (3, 4)}, 5]),
-        ("f({1: 'a'})", [{"2": "b", "c": "d"}], [{2: "b", "c": "d"}]),
-        ("f((1, (2, (3,))))", [[1, [2, [3, [4, [5]]]]]], [(1, (2, (3, (4, (5,)))))]),
-        ("f((1, 2))", [[[1], 2]], [([1], 2)]),
-        ("f(((1, 2), (3, 4)))", [[[1, [2]]]], [((1, (2,)),)]),
-        ("f([1]), f((1,)), f((2,))", [[3]], [(3,)]),
-        ("f([1]), f((1,))", [[3]], [[3]]),
-        ("f(0, 1j), f(2, 1j)", ["3.5", "(2+3j)"], [3.5, 2 + 3j]),
-        ("f('1')", ["2"], ["2"]),
-        ("f(10**3, (1,))", [[1], [2]], [[1], [2]]),
-        ("f((1,))", [[1], "more"], [(1,), "more"]),
-        ("g((1,))", [[1]], [[1]]),
+        ("as_json", [[1, [2]], "a"], [[1, [2]], "a"]),
+        ("tuples", [[1, [2]], [3]], [(1, [2]), (3,)]),
+        ("tuples", ["ab"], [("a", "b")]),
+        ("tuples_of_tuples", [[[1, 2], [3]], [[]]], [((1, 2), (3,)), ((),)]),
+        ("lists_of_tuples", [[[1, 2], [3]], [[]]], [[(1, 2), (3,)], [()]]),
+        ("first_list_of_tuples", [[[1, 2]], [3]], [[(1, 2)], [3]]),
+        ("first_dict_of_tuples", [{"a": [1, 2]}, 3, [4]], [{"a": (1, 2)}, 3, [4]]),
+        ("first_tuple", [[1, [2]], [3], 4], [(1, [2]), [3], 4]),
+        ("first_tuple_with_tuples", [[1, [2, [3]]]], [(1, (2, [3]))]),
+        ("second_tuple", [[1], [2]], [[1], (2,)]),
+        ("tuples_at_every_depth", [[1, [2, [3]]], 4], [(1, (2, (3,))), 4]),
+        ("list_of_sets", [[[1, 1, 2], [], {}]], [[{1, 2}, {}, {}]]),
+        ("float_and_complex", ["3", "(1+2j)"], [3.0, 1 + 2j]),
+        ("complex_number", ["(1+2j)"], [1 + 2j]),
     ],
 )
-def test_types_that_json_has_not_are_read_off_the_tests(tests: str, written_as: list[Any], meant: list[Any]) -> None:
-    shapes = argument_shapes(literal_calls(ast.parse(tests), "f"), [written_as])
-    padded = [*shapes, *[None] * len(written_as)]
+def test_types_that_json_has_not_are_given_back(restored: str, call: list[Any], meant: list[Any]) -> None:
+    (found,) = oracle.inputs_of(json.dumps([call]), getattr(oracle, restored))
 
-    restored = [oracle.restored(value, shape) for value, shape in zip(written_as, padded, strict=False)]
-
-    assert restored == meant
-    assert repr(restored) == repr(meant)
+    assert found == meant
+    assert repr(found) == repr(meant)
 
 
-def test_inputs_that_json_has_as_they_are_cost_nothing_to_restore() -> None:
-    calls = literal_calls(ast.parse("f([1, 'a'], {'b': [2.5, None]})"), "f")
+def test_the_first_float_of_a_set_of_results_gives_the_rest_a_tolerance() -> None:
+    expected = [1, 0.5, 2, [3, "a"], 4, [0.5], 5]
 
-    assert argument_shapes(calls, [[[1, "a"], {"b": [2.5, None]}]]) == ()
+    assert oracle.tolerances_of(expected, 0, (4, 3)) == [0, 1e-6, 1e-6, 1e-6, 0, 1e-6, 1e-6]
+    assert oracle.tolerances_of(expected, 0, (1,) * 7) == [0, 1e-6, 0, 0, 0, 1e-6, 0]
+    assert oracle.tolerances_of(expected, 0.1, (4, 3)) == [0.1] * 7
+
+
+def test_base_inputs_and_added_ones_are_sets_of_their_own(tmp_path: Path) -> None:
+    row = {**RELEASED, "base_input": [[[0.5]]], "plus_input": [[[1, 0.25]], [[0.5]], [[1, 0.25]]]}
+    off = "def double(numbers):\n    global calls\n    calls = calls + 1\n"
+    off += "    return [n * 2 + (1e-9 if calls in {called} else 0) for n in numbers]\ncalls = 0"
+
+    task = task_of(tmp_path, row)
+
+    assert verdicts(task, off.replace("{called}", "(1, 3, 4)"), off.replace("{called}", "(2,)")) == ["passed", "failed"]
+
+
+def test_what_is_too_large_to_be_sent_is_compared_all_the_same(tmp_path: Path) -> None:
+    body = "    return [(numbers[0], n) for n in range(200_000)] * 10\n"
+    task = task_of(tmp_path, {**RELEASED, "canonical_solution": body, "plus_input": []})
+    right, other = whole(task), whole(task).replace("200_000", "200_001")
+    listed = whole(task).replace("(numbers[0], n)", "[numbers[0], n]")
+
+    assert verdicts(task, right, other, listed) == ["passed", "failed", "failed"]
+
+
+def test_evalplus_suites_have_the_limits_of_its_own_evaluator(tmp_path: Path) -> None:
+    path = written(tmp_path / "plus.jsonl", RELEASED)
+
+    assert limits_of(humaneval_plus(path)) == Judging(60.0, 4096)
+    assert limits_of(humaneval(path)) == Judging(6.0, 1024)

@@ -10,9 +10,8 @@ import pytest
 
 from koderz.prompts import trimmed
 from koderz.sandbox import Job, Outcome, Sandbox, open_sandbox
-from koderz.settings import FeedbackKind
 from koderz.suites.programs import FEEDBACK_CHARS, ProgramSuite
-from koderz.types import Judging, Reply, Task, Verdict
+from koderz.types import FeedbackKind, Judging, Reply, Task, Verdict
 
 TASK = Task(
     id="Own/0",

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from koderz.analysis.samples import Samples, import_samples, read_samples
 from koderz.errors import KoderzError
+from koderz.importing import import_samples
+from koderz.samples import Samples, read_samples
 from koderz.session import Session
 from koderz.settings import Settings
 from koderz.types import Task
 from tests.koderz.world import write_tasks
 
-TASKS = {name: Task(name, f'def f{name}():\n    """Doc."""\n', f"f{name}") for name in ("a", "b")}
+TASKS = [Task(name, f'def f{name}():\n    """Doc."""\n', f"f{name}") for name in ("a", "b")]
 
 
 def samples_file(folder: Path, *rows: Any) -> Path:
@@ -25,38 +26,37 @@ def samples_file(folder: Path, *rows: Any) -> Path:
     return path
 
 
-def read(folder: Path, *rows: Any, model: str | None = "m") -> Samples:
-    return read_samples(samples_file(folder, *rows), TASKS, model)
+def read(folder: Path, *rows: Any) -> Samples:
+    return read_samples(samples_file(folder, *rows), TASKS)
 
 
 def test_a_completion_goes_after_the_prompt_and_a_solution_is_whole(tmp_path: Path) -> None:
     first, second = read(
         tmp_path, {"task_id": "a", "completion": "    return 1"}, {"task_id": "b", "completion": "x", "solution": "y"}
-    ).written
+    ).samples
 
-    assert (first.program, first.line_offset) == (TASKS["a"].prompt + "    return 1", 2)
-    assert (second.program, second.line_offset) == ("y", 0)
+    assert (first.program, second.program) == (TASKS[0].prompt + "    return 1", "y")
 
 
 def test_several_programs_for_a_task_are_its_samples(tmp_path: Path) -> None:
     found = read(tmp_path, *[{"task_id": "a", "solution": str(n)} for n in range(3)])
 
-    assert [(w.sample, w.program) for w in found.written] == [(0, "0"), (1, "1"), (2, "2")]
+    assert [(w.number, w.program) for w in found.samples] == [(0, "0"), (1, "1"), (2, "2")]
 
 
 def test_of_an_experiment_with_several_attempts_the_last_counts(tmp_path: Path) -> None:
     rows = [{"task_id": "a", "solution": text, "experiment_id": "exp_1"} for text in ("first", "last")]
 
-    assert [w.program for w in read(tmp_path, *rows).written] == ["last"]
+    assert [w.program for w in read(tmp_path, *rows).samples] == ["last"]
 
 
 def test_the_file_may_say_who_wrote_it(tmp_path: Path) -> None:
     rows = [{"task_id": "a", "solution": "", "model": "gpt-x"}, {"task_id": "b", "solution": "", "model": "gpt-x"}]
 
-    assert read(tmp_path, *rows, model=None).model == "gpt-x"
-    assert read(tmp_path, *rows, model="me").model == "me"
-    with pytest.raises(KoderzError, match="name the model with --model"):
-        read(tmp_path, rows[0], {**rows[1], "model": "other"}, model=None)
+    assert read(tmp_path, *rows).model == "gpt-x"
+    for other in ({**rows[1], "model": "other"}, {"task_id": "b", "solution": ""}, {**rows[1], "model": ["gpt-x"]}):
+        with pytest.raises(KoderzError, match="name the model with --model"):
+            _ = read(tmp_path, rows[0], other).model
 
 
 def test_arms_of_an_exported_run_stay_apart_and_unknown_solvers_are_zero_shot(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_arms_of_an_exported_run_stay_apart_and_unknown_solvers_are_zero_shot(tm
 def test_a_malformed_line_is_named_and_the_others_are_read(tmp_path: Path, bad: Any, said: str) -> None:
     found = read(tmp_path, {"task_id": "a", "solution": "x"}, bad)
 
-    assert len(found.written) == 1
+    assert len(found.samples) == 1
     (line,) = found.malformed
     assert "line 2" in line
     assert said in line
