@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from koderz.suites.reply.fences import split_reasoning
 from koderz.suites.reply.names import DEFINITIONS, IMPORTS
-from koderz.suites.reply.parsing import dedented, mentions_definition
+from koderz.suites.reply.parsing import LONGEST, dedented, mentions_definition
 from koderz.suites.reply.search import PYTHON, Search
 from koderz.suites.reply.sources import block_kinds, looks_like_code, plain
 
@@ -44,12 +45,14 @@ class Extraction:
     `program` is whole: the prompt's imports and helpers, then the reply's code. It is None without a usable one; with
     cause "syntax" it holds the text that came closest. `cause` is "" when there is a program, else "no_code",
     "no_entry_point", "refused" or "syntax". `line_offset` is the number of lines before the reply's own first line, so
-    that line n of a traceback is line n - line_offset of the reply's code.
+    that line n of a traceback is line n - line_offset of the reply's code. `reason` is the error of "syntax", or why a
+    reply wasn't read to its end.
     """
 
     program: str | None
     cause: str
     line_offset: int
+    reason: str = ""
 
 
 def extract_program(reply: str, prompt: str, entry_point: str, *, finish_reason: str = "stop") -> Extraction:
@@ -113,7 +116,21 @@ def _last_broken(search: Search, blocks: Sequence[Block]) -> Block | None:
 
 def _broken(search: Search, block: Block) -> Extraction:
     program = search.as_it_stands(dedented(block.text))
-    return Extraction(program.text, "syntax", program.line_offset)
+    return Extraction(program.text, "syntax", program.line_offset, _syntax_error(program.text, program.line_offset))
+
+
+def _syntax_error(program: str, line_offset: int) -> str:
+    if len(program) > LONGEST:
+        return f"It has {len(program):,} characters; more than {LONGEST:,} aren't read."
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(program, "<answer>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        where = f" (line {line - line_offset})" if line else ""
+        return f"{type(error).__name__}: {getattr(error, 'msg', error)}{where}"
+    return ""
 
 
 def _is_whole(reading: Reading | None) -> bool:

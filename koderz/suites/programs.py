@@ -38,10 +38,10 @@ class ProgramSuite:
 
     async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
         """Takes the program out of the answer and runs the task's tests on it."""
-        from koderz.suites.extraction import extract_program
+        from koderz.suites.reply.limits import extract_within_limits
 
         text, finish = (answer.text, answer.finish_reason) if isinstance(answer, Reply) else (answer, "stop")
-        found = extract_program(text, task.prompt, task.entry_point, finish_reason=finish)
+        found = await extract_within_limits(text, task.prompt, task.entry_point, finish)
         if found.cause or found.program is None:
             return _unusable(found, task, finish)
         outcome, verdict = await self._run(task, found, sandbox, how)
@@ -94,20 +94,9 @@ def _context(prompt: str) -> str:
 
 def _unusable(found: Extraction, task: Task, finish: str) -> Verdict:
     cause = "length" if finish == "length" else found.cause or "no_code"
-    feedback = _NO_PROGRAM[cause].format(entry_point=task.entry_point)
-    if found.cause == "syntax" and found.program is not None:
-        feedback += _syntax_error(found)
+    general = _NO_PROGRAM[cause].format(entry_point=task.entry_point)
+    feedback = found.reason if cause == "no_code" and found.reason else f"{general} {found.reason}".strip()
     return Verdict("error", cause, feedback=feedback, detail=feedback, program=found.program)
-
-
-def _syntax_error(found: Extraction) -> str:
-    try:
-        compile(found.program or "", "<answer>", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        line = getattr(error, "lineno", None)
-        where = f" (line {line - found.line_offset})" if line else ""
-        return f" {type(error).__name__}: {getattr(error, 'msg', error)}{where}"
-    return ""
 
 
 async def _feedback(task: Task, found: Extraction, outcome: Outcome, sandbox: Sandbox, how: Judging) -> str:
