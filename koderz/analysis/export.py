@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal
 
 import orjson
 
+from koderz.analysis.matching import arm_named
 from koderz.analysis.story import Experiments, Step, Story
 from koderz.errors import KoderzError
-from tracker.records import Experiment, Fault
+from tracker.records import Experiment, Fault, Plan
+from tracker.runs import read_plan
 
 Row = Mapping[str, Any]
 Format = Literal["csv", "parquet", "jsonl", "md"]
@@ -33,6 +35,11 @@ _IDENTITY: dict[str, type] = {
     "solver": str,
     "sample": int,
     "simulated": bool,
+}
+_LIMITS: dict[str, type] = {
+    "test_timeout": float,  # CPU seconds
+    "test_memory": int,  # MB
+    "cpu_scale": float,  # by which the CPU seconds were stretched on a slow machine
 }
 EXPERIMENT_COLUMNS: dict[str, type] = {
     **_IDENTITY,
@@ -51,6 +58,7 @@ EXPERIMENT_COLUMNS: dict[str, type] = {
     "reason": str,  # of a fault
     "note": str,
     "program": str,  # the last one
+    **_LIMITS,
 }
 ATTEMPT_COLUMNS: dict[str, type] = {
     **_IDENTITY,
@@ -69,18 +77,32 @@ ATTEMPT_COLUMNS: dict[str, type] = {
     "feedback": str,
     "program": str,
     "reply": str,
+    **_LIMITS,
 }
 _LONG = frozenset({"program", "reply", "detail", "feedback"})  # left out of Markdown
 _BATCH = 1000  # rows of a Parquet row group
 
 
-def export(folders: Sequence[Path], format_: Format, write_to: IO[bytes], *, attempts: bool = False) -> int:
-    """Writes the rows of these runs, run by run and in each run's own order. Returns how many there were.
+def export(
+    folders: Sequence[Path],
+    format_: Format,
+    write_to: IO[bytes],
+    *,
+    attempts: bool = False,
+    arm: str | None = None,
+    all_arms: bool = False,
+) -> int:
+    """Writes the rows of these runs, or of one arm of each, run by run and in each run's own order.
 
-    Raises JournalError for a damaged journal, which is found before anything of that run is written.
+    Returns how many there were. Raises JournalError for a damaged journal, which is found before anything of that run
+    is written, and KoderzError for an arm that a run doesn't have, and for samples of several arms, which an evaluator
+    would take for one model's, without `all_arms`.
     """
+    arms = {folder: _arms_of(read_plan(folder), arm) for folder in folders}
+    if format_ == "jsonl" and not all_arms:
+        _refuse_mixture([named for found in arms.values() for named in found.values()])
     columns = ATTEMPT_COLUMNS if attempts else EXPERIMENT_COLUMNS
-    rows: Iterator[Row] = (row for folder in folders for row in rows_of(folder, attempts=attempts))
+    rows: Iterator[Row] = (row for folder in folders for row in rows_of(folder, arms[folder], attempts=attempts))
     if format_ == "jsonl":
         rows = filter(lambda row: row["verdict"] != "fault", rows)
     with _WRITERS[format_](write_to, columns) as write:
@@ -91,8 +113,23 @@ def export(folders: Sequence[Path], format_: Format, write_to: IO[bytes], *, att
     return count
 
 
-def rows_of(folder: Path, *, attempts: bool = False) -> Iterator[Row]:
-    """The rows of one run; values are exactly what was recorded."""
+def _arms_of(plan: Plan, arm: str | None) -> dict[str, str]:
+    """The arms that are wanted of a run: by solver, each as an evaluator should know it."""
+    solvers = plan.solvers if arm is None else [arm_named(arm, plan.solvers, plan.run_id or "the experiment")]
+    return {solver: f"{solver} of {plan.config.get('local_model')}" for solver in solvers}
+
+
+def _refuse_mixture(arms: Sequence[str]) -> None:
+    different = list(dict.fromkeys(arms))
+    if len(different) > 1:
+        raise KoderzError(
+            f"samples of {len(different)} arms would stand in one file ({', '.join(different)}); "
+            "choose one with --arm NAME, or mix them with --all-arms"
+        )
+
+
+def rows_of(folder: Path, arms: Container[str], *, attempts: bool = False) -> Iterator[Row]:
+    """The rows of these arms of one run; values are exactly what was recorded."""
     experiments = Experiments(folder)
     plan = experiments.plan
     run = {
@@ -101,8 +138,11 @@ def rows_of(folder: Path, *, attempts: bool = False) -> Iterator[Row]:
         "model": str(plan.config.get("local_model") or ""),
         "mode": plan.mode,
         "simulated": plan.simulated,
+        "test_timeout": plan.config.get("test_timeout"),
+        "test_memory": plan.config.get("test_memory"),
+        "cpu_scale": plan.environment.get("cpu_scale"),
     }
-    for story in experiments.stories():
+    for story in (experiments.story(outcome) for outcome in experiments.outcomes if outcome.solver in arms):
         identity = run | {
             "experiment_id": story.experiment_id,
             "problem_id": story.problem_id,
@@ -121,7 +161,7 @@ def _experiment(story: Story) -> dict[str, Any]:
     if isinstance(ended, Fault):
         return row | {"verdict": "fault", "reason": ended.reason, "cost": ended.cost, "calls": ended.calls}
     assert isinstance(ended, Experiment), "stories of a run are those that have ended"
-    names = EXPERIMENT_COLUMNS.keys() - _IDENTITY.keys() - {"program", "reason"}
+    names = EXPERIMENT_COLUMNS.keys() - _IDENTITY.keys() - _LIMITS.keys() - {"program", "reason"}
     return row | {name: getattr(ended, name) for name in names}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -94,12 +94,16 @@ def sides_of(run: Run, arm: str | None = None) -> list[Side]:
     return [Side(run, solver) for solver in ([_arm(run, arm)] if arm is not None else run.arms)]
 
 
-def _arm(run: Run, arm: str) -> str:
-    name = arm.replace("_", "-")
-    for solver in run.arms:
-        if solver.replace("_", "-") == name:
+def arm_named(name: str, arms: Collection[str], run: str) -> str:
+    """The arm that is meant, however its dashes are written. Raises KoderzError where the run has none of that name."""
+    for solver in arms:
+        if solver.replace("_", "-") == name.replace("_", "-"):
             return solver
-    raise KoderzError(f"{run.name} has no arm {arm}; it has {', '.join(run.arms)}")
+    raise KoderzError(f"{run} has no arm {name}; it has {', '.join(arms)}")
+
+
+def _arm(run: Run, arm: str) -> str:
+    return arm_named(arm, run.arms, run.name)
 
 
 def _kind(a: dict[str, list[Result]], b: dict[str, list[Result]], common: list[str]) -> Kind:

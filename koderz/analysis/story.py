@@ -78,10 +78,6 @@ class Experiments:
         """What led to an outcome."""
         return told(outcome, self._stories.of(outcome.experiment_id))
 
-    def stories(self) -> Iterator[Story]:
-        """All that have ended, one held at a time."""
-        return map(self.story, self.outcomes)
-
     def _ordered(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
         tasks = {task: number for number, task in enumerate(self.plan.tasks)}
         solvers = {solver: number for number, solver in enumerate(self.plan.solvers)}

@@ -29,6 +29,10 @@ def export(
         str | None, typer.Option("--format", metavar="NAME", help="csv, parquet, jsonl or md; or as --output says.")
     ] = None,
     attempts: Annotated[bool, typer.Option("--attempts", help="One row per attempt, with its reply.")] = False,
+    arm: Annotated[str | None, typer.Option(metavar="SOLVER", help="Only this arm, e.g. iterative.")] = None,
+    all_arms: Annotated[
+        bool, typer.Option("--all-arms", help="Samples of several arms in one file; each row names its arm.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to. Default: standard output.")
     ] = None,
@@ -36,7 +40,8 @@ def export(
     """Export runs, one row per experiment.
 
     JSONL has the samples format: HumanEval's and EvalPlus' evaluators, koderz judge and koderz benchmark import read
-    it. In CSV, text that a spreadsheet would take for a formula has an apostrophe before it.
+    it. They take a file for one model's, so --arm chooses among several arms. In CSV, text that a spreadsheet would
+    take for a formula has an apostrophe before it.
     """
     from koderz.analysis.export import export as write_rows
     from koderz.analysis.export import format_of
@@ -50,7 +55,7 @@ def export(
     if output is None and chosen == "parquet" and sys.stdout.isatty():
         raise KoderzError("Parquet isn't for terminals: say where to with --output FILE")
     with _opened(output) as file:
-        count = write_rows(folders, chosen, file, attempts=attempts)
+        count = write_rows(folders, chosen, file, attempts=attempts, arm=arm, all_arms=all_arms)
     rows = counted(count, "attempt" if attempts else "experiment")
     warn(f"{rows} of {counted(len(folders), 'run')}{f' → {output}' if output else ''}")
 

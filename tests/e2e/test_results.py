@@ -73,7 +73,7 @@ def test_one_experiments_whole_story_is_shown_and_so_is_a_single_attempt_of_it(r
 
 def test_what_is_exported_is_judged_and_imported_to_the_same_figures(ran: Shell, koderz: Shell) -> None:
     (koderz.folder / "theirs").symlink_to(ran.results)
-    koderz("benchmark", "export", "latest", "--results", "theirs", "--output", "samples.jsonl")
+    koderz("benchmark", "export", "latest", "--results", "theirs", "--output", "samples.jsonl", "--all-arms")
 
     judged = koderz("judge", "samples.jsonl")
     koderz("benchmark", "import", "samples.jsonl", "--quiet")

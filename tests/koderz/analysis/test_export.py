@@ -35,10 +35,19 @@ def a_run(results: Path) -> Path:
     return asyncio.run(recorded(results, *records, of=plan(config={"local_model": "m", "suite": "humaneval"})))
 
 
-def exported(folder: Path, format_: Format, *, attempts: bool = False) -> bytes:
+def exported(folder: Path, format_: Format, **how: Any) -> bytes:
     file = io.BytesIO()
-    export([folder], format_, file, attempts=attempts)
+    export([folder], format_, file, **how)
     return file.getvalue()
+
+
+def a_comparative_run(results: Path, **config: Any) -> Path:
+    both = ["zero-shot", "iterative"]
+    records = [
+        record for solver in both for record in (attempt(0, solver=solver, program=solver), judged(0, solver=solver))
+    ]
+    of = plan(1, solvers=both, config={"local_model": "m", "suite": "mbpp+", **config}, environment={"cpu_scale": 1.5})
+    return asyncio.run(recorded(results, *records, of=of))
 
 
 def rows_of_csv(data: bytes) -> list[dict[str, str]]:
@@ -97,6 +106,47 @@ def test_jsonl_is_what_the_evaluators_of_humaneval_and_evalplus_read(tmp_path: P
     assert names["f"]() == 1
     assert (second["completion"], second["solution"]) == ("", "")
     assert (first["model"], first["solver"], first["cost"]) == ("m", "zero-shot", 0.25)
+
+
+def test_samples_of_several_arms_are_mixed_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    folder = a_comparative_run(tmp_path)
+
+    with pytest.raises(
+        KoderzError, match=r"samples of 2 arms .*zero-shot of m, iterative of m.*--arm NAME.*--all-arms"
+    ):
+        exported(folder, "jsonl")
+    with pytest.raises(KoderzError, match="has no arm agent; it has zero-shot, iterative"):
+        exported(folder, "jsonl", arm="agent")
+
+    (row,) = map(json.loads, exported(folder, "jsonl", arm="zero_shot").splitlines())
+    assert (row["solver"], row["solution"]) == ("zero-shot", "zero-shot")
+    assert len(exported(folder, "jsonl", all_arms=True).splitlines()) == 2
+    assert len(exported(folder, "jsonl", attempts=True, arm="iterative").splitlines()) == 1
+    assert [row["solver"] for row in rows_of_csv(exported(folder, "csv"))] == ["zero-shot", "iterative"]
+    assert [row["solver"] for row in rows_of_csv(exported(folder, "csv", arm="iterative"))] == ["iterative"]
+
+
+def test_samples_of_two_models_are_no_more_mixed_than_those_of_two_solvers(tmp_path: Path) -> None:
+    of = [
+        plan(1, run_id=f"bench_0000000{i}_20260131_120000", config={"local_model": name}) for i, name in enumerate("ab")
+    ]
+    folders = [asyncio.run(recorded(tmp_path, judged(0), of=each)) for each in of]
+
+    with pytest.raises(KoderzError, match="zero-shot of a, zero-shot of b"):
+        export(folders, "jsonl", io.BytesIO())
+    assert export(folders, "jsonl", io.BytesIO(), all_arms=True) == 2
+    assert export([folders[0], folders[0]], "jsonl", io.BytesIO()) == 2
+
+
+@pytest.mark.parametrize("attempts", [False, True])
+def test_every_row_names_its_suite_and_the_limits_used(tmp_path: Path, attempts: bool) -> None:
+    folder = a_comparative_run(tmp_path, test_timeout=60.0, test_memory=4096)
+
+    (row,) = map(json.loads, exported(folder, "jsonl", arm="iterative", attempts=attempts).splitlines())
+
+    assert (row["suite"], row["test_timeout"], row["test_memory"], row["cpu_scale"]) == ("mbpp+", 60.0, 4096, 1.5)
+    in_csv = rows_of_csv(exported(folder, "csv", attempts=attempts))[0]
+    assert (in_csv["suite"], in_csv["test_timeout"], in_csv["test_memory"]) == ("mbpp+", "60.0", "4096")
 
 
 def test_humaneval_itself_evaluates_what_is_exported(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ AGAIN = [*ASKED, {"role": "assistant", "content": "reply 1"}, {"role": "user", "
 
 
 def stories(results: Path, *records: Record) -> list[Story]:
-    return list(Experiments(asyncio.run(recorded(results, *records))).stories())
+    experiments = Experiments(asyncio.run(recorded(results, *records)))
+    return [experiments.story(outcome) for outcome in experiments.outcomes]
 
 
 def test_each_reply_is_told_with_what_was_asked_for_it_and_what_became_of_it(tmp_path: Path) -> None:
