@@ -1,7 +1,6 @@
 """HTTP to one provider: JSON out, bytes back, and every way to fail as one of ours.
 
-Without a client above the transport there are no redirects, cookies or logs: a key goes where its owner sends
-it, and nowhere else.
+No redirect is followed, no cookie kept, nothing logged: a key goes where its owner sends it, and nowhere else.
 
 Nothing compressed is asked for or read, so that `MAX_BYTES` bounds memory too.
 """
@@ -9,27 +8,25 @@ Nothing compressed is asked for or read, so that `MAX_BYTES` bounds memory too.
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
+import os
 import ssl
-import sys
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+import aiohttp
+
 from koderz._version import __version__
 from koderz.errors import FatalFault, Fault
 from koderz.models.endpoints import is_loopback
 from koderz.models.faults import Response, Retryable, clean
-
-# httpx takes its own command line along, with rich and click, unless that can't be imported: 65 ms of every run.
-sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
-import httpx  # noqa: E402
-
-from koderz.models.connections import AiohttpTransport  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +51,6 @@ class Http:
         self._timeout = timeout
         self._secret = secret
         self._proxy = proxy_for(base_url)
-        self._urls: dict[str, httpx.URL] = {}
 
     async def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
         """Sends JSON. Raises Retryable, Fault or FatalFault where no response comes back whole."""
@@ -65,79 +61,64 @@ class Http:
         return await self._send("GET", path, headers, None, timeout)
 
     async def aclose(self) -> None:
-        """Closes the connections."""
-        if "_transport" in self.__dict__:
-            await self._transport.aclose()
+        """Closes the connections, those in use as well."""
+        if "_session" in self.__dict__:
+            await self._session.close()
 
     async def _send(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, seconds: float
     ) -> Response:
-        request = httpx.Request(
-            method,
-            self._url(path),
-            headers={**_HEADERS, **headers},
-            content=body,
-            extensions={"timeout": {"connect": _CONNECT_TIMEOUT}},
+        request = self._session.request(
+            method, self.base_url + path, headers=headers, data=body, proxy=self._proxy, allow_redirects=False
         )
         try:
-            async with asyncio.timeout(seconds):
-                return await self._exchange(request)
-        except httpx.ConnectTimeout as error:
+            async with asyncio.timeout(seconds), request as answer:
+                return self._response(answer, await _read(answer))
+        except aiohttp.ConnectionTimeoutError as error:
             raise Retryable(f"no connection within {_CONNECT_TIMEOUT:g} s") from error
-        except (TimeoutError, httpx.TimeoutException) as error:
+        except TimeoutError as error:
             raise Retryable(f"no answer within {seconds:g} s", most_retries=_MOST_TIMEOUTS) from error
-        except httpx.TransportError as error:
+        except aiohttp.ClientError as error:
             raise self._lost(error) from error
 
-    async def _exchange(self, request: httpx.Request) -> Response:
-        answer = await self._transport.handle_async_request(request)
-        try:
-            body = await _read(answer)
-        finally:
-            await answer.aclose()
-        return self._response(answer, body)
-
-    def _response(self, answer: httpx.Response, body: bytes) -> Response:
-        if len(self._secret) >= (_SECRET_LENGTH if answer.is_success else 1):
+    def _response(self, answer: aiohttp.ClientResponse, body: bytes) -> Response:
+        if len(self._secret) >= (_SECRET_LENGTH if 200 <= answer.status < 300 else 1):
             body = body.replace(self._secret.encode(), b"***")  # servers echo keys, in errors and elsewhere
         headers = answer.headers
         return Response(
-            status=answer.status_code,
+            status=answer.status,
             body=body,
             retry_after=retry_after(headers.get("retry-after", ""), datetime.now(UTC)),
             location=clean(headers.get("location", ""), self._secret),
         )
 
     @cached_property
-    def _transport(self) -> httpx.AsyncBaseTransport:
-        if self._proxy is None:
-            return AiohttpTransport(tls=self._tls, keepalive=_KEPT_ALIVE)
-        try:  # httpx's own knows SOCKS as well
-            limits = httpx.Limits(keepalive_expiry=_KEPT_ALIVE)
-            return httpx.AsyncHTTPTransport(verify=self._tls, limits=limits, proxy=self._proxy)
-        except ImportError:
-            raise FatalFault("the environment names a SOCKS proxy, which needs: pip install 'httpx[socks]'") from None
-        except (ValueError, httpx.InvalidURL):  # whose text may hold the proxy's password
-            raise FatalFault("the proxy that the environment names is no URL; see HTTPS_PROXY and ALL_PROXY") from None
+    def _session(self) -> aiohttp.ClientSession:
+        if self._proxy and not _is_http(self._proxy):
+            raise FatalFault(
+                "the environment names a proxy that is none for HTTP; see HTTPS_PROXY and ALL_PROXY, "
+                "which may hold http://HOST:PORT, and NO_PROXY"
+            )
+        trusted = _trusted() if self.base_url.startswith("https:") else True
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=trusted, keepalive_timeout=_KEPT_ALIVE),
+            headers=_HEADERS,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            timeout=aiohttp.ClientTimeout(sock_connect=_CONNECT_TIMEOUT),
+        )
 
-    @cached_property
-    def _tls(self) -> ssl.SSLContext:
-        if self.base_url.startswith("https:"):
-            return httpx.create_ssl_context()
-        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody; to load the certificates takes 30 ms
-
-    def _url(self, path: str) -> httpx.URL:
-        if path not in self._urls:
-            self._urls[path] = httpx.URL(self.base_url + path)
-        return self._urls[path]
-
-    def _lost(self, error: httpx.TransportError) -> Retryable | FatalFault:
-        if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
-            return FatalFault(f"no request can be made of this: {clean(str(error), self._secret)}")
-        if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            return FatalFault(f"the server's certificate is not trusted: {clean(str(error))}")
-        doing = "cannot connect" if isinstance(error, httpx.ConnectError) else "connection lost"
-        return Retryable(f"{doing}: {clean(str(error), self._secret) or type(error).__name__}")
+    def _lost(self, error: aiohttp.ClientError) -> Retryable | FatalFault:
+        said = clean(_reason(error), self._secret) or type(error).__name__
+        if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
+            return FatalFault(f"no request can be made of this: {said}")
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            return FatalFault(f"the server's certificate is not trusted: {said}")
+        if isinstance(error, aiohttp.ClientHttpProxyError):
+            return Retryable(f"the proxy refuses: {error.status} {said}")
+        doing = "cannot connect" if isinstance(error, aiohttp.ClientConnectorError) else "connection lost"
+        to_proxy = " to the proxy" if isinstance(error, aiohttp.ClientProxyConnectionError) else ""
+        return Retryable(f"{doing}{to_proxy}: {said}")
 
 
 def retry_after(header: str, now: datetime) -> float | None:
@@ -165,14 +146,45 @@ def proxy_for(base_url: str) -> str | None:
     return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
 
 
-async def _read(answer: httpx.Response) -> bytes:
+def _is_http(proxy: str) -> bool:
+    try:
+        parts = urlsplit(proxy)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
+
+
+def _trusted() -> ssl.SSLContext | bool:
+    """The system's certificates, which aiohttp has read already; certifi's where the system has none."""
+    system = ssl.get_default_verify_paths()
+    if system.cafile or (system.capath and any(Path(system.capath).iterdir())):
+        return True
+    import certifi
+
+    return ssl.create_default_context(cafile=certifi.where())
+
+
+def _reason(error: aiohttp.ClientError) -> str:
+    """Why alone; where it happened is said by whoever asked."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return str(error.certificate_error)
+    if isinstance(error, aiohttp.ClientResponseError):
+        return error.message
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "the answer's body ended before it was whole"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        number = error.os_error.errno or 0
+        return os.strerror(number) if number in errno.errorcode else error.os_error.strerror or str(error.os_error)
+    return str(error)
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
     if answer.headers.get("content-encoding", "identity") != "identity":
         raise Retryable("the server compressed its answer without being asked to")
-    body = bytearray()
-    if int(answer.headers.get("content-length", "0")) > MAX_BYTES:
+    if (answer.content_length or 0) > MAX_BYTES:
         raise Fault(_TOO_LONG)
-    assert isinstance(answer.stream, httpx.AsyncByteStream)
-    async for chunk in answer.stream:
+    body = bytearray()
+    async for chunk in answer.content.iter_any():
         body += chunk
         if len(body) > MAX_BYTES:
             raise Fault(_TOO_LONG)

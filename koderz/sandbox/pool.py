@@ -74,9 +74,10 @@ class Pool:
                 async with self._worker() as worker:
                     return await worker.run(case)
             except WorkerLostError as lost:
-                deaths, hangs = deaths + (not lost.hung), hangs + lost.hung
-        what = "the tests never came to an end on its results" if hangs else "the process that judged it died"
-        return Finding("error", "killed", f"{what}, {deaths + hangs} times")
+                deaths, hangs = deaths + (not lost.hung), hangs + (HANGS if lost.busy else lost.hung)
+        if hangs:
+            return Finding("error", "killed", "the tests never came to an end on its results")
+        return Finding("error", "killed", f"the process that judged it died, {deaths} times")
 
     async def run_alone(self, case: Case) -> Finding:
         """The same, with no other candidate of this pool running beside it."""

@@ -18,6 +18,11 @@ NOT_PROXIABLE = b"?"
 BROKEN = b"!"
 """The kind of loss when the candidate sends what no answer looks like."""
 
+TOO_LARGE = b"+"
+"""The kind of loss when an answer is longer than any frame may be."""
+
+_LAST_LINE = 1 << 31  # that a line of a program can be
+
 _READ = 256 << 10
 _NEVER_RAISED = (StopIteration, StopAsyncIteration, GeneratorExit)  # would end a loop of the tests early
 
@@ -51,14 +56,12 @@ class Raised:
     @classmethod
     def read(cls, report: Any) -> Self:
         """Lost for a report that isn't one."""
-        try:
-            name, base, message, places = report
-            kind = _EXCEPTIONS.get(str(base), CandidateError)
-            lines = tuple((int(line), str(function)[:80]) for line, function in places[:8])
-            named = str(name)[:80] if str(name).isidentifier() else "Exception"
-            return cls(named, said := str(message)[:500], lines, kind(said))
-        except (TypeError, ValueError) as error:
-            raise Lost(BROKEN) from error
+        match report:
+            case [str(name), str(base), str(message), [*places]]:
+                lines = tuple(map(_place, places[:8]))
+                named = name[:80] if name[:80].isidentifier() else "Exception"
+                return cls(named, said := message[:500], lines, _EXCEPTIONS.get(base, CandidateError)(said))
+        raise Lost(BROKEN)
 
 
 class Proxy:
@@ -131,7 +134,7 @@ class Proxy:
                 raise Lost
             buffer += data
             if len(buffer) >= 4 and wire.HEADER.unpack_from(buffer)[0] > wire.FRAME_LIMIT:
-                raise Lost(wire.PRINTED, "returned more than can be taken")
+                raise Lost(TOO_LARGE)
         kind, payload = bytes(buffer[4:5]), bytes(buffer[5:end])
         del buffer[:end]
         return kind, payload
@@ -148,8 +151,8 @@ class Proxy:
         if kind == wire.RAISED:
             self.raised = Raised.read(value)
             raise self.raised.error
-        if kind != wire.VALUE:
-            raise Lost(kind, value)
+        if kind != wire.VALUE:  # the kinds of loss that are this side's own aren't a candidate's to choose
+            raise Lost(kind, value) if kind in wire.LOSSES else Lost(BROKEN)
         return value
 
     def _is_next(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
@@ -178,6 +181,13 @@ class Proxy:
             self._connection.sendall(data)
         except OSError as error:
             raise Lost from error
+
+
+def _place(place: Any) -> tuple[int, str]:
+    match place:
+        case [int(line), str(function)] if 0 <= line <= _LAST_LINE:
+            return int(line), function[:80]
+    raise Lost(BROKEN)
 
 
 def _encoded(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bytes:

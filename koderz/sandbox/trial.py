@@ -8,15 +8,17 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from types import FrameType
 from typing import Any
 
 from koderz.sandbox import candidate, explain, wire
 from koderz.sandbox.launch import Ending, Forks
-from koderz.sandbox.proxy import NOT_PROXIABLE, Lost, Proxy, Raised
+from koderz.sandbox.proxy import NOT_PROXIABLE, TOO_LARGE, Lost, Proxy, Raised
 from koderz.sandbox.suite_tests import BrokenTestsError, SuiteTests, prepared
 
 LONG = 1.0  # seconds for tests to load
+EXPLAINING_SECONDS = 2.0  # that a message may take to be put together
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +100,11 @@ def _tested(case: Case, tests: SuiteTests, proxy: Proxy, loaded: Callable[[], No
 def _proxied_finding(
     case: Case, tests: SuiteTests, proxy: Proxy, error: BaseException | None, ending: Ending
 ) -> Finding:
+    call = partial(explain.call, proxy)
     if isinstance(error, Overdue):
-        return _timeout(case, ending, explain.call(proxy))
+        return _timeout(case, ending, call)
     if proxy.lost:
-        return _lost(case, proxy, proxy.lost, ending)
+        return _lost(case, proxy.lost, ending, call)
     if error is None and proxy.calls:
         tests.learn(proxy.made or [])
         return Finding("passed")
@@ -109,64 +112,75 @@ def _proxied_finding(
         why = f"failed first: {error!r}" if error else "call nothing"
         return Finding("error", fault=f"the tests never called {proxy.__name__}: they {why}"[:500])
     if proxy.raised and error is proxy.raised.error:
-        return _raised(case, proxy.raised, explain.call(proxy))
+        return _raised(case, proxy.raised, call)
     if isinstance(error, AssertionError):
-        return Finding("failed", "assertion", explain.assertion(error, proxy, tests))
+        return _finding("failed", "assertion", lambda: explain.assertion(error, proxy, tests))
     if isinstance(error, MemoryError):
-        return Finding("error", "memory", f"{explain.call(proxy)}\n  the result left the tests no memory")
-    what = f"{explain.call(proxy)}\n  returned  {explain.shown(proxy.result)}"
-    return Finding("failed", f"exception:{type(error).__name__}", f"{what}\n  the tests: {error!r}"[:1000])
+        return _finding("error", "memory", lambda: f"{call()}\n  the result left the tests no memory")
+    return _finding(
+        "failed",
+        f"exception:{type(error).__name__}",
+        lambda: f"{call()}\n  returned  {explain.shown(proxy.result)}\n  the tests: {error!r}"[:1000],
+    )
 
 
-def _lost(case: Case, proxy: Proxy, lost: Lost, ending: Ending) -> Finding:
-    call = explain.call(proxy)
+def _finding(verdict: str, cause: str, explained: Callable[[], str]) -> Finding:
+    """What was found, and why: unless what the candidate sent is too much to be told of."""
+    message = ["what it returned can't be shown"]
+    _within(EXPLAINING_SECONDS, lambda: message.append(explained()))
+    return Finding(verdict, cause, message[-1])
+
+
+def _lost(case: Case, lost: Lost, ending: Ending, call: Callable[[], str]) -> Finding:
     match lost.kind:
         case wire.UNLOADED:
             return _unloaded(case, lost.payload)
-        case wire.PRINTED if lost.payload is None:
-            return Finding("error", "output", f"{call}\n  printed more than {case.output_limit} bytes")
         case wire.PRINTED:
-            return Finding("error", "output", f"{call}\n  {lost.payload}")
-        case wire.UNPLAIN:
-            what = f"{str(lost.payload)[:200]}, which isn't plain data"
-            return Finding("failed", "assertion", f"{call}\n  returned  {what}")
+            return _finding("error", "output", lambda: f"{call()}\n  printed more than {case.output_limit} bytes")
+        case kind if kind == TOO_LARGE:
+            return _finding("error", "output", lambda: f"{call()}\n  returned more than can be taken")
+        case wire.UNPLAIN if isinstance(lost.payload, str):
+            what = f"{lost.payload[:200]}, which isn't plain data"
+            return _finding("failed", "assertion", lambda: f"{call()}\n  returned  {what}")
         case b"":
             return _vanished(case, ending, call)
-    return Finding("error", "killed", f"{call}\n  answered with what isn't a value")
+    return _finding("error", "killed", lambda: f"{call()}\n  answered with what isn't a value")
 
 
-def _vanished(case: Case, ending: Ending, call: str) -> Finding:
+def _vanished(case: Case, ending: Ending, call: Callable[[], str]) -> Finding:
     if ending.overdue or ending.status == -signal.SIGXCPU:
         return _timeout(case, ending, call)
     if ending.status == -signal.SIGKILL:
-        return Finding("error", "killed", f"{call}\n  gave no answer and hung up")
-    if ending.status < 0:
-        return Finding("error", "killed", f"{call}\n  crashed: {signal.Signals(-ending.status).name}")
-    return Finding("error", "killed", f"{call}\n  ended its process with status {ending.status}")
+        how = "gave no answer and hung up"
+    elif ending.status < 0:
+        how = f"crashed: {signal.Signals(-ending.status).name}"
+    else:
+        how = f"ended its process with status {ending.status}"
+    return _finding("error", "killed", lambda: f"{call()}\n  {how}")
 
 
-def _timeout(case: Case, ending: Ending, call: str) -> Finding:
+def _timeout(case: Case, ending: Ending, call: Callable[[], str]) -> Finding:
     if ending.overdue or ending.cpu >= case.cpu:
-        return Finding("timeout", "cpu", f"{call}\n  was still running after {case.cpu:.3g} s of CPU")
-    return Finding("timeout", "wall", f"{call}\n  was still waiting after {case.wall:.3g} s")
+        return _finding("timeout", "cpu", lambda: f"{call()}\n  was still running after {case.cpu:.3g} s of CPU")
+    return _finding("timeout", "wall", lambda: f"{call()}\n  was still waiting after {case.wall:.3g} s")
 
 
 def _unloaded(case: Case, payload: Any) -> Finding:
     try:
-        cause, *report = payload
+        cause, *report = payload if isinstance(payload, list) else [None]
         raised = Raised.read(report)
-    except (Lost, TypeError, ValueError):
+    except (Lost, ValueError):
         return Finding("error", "killed", "the program sent nonsense while it was loaded")
     if cause == "syntax":
-        return Finding("error", "syntax", _explained(case, raised))
+        return _finding("error", "syntax", lambda: _explained(case, raised))
     if cause == "no_entry_point":
         return Finding("error", "no_entry_point", f"the program doesn't define {case.entry_point}")
-    return _raised(case, raised, "")
+    return _raised(case, raised, str)
 
 
-def _raised(case: Case, raised: Raised, call: str) -> Finding:
+def _raised(case: Case, raised: Raised, call: Callable[[], str]) -> Finding:
     cause = "memory" if raised.name == "MemoryError" else f"exception:{raised.name}"
-    return Finding("error", cause, _explained(case, raised, call))
+    return _finding("error", cause, lambda: _explained(case, raised, call()))
 
 
 def _explained(case: Case, raised: Raised, call: str = "") -> str:
@@ -190,9 +204,9 @@ def _in_process_finding(
     case: Case, answers: list[tuple[bytes, bytes]], token: bytes, error: BaseException | None, ending: Ending
 ) -> Finding:
     if isinstance(error, Overdue):
-        return _timeout(case, ending, case.entry_point)
+        return _timeout(case, ending, lambda: case.entry_point)
     if not answers:
-        return _vanished(case, ending, case.entry_point)
+        return _vanished(case, ending, lambda: case.entry_point)
     ((kind, payload),) = answers
     if kind == wire.HELD:
         return Finding("passed") if payload == token else Finding("error", "killed", "a forged answer")
@@ -206,8 +220,8 @@ def _in_process_finding(
     except (wire.NotPlainError, Lost):
         return Finding("error", "killed", "a broken answer")
     if raised.name == "AssertionError":
-        return Finding("failed", "assertion", _explained(case, raised))
-    return _raised(case, raised, "")
+        return _finding("failed", "assertion", lambda: _explained(case, raised))
+    return _raised(case, raised, str)
 
 
 def _within(seconds: float, run: Callable[[], object]) -> BaseException | None:

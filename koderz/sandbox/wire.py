@@ -35,6 +35,9 @@ ITERATOR_LIMIT = 100_000  # items drawn from an iterator
 DEPTH_LIMIT = 200
 _PIECE = 1 << 16  # items of a large list that are digested at once
 INTEGER_BITS = 1 << 22  # a longer integer could hold the judge for hours in one operation
+FRACTION_BITS = 1 << 16  # which are reduced to lowest terms
+FEW = 1000  # items; of more, it is looked at whether they share hashes
+COMPARISONS = 1 << 24  # of items that share a hash, in one set or dict
 DECIMAL_EXPONENT = 100_000
 
 # How the payload of a frame of the judge's is written, by its first byte
@@ -48,6 +51,9 @@ RAISED = b"E"  # a report of what it raised
 UNPLAIN = b"N"  # it returned what isn't data: a description
 PRINTED = b"O"  # it printed more than it may, and has ended
 HELD = b"H"  # in-process only: the tests returned
+
+LOSSES = (UNLOADED, UNPLAIN, PRINTED)
+"""After which the candidate answers no more."""
 
 
 class NotPlainError(ValueError):
@@ -308,7 +314,22 @@ def _decimal(text: str) -> Decimal:
 
 def _fraction(parts: list[int]) -> Fraction:
     numerator, denominator = map(operator.index, parts)
+    if max(numerator.bit_length(), denominator.bit_length()) > FRACTION_BITS:
+        raise ValueError("fraction too long")
     return Fraction(numerator, denominator)
+
+
+def _parted(items: list[Any]) -> list[Any]:
+    """The same items, to be put into a set. ValueError where so many share a hash that this would take too long."""
+    if len(items) > FEW and sum(often**2 for often in Counter(map(hash, items)).values()) > COMPARISONS + len(items):
+        raise ValueError("too many items of the same hash")
+    return items
+
+
+def _pairs(pairs: list[Any]) -> dict[Any, Any]:
+    """The same as a dict."""
+    _parted([key for key, _ in pairs])
+    return dict(pairs)
 
 
 def _unfinished(items: list[Any]) -> Iterator[Any]:
@@ -325,9 +346,9 @@ _MOMENTS: Mapping[str, type[date] | type[time]] = {"date": date, "datetime": dat
 
 _UNTAGGERS: Mapping[str, Callable[[Any], Any]] = {
     "t": tuple,
-    "d": dict,
-    "s": set,
-    "f": frozenset,
+    "d": _pairs,
+    "s": lambda items: set(_parted(items)),
+    "f": lambda items: frozenset(_parted(items)),
     "i": _integer,
     "b": bytes.fromhex,
     "c": lambda parts: complex(*parts),
@@ -335,9 +356,9 @@ _UNTAGGERS: Mapping[str, Callable[[Any], Any]] = {
     "g": iter,
     "G": _unfinished,
     "q": lambda parts: deque(*parts),
-    "C": lambda pairs: Counter(dict(pairs)),
-    "k": lambda items: dict.fromkeys(items).keys(),
-    "m": lambda pairs: dict(pairs).items(),
+    "C": lambda pairs: Counter(_pairs(pairs)),
+    "k": lambda items: dict.fromkeys(_parted(items)).keys(),
+    "m": lambda pairs: _pairs(pairs).items(),
     "v": lambda items: dict(enumerate(items)).values(),
     "a": lambda parts: array(*parts),
     "T": _moment,

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import marshal
+import math
 import os
 import signal
 import socket
@@ -16,22 +17,42 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from koderz.errors import Fault
-from koderz.sandbox import wire
+from koderz.sandbox import limits, wire
 from koderz.sandbox.launch import ENVIRONMENT, Premises, command
 from koderz.sandbox.trial import Case, Finding
 
 GRACE_SECONDS = 5.0  # beyond a case's wall limit, before the judge itself is taken for stuck
+BUSY = 0.05  # of that time; a judge that spends more of it on the processor isn't stuck, but busy with what it was told
 
 
 _FIELDS = tuple(field.name for field in fields(Case))
 
 
 class WorkerLostError(Exception):
-    """A judge that died, or, if `hung`, had to be ended."""
+    """A judge that died, or, if `hung`, had to be ended; if `busy`, because the candidate's results kept it so."""
 
-    def __init__(self, *, hung: bool) -> None:
+    def __init__(self, *, hung: bool, busy: bool = False) -> None:
         super().__init__("hung" if hung else "died")
-        self.hung = hung
+        self.hung, self.busy = hung, busy
+
+
+class _Meter:
+    """CPU that a process uses from some moment on."""
+
+    def __init__(self, process: int) -> None:
+        self._process = process
+        self._before = math.inf
+
+    def start(self) -> None:
+        with contextlib.suppress(OSError):  # it has just ended
+            self._before = limits.cpu_seconds(self._process)
+
+    def seconds(self) -> float:
+        """0 or less for a process that has ended, or before the start."""
+        try:
+            return limits.cpu_seconds(self._process) - self._before
+        except OSError:
+            return 0.0
 
 
 class Worker:
@@ -63,15 +84,23 @@ class Worker:
         job = marshal.dumps(tuple(getattr(case, name) for name in _FIELDS))
         assert self._writer is not None
         self._writer.write(wire.HEADER.pack(len(job)) + job)
+        while (told := await self._told(case.wall)) is None:  # the tests are loaded, and the clock starts anew
+            pass
+        return Finding(**told)
+
+    async def _told(self, wall: float) -> Any:
+        """What the judge says next, within so many seconds and the grace. WorkerLostError as in `run`."""
+        overtime = _Meter(self.process.pid)
+        overdue = asyncio.get_running_loop().call_later(wall, overtime.start)
         try:
-            async with asyncio.timeout(case.wall + GRACE_SECONDS) as patience:
-                while (told := await self._received()) is None:  # the tests are loaded: the clock starts anew
-                    patience.reschedule(asyncio.get_running_loop().time() + case.wall + GRACE_SECONDS)
-                return Finding(**told)
+            async with asyncio.timeout(wall + GRACE_SECONDS):
+                return await self._received()
         except TimeoutError as error:
-            raise WorkerLostError(hung=True) from error
+            raise WorkerLostError(hung=True, busy=overtime.seconds() > BUSY * GRACE_SECONDS) from error
         except (asyncio.IncompleteReadError, OSError) as error:
             raise WorkerLostError(hung=False) from error
+        finally:
+            overdue.cancel()
 
     @property
     def is_alive(self) -> bool:

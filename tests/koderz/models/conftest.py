@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
+import aiohttp
 import pytest
-import respx
+from aiohttp.abc import AbstractResolver, ResolveResult
 
 from koderz.models import Endpoint, Model, Price
 from koderz.models.limiter import Limiter
 from koderz.models.pool import ModelPool
 from koderz.types import Message
 
-from .loopback import Server, serving
+from .loopback import Server, self_signed, serving
 
 
 class Clock:
@@ -84,13 +89,32 @@ async def models(server: Server, clock: Clock) -> AsyncIterator[Models]:
         yield Models(server.url, clock, stack)
 
 
+class _Here(AbstractResolver):
+    """Every host is found at one port of this machine."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = ResolveResult(hostname=host, host="127.0.0.1", port=self._port, family=family, proto=0, flags=0)
+        return [found]
+
+    async def close(self) -> None:
+        """Holds nothing."""
+
+
 @pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> respx.Router:
-    """Providers that are not on this machine: what they answer is said with respx."""
-    router = respx.Router()
-    mocked = httpx.MockTransport(router.async_handler)
-    monkeypatch.setattr("koderz.models.transport.AiohttpTransport", lambda **_: mocked)
-    return router
+async def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Server]:
+    """Providers that are not on this machine: a server that every host of an https URL leads to."""
+    certificate, context = self_signed(tmp_path, "api.openai.com", "api.anthropic.com", "elsewhere.example")
+    async with serving(context) as served:
+        here = partial(aiohttp.TCPConnector, resolver=_Here(urlsplit(served.url).port or 0))
+        monkeypatch.setattr("koderz.models.transport.aiohttp.TCPConnector", here)
+        trusting = ssl.create_default_context(cafile=certificate)
+        monkeypatch.setattr("koderz.models.transport._trusted", lambda: trusting)
+        yield served
 
 
 @pytest.fixture

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import ipaddress
 import json
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 
 @dataclass(frozen=True)
@@ -125,3 +132,27 @@ async def serving(tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
         for task in handlers:
             task.cancel()
         await asyncio.gather(*handlers, return_exceptions=True)
+
+
+def self_signed(folder: Path, *hosts: str) -> tuple[Path, ssl.SSLContext]:
+    """A certificate for some hosts, and what a server presents it with."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, hosts[0])])
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - day, now + day)
+    named = x509.SubjectAlternativeName([_named(host) for host in hosts])
+    signed = builder.add_extension(named, critical=False).sign(key, hashes.SHA256())
+    certificate, private = folder / "certificate.pem", folder / "key.pem"
+    certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    own = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    private.write_bytes(key.private_bytes(serialization.Encoding.PEM, *own))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, private)
+    return certificate, context
+
+
+def _named(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

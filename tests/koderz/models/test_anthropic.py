@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-import respx
 
 from koderz.errors import FatalFault
 from koderz.types import Message, Sampling
@@ -112,17 +111,16 @@ async def test_an_overloaded_server_is_asked_again(server: Server, models: Model
     assert (completion.text, completion.retries) == ("hi", 2)
 
 
-async def test_an_unknown_model_of_anthropic_is_found_out_before_the_run(
-    models: Models, elsewhere: respx.Router
-) -> None:
+async def test_an_unknown_model_of_anthropic_is_found_out_before_the_run(models: Models, elsewhere: Server) -> None:
     error = {"type": "error", "error": {"type": "not_found_error", "message": "model: claude-99"}}
-    elsewhere.get("https://api.anthropic.com/v1/models/claude-99").respond(404, json=error)
+    elsewhere.answers = [Answer(json.dumps(error).encode(), 404)]
     model = await models.open("claude-99", base_url=None)
     with pytest.raises(FatalFault, match="404: model: claude-99"):
         await model.check()
 
 
-async def test_a_model_that_anthropic_has_passes_the_look(models: Models, elsewhere: respx.Router) -> None:
-    elsewhere.get("https://api.anthropic.com/v1/models/claude-x").respond(json={"type": "model", "id": "claude-x"})
+async def test_a_model_that_anthropic_has_passes_the_look(models: Models, elsewhere: Server) -> None:
+    elsewhere.answers = [Answer(b'{"type": "model", "id": "claude-x"}')]
     model = await models.open("claude-x", base_url=None)
     assert await model.check() == {}
+    assert (elsewhere.asked[0].headers["host"], elsewhere.asked[0].path) == ("api.anthropic.com", "/v1/models/claude-x")

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
-import ssl
+import asyncio
+import os
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from koderz.errors import FatalFault
 from koderz.models.faults import Retryable
 from koderz.models.transport import Http
 
-from .loopback import Answer, Server, serving
+from .loopback import Answer, Server, self_signed, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -63,28 +62,79 @@ async def test_a_connection_that_the_server_closed_meanwhile_is_made_anew(server
     assert server.connections == 2
 
 
-async def test_a_certificate_is_trusted_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    certificate, context = self_signed(tmp_path)
+GET = """
+import asyncio, ssl, sys
+
+made = []
+for name in ("load_default_certs", "load_verify_locations"):
+    load = getattr(ssl.SSLContext, name)
+    setattr(ssl.SSLContext, name, lambda *given, load=load, **named: made.append(1) or load(*given, **named))
+
+from koderz.models.transport import Http
+
+
+async def main():
+    http = Http(sys.argv[1], timeout=5.0)
+    print((await http.get("/", {})).body.decode(), len(made))
+    await http.aclose()
+
+
+asyncio.run(main())
+"""
+
+
+def test_certificates_are_read_once(tmp_path: Path) -> None:
+    """In a process of its own: they are read when the library that asks is loaded."""
+    certificate, context = self_signed(tmp_path, "127.0.0.1")
+
+    async def told() -> str:
+        async with serving(context) as server:
+            server.answers = [Answer(b"hello")]
+            env = {**os.environ, "SSL_CERT_FILE": str(certificate)}
+            command = (sys.executable, "-c", GET, server.url)
+            process = await asyncio.create_subprocess_exec(*command, env=env, stdout=subprocess.PIPE)
+            return (await process.communicate())[0].decode()
+
+    assert asyncio.run(told()).split() == ["hello", "1"]
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_told(tmp_path: Path) -> None:
+    _, context = self_signed(tmp_path, "127.0.0.1")
     async with serving(context) as server:
-        server.answers = [Answer(b"hello")]
         with pytest.raises(FatalFault, match=r"^the server's certificate is not trusted: .* self-signed certificate"):
             await asked(server.url)
-        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+
+
+async def test_a_system_without_certificates_has_those_of_certifi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, context = self_signed(tmp_path, "127.0.0.1")
+    monkeypatch.setattr(
+        "ssl.get_default_verify_paths", lambda: SimpleNamespace(cafile=None, capath=str(tmp_path / "none"))
+    )
+    (tmp_path / "none").mkdir()
+    monkeypatch.setattr("certifi.where", lambda: str(certificate))
+    async with serving(context) as server:
+        server.answers = [Answer(b"hello")]
         assert await asked(server.url) == b"hello"
 
 
-def self_signed(folder: Path) -> tuple[Path, ssl.SSLContext]:
-    """A certificate for 127.0.0.1, and what a server presents it with."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
-    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - day, now + day)
-    signed = builder.add_extension(address, critical=False).sign(key, hashes.SHA256())
-    certificate, private = folder / "certificate.pem", folder / "key.pem"
-    certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    own = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    private.write_bytes(key.private_bytes(serialization.Encoding.PEM, *own))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, private)
-    return certificate, context
+async def test_a_proxy_is_asked_for_what_is_elsewhere(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("http_proxy", server.url.replace("//", "//me:secret@"))
+    server.answers = [Answer(b"hello")]
+    assert await asked("http://elsewhere.example") == b"hello"
+    assert server.asked[0].path == "http://elsewhere.example/"
+    assert server.asked[0].headers["proxy-authorization"] == "Basic bWU6c2VjcmV0"
+
+
+@pytest.mark.parametrize(("status", "told"), [(407, "the proxy refuses: 407"), (None, "cannot connect to the proxy")])
+async def test_a_proxy_that_refuses_is_named(
+    server: Server, monkeypatch: pytest.MonkeyPatch, status: int | None, told: str
+) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("https_proxy", server.url if status else "http://me:secret@127.0.0.1:9")
+    server.answers = [Answer(status=status or 0)]
+    with pytest.raises(Retryable, match=f"^{told}") as caught:
+        await asked("https://elsewhere.example")
+    assert "secret" not in str(caught.value)

@@ -4,13 +4,12 @@ import json
 from typing import Any
 
 import pytest
-import respx
 
 from koderz.errors import FatalFault, Fault
 from koderz.types import Completion, Message, Sampling
 
 from .conftest import Models
-from .loopback import Answer, Server, chat
+from .loopback import Answer, Server, chat, refusal
 
 pytestmark = pytest.mark.anyio
 
@@ -128,27 +127,25 @@ async def test_a_field_of_a_wrong_type_is_told_by_its_place(server: Server, mode
 
 
 async def test_cached_tokens_of_a_hosted_model_cost_less(
-    models: Models, elsewhere: respx.Router, prompt: list[Message]
+    models: Models, elsewhere: Server, prompt: list[Message]
 ) -> None:
     def answer(cached: int) -> dict[str, Any]:
         usage = {"prompt_tokens": 1000, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": cached}}
         return {"choices": [{"message": {"content": "x"}}], "usage": usage}
 
-    route = elsewhere.post("https://api.openai.com/v1/chat/completions")
     model = await models.open("gpt-4o-mini", base_url=None)
     costs = []
     for cached in (0, 1000):
-        route.respond(json=answer(cached))
+        elsewhere.answers = [Answer(json.dumps(answer(cached)).encode())]
         costs.append((await model.complete(prompt, Sampling())).cost)
     assert costs[0] > costs[1] > 0
+    assert (elsewhere.asked[0].headers["host"], elsewhere.asked[0].path) == ("api.openai.com", "/v1/chat/completions")
 
 
 async def test_an_unknown_price_is_said_once_and_counts_nothing(
-    models: Models, elsewhere: respx.Router, prompt: list[Message]
+    models: Models, elsewhere: Server, prompt: list[Message]
 ) -> None:
-    elsewhere.post("https://elsewhere.example/v1/chat/completions").respond(
-        json={"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 9}}
-    )
+    elsewhere.answers = [chat("x")]
     model = await models.open("openai/m", base_url="https://elsewhere.example/v1")
     for _ in range(2):
         completion = await model.complete(prompt, Sampling())
@@ -158,11 +155,12 @@ async def test_an_unknown_price_is_said_once_and_counts_nothing(
     assert "no price is known for openai/m" in models.pool.notices[0]
 
 
-async def test_an_unknown_model_of_openai_is_found_out_before_the_run(models: Models, elsewhere: respx.Router) -> None:
-    elsewhere.get("https://api.openai.com/v1/models/gpt-99").respond(404, json={"error": {"message": "no gpt-99"}})
+async def test_an_unknown_model_of_openai_is_found_out_before_the_run(models: Models, elsewhere: Server) -> None:
+    elsewhere.answers = [refusal("no gpt-99", 404)]
     model = await models.open("gpt-99", base_url=None)
     with pytest.raises(FatalFault, match="no gpt-99"):
         await model.check()
+    assert (elsewhere.asked[0].headers["host"], elsewhere.asked[0].path) == ("api.openai.com", "/v1/models/gpt-99")
 
 
 async def test_a_model_that_a_server_does_not_list_is_said(server: Server, models: Models) -> None:
