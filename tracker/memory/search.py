@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -18,11 +19,21 @@ from tracker.memory.store import Filter, Store
 Ranking = Literal["full", "newest"]
 
 COMMON = 2000  # a word that more memories hold than this says little, and ranking all of them takes long
+_FEW = 5  # memories: below so many, a word that all of them hold may still tell something
 _CANDIDATES = 200  # the most relevant memories, whose rank is then worked out
 _NEWEST = 500  # of those with common words only
 _WORDS = 24  # of a question; more make it no clearer
 _HALF_LIFE = {"short_term": 14.0, "long_term": 180.0, "episodic": 180.0}  # days
 _DECAYED = 0.1  # a salience below this, after decay, counts as faded
+_STOP_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        "a about all an and any are as at be been but by can could did do does for from had has have how i if in into "
+        "is it its me my no not of on or our out should so some than that the their them then there these they this "
+        "to up us was we were what when where which who why will with would you your",
+    )
+)
+"""English words that say nothing of what a question is about."""
 _ACCENTS = re.compile("[\u0300-\u036f]+")  # once a letter is taken apart from them
 _TITLE, _TAGS, _CONTENT = 4.0, 2.0, 1.0  # what a word is worth by where it stands
 
@@ -42,17 +53,15 @@ class Found:
 def search(store: Store, query: str, wanted: Filter, *, limit: int, include_decayed: bool = True) -> list[Found]:
     """The memories that answer a query best, by full text over title, tags and the first 8,192 characters.
 
-    In two stages where words are very common: those only weigh among what the rarer words find; where a
+    A memory has to hold one of the query's telling words, see `_telling`; a query that has none is about its common
+    ones. In two stages where words are very common: those only weigh among what the rarer words find; where a
     query has none but common words, the newest memories that hold all of them are ranked, and `ranking` says so.
     Memories too new for full text, which it can't be told of while nobody may write, are looked through one by one.
     """
     words = words_of(query)
     if not words:
         return []
-    if wanted.tags:
-        found, ranking = _among_tagged(store, words, wanted)
-    else:
-        found, ranking = _among_all(store, words, wanted)
+    found, ranking = (_among_tagged if wanted.tags else _among_all)(store, words, wanted)
     return ranked(found, limit, ranking, include_decayed=include_decayed)
 
 
@@ -85,17 +94,27 @@ def words_of(text: str) -> list[str]:
 def _among_all(store: Store, words: Sequence[str], wanted: Filter) -> tuple[list[tuple[Memory, float]], Ranking]:
     store.index_newest()
     with store.snapshot():
-        found, ranking = _by_text(store, words, wanted)
-        return [*found, *_holding(store.unindexed(wanted), words)], ranking
+        hits = {word: _hits(store, word) for word in words}
+        telling = _telling(hits, int(store.rows(sql.NEWEST_ID)[0][0] or 0))
+        found, ranking = _by_text(store, hits, telling, wanted)
+        return [*found, *_holding(_weighed(store.unindexed(wanted), words), words, telling)], ranking
 
 
-def _by_text(store: Store, words: Sequence[str], wanted: Filter) -> tuple[list[tuple[Memory, float]], Ranking]:
-    known = {word: hits for word in words if (hits := _hits(store, word))}
-    rare = [word for word, hits in known.items() if hits <= COMMON]
-    if not known:
+def _telling(hits: Mapping[str, int], memories: int) -> list[str]:
+    """The words that say what a query is about: no stop words, and none that more than half of all memories hold."""
+    common = min(COMMON, max(_FEW, memories // 2))
+    return [word for word, found in hits.items() if word not in _STOP_WORDS and found <= common]
+
+
+def _by_text(
+    store: Store, hits: Mapping[str, int], telling: Sequence[str], wanted: Filter
+) -> tuple[list[tuple[Memory, float]], Ranking]:
+    known = [word for word, found in hits.items() if found]
+    rare = [word for word in known if (word in telling if telling else hits[word] <= COMMON)]
+    if not known or (telling and not rare):
         return [], "full"
     if not rare:
-        return _among_newest(store, list(known), wanted), "newest"
+        return _among_newest(store, known, wanted), "newest"
     conditions, values = wanted.conditions()
     statement = sql.RELEVANT.format(filters=conditions)
     rows = store.rows(statement, (" OR ".join(map(_quoted, rare)), *values, _CANDIDATES))
@@ -118,23 +137,42 @@ def _among_newest(store: Store, words: Sequence[str], wanted: Filter) -> list[tu
 
 def _among_tagged(store: Store, words: Sequence[str], wanted: Filter) -> tuple[list[tuple[Memory, float]], Ranking]:
     tagged = store.select(wanted, limit=COMMON + 1, newest_first=True)
-    return _holding(tagged[:COMMON], words), "newest" if len(tagged) > COMMON else "full"
+    weighed = _weighed(tagged[:COMMON], words)
+    hits = Counter(word for _, weights in weighed for word in weights)
+    found = _holding(weighed, words, _telling({word: hits[word] for word in words}, len(weighed)))
+    return found, "newest" if len(tagged) > COMMON else "full"
 
 
-def _holding(memories: Iterable[Memory], words: Sequence[str]) -> list[tuple[Memory, float]]:
-    return [(memory, held) for memory in memories if (held := _held(memory, words)) > 0]
+def _holding(
+    weighed: Iterable[tuple[Memory, Mapping[str, float]]], words: Sequence[str], telling: Sequence[str]
+) -> list[tuple[Memory, float]]:
+    """The memories that hold a telling word, or any where none tells, with how much of all words they hold."""
+    return [
+        (memory, sum(weights.values()) / len(words))
+        for memory, weights in weighed
+        if any(word in weights for word in telling or words)
+    ]
+
+
+def _weighed(memories: Iterable[Memory], words: Sequence[str]) -> list[tuple[Memory, dict[str, float]]]:
+    return [(memory, _weights(memory, words)) for memory in memories]
 
 
 def _held(memory: Memory, words: Sequence[str]) -> float:
-    """How much of the words a memory holds, 0..1: in its title most, then its tags, then its content."""
+    """How much of the words a memory holds, 0..1."""
+    return sum(_weights(memory, words).values()) / len(words)
+
+
+def _weights(memory: Memory, words: Sequence[str]) -> dict[str, float]:
+    """What each word that a memory holds is worth, 0..1: in its title most, then its tags, then its content."""
     places = (
         (_TITLE, folded(memory.title)),
         (_TAGS, folded(" ".join(memory.tags))),
         (_CONTENT, folded(indexed(memory.content))),
     )
     most = sum(weight for weight, _ in places)
-    held = sum(weight for word in words for weight, text in places if holds(text, word))
-    return held / (most * len(words))
+    weights = {word: sum(weight for weight, text in places if holds(text, word)) / most for word in words}
+    return {word: weight for word, weight in weights.items() if weight}
 
 
 def holds(text: str, word: str) -> bool:

@@ -139,6 +139,46 @@ def test_recall_finds_ids_accents_and_any_of_the_words(tmp_path: Path) -> None:
     assert sorted(found[5]) == ["Exper", "other"]
 
 
+EXPERIMENT = (
+    "HumanEval/{0} · iterative: passed after 1 attempt. Asked: Complete the following Python function of the list"
+)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "zebra",
+        "zebra of the function",
+        "how do I bake bread",
+        "python zebra",
+        "passed after zebra attempts",
+        "zebra zoo",
+    ],
+)
+@pytest.mark.parametrize("tags", [(), ("result",)])
+def test_recall_of_what_nothing_is_about_finds_nothing(tmp_path: Path, query: str, tags: tuple[str, ...]) -> None:
+    async def work(cortex: Cortex) -> None:
+        for number in range(12):
+            await cortex.remember(f"Experiment {number}", EXPERIMENT.format(number), tags=["result"])
+
+        assert await cortex.recall(query, tags=tags) == []
+
+    using(tmp_path, work)
+
+
+@pytest.mark.parametrize("query", ["the", "of the", "python", "python function", "11", "the 11", "zebra 11"])
+def test_recall_takes_common_words_where_there_are_no_others_and_any_rarer_one(tmp_path: Path, query: str) -> None:
+    async def work(cortex: Cortex) -> None:
+        for number in range(12):
+            await cortex.remember(f"Experiment {number}", EXPERIMENT.format(number), tags=["result"])
+
+        found = await cortex.recall(query)
+
+        assert [each["title"] for each in found] == ["Experiment 11"] if "11" in query else len(found) == 10
+
+    using(tmp_path, work)
+
+
 def test_recall_narrows_by_tags_project_category_and_type(tmp_path: Path) -> None:
     async def work(cortex: Cortex) -> Any:
         await remembered(cortex, "bug one", tags=["x", "y"], project="p", category="error", type="episodic")
