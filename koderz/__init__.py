@@ -7,11 +7,12 @@ summary = await koderz.benchmark(range(0, 10), mode="comparative", model="qwen2.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from koderz._version import __version__
 
+TYPE_CHECKING = False  # typing's own would be loaded by each command before Ctrl-C is seen to
 if TYPE_CHECKING:
+    from typing import Any
+
     from koderz.analysis.comparison import Comparison, compare
     from koderz.analysis.frames import to_dataframe
     from koderz.analysis.runs import Run, load_summary

@@ -12,8 +12,12 @@ def main() -> None:
 
         sys.stdout.write(f"koderz {__version__}\n")
         return
+    from koderz.interruption import leave_at_once, raise_again
+
+    leave_at_once()  # loading what runs commands takes a while, and an import is a bad place for an exception
     from koderz.cli import main as command_line
 
+    raise_again()
     sys.exit(command_line())
 
 

@@ -12,6 +12,7 @@ import typer
 from koderz.cli.groups import LazyGroup
 from koderz.cli.piping import while_read
 from koderz.errors import KoderzError
+from koderz.interruption import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from typer._click.core import Context
@@ -31,15 +32,16 @@ COMMANDS = {
 }
 """Command → the module that holds its `app`, and what `koderz --help` says of it."""
 
-EXIT_INTERRUPTED = 130
-
 
 class Root(LazyGroup):
     lazy = COMMANDS
 
     def invoke(self, ctx: Context) -> Any:
-        with while_read():
-            return super().invoke(ctx)
+        try:
+            with while_read():
+                return super().invoke(ctx)
+        except KeyboardInterrupt:  # which typer would make an exit code without a word
+            raise typer.Abort from None
 
 
 app = typer.Typer(
@@ -85,7 +87,7 @@ def main() -> int:
         if os.environ.get("KODERZ_DEBUG"):
             raise
         return _fail(str(error), error.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
+    except typer.Abort:
         return _fail("interrupted", EXIT_INTERRUPTED)
 
 

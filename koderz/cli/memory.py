@@ -17,6 +17,7 @@ from koderz.cli.console import print_json, say, shortened, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.tables import print_blocks
 from koderz.errors import KoderzError
+from koderz.interruption import leave_at_once
 from tracker.memory import CATEGORIES, TYPES, Cortex, open_cortex, store_path
 
 app = typer.Typer(help="Recall, show, export, import or forget memories, or serve them.", rich_markup_mode=None)
@@ -208,6 +209,7 @@ def serve(
 
     Its tools have the names and arguments of Cortex' own. See "Memory" in the README for their configuration.
     """
+    leave_at_once()  # whatever was stored is durable, and a thread that reads standard input can't be cancelled
     from tracker.memory.server import serve_http, serve_stdio, token_from
 
     if http is None:
