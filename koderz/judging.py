@@ -15,6 +15,7 @@ from koderz.errors import KoderzError
 from koderz.references import ReferenceFault, checked
 from koderz.samples import Sample, Samples
 from koderz.sandbox import DOCKER_IMAGE, Sandbox
+from koderz.selection import find_id
 from koderz.settings import Settings
 from koderz.suites import Suite, judge_written, limits_of, load_suite
 from koderz.types import Judging, Task, Verdict
@@ -146,10 +147,10 @@ async def judge_samples(suite: Suite, samples: Samples, settings: Settings, *, t
 
 
 def find_task(suite: Suite, name: str) -> Task:
-    """Raises KoderzError where the suite has no such task."""
-    for task in suite.tasks:
-        if task.id == name:
-            return task
+    """The task of an id, a number or an index. Raises KoderzError where the suite has none."""
+    tasks = {task.id: task for task in suite.tasks}
+    if id := find_id(name, tuple(tasks)):
+        return tasks[id]
     raise KoderzError(f"the suite {suite.name} has no task {name!r}; they are named like {suite.tasks[0].id}")
 
 

@@ -129,10 +129,10 @@ class Console:
         """How a run ended: tables, then where it is saved and what to do next."""
         summary = session.summary
         if not self._json:
-            for line in _result_lines(summary):
-                say(line)
-            for line in _saved_lines(session):
-                say(line)
+            judged = any(arm.results for arm in summary.arms.values())
+            say_all(_result_lines(summary) if judged else [_heading(summary)])
+            if judged or summary.faults:
+                say_all(_saved_lines(session))
         if session.ended.reason == NOTHING_TO_DO:
             warn(f"{session.folder.name}: nothing to do")
         for line in _next_steps(summary, session.folder.name):
@@ -188,13 +188,17 @@ def _known(value: float | None, form: str, unit: str = "") -> str:
 
 def _single_lines(summary: Summary) -> Iterator[str]:
     figures = summary.summary
-    yield "BENCHMARK COMPLETE" if summary.status == "complete" else f"BENCHMARK {summary.status.upper()}"
+    yield _heading(summary)
     yield f"Mode: {summary.mode}"
     yield f"Problems: {figures.total_problems}"
     yield f"Successes: {figures.successes} ({_known(figures.success_rate, '.1f', '%').strip()})"
     yield f"Total Cost: ${figures.total_cost:.4f}"
     yield f"Avg Cost per Problem: ${figures.avg_cost:.5f}"
     yield f"Avg Iterations per Problem: {_known(figures.avg_iterations, '.1f').strip()}"
+
+
+def _heading(summary: Summary) -> str:
+    return f"BENCHMARK {summary.status.upper()}"
 
 
 def _extra_lines(summary: Summary) -> Iterator[str]:

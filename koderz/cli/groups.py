@@ -41,6 +41,8 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+_COMPLETION = ("install_completion", "show_completion")  # options of the whole command line, which typer adds to each
+
 MAY_STAND_ALONE: Mapping[str, tuple[str, ...]] = {"--use-memory": ("other-tasks", "same-task", "off")}
 """Options whose value may be left out, and what it may be: the first is meant then."""
 
@@ -145,4 +147,5 @@ def _load(name: str, home: str) -> Command:
     module, _, attribute = home.partition(":")
     command = typer.main.get_command(getattr(importlib.import_module(module), attribute or "app"))
     command.name = name
+    command.params = [param for param in command.params if param.name not in _COMPLETION]
     return command

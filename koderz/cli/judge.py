@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import codecs
+import contextlib
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +18,7 @@ from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.settings import OF_JUDGING, Settings
+from koderz.suites.dataset import GZIP
 
 app = typer.Typer(help="A program or a samples file through the sandbox.", rich_markup_mode=None)
 
@@ -29,7 +32,7 @@ def judge(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python program, or samples in JSONL, plain or .gz.")],
     given: dict[str, Any],
     task: Annotated[
-        str | None, typer.Option(metavar="ID", help="Which task a program is for, e.g. HumanEval/3.")
+        str | None, typer.Option(metavar="ID", help="Which task a program is for: HumanEval/3, or 3.")
     ] = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -47,6 +50,7 @@ def judge(
     if task is not None:
         code = asyncio.run(_one(file, task, settings, json=json))
     else:
+        _require_samples(file)
         code = asyncio.run(_samples(file, settings, json=json, quiet=quiet))
     raise typer.Exit(code)
 
@@ -98,6 +102,16 @@ class Tally:
         if not self._quiet and time.monotonic() - self._last > _TELL_EVERY:
             self._last = time.monotonic()
             warn(f"{done} judged")
+
+
+def _require_samples(file: Path) -> None:
+    """Raises KoderzError for what is plainly a program: a file of JSON objects begins with a bracket, or is gzipped."""
+    if not file.is_file():  # a pipe can be read only once
+        return
+    with contextlib.suppress(OSError), file.open("rb") as opened:
+        start = opened.read(4096).removeprefix(codecs.BOM_UTF8).lstrip()
+        if start and not start.startswith((b"{", b"[", GZIP)):
+            raise KoderzError(f"{file} is no samples file; if it is a program, name its task: --task HumanEval/3")
 
 
 def _program(file: Path) -> str:

@@ -45,7 +45,7 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
     _TASKS: {
         "suite": Text("What is asked: humaneval, humaneval+, mbpp or mbpp+.", "NAME"),
         "dataset": Text("A JSONL file in the suite's format, plain or .gz, in place of its own.", "FILE"),
-        "problems": Text("Only these, separated by commas: HumanEval/3,HumanEval/7.", "IDS"),
+        "problems": Text("Only these, separated by commas: HumanEval/3,HumanEval/7, or 3,7.", "IDS"),
         "limit": Text("At most this many problems.", "N"),
         "shuffle": Text("Shuffle with --seed."),
         "samples": Text("Replies drawn for each problem; gives pass@k.", "N"),

@@ -35,7 +35,7 @@ SETTINGS = [name for texts in PANELS.values() for name in texts if name not in _
 @app.command(cls=PanelCommand)
 @with_settings(*SETTINGS)
 def run(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="Which one, e.g. HumanEval/3.")],
+    task: Annotated[str, typer.Argument(metavar="TASK", help="Which one: HumanEval/3, or 3.")],
     given: dict[str, Any],
     json: Json = False,
     quiet: Quiet = False,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from koderz.errors import KoderzError
 
-_GZIP = b"\x1f\x8b"
+GZIP = b"\x1f\x8b"
 
 
 class Row(NamedTuple):
@@ -119,7 +119,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _unzipped(plain: BufferedReader) -> AbstractContextManager[Iterable[bytes]]:
-    return gzip.open(plain) if plain.peek(2).startswith(_GZIP) else nullcontext(plain)
+    return gzip.open(plain) if plain.peek(2).startswith(GZIP) else nullcontext(plain)
 
 
 def _decoded(line: bytes, path: Path, number: int) -> str:
