@@ -149,8 +149,8 @@ async def judge_samples(suite: Suite, samples: Samples, settings: Settings, *, t
 def find_task(suite: Suite, name: str) -> Task:
     """The task of an id, a number or an index. Raises KoderzError where the suite has none."""
     tasks = {task.id: task for task in suite.tasks}
-    if id := find_id(name, tuple(tasks)):
-        return tasks[id]
+    if found := find_id(name, tuple(tasks)):
+        return tasks[found]
     raise KoderzError(f"the suite {suite.name} has no task {name!r}; they are named like {suite.tasks[0].id}")
 
 

@@ -40,10 +40,10 @@ def select_tasks(
 
 
 def find_id(name: str, ids: Sequence[str]) -> str | None:
-    """The id that a user means by all of it, by what follows its slash, or else by its index; None for no single one."""
+    """The id that is meant by all of it, by what follows its slash, or else by its index; None for none or several."""
     if name in ids:
         return name
-    found = [id for id in ids if id.rpartition("/")[2] == name]
+    found = [each for each in ids if each.rpartition("/")[2] == name]
     if not found and name.isascii() and name.isdecimal() and len(name) < 10 and int(name) < len(ids):
         found = [ids[int(name)]]
     return found[0] if len(found) == 1 else None
@@ -77,8 +77,8 @@ def _in_range(tasks: Sequence[Task], start: int | None, end: int | None) -> list
 def _known(tasks: Sequence[Task], problems: Sequence[str]) -> set[str]:
     ids = tuple(task.id for task in tasks)
     found = {name: find_id(name, ids) for name in problems}
-    unknown = [name for name, id in found.items() if id is None]
+    unknown = [name for name, task in found.items() if task is None]
     if unknown:
         shown = ", ".join(repr(name) for name in unknown[:5])
         raise KoderzError(f"the suite has no problem {shown}; they are named like {ids[0]}")
-    return {id for id in found.values() if id is not None}
+    return {task for task in found.values() if task is not None}

@@ -157,6 +157,8 @@ OF_JUDGING = ("suite", "dataset", "test_timeout", "test_memory", "judges", "sand
 CHANGEABLE = ("concurrency", "max_cost", "max_containers", "judges", "grace", *OF_SINKS)
 """The settings that may differ when a run is picked up again."""
 
+_OTHER_VARIABLES = ("MODEL", "DEBUG", "MEMORY", "PROJECT", "SETUP", "MODAL_APP", "MODAL_SECRET", "MODAL_VOLUME")
+
 FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 _TYPES = typing.get_type_hints(Settings)
 
@@ -179,6 +181,20 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
             value: Any = tuple(text.replace(",", " ").split()) if name in LISTS else text
             found[name] = checked(name, value, f"KODERZ_{name.upper()}", lax=True)
     return found
+
+
+def misspelt(environ: Mapping[str, str]) -> dict[str, str]:
+    """The `KODERZ_*` variables that count for nothing but are one edit away from one that does, with that one."""
+    known = [f"KODERZ_{name.upper()}" for name in (*FIELDS, *_OTHER_VARIABLES)]
+    unknown = [name for name in environ if name.startswith("KODERZ") and name not in known]
+    return {name: meant for name in unknown for meant in known if _one_edit(name, meant)}
+
+
+def _one_edit(a: str, b: str) -> bool:
+    """Whether one character more, less, other or exchanged with its neighbour makes one word of the other."""
+    same = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    a, b = a[same:], b[same:]
+    return a[1:] == b[1:] or a[1:] == b or a == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])
 
 
 def from_flags(given: Mapping[str, Any]) -> dict[str, Any]:

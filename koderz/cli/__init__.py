@@ -38,6 +38,7 @@ class Root(LazyGroup):
 
     def invoke(self, ctx: Context) -> Any:
         try:
+            _warn_of_variables()
             with while_read():
                 return super().invoke(ctx)
         except KeyboardInterrupt:  # which typer would make an exit code without a word
@@ -91,9 +92,20 @@ def main() -> int:
         return _fail("interrupted", EXIT_INTERRUPTED)
 
 
+def _warn_of_variables() -> None:
+    """A variable that is nearly one of ours was meant to be: what isn't read is no error, but a surprise."""
+    if not any(name.startswith("KODERZ") for name in os.environ):
+        return
+    from koderz.cli.console import warn
+    from koderz.settings import misspelt
+
+    for name, meant in misspelt(os.environ).items():
+        warn(f"warning: the variable {name} sets nothing; did you mean {meant}?")
+
+
 def _fail(message: str, code: int) -> int:
     from koderz.cli.console import plain
 
-    if message:  # a group without a command has printed its help already
-        sys.stderr.write(f"koderz: {plain(message)}\n")
+    about = "" if message.startswith("Usage: ") else "koderz: "  # a group that is named alone says what it has
+    sys.stderr.write(f"{about}{plain(message)}\n")
     return code

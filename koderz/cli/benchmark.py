@@ -29,12 +29,19 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 class BenchmarkGroup(DefaultGroup):
     lazy = COMMANDS
+    examples = """\
+  # ten problems, each asked once and then with feedback of its tests
+  koderz benchmark 0 10 --mode comparative
+  # all of HumanEval, for two dollars at most
+  koderz benchmark 0 164 --model openai/gpt-4o-mini --max-cost 2
+  # go on with the latest run where it stopped
+  koderz benchmark resume latest
+"""
 
 
 app = typer.Typer(
     cls=BenchmarkGroup,
     help="Runs that were begun before, by their id, the beginning of it, a summary file, latest or latest~1.",
-    no_args_is_help=True,
     rich_markup_mode=None,
 )
 

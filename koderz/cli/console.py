@@ -129,10 +129,8 @@ class Console:
         """How a run ended: tables, then where it is saved and what to do next."""
         summary = session.summary
         if not self._json:
-            judged = any(arm.results for arm in summary.arms.values())
-            say_all(_result_lines(summary) if judged else [_heading(summary)])
-            if judged or summary.faults:
-                say_all(_saved_lines(session))
+            say_all(_result_lines(summary) if _has_ended(summary) else [_heading(summary)])
+            say_all(_saved_lines(session) if _has_ended(summary) else ())
         if session.ended.reason == NOTHING_TO_DO:
             warn(f"{session.folder.name}: nothing to do")
         for line in _next_steps(summary, session.folder.name):
@@ -195,6 +193,11 @@ def _single_lines(summary: Summary) -> Iterator[str]:
     yield f"Total Cost: ${figures.total_cost:.4f}"
     yield f"Avg Cost per Problem: ${figures.avg_cost:.5f}"
     yield f"Avg Iterations per Problem: {_known(figures.avg_iterations, '.1f').strip()}"
+
+
+def _has_ended(summary: Summary) -> bool:
+    """Whether there is anything to show: of a run that was only handed over, there isn't."""
+    return summary.status != "detached" or any(arm.results for arm in summary.arms.values())
 
 
 def _heading(summary: Summary) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -71,11 +72,26 @@ class DefaultGroup(LazyGroup):
     """A group whose hidden command `run` takes over where a number or an option stands in a command's place."""
 
     default = "run"
+    examples: ClassVar[str] = ""  # two lines each: what it does, and the command
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            typer.echo(self._brief(ctx), err=True)
+            raise typer.Exit(2)
         if args and args[0] not in ctx.help_option_names and _is_no_command(args[0]):
             args = [self.default, *args]
         return super().parse_args(ctx, args)
+
+    def _brief(self, ctx: Context) -> str:
+        """What to type, for whoever typed the group's name alone."""
+        commands = textwrap.wrap(", ".join(name for name, command in self.commands.items() if not command.hidden), 68)
+        return (
+            f"Usage: {ctx.command_path} [OPTIONS] START END\n"
+            f"       {ctx.command_path} COMMAND [ARGS]...\n\n"
+            f"Examples:\n{self.examples}\n"
+            f"Commands: {(chr(10) + ' ' * 10).join(commands)}\n\n"
+            f"All options: {ctx.command_path} --help"
+        )
 
     def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
         """Commands, and the options of the hidden one."""

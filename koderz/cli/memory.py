@@ -20,7 +20,9 @@ from koderz.errors import KoderzError
 from koderz.interruption import leave_at_once
 from tracker.memory import CATEGORIES, TYPES, Cortex, open_cortex, store_path
 
-app = typer.Typer(help="Recall, show, export, import or forget memories, or serve them.", rich_markup_mode=None)
+app = typer.Typer(
+    help="Recall, show, export, import or forget memories, or serve them.", no_args_is_help=True, rich_markup_mode=None
+)
 
 _GLIMPSE = 160  # characters of a content in a list
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koderz.errors import KoderzError
-from koderz.selection import read_problems, select_tasks, split_problems
+from koderz.selection import find_id, read_problems, select_tasks, split_problems
 from koderz.types import Task
 
 TASKS = [Task(f"T/{i}", "", "f") for i in range(10)]
@@ -38,6 +38,32 @@ def selected(**how: Any) -> list[int]:
 )
 def test_a_selection_keeps_the_order_of_the_suite(how: dict[str, Any], expected: list[int]) -> None:
     assert selected(**how) == expected
+
+
+@pytest.mark.parametrize(
+    ("ids", "name", "found"),
+    [
+        (("HumanEval/0", "HumanEval/1"), "1", "HumanEval/1"),
+        (("HumanEval/0", "HumanEval/1"), "HumanEval/1", "HumanEval/1"),
+        (("Mbpp/2", "Mbpp/3", "Mbpp/4"), "2", "Mbpp/2"),  # its number
+        (("Mbpp/2", "Mbpp/3", "Mbpp/4"), "0", "Mbpp/2"),  # no such number, so its index
+        (("sort", "search"), "1", "search"),
+        (("own/sort", "own/search"), "search", "own/search"),
+        (("3", "1"), "1", "1"),
+        (("a/1", "b/1", "c/2"), "1", None),  # two have that number
+        (("a/1", "b/2"), "7", None),
+        (("a/1",), "9" * 5000, None),
+        (("a/1",), "\N{SUPERSCRIPT TWO}", None),
+        (("a/1",), "", None),
+        (("a/1",), "-1", None),
+    ],
+)
+def test_a_problem_is_named_by_its_id_number_or_index(ids: tuple[str, ...], name: str, found: str | None) -> None:
+    assert find_id(name, ids) == found
+
+
+def test_problems_may_be_named_by_numbers() -> None:
+    assert selected(problems=("7", "T/3", "3")) == [3, 7]
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(1, 10))

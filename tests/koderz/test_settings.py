@@ -14,7 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koderz.errors import KoderzError
-from koderz.settings import BOUNDS, FIELDS, Settings, as_config, checked, from_config, from_environment, layered
+from koderz.settings import (
+    BOUNDS,
+    FIELDS,
+    Settings,
+    as_config,
+    checked,
+    from_config,
+    from_environment,
+    layered,
+    misspelt,
+)
 
 SOME: dict[str, Any] = {
     "local_model": "qwen2.5-coder:32b",
@@ -81,6 +91,31 @@ def test_a_variable_is_read_as_its_settings_type(variable: str, text: str, name:
 
 def test_variables_that_are_unknown_or_empty_are_ignored() -> None:
     assert from_environment({"KODERZ_COLOUR": "red", "KODERZ_SEED": "", "SEED": "3"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("KODERZ_SINK", "KODERZ_SINKS"),
+        ("KODERZ_MAXCOST", "KODERZ_MAX_COST"),
+        ("KODERZ_TEMPRATURE", "KODERZ_TEMPERATURE"),
+        ("KODERZ_LIMTI", "KODERZ_LIMIT"),
+        ("KODERZ_SEEDS", "KODERZ_SEED"),
+        ("KODERZ_MODAL_AP", "KODERZ_MODAL_APP"),
+        ("KODERZ-SEED", "KODERZ_SEED"),
+        ("KODERZMODEL", "KODERZ_MODEL"),
+    ],
+)
+def test_a_variable_that_is_one_edit_away_from_one_that_counts_is_misspelt(variable: str, meant: str) -> None:
+    assert misspelt({variable: "1", "PATH": "/bin"}) == {variable: meant}
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["KODERZ_SETUP", "KODERZ_DEBUG", "KODERZ_MODEL", "KODERZ_MODE", "KODERZ_TEST_DATA", "KODERZ_SERVE_GPU", "KODERZ_A"],
+)
+def test_variables_of_ours_or_far_from_them_are_not_misspelt(variable: str) -> None:
+    assert misspelt({variable: "1", "_KODERZ_COMPLETE": "x"}) == {}
 
 
 def test_the_model_may_be_named_by_either_of_its_options() -> None:

@@ -83,3 +83,13 @@ def test_what_a_cloned_configuration_could_misuse_needs_to_be_trusted_once(
 
     assert "--trust-config" in done.err
     assert "line 2" in done.err
+
+
+@pytest.mark.parametrize("name", ["program.py", "program.txt"])
+def test_a_program_without_its_task_is_one_line(command: Command, koderz: Shell, name: str) -> None:
+    (koderz.folder / name).write_text("# a comment\n\ndef f(x):\n    return [x]\n" * 20)
+
+    done = command("judge", name, code=2)
+
+    assert done.err == (f"koderz: {name} is no samples file; if it is a program, name its task: --task HumanEval/3\n")
+    assert done.out == ""

@@ -193,6 +193,15 @@ def test_faults_are_told_with_the_first_reason_and_the_way_to_retry(
     ]
 
 
+def test_of_a_run_that_was_only_handed_over_no_results_are_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handed_over = Finished(status="detached", reason="3 experiments are with Modal")
+
+    assert shown(tmp_path / "a", capsys, handed_over)[0] == ["BENCHMARK DETACHED"]
+    assert "Problems: 1" in shown(tmp_path / "b", capsys, judged(0), handed_over)[0]
+
+
 def test_a_simulated_model_is_named_as_one_before_its_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from koderz.cli import COMMANDS, benchmark, groups
 from tests.conftest import Shell
 from tests.koderz.cli.conftest import Command
+from tests.koderz.cli.test_options import commands
 from tests.koderz.world import write_tasks
 
 
@@ -64,10 +66,49 @@ def test_the_help_of_benchmark_shows_both_ways(command: Command) -> None:
     assert "\n  run " not in out
 
 
-def test_without_a_command_there_is_help(command: Command) -> None:
-    done = command(code=2)
+@pytest.mark.parametrize("words", ["", "memory", "modal"])
+def test_without_a_command_there_is_help(command: Command, words: str) -> None:
+    done = command(*words.split(), code=2)
 
-    assert "Usage: koderz" in done.out + done.err
+    assert done.err.startswith(f"Usage: koderz {words}".rstrip())
+    assert "Commands:" in done.err
+    assert len(done.err.splitlines()) < 25
+
+
+def test_benchmark_alone_is_short_usage_with_three_examples(command: Command) -> None:
+    done = command("benchmark", code=2)
+
+    assert done.out == ""
+    assert done.err.startswith("Usage: koderz benchmark [OPTIONS] START END\n")
+    examples = re.findall(r"^  koderz (.+)$", done.err, re.MULTILINE)
+    assert len(examples) == 3
+    assert len(done.err.splitlines()) <= 20
+    assert max(map(len, done.err.splitlines())) <= 80
+    assert set(re.findall(r"\w+", done.err.partition("Commands:")[2].partition("\n\n")[0])) == {
+        *("resume", "retry", "rescore", "watch"),
+        *benchmark.COMMANDS,
+    }
+
+
+def test_the_examples_of_benchmark_work(koderz: Shell, command: Command) -> None:
+    here = (("-m", "simulated", "--dry-run"), ("-m", "simulated", "--dry-run"), ())
+    command("benchmark", 0, 1, "-m", "simulated", "-q")
+    examples = re.findall(r"^  koderz (.+)$", command("benchmark", code=2).err, re.MULTILINE)
+
+    for example, more in zip(examples, here, strict=True):
+        command(*example.split(), *more)
+
+
+@pytest.mark.parametrize("name", [name for name, _ in commands() if name != "koderz"])
+def test_the_options_of_completion_are_those_of_the_whole_command_alone(command: Command, name: str) -> None:
+    assert "-completion" not in command(*name.split(), "--help").out
+
+
+def test_a_misspelt_variable_is_a_warning(command: Command) -> None:
+    done = command("benchmark", "list", env={"KODERZ_MAXCOST": "2", "KODERZ_UNRELATED": "1"})
+
+    assert "warning: the variable KODERZ_MAXCOST sets nothing; did you mean KODERZ_MAX_COST?\n" in done.err
+    assert "UNRELATED" not in done.err
 
 
 @pytest.mark.parametrize(
