@@ -36,7 +36,7 @@ def write_report(runs: Sequence[Run], output: Path) -> Written:
         raise KoderzError(f"nothing to report: no experiment of {runs[0].name if runs else 'any run'} has ended yet")
     pages = Pages(view)
     without = len(pages.render(()))
-    page = pages.render(pack_stories(view, budget_of(len(view.rows)) - without))
+    page = pages.render(pack_stories(view, budget_of(len(view.rows)) - without, pages.flipped))
     draft = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         draft.write_bytes(page)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
@@ -16,19 +17,33 @@ from koderz.analysis.report.panels import Chart, panels
 from koderz.analysis.report.reasons import causes_of
 from koderz.analysis.report.stories import packed_json
 from koderz.analysis.report.versus import Found, comparisons
-from koderz.analysis.report.view import Entry, View, latest
+from koderz.analysis.report.view import Entry, View, headline
 
 _HERE = Path(__file__).parent
 _MOST_CARDS = 8
-COLUMNS = (
-    ("Problem", False),
-    ("Run", False),
-    ("Verdict", False),
-    ("Attempts", True),
-    ("Cost", True),
-    ("Tokens", True),
-    ("Model time", True),
+_MOST_NOTED = 3  # incomplete runs, each with a note of its own
+_COLUMNS = {
+    "task": "Problem",
+    "label": "Run",
+    "verdict": "Verdict",
+    "attempts": "Attempts",
+    "cost": "Cost",
+    "tokens": "Tokens",
+    "seconds": "Model time",
+}
+_SHAPES = (  # beside the colour, which not everybody tells apart
+    "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
+    "M-4 -4h8v8h-8z",
+    "M0 -5.5L5.5 0L0 5.5L-5.5 0z",
+    "M0 -5L5 4h-10z",
+    "M0 5L5 -4h-10z",
+    "M-1.7 -5h3.4v3.3h3.3v3.4h-3.3v3.3h-3.4v-3.3h-3.3v-3.4h3.3z",
+    "M-5 -3L-3 -5L0 -2L3 -5L5 -3L2 0L5 3L3 5L0 2L-3 5L-5 3L-2 0z",
+    "M-5 -2h10v4h-10z",
 )
+_TEXTS = ("task", "label", "verdict")
+_WHOLE = re.compile(r"(\d{4}-\d\d-\d\d(?: \d\d:\d\d)?|\b(?:bench|exp)_\w+)")
+"""Dates and ids, which no line ends within."""
 
 
 class Pages:
@@ -40,19 +55,27 @@ class Pages:
         self._comparisons = comparisons(view.judged)
         self._maps = heat_maps(view.judged)
 
+    @property
+    def flipped(self) -> set[tuple[int, str]]:
+        """Numbers of entries with the tasks of theirs that are shown side by side with another's."""
+        numbers = {entry: number for number, entry in enumerate(self._view.entries)}
+        return {(numbers[entry], task) for one in self._comparisons.shown for entry, task in one.flipped}
+
     def render(self, chunks: Sequence[str]) -> bytes:
         """The page in UTF-8, with the stories that are packed in these chunks."""
         from jinja2 import Environment, FileSystemLoader
 
         environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, trim_blocks=False)
         environment.globals.update(interval=_interval, cost=_cost, faults=_faults)
+        environment.globals["shapes"] = _SHAPES
+        environment.filters["whole"] = _whole
         script = _file("report.js")
         page = environment.get_template("report.html.j2").render(
             **self._values(),
             style=_ours(_file("report.css")),
             script=_ours(script),
             script_hash=_ours(f"sha256-{_sha256(script)}"),
-            data=_ours(packed_json(_data(self._view, self._maps))),
+            data=_ours(packed_json(_data(self._view, self._maps, self._comparisons))),
             chunks=[_ours(chunk) for chunk in chunks],
             told=_told(self._view),
         )
@@ -67,7 +90,7 @@ class Pages:
             "sections": _sections(self._charts, self._comparisons),
             "simulated": view.simulated,
             "notes": _notes(view),
-            "cards": sorted(latest(view.judged), key=lambda e: -e.figures.rate)[:_MOST_CARDS],
+            "cards": sorted(headline(view.judged), key=lambda e: -e.figures.rate)[:_MOST_CARDS],
             "newest": newest,
             "entries": view.entries,
             "comparisons": self._comparisons.shown,
@@ -77,7 +100,8 @@ class Pages:
             "maps": self._maps,
             "shades": legend(),
             "used_shades": _used_shades(self._maps),
-            "columns": COLUMNS,
+            "columns": [(key, name, key not in _TEXTS) for key, name in _columns(view)],
+            "priced": view.priced,
             "verdicts": sorted({row.verdict for row in view.rows}),
             "version": __version__,
             "made": f"{datetime.now():%Y-%m-%d %H:%M}",
@@ -117,7 +141,13 @@ def _subtitle(view: View) -> str:
 
 
 def _notes(view: View) -> list[str]:
-    notes = [f"{run.name} {run.progress}; its figures may change." for run in view.runs if run.is_going]
+    partial = [run for run in view.runs if run.status != "complete"]
+    told = [f"{run.name} {run.progress}." for run in partial[:_MOST_NOTED]]
+    if more := len(partial) - len(told):
+        told.append(f"{more} more {'run is' if more == 1 else 'runs are'} not complete.")
+    if partial and len(view.runs) > 1:
+        told.append("The headline has each model's newest complete run, or its newest where none is complete.")
+    notes = [" ".join(told)] if told else []
     if any(not entry.figures.cost_known for entry in view.judged):
         notes.append("The price of a model is unknown, so its costs are too low.")
     if bare := [run.name for run in view.runs if run.folder is None]:
@@ -145,8 +175,15 @@ def _told(view: View) -> str:
     return f"{told:,} of {len(view.rows):,} stories are in it, those of failures first; the others name their command."
 
 
-def _data(view: View, maps: Sequence[HeatMap]) -> Mapping[str, Any]:
+def _columns(view: View) -> list[tuple[str, str]]:
+    return [(key, name) for key, name in _COLUMNS.items() if key != "cost" or view.priced]
+
+
+def _data(view: View, maps: Sequence[HeatMap], found: Found) -> Mapping[str, Any]:
+    numbers = {entry: number for number, entry in enumerate(view.entries)}
     return {
+        "versus": [[numbers[one.a], numbers[one.b]] for one in found.shown],
+        "columns": [key for key, _ in _columns(view)],
         "entries": [
             {"label": e.label, "run": e.run.name, "model": e.run.model, "solver": e.solver, "colour": e.colour}
             for e in view.entries
@@ -161,6 +198,14 @@ def _data(view: View, maps: Sequence[HeatMap]) -> Mapping[str, Any]:
 
 
 # What the template calls
+
+
+def _whole(text: str) -> Any:
+    """The text, escaped, with dates and ids that stay on one line."""
+    from markupsafe import escape
+
+    parts = _WHOLE.split(text)
+    return _ours("".join(f'<span class="id">{p}</span>' if n % 2 else str(escape(p)) for n, p in enumerate(parts)))
 
 
 def _interval(entry: Entry) -> Any:

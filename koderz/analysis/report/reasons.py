@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from koderz.analysis.failures import Cause, Failures, failures_of
 from koderz.analysis.matching import Side
-from koderz.analysis.report.view import Entry, latest
+from koderz.analysis.report.view import Entry, headline
 
 _MOST = 6  # arms
 
@@ -34,16 +34,16 @@ class Taken:
 
 
 def causes_of(entries: Sequence[Entry]) -> Causes:
-    """Of the newest run of each model."""
-    newest = latest(entries)[-_MOST:]
-    found = [failures_of(Side(entry.run, entry.solver)) for entry in newest]
+    """Of each model's run in the headline."""
+    chosen = headline(entries)[-_MOST:]
+    found = [failures_of(Side(entry.run, entry.solver)) for entry in chosen]
     by_name = [{cause.cause: cause for cause in failures.causes} for failures in found]
     total: Counter[str] = Counter()
     for causes in by_name:
         total.update({name: cause.experiments for name, cause in causes.items()})
     names = sorted(total, key=lambda name: (-total[name], name))[: 2 * _MOST]
     rows = [(name, [_ended_and_mended(causes.get(name)) for causes in by_name]) for name in names]
-    return Causes(newest, rows, [_taken(entry, failures) for entry, failures in zip(newest, found, strict=True)])
+    return Causes(chosen, rows, [_taken(entry, failures) for entry, failures in zip(chosen, found, strict=True)])
 
 
 def _ended_and_mended(cause: Cause | None) -> tuple[int, str]:

@@ -8,9 +8,11 @@
     if (className) element.className = className;
     return element;
   };
+  const IDS = /(\d{4}-\d\d-\d\d(?: \d\d:\d\d)?|\b(?:bench|exp)_\w+)/;
+  const whole = (text) => text.split(IDS).map((part, n) => n % 2 ? make("span", part, "id") : part);
   const PAGE = 100;
   const chunks = new Map();
-  let data, rows, shown = [], limit = PAGE, sorted = -1, descending = false;
+  let data, rows, shown = [], limit = PAGE, sorted = "", descending = false;
 
   async function unpack(id) {
     const bytes = Uint8Array.from(atob($(id).textContent), (char) => char.charCodeAt(0));
@@ -32,10 +34,7 @@
   }
 
   const natural = new Intl.Collator("en", { numeric: true }).compare;
-  const KEYS = [
-    (row) => row.task, (row) => row.label, (row) => row.verdict + " " + row.cause,
-    (row) => row.attempts, (row) => row.cost, (row) => row.tokens, (row) => row.seconds,
-  ];
+  const keyOf = (row) => sorted === "verdict" ? row.verdict + " " + row.cause : row[sorted];
 
   function choose() {
     const words = $("search").value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -44,10 +43,10 @@
       (!entry || row.entry === Number(entry)) &&
       (!verdict || (verdict === "not" ? row.verdict !== "passed" : row.verdict === verdict)) &&
       words.every((word) => row.text.includes(word)));
-    if (sorted >= 0) {
-      const key = KEYS[sorted], sign = descending ? -1 : 1;
+    if (sorted) {
+      const sign = descending ? -1 : 1;
       shown.sort((a, b) => {
-        const x = key(a), y = key(b);
+        const x = keyOf(a), y = keyOf(b);
         return sign * (typeof x === "number" ? x - y : natural(x, y));
       });
     }
@@ -68,24 +67,37 @@
 
   function line(row) {
     const tr = document.createElement("tr");
-    const button = make("button", row.sample ? `${row.task} #${row.sample}` : row.task);
-    button.type = "button";
-    button.setAttribute("aria-expanded", "false");
-    button.addEventListener("click", () => toggle(row, tr, button));
-    const first = make("td");
-    first.append(button);
-    const label = make("td");
-    const dot = make("i", undefined, "dot");
-    dot.style.setProperty("--c", `var(--s${data.entries[row.entry].colour})`);
-    label.append(dot, row.label);
-    const verdict = make("td");
-    verdict.append(make("span", row.verdict, "word " + row.verdict));
-    if (row.cause) verdict.append(make("span", " " + row.cause, "cause"));
-    tr.append(first, label, verdict, ...[
-      row.attempts, "$" + row.cost.toFixed(4), row.tokens.toLocaleString("en"), row.seconds.toFixed(1) + " s",
-    ].map((text) => make("td", text, "n")));
+    tr.append(...data.columns.map((key) => CELLS[key](row, tr)));
     return tr;
   }
+
+  const CELLS = {
+    task(row, tr) {
+      const cell = make("td"), name = row.sample ? `${row.task} #${row.sample}` : row.task;
+      const button = make("button", name, name.length > 24 ? "" : "id");
+      button.type = "button";
+      button.setAttribute("aria-expanded", "false");
+      button.addEventListener("click", () => toggle(row, tr, button));
+      cell.append(button);
+      return cell;
+    },
+    label(row) {
+      const cell = make("td"), dot = make("i", undefined, "dot");
+      dot.style.setProperty("--c", `var(--s${data.entries[row.entry].colour})`);
+      cell.append(dot, ...whole(row.label));
+      return cell;
+    },
+    verdict(row) {
+      const cell = make("td");
+      cell.append(make("span", row.verdict, "word " + row.verdict));
+      if (row.cause) cell.append(make("span", " " + row.cause, "cause"));
+      return cell;
+    },
+    attempts: (row) => make("td", row.attempts, "n"),
+    cost: (row) => make("td", "$" + row.cost.toFixed(4), "n"),
+    tokens: (row) => make("td", row.tokens.toLocaleString("en"), "n"),
+    seconds: (row) => make("td", row.seconds.toFixed(1) + " s", "n"),
+  };
 
   async function toggle(row, tr, button) {
     const open = button.getAttribute("aria-expanded") === "true";
@@ -94,7 +106,7 @@
     const story = document.createElement("tr");
     story.className = "story";
     const cell = make("td");
-    cell.colSpan = 7;
+    cell.colSpan = data.columns.length;
     story.append(cell);
     tr.after(story);
     const told = make("div", undefined, "told");
@@ -102,7 +114,7 @@
     told.append(make("code", commandOf(row), "command"));
     const blocks = await storyOf(row);
     if (!blocks) told.append(make("p", "Its story is not in this file, to keep it small. The command above prints it."));
-    else for (const block of blocks) told.append(...drawn(block));
+    else for (const block of blocks) told.append(...drawn(block, "h3"));
   }
 
   function commandOf(row) {
@@ -110,16 +122,122 @@
     return `koderz benchmark show ${row.run} --problem ${row.task} --arm ${row.solver}${sample}`;
   }
 
-  function drawn([kind, heading, text]) {
+  function drawn([kind, heading, text], level, other) {
     const [word, tone] = kind.split("-");
-    const parts = heading ? [make("h4", heading, tone)] : [];
+    const parts = heading ? [make(level, heading, tone)] : [];
     if (!text) return parts;
     const pre = make("pre");
     pre.tabIndex = 0;
-    if (word === "diff") pre.append(...text.split("\n").map(changed));
+    if (other !== undefined) pre.append(...unlike(text, other));
+    else if (word === "diff") pre.append(...text.split("\n").map(changed));
     else if (word === "code") pre.append(...highlighted(text));
     else pre.textContent = text;
     return [...parts, pre];
+  }
+
+  // Two experiments side by side
+
+  // The longest list of pairs, in order, of what is the same in both: [place in a, place in b].
+  function common(a, b) {
+    const width = b.length + 1, best = new Uint16Array((a.length + 1) * width), pairs = [];
+    for (let i = a.length - 1; i >= 0; i--)
+      for (let j = b.length - 1; j >= 0; j--)
+        best[i * width + j] = a[i] === b[j] ? best[(i + 1) * width + j + 1] + 1
+          : Math.max(best[(i + 1) * width + j], best[i * width + j + 1]);
+    for (let i = 0, j = 0; i < a.length && j < b.length;) {
+      if (a[i] === b[j]) pairs.push([i++, j++]);
+      else if (best[(i + 1) * width + j] >= best[i * width + j + 1]) i++;
+      else j++;
+    }
+    return pairs;
+  }
+
+  // The lines of a text; those that the other text doesn't have stand out.
+  function unlike(text, other) {
+    const lines = text.split("\n"), same = new Set(common(lines, other.split("\n")).map(([i]) => i));
+    return lines.map((line, n) => {
+      const end = n < lines.length - 1 ? "\n" : "";
+      return same.has(n) || !line.trim() ? line + end : make("mark", line + end);
+    });
+  }
+
+  const ROLES = { code: "program", diff: "program" };
+  const roleOf = ([kind, heading]) => kind === "said" ? heading : ROLES[kind] || kind.split("-")[0];
+
+  // Blocks of two stories, those of one role beside each other: [of a or undefined, of b or undefined].
+  function besides(a, b) {
+    const found = [];
+    let i = 0, j = 0;
+    for (const [x, y] of [...common(a.map(roleOf), b.map(roleOf)), [a.length, b.length]]) {
+      while (i < x) found.push([a[i++], undefined]);
+      while (j < y) found.push([undefined, b[j++]]);
+      if (i < a.length && j < b.length) found.push([a[i++], b[j++]]);
+    }
+    return found;
+  }
+
+  const isSame = (a, b) => a && b && a[0] === b[0] && a[2] === b[2];
+
+  function sideBySide(stories) {
+    const parts = [];
+    let parted = false, ended = false;
+    const rows = besides(...stories);
+    for (const [n, [a, b]] of rows.entries()) {
+      if (isSame(a, b) && !parted) {
+        const same = make("details", undefined, "same");
+        const pre = make("pre", a[2]);
+        pre.tabIndex = 0;
+        same.append(make("summary", `${a[1].replace(/ \(.*/, "")}: the same in both`), pre);
+        parts.push(same);
+        continue;
+      }
+      if (!parted) parts.push(make("p", "Here they part", "parting"));
+      parted = true;
+      const pair = make("div", undefined, "pair");
+      [[a, b], [b, a]].forEach(([own, other], side) => {
+        const cell = make("div", undefined, "side");
+        const lines = own && other && own[0] !== "diff" && other[0] !== "diff" ? other[2] : undefined;
+        if (own) cell.append(make("span", "AB"[side], "tag"), ...drawn(own, "h4", lines));
+        else if (!ended && rows.slice(n).every((later) => !later[side])) {
+          ended = true;
+          cell.append(make("span", "AB"[side], "tag"), make("p", "ended here"));
+        }
+        pair.append(cell);
+      });
+      parts.push(pair);
+    }
+    if (!parted) parts.push(make("p", "They are the same word for word.", "parting"));
+    return parts;
+  }
+
+  // The experiment of an entry at a task that shows what flipped: one that passed, or one that didn't.
+  function example(entry, task, passed) {
+    const found = rows.filter((row) => row.entry === entry && row.task === task);
+    return found.find((row) => (row.verdict === "passed") === passed) || found[0];
+  }
+
+  async function flip(button) {
+    const article = button.closest(".versus"), open = button.getAttribute("aria-expanded") === "true";
+    article.querySelectorAll(".duel").forEach((duel) => duel.remove());
+    article.querySelectorAll(".flip").forEach((other) => other.setAttribute("aria-expanded", "false"));
+    if (open) return;
+    button.setAttribute("aria-expanded", "true");
+    const task = button.textContent, better = Number(button.dataset.better);
+    const both = data.versus[Number(button.dataset.versus)].map((entry, side) => example(entry, task, side === better));
+    const duel = make("div", undefined, "duel"), heads = make("div", undefined, "pair");
+    heads.append(...both.map((row, side) => {
+      const cell = make("div", undefined, "side");
+      const head = make("p", undefined, "who");
+      head.append(make("span", "AB"[side], "tag"), ...whole(row.label), " ", make("span", row.verdict, "word " + row.verdict));
+      cell.append(head, make("code", commandOf(row), "command"));
+      return cell;
+    }));
+    duel.append(make("p", task, "task"), heads);
+    button.closest("details").append(duel);
+    const stories = await Promise.all(both.map(storyOf));
+    if (stories.every(Boolean)) duel.append(...sideBySide(stories));
+    else duel.append(make("p", "A story of these is not in this file, to keep it small. The commands above print them."));
+    duel.scrollIntoView({ block: "nearest" });
   }
 
   const MARKS = { "+": "add", "-": "del", "@": "at" };
@@ -137,7 +255,7 @@
   }
 
   function sortBy(th, column) {
-    descending = sorted === column ? !descending : column >= 3;
+    descending = sorted === column ? !descending : typeof rows[0][column] === "number";
     sorted = column;
     for (const other of $("table").tHead.rows[0].cells) other.removeAttribute("aria-sort");
     th.setAttribute("aria-sort", descending ? "descending" : "ascending");
@@ -170,10 +288,14 @@
     document.querySelector(".tools").addEventListener("submit", (event) => event.preventDefault());
     for (const th of $("table").tHead.rows[0].cells) {
       const button = th.firstElementChild;
-      button.addEventListener("click", () => sortBy(th, Number(button.dataset.column)));
+      button.addEventListener("click", () => sortBy(th, button.dataset.column));
     }
     $("more").addEventListener("click", () => { limit += PAGE; draw(); });
     document.querySelectorAll(".heat").forEach(pointing);
+    for (const button of document.querySelectorAll(".flip")) button.addEventListener("click", () => flip(button));
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && document.activeElement.classList.contains("band")) document.activeElement.blur();
+    });
     choose();
     document.documentElement.dataset.ready = "true";
   }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -29,14 +29,15 @@ def budget_of(experiments: int) -> int:
     return int(_SMALL + share * (_LARGE - _SMALL))
 
 
-def pack_stories(view: View, budget: int) -> list[str]:
+def pack_stories(view: View, budget: int, flipped: Collection[tuple[int, str]] = ()) -> list[str]:
     """Chunks in base64, at most `budget` characters; each row that has a story in one is told where.
 
-    What was not passed goes first, and tasks stay together. A run without a journal has no stories.
+    `flipped`, numbers of entries with tasks, go first, then what was not passed, and tasks stay together. A run
+    without a journal has no stories.
     """
     readers = _readers(view)
     wanted = [row for row in view.rows if row.entry in readers]
-    wanted.sort(key=lambda row: (row.passed, row.problem_id, row.entry, row.sample))
+    wanted.sort(key=lambda r: ((r.entry, r.problem_id) not in flipped, r.passed, r.problem_id, r.entry, r.sample))
     chunks: list[str] = []
     for first in range(0, len(wanted), _CHUNK):
         rows = wanted[first : first + _CHUNK]

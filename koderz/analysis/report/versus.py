@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from koderz.analysis.matching import Side
-from koderz.analysis.report.view import Entry, latest
+from koderz.analysis.report.view import Entry, headline, series_of
 
 if TYPE_CHECKING:
-    from koderz.analysis.comparison import Comparison
+    from koderz.analysis.comparison import Compared, Comparison
 
 _MOST = 12  # comparisons on one page
-_MOST_TASKS = 60  # named in one sentence
+_MOST_TASKS = 60  # shown side by side
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,14 @@ class Versus:
     verdict: str
     tone: str  # "good" or "bad" where a difference is shown, else ""
     evidence: str
-    gained: str  # the tasks that B does better at
-    lost: str
+    gained: Sequence[str]  # the tasks that B does better at, as many as are shown side by side
+    lost: Sequence[str]
+    more: int  # how many more tasks flipped
+
+    @property
+    def flipped(self) -> list[tuple[Entry, str]]:
+        """The entries and tasks whose stories are set side by side."""
+        return [(entry, task) for task in (*self.gained, *self.lost) for entry in (self.a, self.b)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +44,10 @@ class Found:
 
 
 def comparisons(entries: Sequence[Entry]) -> Found:
-    """Two arms against each other; of more, each model's last run against its run before, and against the best."""
-    pairs = list(_pairs(entries))[:_MOST]
+    """Two arms against each other. Of more: the arms of each comparative run, each model's run of the headline against
+    the one before it, and against the best.
+    """
+    pairs = list(dict.fromkeys(_pairs(entries)))[:_MOST]
     if not pairs:
         return Found([], "")
     from koderz.analysis.comparison import between
@@ -49,7 +57,7 @@ def comparisons(entries: Sequence[Entry]) -> Found:
     tested = [(a, b, one) for a, b, one in found if one.p_value is not None]
     corrected = holm([one.p_value or 0.0 for _, _, one in tested])
     shown = [
-        _versus(a, b, one, p, shown=one.significant and p < ALPHA)
+        _versus(a, b, one, f"p = {p:.2g}{' (Holm)' if len(tested) > 1 else ''}", shown=one.significant and p < ALPHA)
         for (a, b, one), p in zip(tested, corrected, strict=True)
     ]
     note = "Paired by task where the runs share tasks. A difference counts as shown where p is below 0.05"
@@ -58,26 +66,31 @@ def comparisons(entries: Sequence[Entry]) -> Found:
 
 
 def _pairs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
-    """Baseline first. Only arms of one suite are set against each other."""
+    """Baseline first, the most telling first. Only arms of one suite are set against each other."""
     if len(entries) == 2 and entries[0].run.suite == entries[1].run.suite:
         yield entries[0], entries[1]
         return
-    last = sorted(latest(entries), key=lambda entry: -entry.figures.rate)
-    for entry in last:
-        before = [
-            other
-            for other in entries
-            if other is not entry
-            and (other.run.model, other.solver, other.run.suite) == (entry.run.model, entry.solver, entry.run.suite)
-        ]
-        if before:
-            yield before[-1], entry
-    for entry in last[1:]:
-        if entry.run.suite == last[0].run.suite:
-            yield entry, last[0]
+    chosen = sorted(headline(entries), key=lambda entry: -entry.figures.rate)
+    own = _own_pairs(entries)
+    yield from [(a, b) for a, b in own if b in chosen]
+    for entry in chosen:
+        earlier = [other for other in entries[: entries.index(entry)] if series_of(other) == series_of(entry)]
+        yield from ((before, entry) for before in headline(earlier))
+    for entry in chosen[1:]:
+        if entry.run.suite == chosen[0].run.suite:
+            yield entry, chosen[0]
+    yield from reversed([(a, b) for a, b in own if b not in chosen])
 
 
-def _versus(a: Entry, b: Entry, one: Comparison, p: float, *, shown: bool) -> Versus:
+def _own_pairs(entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
+    """The first arm of each run with each other one of it."""
+    runs: dict[int, list[Entry]] = {}
+    for entry in entries:
+        runs.setdefault(id(entry.run), []).append(entry)
+    return [(first, other) for first, *others in runs.values() for other in others]
+
+
+def _versus(a: Entry, b: Entry, one: Comparison, p: str, *, shown: bool) -> Versus:
     difference = one.difference or 0.0
     verdict = f"{abs(difference):.1f} points {'better' if difference > 0 else 'worse'}"
     return Versus(
@@ -86,18 +99,22 @@ def _versus(a: Entry, b: Entry, one: Comparison, p: float, *, shown: bool) -> Ve
         verdict=verdict if shown else f"No significant difference ({difference:+.1f} points)",
         tone=("good" if difference > 0 else "bad") if shown else "",
         evidence=". ".join(_evidence(one, p)) + ".",
-        gained=_named(one.gained),
-        lost=_named(one.lost),
+        gained=one.gained[:_MOST_TASKS],
+        lost=one.lost[:_MOST_TASKS],
+        more=sum(max(0, len(tasks) - _MOST_TASKS) for tasks in (one.gained, one.lost)),
     )
 
 
-def _evidence(one: Comparison, p: float) -> Iterator[str]:
+def _evidence(one: Comparison, p: str) -> Iterator[str]:
+    yield f"{_rate(one.a_compared)} and {_rate(one.b_compared)}"
     if one.interval:
         low, high = one.interval
-        yield f"95% interval {low:+.1f} to {high:+.1f} points ({one.interval_method}), p = {p:.2g}"
+        yield f"95% interval {low:+.1f} to {high:+.1f} points ({one.interval_method}), {p}"
     if one.paired:
+        others = one.a_compared.other_tasks, one.b_compared.other_tasks
+        left_out = f" (left out: {others[0]} others of the first, {others[1]} of the second)" if any(others) else ""
         yield (
-            f"Of {one.pairs} tasks the second does better at {one.b_only}, the first at {one.a_only}; "
+            f"Of {one.pairs} tasks{left_out} the second does better at {one.b_only}, the first at {one.a_only}; "
             f"{one.both} are passed by both, {one.neither} by neither"
         )
     else:
@@ -107,6 +124,5 @@ def _evidence(one: Comparison, p: float) -> Iterator[str]:
         yield f"A task costs ${cost.a:.5f} and ${cost.b:.5f}"
 
 
-def _named(tasks: Sequence[str]) -> str:
-    rest = f", … ({len(tasks) - _MOST_TASKS} more)" if len(tasks) > _MOST_TASKS else ""
-    return ", ".join(tasks[:_MOST_TASKS]) + rest
+def _rate(found: Compared) -> str:
+    return "–" if found.success_rate is None else f"{found.success_rate:.1f}%"

@@ -30,6 +30,27 @@ class Entry:
         return 100 * solved / len(self.arm.results)
 
     @property
+    def is_complete(self) -> bool:
+        """Whether every experiment of its run was judged."""
+        return self.run.status == "complete"
+
+    @property
+    def mark(self) -> str:
+        """What tells everywhere that its run is not complete; empty where it is."""
+        run = self.run
+        return "" if self.is_complete else f"{run.status}, {len(run.results)} of {run.planned} judged"
+
+    @property
+    def name(self) -> str:
+        """Its model and solver."""
+        return _name(self.run, self.solver)
+
+    @property
+    def begun(self) -> str:
+        """Its day and minute."""
+        return _minute(self.run)
+
+    @property
     def interval(self) -> str:
         """95 %, per cent."""
         found = self.figures.success_rate_interval
@@ -88,14 +109,26 @@ class View:
         return [entry for entry in self.entries if entry.arm.results]
 
     @property
+    def priced(self) -> bool:
+        """Whether anything in it cost money."""
+        return any(row.cost for row in self.rows)
+
+    @property
     def simulated(self) -> bool:
         return any(run.simulated for run in self.runs)
 
 
-def latest(entries: Sequence[Entry]) -> list[Entry]:
-    """The newest entry of each model, solver and suite."""
-    found = {(entry.run.model, entry.solver, entry.run.suite): entry for entry in entries}
-    return list(found.values())
+def headline(entries: Sequence[Entry]) -> list[Entry]:
+    """The newest complete entry of each model, solver and suite; where none is complete, the newest."""
+    found: dict[tuple[str, str, str], Entry] = {}
+    for entry in sorted(entries, key=lambda entry: entry.is_complete):
+        found[series_of(entry)] = entry
+    return [entry for entry in entries if found[series_of(entry)] is entry]
+
+
+def series_of(entry: Entry) -> tuple[str, str, str]:
+    """What is one and the same from run to run: model, solver and suite."""
+    return entry.run.model, entry.solver, entry.run.suite
 
 
 _COLOURS = 8
@@ -113,9 +146,9 @@ def _entries(runs: Sequence[Run]) -> list[Entry]:
 def _labels(arms: Sequence[tuple[Run, str]]) -> list[str]:
     """The shortest of several names that tells each from the others: model, day, minute, id."""
     stages = [
-        [f"{run.model} · {solver}" for run, solver in arms],
-        [f"{run.model} · {solver} · {run.start_time[:10]}" for run, solver in arms],
-        [f"{run.model} · {solver} · {run.start_time[:16].replace('T', ' ')}" for run, solver in arms],
+        [_name(run, solver) for run, solver in arms],
+        [f"{_name(run, solver)} · {run.start_time[:10]}" for run, solver in arms],
+        [f"{_name(run, solver)} · {_minute(run)}" for run, solver in arms],
     ]
     counts = [Counter(names) for names in stages]
     return [
@@ -123,6 +156,15 @@ def _labels(arms: Sequence[tuple[Run, str]]) -> list[str]:
         or f"{stages[-1][i]} · {run.name[6:14]}"
         for i, (run, _) in enumerate(arms)
     ]
+
+
+def _name(run: Run, solver: str) -> str:
+    """Also says of a run that isn't complete how it stands."""
+    return f"{run.model} · {solver}{'' if run.status == 'complete' else f' ({run.status})'}"
+
+
+def _minute(run: Run) -> str:
+    return run.start_time[:16].replace("T", " ")
 
 
 def _rows(number: int, entry: Entry) -> list[Row]:

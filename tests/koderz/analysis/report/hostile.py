@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from tracker.sinks.json import write_summary
 EVIL = '</script><script>window.pwned = 1</script><img src=x onerror="window.pwned = 2">{{ 7 * 7 }}'
 
 
-def run(results: Path, records: Sequence[Record], of: Plan) -> Path:
+def run(results: Path, records: Sequence[Record], of: Plan, status: str = "complete") -> Path:
     folder = asyncio.run(recorded(results, of=of))
     with (folder / NAME).open("ab") as file:
-        file.writelines(map(encode, [*records, Finished(status="complete")]))
+        file.writelines(map(encode, [*records, Finished(status=status)]))
     write_summary(folder)
     return folder
 
@@ -40,6 +40,37 @@ def small(results: Path, *, model: str = "m", **more: Any) -> Path:
         fault(2, reason=EVIL),
     ]
     return run(results, records, plan(config={"local_model": model, "suite": "humaneval"}, **more))
+
+
+def several(results: Path, *, cost: float = 0.25) -> list[Path]:
+    """Two complete comparative runs and a newer one cut short, of models with long names."""
+    return [
+        _comparative(results, 1, "openai/gpt-4o-mini", {0: (0, 2), 1: (1, 1), 2: (0, 0)}, cost),
+        _comparative(results, 2, f"hf.co/a-team/{'a-rather-long-name-' * 3}q4_K_M", {0: (1, 1), 1: (0, 3)}, cost / 10),
+        _comparative(results, 3, "openai/gpt-4o-mini", {1: (1, 1)}, cost, status="interrupted"),
+    ]
+
+
+def _comparative(
+    results: Path, day: int, model: str, passing: Mapping[int, tuple[int, int]], cost: float, status: str = "complete"
+) -> Path:
+    """Of each task the attempt that passed, zero-shot and iterative; 0 where none of three did."""
+    records: list[Record] = []
+    for task, numbers in passing.items():
+        for solver, passed in zip(("zero-shot", "iterative"), numbers, strict=True):
+            most = 1 if solver == "zero-shot" else 3
+            for number in range(1, (passed or most) + 1):
+                verdict = "passed" if number == passed else "failed"
+                text = f"as asked\nnot yet, attempt {number} of {model}"
+                records += [
+                    call(task, number, solver=solver, reply=text, cost=cost, text=f"do T/{task}, go {number}"),
+                    attempt(task, number, solver=solver, verdict=verdict, program=f"x = {number}", detail=EVIL),
+                ]
+            records.append(judged(task, bool(passed), solver=solver, iterations=passed or most, cost=cost))
+    begun = f"2026-02-{day:02d}T12:00:00.000000"
+    more = {"run_id": f"bench_0000000{day}_202602{day:02d}_120000", "time": begun}
+    config = {"local_model": model, "suite": "humaneval"}
+    return run(results, records, plan(3, solvers=("zero-shot", "iterative"), config=config, **more), status)
 
 
 def written(folder: Path, *runs: Path) -> tuple[str, Written]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from tests.koderz.analysis import builders
-from tests.koderz.analysis.report.hostile import EVIL, small, written
+from tests.koderz.analysis.report.hostile import EVIL, several, small, written
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -38,6 +38,22 @@ FAINT = """() => {
 }"""
 """The elements whose text has a contrast below WCAG's 4.5, or is see-through."""
 
+ASTRIDE = """() => [...document.querySelectorAll(".id")]
+    .filter((element) => element.getClientRects().length > 1).map((element) => element.textContent)"""
+"""The dates and ids that more than one line holds."""
+
+OUTSIDE = """() => [...document.querySelectorAll(".area > svg *, .axis, .keys li")].filter((element) => {
+    const box = element.getBoundingClientRect();
+    return box.left < 0 || box.right > innerWidth;
+}).map((element) => element.outerHTML.slice(0, 80))"""
+"""What of the charts reaches beyond the window."""
+
+TOLD = """(band) => {
+    const style = getComputedStyle(band, "::after");
+    return style.display === "none" ? "" : style.content;
+}"""
+"""What a band of a chart tells at the moment."""
+
 ENDS = """() => {
     const panels = [...document.querySelectorAll(".grid > *")].map((panel) => panel.getBoundingClientRect());
     const rows = Map.groupBy(panels, (panel) => panel.top);
@@ -60,7 +76,15 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser(report: Path) -> Iterator[Browser]:
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report in which everything is there that one may have."""
+    folder = tmp_path_factory.mktemp("full")
+    written(folder, *several(folder))
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def browser(report: Path, full: Path) -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -77,17 +101,22 @@ class Opened:
     problems: list[str] = field(default_factory=list)
 
 
-@pytest.fixture
-def opened(browser: Browser, report: Path) -> Iterator[Opened]:
-    page = browser.new_page()
+def opening(browser: Browser, report: Path, width: int = 1280) -> Opened:
+    page = browser.new_page(viewport={"width": width, "height": 800}, reduced_motion="reduce")
     opened = Opened(page)
     page.on("pageerror", lambda error: opened.problems.append(str(error)))
     page.on("console", lambda said: opened.problems.append(said.text))
     page.on("request", lambda asked: None if asked.url.startswith("file:") else opened.problems.append(asked.url))
     page.goto(report.as_uri())
     page.wait_for_selector("html[data-ready]")
+    return opened
+
+
+@pytest.fixture
+def opened(browser: Browser, report: Path) -> Iterator[Opened]:
+    opened = opening(browser, report)
     yield opened
-    page.close()
+    opened.page.close()
 
 
 @pytest.fixture
@@ -192,3 +221,97 @@ def test_a_screen_reader_finds_headings_names_and_figures(page: Page) -> None:
     assert page.get_by_role("img", name=re.compile("of 2 tasks 1 always passed, 1 never")).count() == 1
     assert page.evaluate(UNNAMED) == 0
     assert page.evaluate("document.documentElement.lang") == "en"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_axe_finds_nothing(browser: Browser, full: Path, width: int, scheme: Literal["light", "dark"]) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    opened = opening(browser, full, width)
+    page = opened.page
+    page.emulate_media(color_scheme=scheme)
+    found = Axe().run(page).response["violations"]
+    for details in page.locator("details").all():
+        details.evaluate("(details) => details.open = true")
+    page.locator(".flip").first.click()
+    page.wait_for_selector(".duel .parting")
+    page.locator("#table tbody button").first.click()
+    page.wait_for_selector(".story pre")
+    found += Axe().run(page).response["violations"]
+
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found] == []
+    assert page.evaluate(FAINT) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(ASTRIDE) == []
+    assert opened.problems == []
+    page.close()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_charts_fit_and_tell_their_values_on_hover_and_focus(browser: Browser, full: Path, width: int) -> None:
+    page = opening(browser, full, width).page
+
+    assert page.locator(".plot").count() == 3
+    assert page.evaluate(OUTSIDE) == []
+    texts = page.locator(".area text").evaluate_all(
+        "(all) => all.map((one) => parseFloat(getComputedStyle(one).fontSize))"
+    )
+    assert min(texts) >= 12
+    bands = page.locator("#iterations .band")
+    assert bands.count() == 3
+    told = {}
+    for way in ("hover", "focus"):
+        getattr(bands.nth(1), way)()
+        page.keyboard.press("Shift")  # so that the focus counts as one of the keyboard's
+        told[way] = bands.nth(1).evaluate(TOLD)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.mouse.move(0, 0)
+    assert "within 2 attempts" in told["hover"]
+    assert "openai/gpt-4o-mini · iterative 66.7%" in told["hover"]
+    assert told["focus"] == told["hover"]
+    page.keyboard.press("Escape")
+    assert bands.nth(1).evaluate(TOLD) == ""
+    page.close()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_flipped_tasks_are_shown_side_by_side_up_to_where_they_part(browser: Browser, full: Path, width: int) -> None:
+    """Of a comparative run: the first attempt is the same, then only the iterative experiment goes on."""
+    page = opening(browser, full, width).page
+    own = page.locator(".versus").first
+    own.locator("summary").click()
+    own.get_by_role("button", name="T/0").click()
+    page.wait_for_selector(".duel .parting")
+
+    duel = own.locator(".duel")
+    assert duel.locator(".same summary").all_inner_texts()[0] == "Asked: the same in both"
+    heads = duel.locator(".who").all_inner_texts()
+    assert [head.split()[0] for head in heads] == ["A", "B"]
+    assert [head.split()[-1] for head in heads] == ["failed", "passed"]
+    assert "--problem T/0 --arm iterative" in duel.locator(".command").nth(1).inner_text()
+    after = duel.locator(".pair").nth(1)
+    assert after.inner_text().split() == ["A", "ended", "here", "B", "Asked", "do", "T/0,", "go", "2"]
+    boxes = [side.bounding_box() for side in duel.locator(".pair").first.locator(".side").all()]
+    assert boxes[0] is not None
+    assert boxes[1] is not None
+    assert (boxes[0]["y"] == boxes[1]["y"]) == (width > 720)
+
+    own.get_by_role("button", name="T/0").click()
+    assert page.locator(".duel").count() == 0
+    page.close()
+
+
+def test_of_two_models_the_lines_that_differ_stand_out(browser: Browser, full: Path) -> None:
+    page = opening(browser, full).page
+    both = page.locator(".versus", has_text="gpt-4o-mini · zero-shot").filter(has_text="hf.co")
+    other = both.filter(has=page.locator(".flip")).first
+    other.locator("summary").click()
+    other.locator(".flip").first.click()
+    page.wait_for_selector(".duel .parting")
+
+    marks = page.locator(".duel mark").all_inner_texts()
+    assert any("not yet, attempt 1 of openai/gpt-4o-mini" in text for text in marks)
+    assert not any("as asked" in text for text in marks)
+    assert page.evaluate("window.pwned") is None
+    page.close()

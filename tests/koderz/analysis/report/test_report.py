@@ -14,10 +14,11 @@ from typing import Any
 import orjson
 import pytest
 
+from koderz.analysis.report.scales import Scale
 from koderz.analysis.report.stories import budget_of
 from koderz.errors import KoderzError
 from tests.koderz.analysis.builders import document
-from tests.koderz.analysis.report.hostile import EVIL, run, small, written
+from tests.koderz.analysis.report.hostile import EVIL, run, several, small, written
 from tests.tracker.builders import call, judged, plan
 from tracker.records import Record
 
@@ -75,6 +76,95 @@ def test_interval_comparison_and_causes_are_there(tmp_path: Path) -> None:
     taken = re.search(r'id="taken".*?</section>', page, re.DOTALL)
     assert taken
     assert all(told in taken[0] for told in ("$0.5000<", ">10<", "local $0.5000<"))
+
+
+def card(page: str, model: str, solver: str) -> str:
+    return next(
+        str(found)
+        for found in re.findall(r'<article class="card".*?</article>', page, re.DOTALL)
+        if f"<h3>{model}<" in found and f">{solver} · " in found
+    )
+
+
+def test_the_headline_has_the_newest_complete_run_and_others_are_marked(tmp_path: Path) -> None:
+    page, _ = written(tmp_path, *several(tmp_path))
+
+    shown = card(page, "openai/gpt-4o-mini", "zero-shot")
+    assert "2026-02-01 12:00" in shown
+    assert "interrupted" not in shown
+    assert '<span class="mark">interrupted, 2 of 6 judged</span>' in page
+    assert "bench_00000003_20260203_120000</span> is interrupted: 2 of 6 experiments are judged." in page
+    labels = [entry["label"] for entry in packed(page, "data")["entries"]]
+    assert [label for label in labels if "(interrupted)" in label] == labels[-2:]
+    assert page.count('class="c1 hollow"') == 1
+
+
+def test_where_no_run_is_complete_the_newest_is_shown_and_marked(tmp_path: Path) -> None:
+    page, _ = written(tmp_path, several(tmp_path)[2])
+
+    assert '<p class="mark">interrupted, 2 of 6 judged</p>' in card(page, "openai/gpt-4o-mini", "zero-shot")
+
+
+def test_a_comparative_run_keeps_its_own_comparison_beside_others(tmp_path: Path) -> None:
+    page, _ = written(tmp_path, *several(tmp_path))
+
+    data = packed(page, "data")
+    runs = [[data["entries"][number]["run"][:14] for number in pair] for pair in data["versus"]]
+    assert runs[:2] == [["bench_00000001"] * 2, ["bench_00000002"] * 2]
+    assert runs[-1] == ["bench_00000003"] * 2
+    assert len({tuple(pair) for pair in data["versus"]}) == len(runs)
+    assert any(a != b for a, b in runs)
+
+
+def test_costs_that_are_all_zero_take_no_column_and_others_do(tmp_path: Path) -> None:
+    free, priced = tmp_path / "free", tmp_path / "priced"
+    bare, _ = written(free, *several(free, cost=0.0))
+    full, _ = written(priced, *several(priced))
+
+    for told in (">Cost<", ">Cost a pass<", ">Cost a solved task<", ">Cost by tier<", ">Cost a task<", ">cost a pass<"):
+        assert (told in bare, told in full) == (False, True), told
+    assert "cost" not in packed(bare, "data")["columns"]
+    assert "tokens a task (no model here costs money), logarithmic scale" in bare
+    assert "US dollars a task, logarithmic scale" in full
+
+
+def test_what_is_set_side_by_side_goes_into_the_page_first(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    tasks = range(200)
+    runs: list[Path] = []
+    for solver in ("zero-shot", "iterative"):
+        records: list[Record] = []
+        for task in tasks:
+            passes = task % 50 != 7 or solver == "iterative"  # the others pass in both
+            text = rng.randbytes(6000).hex()
+            records += [call(task, reply=text, solver=solver), judged(task, passes, solver=solver)]
+        run_id = f"bench_0000000{len(runs)}_20260131_120000"
+        runs.append(run(tmp_path, records, plan(200, solvers=[solver], run_id=run_id)))
+
+    page, done = written(tmp_path, *runs)
+
+    assert done.stories < 400
+    rows = packed(page, "data")["rows"]
+    assert all(row[9] is not None for row in rows if int(row[1][2:]) % 50 == 7)
+
+
+@pytest.mark.parametrize(
+    ("values", "linear", "ticks"),
+    [
+        ([0.0001, 0.01], False, [0.0001, 0.0003, 0.001, 0.003, 0.01]),
+        ([200, 600], False, [200, 300, 400, 500, 600]),
+        ([250, 250], False, [150, 200, 300, 400, 500]),
+        ([0, 4], False, [0, 1, 2, 3, 4]),
+        ([0, 0], False, [0, 0.5, 1]),
+        ([1e-9, 1e9], False, [1e-10, 1e-05, 1, 1e5, 1e10]),
+    ],
+)
+def test_ticks_are_few_round_and_within_reach(values: list[float], linear: bool, ticks: list[float]) -> None:
+    scale = Scale(values, linear=linear)
+
+    assert scale.ticks() == pytest.approx(ticks)
+    assert scale.logarithmic == (min(values) > 0)
+    assert all(0 <= scale.place(tick) <= 100 for tick in scale.ticks())
 
 
 def test_a_bare_summary_is_shown_without_stories(tmp_path: Path) -> None:
