@@ -11,7 +11,7 @@ import msgspec
 from koderz.models.endpoints import own_address
 from koderz.models.messages import anthropic_messages
 from koderz.models.remote import RemoteModel
-from koderz.models.wire import WireReply, count, decode, fetched, finish, inner_error
+from koderz.models.wire import Body, Part, WireReply, count, decode_reply, fetched, finish, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,12 +25,6 @@ _VERSION = "2023-06-01"
 _MAX_TOKENS = 8192  # of an answer where none are asked for: the format wants a number
 
 
-class _Block(msgspec.Struct):
-    type: str = ""
-    text: str | None = None
-    thinking: str | None = None
-
-
 class _Usage(msgspec.Struct):
     input_tokens: int | float | None = None
     output_tokens: int | float | None = None
@@ -38,12 +32,11 @@ class _Usage(msgspec.Struct):
     cache_creation_input_tokens: int | float | None = None
 
 
-class _Reply(msgspec.Struct):
-    content: list[_Block] | None = None
-    stop_reason: str | None = None
+class _Reply(Body, kw_only=True):
+    content: list[Part]
+    stop_reason: str
     usage: _Usage | None = None
     model: str | None = None
-    error: Any = None
 
 
 class AnthropicWire:
@@ -74,16 +67,16 @@ class AnthropicWire:
         return {"model": model, "messages": turns, "max_tokens": limit, **given}
 
     def read(self, body: bytes) -> WireReply:
-        reply = decode(body, _Reply)
-        if reply.error is not None and reply.content is None:
-            raise inner_error(reply.error)
-        blocks, usage = reply.content or [], reply.usage or _Usage()
+        reply = decode_reply(body, _Reply)
+        text, reasoning = told(reply.content)
+        calls = [part for part in reply.content if part.type == "tool_use"]
+        usage = reply.usage or _Usage()
         fresh = count(usage.input_tokens)
         read, written = count(usage.cache_read_input_tokens) or 0, count(usage.cache_creation_input_tokens) or 0
         return WireReply(
-            text="".join(block.text or "" for block in blocks),
-            reasoning="".join(block.thinking or "" for block in blocks),
-            finish_reason=finish(reply.stop_reason),
+            text=text,
+            reasoning=reasoning,
+            finish_reason=finish(reply.stop_reason, text, calls=calls),
             model=reply.model or "",
             tokens_in=None if fresh is None else fresh + read + written,
             tokens_out=count(usage.output_tokens),
@@ -93,7 +86,7 @@ class AnthropicWire:
 
     async def look(self, http: Http, model: str, _say: Callable[[str], None], /) -> dict[str, str]:
         at_home = http.base_url == own_address("anthropic")
-        await fetched(http, f"/v1/models/{quote(model)}", self.headers, _Reply, must_exist=at_home)
+        await fetched(http, f"/v1/models/{quote(model)}", self.headers, dict, must_exist=at_home)
         return {}
 
 

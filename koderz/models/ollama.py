@@ -10,7 +10,7 @@ import msgspec
 from koderz.errors import Unreachable
 from koderz.models.messages import ollama_messages
 from koderz.models.remote import RemoteModel
-from koderz.models.wire import WireReply, count, decode, fetched, finish, inner_error
+from koderz.models.wire import Body, WireReply, count, decode_reply, fetched, finish, no_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,17 +23,19 @@ if TYPE_CHECKING:
 
 
 class _Message(msgspec.Struct):
+    role: str | None = None
     content: str | None = None
     thinking: str | None = None
+    tool_calls: list[Any] | None = None
 
 
-class _Reply(msgspec.Struct):
-    message: _Message | None = None
+class _Reply(Body, kw_only=True):
+    message: _Message
+    done: bool | None = None
     done_reason: str | None = None
     model: str | None = None
     prompt_eval_count: int | float | None = None
     eval_count: int | float | None = None
-    error: Any = None
 
 
 class Details(msgspec.Struct):
@@ -87,14 +89,17 @@ class OllamaWire:
         return {"model": model, "messages": ollama_messages(messages), "stream": False, "options": options, **kept}
 
     def read(self, body: bytes) -> WireReply:
-        reply = decode(body, _Reply)
-        if reply.error is not None and reply.message is None:
-            raise inner_error(reply.error)
-        message = reply.message or _Message()
+        reply = decode_reply(body, _Reply)
+        message = reply.message
+        if message.content is None and message.role is None:
+            raise no_answer("its message has no content")
+        if reply.done is False:
+            raise no_answer("it isn't done")
+        text, reason = message.content or "", reply.done_reason or ("stop" if reply.done else None)
         return WireReply(
-            text=message.content or "",
+            text=text,
             reasoning=message.thinking or "",
-            finish_reason=finish(reply.done_reason),
+            finish_reason=finish(reason, text, calls=message.tool_calls),
             model=reply.model or "",
             tokens_in=count(reply.prompt_eval_count),
             tokens_out=count(reply.eval_count),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from koderz.models.endpoints import own_address
 from koderz.models.faults import clean
 from koderz.models.remote import RemoteModel
-from koderz.models.wire import WireReply, count, decode, fetched, finish, inner_error
+from koderz.models.wire import Body, Part, WireReply, count, decode_reply, fetched, finish, inner_error, no_answer, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,22 +25,19 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 5  # names of models that a server offers instead
 
 
-class _Part(msgspec.Struct):
-    type: str = ""
-    text: str | None = None
-    thinking: list[_Part] | str | None = None
-
-
 class _Message(msgspec.Struct):
-    content: str | list[_Part] | None = None
+    content: str | list[Part] | UnsetType | None = UNSET
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
+    tool_calls: list[Any] | None = None
+    function_call: Any = None
 
 
 class _Choice(msgspec.Struct):
-    message: _Message | None = None
+    message: _Message
     finish_reason: str | None = None
+    error: Any = None  # OpenRouter's, where a provider gave up on the way
 
 
 class _Details(msgspec.Struct):
@@ -52,11 +50,10 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: _Details | None = None
 
 
-class _ChatCompletion(msgspec.Struct):
-    choices: list[_Choice] | None = None
+class _ChatCompletion(Body, kw_only=True):
+    choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
     usage: _Usage | None = None
     model: str | None = None
-    error: Any = None
 
 
 class _Listed(msgspec.Struct):
@@ -94,18 +91,23 @@ class OpenAIWire:
         return {"model": model, "messages": list(messages), **given}
 
     def read(self, body: bytes) -> WireReply:
-        completion = decode(body, _ChatCompletion)
-        if completion.error is not None and not completion.choices:
-            raise inner_error(completion.error)
-        choice = completion.choices[0] if completion.choices else _Choice()
-        message = choice.message or _Message()
-        text, thought = _told(message.content)
+        completion = decode_reply(body, _ChatCompletion)
+        choice = completion.choices[0]
+        if choice.error:
+            raise inner_error(choice.error)
+        message = choice.message
+        said, thought = told(None if message.content is UNSET else message.content)
+        reasoning = message.reasoning_content or message.reasoning or thought
+        text = said or message.refusal or ""
+        reason = finish(choice.finish_reason, text, calls=message.tool_calls or message.function_call)
+        if message.content is UNSET and not (text or reasoning or reason in ("length", "refusal")):
+            raise no_answer("its message has no content")  # mlx-lm and Gemini leave it out where the thinking took all
         usage = completion.usage or _Usage()
         details = usage.prompt_tokens_details or _Details()
         return WireReply(
-            text=text or message.refusal or "",
-            reasoning=message.reasoning_content or message.reasoning or thought,
-            finish_reason="refusal" if message.refusal else finish(choice.finish_reason),
+            text=text,
+            reasoning=reasoning,
+            finish_reason="refusal" if message.refusal else reason,
             model=completion.model or "",
             tokens_in=count(usage.prompt_tokens),
             tokens_out=count(usage.completion_tokens),
@@ -127,11 +129,3 @@ class OpenAIWire:
 def open_model(name: ModelName, service: Service) -> RemoteModel:
     """A model behind chat completions."""
     return RemoteModel(name, OpenAIWire(service.endpoint.api_key), service)
-
-
-def _told(content: str | list[_Part] | None) -> tuple[str, str]:
-    """Text and reasoning of a message's content, which is a text or a list of parts."""
-    if not isinstance(content, list):
-        return content or "", ""
-    text = "".join(part.text or "" for part in content if part.type != "thinking")
-    return text, "".join("".join(_told(part.thinking)) for part in content)

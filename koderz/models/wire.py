@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from koderz.types import Message, Sampling
 
 T = TypeVar("T")
+B = TypeVar("B", bound="Body")
 
+_MOST_REPAIRS = 2  # how often a server is asked again whose answer is none: it rarely learns
 _MOST_TOKENS = 100_000_000  # of one call; a server that counts more is not believed
 _FINISHES = {
     "end_turn": "stop",
     "eos": "stop",
+    "eos_token": "stop",
     "stop_sequence": "stop",
     "max_tokens": "length",
     "model_length": "length",
@@ -32,6 +35,9 @@ _FINISHES = {
     "content_filter": "refusal",
     "safety": "refusal",
 }
+# What servers say where no answer came about: OpenRouter of its provider, SGLang and vLLM of themselves, Ollama
+# where it did no more than load or unload the model.
+_BROKEN_OFF = frozenset({"error", "abort", "load", "unload"})
 # One JSON escape: a surrogate pair, half of one, or another.
 _ESCAPE = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)|\\.", re.DOTALL)
 
@@ -50,6 +56,29 @@ class WireReply:
     cache_write: int = 0
 
 
+class Body(msgspec.Struct, kw_only=True):
+    """The JSON of an answer, in which gateways send an error with status 200.
+
+    What a wire format's published reference requires of an answer is a field without a default, but for what bears
+    on nothing (`id`, `object`, `created`, `index`, `role`, …) or is known to be missing where all else is there
+    (`usage`).
+    """
+
+    error: Any = None
+
+
+class Part(msgspec.Struct):
+    """A part of a message's content."""
+
+    type: str
+    text: str | None = None
+    thinking: list[Part] | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.type == "text" and self.text is None:
+            raise ValueError("a part of type `text` has no text")
+
+
 class Wire(Protocol):
     """One wire format."""
 
@@ -64,7 +93,7 @@ class Wire(Protocol):
         """The JSON of a call."""
 
     def read(self, body: bytes) -> WireReply:
-        """The reply in the body of a successful response. Raises Retryable where it isn't one."""
+        """The reply in the body of a successful response. Raises Retryable where there is none in it."""
 
     async def look(self, http: Http, model: str, say: Callable[[str], None], /) -> dict[str, str]:
         """What can be found out about the model for nothing; nothing where the server doesn't offer that.
@@ -86,10 +115,25 @@ def decode(body: bytes, kind: type[T]) -> T:
     try:
         return _decoded(body, kind)
     except msgspec.ValidationError as error:
-        raise Retryable(f"the server's answer is not of its format: {clean(str(error))}", most_retries=2) from error
+        raise Retryable(
+            f"the server's answer is not of its format: {clean(str(error))}", most_retries=_MOST_REPAIRS
+        ) from error
     except (ValueError, RecursionError) as error:
         start = clean(body[:60].decode("utf-8", "replace")) or "nothing"
         raise Retryable(f"the server's answer is not JSON: {start}") from error
+
+
+def decode_reply(body: bytes, kind: type[B]) -> B:
+    """As `decode`; raises what the error means that stands in place of a reply."""
+    try:
+        reply = decode(body, kind)
+    except Retryable:
+        if error := decode(body, Body).error:
+            raise inner_error(error) from None
+        raise
+    if reply.error:
+        raise inner_error(reply.error)
+    return reply
 
 
 def inner_error(error: object) -> Exception:
@@ -99,10 +143,34 @@ def inner_error(error: object) -> Exception:
     return problem_of(Response(status, encode({"error": error})))
 
 
-def finish(word: str | None) -> str:
-    """Why a reply ended: "stop", "length", "refusal", or else the provider's own word."""
-    word = clean(word or "stop")
-    return _FINISHES.get(word.lower(), word)
+def no_answer(why: str) -> Retryable:
+    """The problem of an answer that is none: nothing a model has said can be judged by it."""
+    return Retryable(f"the server's answer is none: {why}", most_retries=_MOST_REPAIRS)
+
+
+def told(content: str | list[Part] | None) -> tuple[str, str]:
+    """Text and reasoning of a message's content, which is a text or a list of parts."""
+    if not isinstance(content, list):
+        return content or "", ""
+    text = "".join(part.text or "" for part in content if part.type != "thinking")
+    return text, "".join("".join(told(part.thinking)) for part in content)
+
+
+def finish(word: str | None, text: str, *, calls: object = None) -> str:
+    """Why a reply ended: "stop", "length", "refusal", or else the provider's own word.
+
+    `calls` are the tools that it calls. A reply without text is one where the server says why it ended, and calls no
+    tool, since none was offered; otherwise there is no answer. LocalAI and KoboldCpp are known to give no reason with
+    a text that is whole.
+    """
+    word = clean(word or "")
+    if word.lower() in _BROKEN_OFF:
+        raise no_answer(f"it ended by {word!r}")
+    if not text and calls:
+        raise no_answer("it calls a tool, and none was offered")
+    if not text and not word:
+        raise no_answer("it has neither a text nor a reason why it ended")
+    return _FINISHES.get(word.lower(), word) or "stop"
 
 
 def count(tokens: float | None) -> int | None:

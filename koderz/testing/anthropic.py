@@ -86,7 +86,8 @@ def models_list(models: Sequence[str]) -> Json:
 
 def model_entry(name: str) -> Json:
     """One model, as `/v1/models/NAME` shows it."""
-    return {"type": "model", "id": name, "display_name": name, "created_at": "2026-01-01T00:00:00Z"}
+    created = {"created_at": "2026-01-01T00:00:00Z", "lifecycle": "active"}
+    return {"type": "model", "id": name, "display_name": name, **created}
 
 
 def _message(request: Request, content: list[Json], stop_reason: str | None, usage: Json) -> Json:

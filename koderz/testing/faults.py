@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 from koderz.errors import KoderzError
 
-WORDS = frozenset({"hang", "drop", "garbage", "empty", "truncated"})
+WORDS = frozenset({"hang", "drop", "garbage", "hollow", "empty", "truncated"})
 STATUSES = range(400, 600)
 
 
@@ -16,8 +16,9 @@ class Faults:
     """Draws a fault for each request, the same ones however the requests are interleaved.
 
     `shares` says which part of the requests gets which fault: an HTTP status from 400 to 599, or
-    `hang` (never answered), `drop` (closed half-way), `garbage` (no JSON), `empty` (no text) or
-    `truncated` (cut short, for length). The first `fail_first` requests of every conversation get 500.
+    `hang` (never answered), `drop` (closed half-way), `garbage` (no JSON), `hollow` (JSON with no reply in it),
+    `empty` (a reply without text) or `truncated` (cut short, for length). The first `fail_first` requests of every
+    conversation get 500.
     Raises KoderzError for an unknown fault, or shares that can't be.
     """
 

@@ -21,7 +21,7 @@ from koderz.types import Completion
 Reasoning = Literal["inline", "reasoning_content", "reasoning"]
 Status = int | str
 
-GARBAGE = b"<html>\x00\xff this is no JSON"
+BROKEN: Mapping[str, bytes] = {"garbage": b"<html>\x00\xff this is no JSON", "hollow": b"{}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,10 @@ class Service:
             await asyncio.sleep(self._manner.latency)
         if fault is not None and fault.isdecimal():
             return self._failed(wire, int(fault))
-        if fault in ("hang", "garbage"):
-            return Sent(fault, b"" if fault == "hang" else response(200, GARBAGE), closes=fault == "hang")
+        if fault == "hang":
+            return Sent(fault, b"", closes=True)
+        if fault is not None and fault in BROKEN:
+            return Sent(fault, response(200, BROKEN[fault]))
         try:
             completion = await self._answer(request)
         except NoReply as error:

@@ -73,6 +73,18 @@ def test_faults_on_the_way_are_retried_until_every_experiment_is_judged_once(
     assert any(line["retries"] for line in koderz.journal() if line["kind"] == "call")
 
 
+@pytest.mark.parametrize("name", ONE_FAST)
+def test_answers_without_a_reply_in_them_are_faults_and_no_failures(koderz: Shell, serve: Serve, name: str) -> None:
+    server = serve("--faults", "hollow:1")
+
+    done = koderz("benchmark", 0, 2, "--mode", "zero-shot", "--model", name, "--quiet", env=server.env(), code=3)
+
+    summary = koderz.summary()
+    assert (summary["status"], summary["results"], len(summary["faults"])) == ("incomplete", [], 2)
+    assert all("the server's answer is not of its format" in fault["reason"] for fault in summary["faults"])
+    assert "no_code" not in done.out + done.err
+
+
 def test_a_server_that_hangs_is_given_up_and_the_fault_can_be_retried(koderz: Shell, serve: Serve) -> None:
     server = serve("--faults", "hang:0.4", "--seed", 3)
     options = ("--model", "openai/recorded", "--request-timeout", "0.5", "--max-retries", "0", "--quiet")

@@ -287,6 +287,12 @@ def test_an_http_status_can_be_a_fault(kind: str, status: str) -> None:
     assert server.counts == {int(status): 1}
 
 
+@KINDS
+def test_a_hollow_reply_is_json_without_a_reply(kind: str) -> None:
+    response = exchanged(ModelServer("yes", faults={"hollow": 1.0}), kind)
+    assert (response.status_code, response.json()) == (200, {})
+
+
 def test_a_garbage_reply_is_no_json() -> None:
     response = exchanged(ModelServer("yes", faults={"garbage": 1.0}), "openai")
     assert response.status_code == 200

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 USAGE = {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20}
 
 
-def reply(*blocks: dict[str, Any], stop_reason: str | None = "end_turn") -> Answer:
+def reply(*blocks: dict[str, Any], stop_reason: str = "end_turn") -> Answer:
     body = {"content": list(blocks), "stop_reason": stop_reason, "usage": USAGE, "model": "claude-x-1"}
     return Answer(json.dumps(body).encode())
 
@@ -93,12 +93,9 @@ async def test_thinking_is_kept_apart(server: Server, models: Models) -> None:
         ("model_context_window_exceeded", "length"),
         ("refusal", "refusal"),
         ("pause_turn", "pause_turn"),
-        (None, "stop"),
     ],
 )
-async def test_why_a_reply_ended_is_said_in_our_words(
-    server: Server, models: Models, word: str | None, finish: str
-) -> None:
+async def test_why_a_reply_ended_is_said_in_our_words(server: Server, models: Models, word: str, finish: str) -> None:
     server.answers = [reply(stop_reason=word)]
     completion = await (await models.open("claude-x")).complete([turn("user", "a")], Sampling())
     assert (completion.text, completion.finish_reason) == ("", finish)

@@ -74,22 +74,6 @@ async def test_parts_are_put_together(server: Server, models: Models) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [
-        {},
-        {"choices": []},
-        {"choices": None, "usage": None},
-        {"choices": [{}]},
-        {"choices": [{"message": {}}]},
-        {"choices": [{"message": {"content": None}, "finish_reason": None}]},
-    ],
-)
-async def test_nothing_is_an_empty_reply(server: Server, models: Models, answer: object) -> None:
-    completion = await completed(server, models, answer)
-    assert (completion.text, completion.finish_reason, completion.model) == ("", "stop", "m")
-
-
-@pytest.mark.parametrize(
     ("word", "finish"),
     [
         ("stop", "stop"),
