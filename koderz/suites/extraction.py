@@ -43,7 +43,8 @@ class Extraction:
     """What a reply comes to.
 
     `program` is whole: the prompt's imports and helpers, then the reply's code. It is None without a usable one; with
-    cause "syntax" it holds the text that came closest. `cause` is "" when there is a program, else "no_code",
+    cause "syntax" it holds the text that came closest, with "no_entry_point" code that may define the entry point once
+    it has run, which reading can't tell. `cause` is "" when there is a program, else "no_code",
     "no_entry_point", "refused" or "syntax". `line_offset` is the number of lines before the reply's own first line, so
     that line n of a traceback is line n - line_offset of the reply's code. `reason` is the error of "syntax", or why a
     reply wasn't read to its end.
@@ -102,8 +103,10 @@ def _without_program(
         defining = [block for block in alike if mentions_definition(block.text, entry_point)]
         if broken := _last_broken(search, defining):
             return _broken(search, broken)
-        if any(_is_code(search, block) for block in alike):
-            return Extraction(None, "no_entry_point", 0)
+        if code := [reading.code.text for block in alike if (reading := _as_code(search, block))]:
+            naming = [text for text in code if entry_point in text]
+            program = search.as_it_stands((naming or code)[-1])
+            return Extraction(program.text, "no_entry_point", program.line_offset)
     if broken := _last_broken(search, [block for block in blocks if block.marked and _meant_as_code(block)]):
         return _broken(search, broken)
     return Extraction(None, "refused" if _REFUSAL.search(answer[:_OPENING_WORDS]) else "no_code", 0)
@@ -137,16 +140,18 @@ def _is_whole(reading: Reading | None) -> bool:
     return reading is not None and reading.code.whole
 
 
-def _is_code(search: Search, block: Block) -> bool:
-    """Whether a block is code without the entry point: one that nothing marks must at least define something."""
+def _as_code(search: Search, block: Block) -> Reading | None:
+    """A block read as code without the entry point: one that nothing marks must at least define something."""
     reading = search.reading(block)
     if reading is None:
-        return False
+        return None
     if not block.marked:
-        return any(isinstance(each.node, (*DEFINITIONS, *IMPORTS)) for each in reading.body)
-    return block.language in PYTHON and any(
-        not isinstance(each.node, ast.Expr) or each.runs.calls for each in reading.body
-    )
+        is_code = any(isinstance(each.node, (*DEFINITIONS, *IMPORTS)) for each in reading.body)
+    else:
+        is_code = block.language in PYTHON and any(
+            not isinstance(each.node, ast.Expr) or each.runs.calls for each in reading.body
+        )
+    return reading if is_code else None
 
 
 def _meant_as_code(block: Block) -> bool:

@@ -17,9 +17,11 @@ if TYPE_CHECKING:  # neither is needed before the first answer
 
 FEEDBACK_CHARS = 2000
 
+_UNDEFINED = "no_entry_point"
+
 _NO_PROGRAM: Mapping[str, str] = {
     "no_code": "The answer holds no Python code. Put the whole function in one ```python code block.",
-    "no_entry_point": "The answer doesn't define the function {entry_point}.",
+    _UNDEFINED: "The answer doesn't define the function {entry_point}.",
     "refused": "The answer holds no code, only a refusal. Put the whole function in one ```python code block.",
     "length": "The answer was cut off before the function was complete. Answer more briefly.",
     "syntax": "The code isn't valid Python.",
@@ -42,11 +44,13 @@ class ProgramSuite:
 
         text, finish = (answer.text, answer.finish_reason) if isinstance(answer, Reply) else (answer, "stop")
         found = await extract_within_limits(text, task.prompt, task.entry_point, finish)
-        if found.cause or found.program is None:
+        if found.cause not in ("", _UNDEFINED) or found.program is None:
             return _unusable(found, task, finish)
         outcome, verdict = await self._run(task, found, sandbox, how)
         if verdict.passed:
             return verdict
+        if found.cause and _lacks(outcome, task.entry_point):
+            return _unusable(found, task, finish)
         return replace(verdict, feedback=await _feedback(task, found, outcome, sandbox, how))
 
     async def judge_program(
@@ -90,6 +94,11 @@ def _context(prompt: str) -> str:
             parse(source)
             return source
     return ""
+
+
+def _lacks(outcome: Outcome, entry_point: str) -> bool:
+    """Whether a program that was run doesn't define the function, or fails since it isn't there."""
+    return outcome.cause == _UNDEFINED or f"name {entry_point!r} is not defined" in outcome.message
 
 
 def _unusable(found: Extraction, task: Task, finish: str) -> Verdict:

@@ -85,7 +85,7 @@ class Search:
         return None
 
     def as_it_stands(self, text: str) -> Program:
-        """Return a text that is no Python where the program would be, so that its error can be shown."""
+        """Return a text where the program would be: one that is no Python, or that only running tells more of."""
         program, offset = joined([self._context.text], text, "", self._parser)
         return Program(program, offset)
 

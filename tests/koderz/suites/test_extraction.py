@@ -327,7 +327,7 @@ def test_without_a_prompt_the_whole_function_is_expected() -> None:
 
     assert area_by(extracted(whole, "")) == 12
     assert area_by(extracted(whole, "Write a function to find the area of a rectangle.")) == 12
-    assert extracted(f"```python\n{BODY}\n```", "").program is None
+    assert extracted(f"```python\n{BODY}\n```", "").cause
 
 
 def test_without_an_entry_point_any_function_will_do() -> None:
@@ -433,7 +433,16 @@ def test_a_reply_without_a_program_says_why(reply: str, cause: str) -> None:
     found = extracted(reply)
 
     assert found.cause == cause
-    assert (found.program is not None) == (cause == "syntax")
+    assert (found.program is not None) == (cause in ("syntax", "no_entry_point"))
+
+
+def test_of_code_that_does_not_say_what_it_defines_the_last_that_names_the_entry_point_is_run() -> None:
+    made = "globals()['area'] = lambda sides: 12"
+    found = extracted(f"```python\nx = 'area'\n```\n```python\n{made}\n```\nTry:\n```python\nprint(1)\n```")
+
+    assert found.cause == "no_entry_point"
+    assert found.program is not None
+    assert found.program.splitlines()[found.line_offset :] == [made]
 
 
 def test_a_finish_reason_that_says_refusal_is_believed_where_there_is_no_program() -> None:

@@ -110,7 +110,7 @@ def test_no_reply_makes_it_raise(reply: str, prompt: str, entry_point: str, reas
     found = extract_program(reply, prompt, entry_point, finish_reason=reason)
 
     assert found.cause in CAUSES
-    assert (found.program is not None) == (found.cause in ("", "syntax"))
+    assert (found.program is not None) == (found.cause in ("", "syntax", "no_entry_point"))
     assert 0 <= found.line_offset <= (found.program or "").count("\n")
     if found.program is not None:
         found.program.encode()

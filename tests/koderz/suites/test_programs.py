@@ -97,7 +97,6 @@ def test_without_examples_only_the_failure_is_told() -> None:
     [
         ("", "no_code", "holds no Python code"),
         ("I'm sorry, but I can't help with that.", "refused", "only a refusal"),
-        (fenced("def cap(n):\n    return n"), "no_entry_point", "doesn't define the function capped"),
         (fenced("def capped(n):\n    x = 1\n    return (n"), "syntax", "SyntaxError: '(' was never closed (line 3)"),
     ],
 )
@@ -106,6 +105,41 @@ def test_an_answer_without_a_program_is_told_why(answer: str, cause: str, told: 
 
     assert (verdict.verdict, verdict.cause) == ("error", cause)
     assert told in verdict.feedback
+
+
+BODY = "def capped(n):\\n    return min(n, 10)"
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict", "cause"),
+    [
+        (f"exec('{BODY}')", "passed", ""),
+        (f"source = '{BODY}'\nexec(compile(source, 'x', 'exec'))", "passed", ""),
+        (f"exec('{BODY}'.replace('10', '11'))", "failed", "assertion"),
+        ("globals()['capped'] = lambda n: min(n, 10)", "passed", ""),
+        ("vars().update(capped=lambda n: min(n, LIMIT))", "passed", ""),
+        ("import sys\nsetattr(sys.modules[__name__], 'cap' + 'ped', lambda n: min(n, 10))", "passed", ""),
+        ("for name in ['capped']:\n    exec(f'def {name}(n): return min(n, 10)')", "passed", ""),
+        ("exec('def cap(n): return n')", "error", "no_entry_point"),
+        ("def cap(n):\n    return n", "error", "no_entry_point"),
+        ("print(capped(11))", "error", "no_entry_point"),
+        ("exec('raise OSError')", "error", "exception:OSError"),
+    ],
+)
+def test_a_function_that_is_there_only_once_the_code_has_run_is_judged(code: str, verdict: str, cause: str) -> None:
+    found = judged(fenced(code))
+
+    assert (found.verdict, found.cause) == (verdict, cause)
+    if cause == "no_entry_point":
+        assert found.feedback == "The answer doesn't define the function capped."
+
+
+def test_a_function_that_a_star_import_brings_is_judged() -> None:
+    test = "def check(candidate):\n    assert candidate(4, 6) == 2\n"
+    task = Task(id="Own/2", prompt="def gcd(a, b):\n", entry_point="gcd", test=test)
+
+    assert judged(fenced("from math import *"), task=task).verdict == "passed"
+    assert judged(fenced("from cmath import *"), task=task).cause == "no_entry_point"
 
 
 def test_an_answer_that_was_cut_off_is_told_to_be_brief() -> None:
