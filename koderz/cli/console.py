@@ -145,7 +145,8 @@ def _result_lines(summary: Summary) -> Iterator[str]:
         yield from _comparison_lines(summary, summary.comparison)
     else:
         yield from _single_lines(summary)
-    yield from _extra_lines(summary)
+    if extra := list(_extra_lines(summary)):
+        yield from ("", *extra)
 
 
 def _saved_lines(session: Session) -> Iterator[str]:
@@ -205,7 +206,6 @@ def _heading(summary: Summary) -> str:
 
 
 def _extra_lines(summary: Summary) -> Iterator[str]:
-    yield ""
     for name, arm in summary.arms.items():
         figures = arm.summary
         if figures.success_rate_interval:
