@@ -166,7 +166,7 @@ def _moment(entry: Entry) -> datetime:
 
 
 def _told(entry: Entry) -> str:
-    return f"{entry.name} {entry.figures.rate:.1f}% (95% interval {entry.interval})"
+    return f"{entry.name} {entry.figures.rate:.1f}% (95% Wilson interval {entry.interval})"
 
 
 def _told_at(number: int, rates: Sequence[tuple[Entry, float]]) -> str:
