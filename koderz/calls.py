@@ -82,7 +82,7 @@ class Caller:
 
     def _estimate(self, model: Model, ask: Ask, sampling: Sampling) -> float:
         """US dollars that the call costs at most, as far as characters tell."""
-        price = model.price()
+        price = None if self._budget.cap is None else model.price()  # without a cap it isn't looked up before a call
         if price is None:
             return 0.0
         tokens_in = sum(len(text_of(message)) for message in ask.messages) / _CHARS_A_TOKEN

@@ -16,6 +16,7 @@ from koderz.yardstick import calibrated_sandbox
 if TYPE_CHECKING:
     from koderz.models import Endpoint, Model, ModelName, Opener, Price
     from koderz.models.pool import ModelPool, Service
+    from koderz.models.prices import Tariff
 
 
 @asynccontextmanager
@@ -31,15 +32,16 @@ async def open_models(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[t
 
 async def model_facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
     """What the servers say of the models, such as a digest. Raises Unreachable, or KoderzError for a cap."""
-    checked = {name: await models[name].check() for name in asked_models(plan.settings)}
+    names = asked_models(plan.settings)
     if plan.settings.max_cost is not None:
-        _require_prices({name: models[name].price() for name in checked})
+        _require_prices({name: models[name].price() for name in names})
+    checked = {name: await models[name].check() for name in names}
     return {"models": {name: facts for name, facts in checked.items() if facts}}
 
 
 def require_prices(plan: Plan, environ: Mapping[str, str]) -> None:
     """KoderzError where a model that isn't opened here has no known price, so that no cap can hold."""
-    _require_prices({name: listed_price(plan, name, environ) for name in asked_models(plan.settings)})
+    _require_prices({name: listed_tariff(plan, name, environ) for name in asked_models(plan.settings)})
 
 
 def sandbox_of(plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
@@ -59,7 +61,7 @@ def checked_suite(plan: Plan, sandbox: Sandbox) -> CheckedSuite | None:
     return checked(plan.suite, sandbox, plan.judging)
 
 
-def _require_prices(prices: Mapping[str, Price | None]) -> None:
+def _require_prices(prices: Mapping[str, Price | Tariff | None]) -> None:
     for name, price in prices.items():
         if price is None:
             raise KoderzError(
@@ -84,17 +86,17 @@ def baseline_price(plan: Plan) -> Price | None:
     return price_of(parse_model_name(name), own_prices(plan)) if name else None
 
 
-def listed_price(plan: Plan, name: str, environ: Mapping[str, str]) -> Price | None:
-    """The price of a model that isn't opened, at the address where it would be asked; None where unknown."""
+def listed_tariff(plan: Plan, name: str, environ: Mapping[str, str]) -> Tariff | None:
+    """How a model that isn't opened is charged at the address where it would be asked; None where unknown."""
     from koderz.models import parse_model_name
-    from koderz.models.prices import price_of
+    from koderz.models.prices import tariff_of
 
     model = parse_model_name(name)
     try:
         address = _endpoints(plan, environ)(model).base_url
     except Unreachable:  # a key is missing, which is no matter yet
         address = None
-    return price_of(model, own_prices(plan), address)
+    return tariff_of(model, address, own_prices(plan))
 
 
 def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[[ModelName], Endpoint]:

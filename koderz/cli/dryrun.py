@@ -8,24 +8,29 @@ from typing import Any
 
 from koderz.cli.console import print_json, say
 from koderz.estimate import Estimate, estimate
-from koderz.models import Price
-from koderz.opening import asked_models, listed_price
+from koderz.models.prices import Tariff, told
+from koderz.opening import asked_models, listed_tariff
 from koderz.plan import Plan
 
 
 def show_plan(plan: Plan, *, json: bool, environ: Mapping[str, str] = os.environ) -> None:
     """Prints the plan. No model is asked, and no key is needed."""
-    prices = {name: listed_price(plan, name, environ) for name in asked_models(plan.settings)}
-    guess = estimate(plan, prices)
+    tariffs = {name: listed_tariff(plan, name, environ) for name in asked_models(plan.settings)}
+    guess = estimate(plan, {name: tariff.price if tariff else None for name, tariff in tariffs.items()})
     if json:
-        document = {"config": plan.record.config, "planned": plan.record.planned, "estimate": guess}
+        document = {
+            "config": plan.record.config,
+            "planned": plan.record.planned,
+            "prices": {name: _document(tariff) for name, tariff in tariffs.items()},
+            "estimate": guess,
+        }
         print_json(document)
         return
-    for line in _lines(plan, guess, prices):
+    for line in _lines(plan, guess, tariffs):
         say(line)
 
 
-def _lines(plan: Plan, guess: Estimate, prices: Mapping[str, Price | None]) -> list[str]:
+def _lines(plan: Plan, guess: Estimate, tariffs: Mapping[str, Tariff | None]) -> list[str]:
     config: Mapping[str, Any] = plan.record.config
     tasks = plan.tasks
     named = tasks[0].id if len(tasks) == 1 else f"{tasks[0].id} … {tasks[-1].id}"
@@ -34,7 +39,7 @@ def _lines(plan: Plan, guess: Estimate, prices: Mapping[str, Price | None]) -> l
         f"Suite: {plan.suite.name} ({plan.suite.source})",
         f"Problems: {len(tasks)} ({named})",
         f"Mode: {plan.record.mode}; samples: {plan.record.samples}; temperature: {config['temperature']:g}",
-        *(f"Model: {name}: {_price(price)}" for name, price in prices.items()),
+        *(f"Model: {name}: {_price(tariff)}" for name, tariff in tariffs.items()),
         f"Experiments: {guess.experiments}",
         f"Calls: {_span(*guess.calls)}",
         f"Tokens in: about {_span(*guess.tokens_in)}",
@@ -43,12 +48,13 @@ def _lines(plan: Plan, guess: Estimate, prices: Mapping[str, Price | None]) -> l
     ]
 
 
-def _price(price: Price | None) -> str:
-    if price is None:
-        return "price unknown; put it into koderz.toml under [prices]"
-    if price.input == price.output == 0:
-        return "free"
-    return f"${price.input:g} in, ${price.output:g} out, a million tokens"
+def _price(tariff: Tariff | None) -> str:
+    return told(tariff) if tariff else "price unknown; put it into koderz.toml under [prices]"
+
+
+def _document(tariff: Tariff | None) -> dict[str, Any] | None:
+    """US dollars a million tokens, and how they are known; None where they aren't."""
+    return {"input": tariff.price.input, "output": tariff.price.output, "origin": tariff.origin} if tariff else None
 
 
 def _span(low: int, high: int) -> str:

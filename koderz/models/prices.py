@@ -1,24 +1,30 @@
 """What tokens cost.
 
-Own prices win; then a model of this machine is free; then the published prices of `genai-prices` count,
-with their cached tokens and tiers. What none of these knows has no price: that is never guessed.
+Own prices win. Else an Ollama's models are free, and the published prices of `genai-prices` count, with their
+cached tokens and tiers, wherever the model is asked: proxies on this machine bill too. What is asked on this
+machine and has no published price is free. What none of these knows has no price: that is never guessed.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from koderz.models.endpoints import is_loopback, own_address
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from genai_prices.types import ModelInfo, Provider
 
     from koderz.models.names import ModelName
 
 _MILLION = 1_000_000
+
+# Models that nobody can download, however a proxy prefixes their names; and those of OpenAI's that anybody can.
+_HOSTED_ONLY = re.compile(r"(?:.*/)?((?:claude|chatgpt|gemini|grok|gpt(?!-oss))-.+|o[134](?:-.+)?)", re.IGNORECASE)
+_OPEN_WEIGHTS = re.compile(r"(?:.*/)?gpt-oss\b.*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +60,24 @@ class Tariff(Protocol):
     def price(self) -> Price:
         """The plain price, for estimates: of short contexts, at this time of day."""
 
+    @property
+    def origin(self) -> str:
+        """How it is known, in words that follow the price."""
+
+    @property
+    def assumed(self) -> bool:
+        """Whether it is worth a word that it may be otherwise."""
+
     def cost(self, usage: Usage) -> float:
         """US dollars."""
+
+
+def told(tariff: Tariff) -> str:
+    """A tariff in words: "free, since an Ollama runs it"."""
+    price = tariff.price
+    if price.input == price.output == 0:
+        return f"free, {tariff.origin}"
+    return f"${price.input:g} in, ${price.output:g} out, a million tokens, {tariff.origin}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +85,8 @@ class Flat:
     """Every token at one price."""
 
     price: Price
+    origin: str
+    assumed: bool = False
 
     def cost(self, usage: Usage) -> float:
         return self.price.cost(usage)
@@ -75,6 +99,8 @@ class Published:
     provider: Provider
     model: ModelInfo
     price: Price
+    origin: str
+    assumed: bool
 
     def cost(self, usage: Usage) -> float:
         from genai_prices import Usage as Counted
@@ -89,7 +115,7 @@ class Published:
         return float(self.model.calc_price(counted, self.provider).total_price)
 
 
-FREE = Flat(Price(0.0, 0.0))
+_FREE = Price(0.0, 0.0)
 
 
 def tariff_of(name: ModelName, base_url: str | None, own: Mapping[str, Price]) -> Tariff | None:
@@ -99,10 +125,15 @@ def tariff_of(name: ModelName, base_url: str | None, own: Mapping[str, Price]) -
     """
     mine = own.get(str(name)) or own.get(name.name)
     if mine is not None:
-        return Flat(mine)
-    if name.provider in ("ollama", "simulated") or (base_url and is_loopback(base_url)):
-        return FREE
-    return _published(name, base_url)
+        return Flat(mine, "as koderz.toml says")
+    if name.provider == "simulated":
+        return Flat(_FREE, "since it is simulated")
+    if name.provider == "ollama":
+        return Flat(_FREE, "since an Ollama runs it")
+    published = _published(name, base_url)
+    if published is None and base_url and is_loopback(base_url):
+        return Flat(_FREE, "since it is asked on this machine and has no published price", assumed=True)
+    return published
 
 
 def price_of(name: ModelName, own: Mapping[str, Price], base_url: str | None = None) -> Price | None:
@@ -114,20 +145,50 @@ def price_of(name: ModelName, own: Mapping[str, Price], base_url: str | None = N
 def _published(name: ModelName, base_url: str | None) -> Published | None:
     from datetime import UTC, datetime
 
-    from genai_prices.data_snapshot import get_snapshot  # 0.4 s, so only where a model may cost something
+    from genai_prices.data_snapshot import get_snapshot  # 0.2 s, so only where a model may cost something
 
-    elsewhere = base_url if base_url and base_url != own_address(name.provider) else None
-    try:
-        provider, model = get_snapshot().find_provider_model(
-            name.name, None, None if elsewhere else name.provider, elsewhere
-        )
-    except LookupError:
-        return None
-    listed = model.get_prices(datetime.now(UTC))
-    prices = [_plain(getattr(listed, f"{kind}_mtok", None)) for kind in ("input", "output", "cache_read")]
-    if prices[0] is None or prices[1] is None:
-        return None
-    return Published(provider, model, Price(prices[0], prices[1], prices[2]))
+    snapshot = get_snapshot()
+    for listing in _listings(name, base_url):
+        try:
+            provider, model = snapshot.find_provider_model(listing.model, None, listing.provider, listing.address)
+        except LookupError:
+            continue
+        if listing.exact and model.id.lower() != listing.model.lower():
+            continue
+        listed = model.get_prices(datetime.now(UTC))
+        prices = [_plain(getattr(listed, f"{kind}_mtok", None)) for kind in ("input", "output", "cache_read")]
+        if prices[0] is not None and prices[1] is not None:
+            return Published(provider, model, Price(prices[0], prices[1], prices[2]), listing.origin, listing.assumed)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """Where a price may be published."""
+
+    model: str
+    provider: str | None = None
+    address: str | None = None
+    origin: str = "as published"
+    exact: bool = False  # whether the name has to be that of the published model
+
+    @property
+    def assumed(self) -> bool:
+        return self.origin != "as published"
+
+
+def _listings(name: ModelName, base_url: str | None) -> Iterator[_Listing]:
+    """The nearest first."""
+    if not base_url or base_url == own_address(name.provider):
+        yield _Listing(name.name, name.provider)
+        return
+    yield _Listing(name.name, address=base_url)
+    if _OPEN_WEIGHTS.fullmatch(name.name):
+        return
+    elsewhere = "as its provider publishes it, although another address is asked"
+    yield _Listing(name.name, name.provider, origin=elsewhere)
+    hosted = _HOSTED_ONLY.fullmatch(name.name)
+    yield _Listing(hosted[1] if hosted else name.name.rpartition("/")[2], origin=elsewhere, exact=not hosted)
 
 
 def _plain(price: object) -> float | None:

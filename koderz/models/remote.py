@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from koderz.errors import FatalFault, Fault, Unreachable
 from koderz.models.adaptation import Adaptation
 from koderz.models.faults import Refused, Retryable, clean, problem_of
-from koderz.models.prices import Price, Tariff, Usage, tariff_of
+from koderz.models.prices import Price, Tariff, Usage, tariff_of, told
 from koderz.models.reasoning import part
 from koderz.models.retries import retrying
 from koderz.models.wire import encode
@@ -100,6 +100,8 @@ class RemoteModel:
         tariff = tariff_of(self.name, service.endpoint.base_url, service.prices)
         if tariff is None:
             service.say(f"no price is known for {self.name}: its calls count as $0; give one in koderz.toml")
+        elif tariff.assumed:
+            service.say(f"{self.name} is reckoned {told(tariff)}; another price can stand in koderz.toml")
         return tariff
 
     async def _exchange(self, wanted: dict[str, Any]) -> _Exchange:

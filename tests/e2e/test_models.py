@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -177,13 +178,38 @@ def test_a_cost_cap_stops_the_run_before_the_call_that_could_pass_it(koderz: She
     assert len([r for r in server.answers()[answered:] if r["kind"] != "models"]) == 30 - len(stopped["results"])
 
 
-def test_a_cap_on_an_unknown_price_is_refused(koderz: Shell, serve: Serve) -> None:
-    (koderz.folder / "koderz.toml").unlink()
-    env = {"ANTHROPIC_API_KEY": "x", "ANTHROPIC_BASE_URL": serve().url}
+def test_a_cap_on_an_unknown_price_is_refused_before_anybody_is_asked(koderz: Shell) -> None:
+    options = ("--model", "openai/unheard-of", "--base-url", "http://192.0.2.1/v1", "--max-cost", 1)
 
-    done = koderz("benchmark", 0, 3, "--model", "anthropic/unheard-of", "--max-cost", 1, env=env, code=4)
+    done = koderz("benchmark", 0, 3, *options, code=2)
 
-    assert "unheard-of" in done.err
+    assert "--max-cost can't hold without the price of openai/unheard-of" in done.err
+    assert not list(koderz.results.glob("*.json"))
+
+
+def test_a_cap_holds_for_a_published_price_behind_a_proxy_of_this_machine(koderz: Shell, serve: Serve) -> None:
+    server = serve("--model", "gpt-4o-mini")
+    options = ("--mode", "zero-shot", "--model", "openai/gpt-4o-mini", "--concurrency", 1)
+
+    plan = koderz("benchmark", 0, 30, *options, "--dry-run", env=server.env())
+    done = koderz("benchmark", 0, 30, *options, "--max-tokens", 200, "--max-cost", 0.0005, env=server.env(), code=3)
+
+    assert re.search(r"openai/gpt-4o-mini: \$.* a million tokens, as its provider publishes it", plan.out)
+    assert re.search(r"openai/gpt-4o-mini is reckoned \$.*koderz\.toml", done.err)
+    summary = koderz.summary()
+    assert (summary["status"], summary["summary"]["cost_known"]) == ("stopped", True)
+    assert 0 < summary["paid"]["total"] <= 0.0005
+
+
+def test_the_plan_says_what_is_free_and_why(koderz: Shell, serve: Serve) -> None:
+    env = serve().env()
+
+    told = {name: koderz("benchmark", 0, 3, "--model", name, "--dry-run", env=env).out for name in ("m", "openai/m")}
+    document = koderz("benchmark", 0, 3, "--model", "openai/m", "--dry-run", "--json", env=env).out
+
+    assert "Model: m: free, since an Ollama runs it" in told["m"]
+    assert "Model: openai/m: free, since it is asked on this machine and has no published price" in told["openai/m"]
+    assert json.loads(document)["prices"]["openai/m"]["input"] == 0
 
 
 def test_ctrl_c_finishes_what_is_under_way_and_says_how_to_go_on(koderz: Shell, serve: Serve) -> None:

@@ -24,6 +24,8 @@ from koderz.types import Message
 
 from .loopback import Server, self_signed, serving
 
+OWN = {"m": Price(0.0, 0.0), "claude-x": Price(0.0, 0.0)}
+
 
 class Clock:
     """Time that passes only when someone sleeps."""
@@ -51,13 +53,13 @@ class Models:
     pool: ModelPool = field(init=False)
 
     async def pooled(self, *, prices: dict[str, Price] | None = None, **endpoint: Any) -> ModelPool:
-        """A pool whose waits are the clock's."""
+        """A pool whose waits are the clock's; prices are those of OWN unless others are given."""
 
         def limiter_of(of: Endpoint) -> Limiter:
             return Limiter(of.concurrency, sleep=self.clock.sleep, now=self.clock.now)
 
         where = Endpoint(**{"base_url": self.base_url, "timeout": 5.0, **endpoint})
-        self.pool = ModelPool(lambda _: where, prices=prices, limiter_of=limiter_of)
+        self.pool = ModelPool(lambda _: where, prices=OWN if prices is None else prices, limiter_of=limiter_of)
         return await self.stack.enter_async_context(self.pool)
 
     async def open(self, name: str = "openai/m", **endpoint: Any) -> Model:

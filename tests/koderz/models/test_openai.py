@@ -130,13 +130,30 @@ async def test_an_unknown_price_is_said_once_and_counts_nothing(
     models: Models, elsewhere: Server, prompt: list[Message]
 ) -> None:
     elsewhere.answers = [chat("x")]
-    model = await models.open("openai/m", base_url="https://elsewhere.example/v1")
+    model = await models.open("openai/m", base_url="https://elsewhere.example/v1", prices={})
     for _ in range(2):
         completion = await model.complete(prompt, Sampling())
         assert (completion.cost, completion.cost_known) == (0.0, False)
     assert model.price() is None
     assert len(models.pool.notices) == 1
     assert "no price is known for openai/m" in models.pool.notices[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("openai/m", "openai/m is reckoned free, since it is asked on this machine and has no published price"),
+        ("gpt-4o-mini", "openai/gpt-4o-mini is reckoned $"),
+    ],
+)
+async def test_a_price_that_is_assumed_is_said_once(
+    models: Models, prompt: list[Message], name: str, told: str
+) -> None:
+    model = await models.open(name, prices={})
+    for _ in range(2):
+        assert (await model.complete(prompt, Sampling())).cost_known
+    (notice,) = models.pool.notices
+    assert notice.startswith(told)
 
 
 async def test_an_unknown_model_of_openai_is_found_out_before_the_run(models: Models, elsewhere: Server) -> None:

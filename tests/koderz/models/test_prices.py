@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 
 from koderz.models import Price, parse_model_name
-from koderz.models.prices import Usage, price_of, tariff_of
+from koderz.models.prices import Usage, price_of, tariff_of, told
 
 HOSTED = "https://api.openai.com/v1"
+LOOPBACK = "http://127.0.0.1:8000/v1"
+LOCAL = "since it is asked on this machine and has no published price"
 
 
 def test_a_price_is_dollars_per_million_tokens() -> None:
@@ -28,11 +30,55 @@ def test_own_prices_hold_for_local_models_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "base_url"),
-    [("llama3", "http://box:11434"), ("simulated", None), ("openai/x", "http://127.0.0.1:8000/v1")],
+    ("name", "base_url", "why"),
+    [
+        ("llama3", "http://box:11434", "since an Ollama runs it"),
+        ("gpt-oss:20b", None, "since an Ollama runs it"),
+        ("simulated", None, "since it is simulated"),
+        ("openai/x", LOOPBACK, LOCAL),
+        ("openai/Qwen/Qwen2.5-Coder-7B-Instruct", LOOPBACK, LOCAL),
+        ("openai/openai/gpt-oss-20b", LOOPBACK, LOCAL),
+        ("openai/deepseek-r1-distill-qwen-7b", LOOPBACK, LOCAL),
+        ("openai/mistralai/Mistral-Nemo-Instruct-2407", LOOPBACK, LOCAL),
+    ],
 )
-def test_a_model_of_ones_own_is_free(name: str, base_url: str | None) -> None:
-    assert price_of(parse_model_name(name), {}, base_url) == Price(0.0, 0.0)
+def test_a_model_of_ones_own_is_free_and_why_is_said(name: str, base_url: str | None, why: str) -> None:
+    tariff = tariff_of(parse_model_name(name), base_url, {})
+    assert tariff is not None
+    assert (tariff.price, told(tariff)) == (Price(0.0, 0.0), f"free, {why}")
+
+
+@pytest.mark.parametrize("base_url", [LOOPBACK, "http://192.168.0.9:8000/v1", "https://elsewhere.example/v1"])
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("openai/gpt-4o-mini", "gpt-4o-mini"),
+        ("openai/gpt-4o-mini-2024-07-18", "gpt-4o-mini"),
+        ("openai/openai/gpt-4o-mini", "gpt-4o-mini"),
+        ("openai/claude-sonnet-4-5", "claude-sonnet-4-5"),
+        ("openai/anthropic/claude-sonnet-4-5", "claude-sonnet-4-5"),
+        ("anthropic/claude-sonnet-4-5", "claude-sonnet-4-5"),
+    ],
+)
+def test_a_published_price_is_kept_wherever_the_model_is_asked(name: str, own: str, base_url: str) -> None:
+    """A proxy bills, also one on this machine."""
+    tariff = tariff_of(parse_model_name(name), base_url, {})
+    assert tariff is not None
+    assert tariff.price == price_of(parse_model_name(own), {})
+    assert (tariff.assumed, "although another address is asked" in told(tariff)) == (True, True)
+
+
+@pytest.mark.parametrize("name", ["openai/gemini/gemini-2.5-pro", "openai/deepseek-chat", "openai/x-ai/grok-4"])
+def test_models_behind_a_proxy_have_their_makers_price(name: str) -> None:
+    price = price_of(parse_model_name(name), {}, LOOPBACK)
+    assert price is not None
+    assert 0 < price.input < price.output
+
+
+def test_own_prices_hold_where_one_is_published() -> None:
+    tariff = tariff_of(parse_model_name("gpt-4o-mini"), LOOPBACK, {"openai/gpt-4o-mini": Price(0.0, 0.0)})
+    assert tariff is not None
+    assert (told(tariff), tariff.assumed) == ("free, as koderz.toml says", False)
 
 
 def test_hosted_models_have_their_published_price() -> None:
@@ -63,11 +109,12 @@ def test_more_cached_tokens_than_tokens_are_no_error() -> None:
     ("name", "base_url"),
     [
         ("openai/nobody-knows", HOSTED),
-        ("openai/gpt-4o-mini", "http://192.168.0.9:8000/v1"),
-        ("openai/gpt-4o-mini", "https://elsewhere.example/v1"),
+        ("openai/x", "http://192.168.0.9:8000/v1"),
+        ("openai/gpt-oss-20b", "https://elsewhere.example/v1"),
+        ("openai/nobody-knows", None),
     ],
 )
-def test_what_nobody_knows_is_not_guessed(name: str, base_url: str) -> None:
+def test_what_nobody_knows_is_not_guessed(name: str, base_url: str | None) -> None:
     assert price_of(parse_model_name(name), {}, base_url) is None
 
 
