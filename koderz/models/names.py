@@ -38,13 +38,14 @@ class ModelName:
     name: str
 
     def __str__(self) -> str:
-        if self.provider in ("ollama", "simulated") and _split(self.name) == (self.provider, self.name):
+        bare = self.provider in ("ollama", "simulated") and _split(self.name) == (self.provider, self.name)
+        if bare and (self.provider == "simulated" or not _meant(self.name)):
             return self.name
         return f"{self.provider}/{self.name}"
 
 
 def parse_model_name(text: str) -> ModelName:
-    """The model that a user means by `text`. Raises KoderzError where it can't be a name."""
+    """The model that a user means by `text`. Raises KoderzError where it can't be a name, or is nearly another's."""
     text = text.strip()
     if not text or len(text) > _LONGEST or any(unicodedata.category(char)[0] == "C" for char in text):
         shown = ascii(text[:40])
@@ -52,6 +53,8 @@ def parse_model_name(text: str) -> ModelName:
     provider, name = _split(text)
     if not name:
         raise KoderzError(f"no model named after {text!r}; try {text}NAME")
+    if provider == "ollama" and name == text and (meant := _meant(text)):
+        raise KoderzError(f"unknown model {text!r}; did you mean {meant}? An Ollama's of that name is ollama/{text}")
     return ModelName(provider, name)
 
 
@@ -65,6 +68,16 @@ def _split(text: str) -> tuple[str, str]:
         if pattern.fullmatch(text):
             return provider, text
     return "ollama", text
+
+
+def _meant(text: str) -> str | None:
+    """The name that a text is a slip of the pen for: `opnai/x` for `openai/x`; None where it is none."""
+    import difflib
+
+    prefix, slash, rest = text.partition("/")
+    known = WIRE_FORMATS if slash else ("simulated",)
+    near = difflib.get_close_matches(prefix.lower(), known, n=1, cutoff=0.8)
+    return f"{near[0]}{slash}{rest}" if near else None
 
 
 def _is_of_others(provider: str) -> bool:

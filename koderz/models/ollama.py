@@ -10,7 +10,7 @@ import msgspec
 from koderz.errors import Unreachable
 from koderz.models.messages import ollama_messages
 from koderz.models.remote import RemoteModel
-from koderz.models.wire import Body, WireReply, count, decode_reply, fetched, finish, no_answer
+from koderz.models.wire import Body, WireReply, count, decode_reply, fetched, finish, instead_of, no_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -109,11 +109,14 @@ class OllamaWire:
         tags = await fetched(http, "/api/tags", self.headers, Tags)
         if tags is None:
             return {}
-        wanted = _full(model)
-        for tagged in tags.models or ():
-            if _full(tagged.name) == wanted:
-                return {"digest": tagged.digest} if tagged.digest else {}
-        raise Unreachable(f"the Ollama at {http.base_url} has no model {model}; get it by: ollama pull {model}")
+        installed = {_full(tagged.name): tagged for tagged in tags.models or ()}
+        found = installed.get(_full(model))
+        if found is None:
+            others = instead_of(model, [tagged.name.removesuffix(":latest") for tagged in installed.values()])
+            raise Unreachable(
+                f"the Ollama at {http.base_url} has no model {model}; {others}; get it by: ollama pull {model}"
+            )
+        return {"digest": found.digest} if found.digest else {}
 
 
 def open_model(name: ModelName, service: Service) -> RemoteModel:

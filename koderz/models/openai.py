@@ -10,9 +10,20 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from koderz.models.endpoints import own_address
-from koderz.models.faults import clean
 from koderz.models.remote import RemoteModel
-from koderz.models.wire import Body, Part, WireReply, count, decode_reply, fetched, finish, inner_error, no_answer, told
+from koderz.models.wire import (
+    Body,
+    Part,
+    WireReply,
+    count,
+    decode_reply,
+    fetched,
+    finish,
+    inner_error,
+    instead_of,
+    no_answer,
+    told,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,8 +32,6 @@ if TYPE_CHECKING:
     from koderz.models.pool import Service
     from koderz.models.transport import Http
     from koderz.types import Message, Sampling
-
-_MOST_SHOWN = 5  # names of models that a server offers instead
 
 
 class _Message(msgspec.Struct):
@@ -121,8 +130,7 @@ class OpenAIWire:
         models = await fetched(http, "/models", self.headers, _Models)
         offered = [listed.id for listed in models.data or ()] if models else []
         if offered and model not in offered:
-            names = clean(", ".join(offered[:_MOST_SHOWN]))
-            say(f"{http.base_url} doesn't list {model}; it lists {names}{', …' * (len(offered) > _MOST_SHOWN)}")
+            say(f"{http.base_url} doesn't list {model}; {instead_of(model, offered)}")
         return {}
 
 

@@ -23,6 +23,7 @@ T = TypeVar("T")
 B = TypeVar("B", bound="Body")
 
 _MOST_REPAIRS = 2  # how often a server is asked again whose answer is none: it rarely learns
+_MOST_SHOWN = 5  # names of models that a server offers instead
 _MOST_TOKENS = 100_000_000  # of one call; a server that counts more is not believed
 _FINISHES = {
     "end_turn": "stop",
@@ -178,6 +179,15 @@ def count(tokens: float | None) -> int | None:
     if tokens is None or not math.isfinite(tokens) or not 0 <= tokens <= _MOST_TOKENS:
         return None
     return int(tokens)
+
+
+def instead_of(model: str, offered: Sequence[str]) -> str:
+    """What a server offers in place of a model that it hasn't: the nearest, and some of all."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(model, offered, n=1)
+    some = ", ".join(offered[:_MOST_SHOWN]) + ", …" * (len(offered) > _MOST_SHOWN)
+    return clean(f"did you mean {near[0]}? It has {some}" if near else f"it has {some}" if offered else "it has none")
 
 
 async def fetched(

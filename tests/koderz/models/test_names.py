@@ -59,6 +59,27 @@ def test_what_can_not_be_a_name_is_told_without_showing_control_characters(text:
     assert str(caught.value).isprintable()
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("opnai/gpt-4o-mini", "openai/gpt-4o-mini"),
+        ("OpenAI/gpt-4o-mini", "openai/gpt-4o-mini"),
+        ("antropic/claude-sonnet-4-5", "anthropic/claude-sonnet-4-5"),
+        ("olama/qwen2.5-coder:7b", "ollama/qwen2.5-coder:7b"),
+        ("simulatd", "simulated"),
+    ],
+)
+def test_a_misspelt_provider_is_told_with_the_one_that_is_meant(text: str, meant: str) -> None:
+    with pytest.raises(KoderzError, match=f"did you mean {meant}[?].* is ollama/{text}"):
+        parse_model_name(text)
+
+
+def test_a_model_whose_name_only_looks_misspelt_can_be_named_and_shown() -> None:
+    name = parse_model_name("ollama/opnai/x")
+    assert (name, str(name)) == (ModelName("ollama", "opnai/x"), "ollama/opnai/x")
+    assert parse_model_name(str(name)) == name
+
+
 def test_an_unknown_provider_is_told_with_those_there_are() -> None:
     with pytest.raises(KoderzError, match="there are anthropic, ollama, openai"):
         opener_of("nobody")

@@ -74,14 +74,26 @@ async def test_the_digest_of_the_model_is_recorded(server: Server, models: Model
     assert server.asked[0].path == "/api/tags"
 
 
-@pytest.mark.parametrize("tags", [{"models": []}, {"models": None}, {"models": [{"name": "llama3:70b"}]}])
-async def test_a_model_that_is_not_there_is_told_with_how_to_get_it(
-    server: Server, models: Models, tags: object
+@pytest.mark.parametrize(
+    ("installed", "told"),
+    [
+        (None, "it has none"),
+        ([], "it has none"),
+        (["qwen3:8b"], "it has qwen3:8b"),
+        (["qwen3:8b", "llama3:70b"], "did you mean llama3:70b? It has qwen3:8b, llama3:70b"),
+        (["llama2:latest", *"abcdefg"], "did you mean llama2? It has llama2, a, b, c, d, …"),
+        (["\x1b[31mllama3:1b"], "did you mean [31mllama3:1b? It has [31mllama3:1b"),
+    ],
+)
+async def test_a_model_that_is_not_there_is_told_with_the_nearest_and_how_to_get_it(
+    server: Server, models: Models, installed: list[str] | None, told: str
 ) -> None:
-    server.answers = [as_json(tags)]
+    tags = None if installed is None else [{"name": name} for name in installed]
+    server.answers = [as_json({"models": tags})]
     model = await models.open("llama3")
-    with pytest.raises(Unreachable, match="has no model llama3; get it by: ollama pull llama3"):
+    with pytest.raises(Unreachable) as caught:
         await model.check()
+    assert str(caught.value) == f"the Ollama at {server.url} has no model llama3; {told}; get it by: ollama pull llama3"
 
 
 async def test_the_chat_models_at_hand_are_found(server: Server) -> None:

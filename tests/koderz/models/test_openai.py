@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -164,9 +165,18 @@ async def test_an_unknown_model_of_openai_is_found_out_before_the_run(models: Mo
     assert (elsewhere.asked[0].headers["host"], elsewhere.asked[0].path) == ("api.openai.com", "/v1/models/gpt-99")
 
 
-async def test_a_model_that_a_server_does_not_list_is_said(server: Server, models: Models) -> None:
-    server.answers = [Answer(json.dumps({"data": [{"id": name} for name in "abcdefg"]}).encode())]
-    model = await models.open()
+@pytest.mark.parametrize(
+    ("listed", "told"),
+    [
+        ("abcdefg", "it has a, b, c, d, e, …"),
+        (["qwen", "gpt-4o-mini"], "did you mean gpt-4o-mini? It has qwen, gpt-4o-mini"),
+    ],
+)
+async def test_a_model_that_a_server_does_not_list_is_said_with_the_nearest(
+    server: Server, models: Models, listed: Sequence[str], told: str
+) -> None:
+    server.answers = [Answer(json.dumps({"data": [{"id": name} for name in listed]}).encode())]
+    model = await models.open("openai/gpt4o-mini")
     assert await model.check() == {}
     assert server.asked[0].path == "/models"
-    assert models.pool.notices == [f"{server.url} doesn't list m; it lists a, b, c, d, e, …"]
+    assert models.pool.notices == [f"{server.url} doesn't list gpt4o-mini; {told}"]
