@@ -1,14 +1,14 @@
 """koderz.toml: settings of a folder, which may have come with somebody else's repository.
 
-So it may choose models and numbers, but what could send a key or a file elsewhere, or run code, needs to
-be trusted once, by the digest of the file.
+So it may choose tasks, local models and numbers; what could run code, send data elsewhere, spend money or write
+outside of the folder needs to be trusted once, by the digest of the file. See `koderz.trust`.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,13 +17,11 @@ import msgspec
 
 from koderz.errors import KoderzError
 from koderz.settings import FIELDS, Settings, checked, from_environment, from_flags, layered
-from koderz.trust import require_trust
+from koderz.trust import require_trust, risks_of
 from tracker.sinks import check_names
 
 NAME = "koderz.toml"
 _Dollars = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
-_NEVER = ("base_url", "solver", "api_key_env")  # to be trusted wherever they point
-_PATHS = ("prompt_dir", "dataset", "results")  # to be trusted where they leave the folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +33,16 @@ class Config:
     prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # US dollars a million tokens: in, out
 
 
-def load_config(folder: Path, *, trust: bool = False, environ: Mapping[str, str] = os.environ) -> Config:
-    """The koderz.toml of a folder, or an empty Config where there is none.
+def load_config(
+    folder: Path,
+    *,
+    trust: bool = False,
+    environ: Mapping[str, str] = os.environ,
+    names: Collection[str] = (*FIELDS, "prices"),
+) -> Config:
+    """The koderz.toml of a folder, or an empty Config where there is none; `names` are the settings to be used.
 
-    Raises KoderzError naming file, line and key for what is malformed, or not trusted.
+    Raises KoderzError naming file, line and key for what is malformed, and for what is to be used but not trusted.
     """
     path = folder / NAME
     try:
@@ -51,8 +55,9 @@ def load_config(folder: Path, *, trust: bool = False, environ: Mapping[str, str]
     prices = _prices(path, data, table.pop("prices", {}))
     settings = {_name(path, data, key): value for key, value in table.items()}
     values = {name: checked(name, value, _where(path, data, name)) for name, value in settings.items()}
-    _require_trust(path, data, values, trust, environ)
-    return Config(path, values, prices)
+    used = {name: value for name, value in {**values, "prices": prices}.items() if name in names}
+    _require_trust(path, data, used, trust, environ)
+    return Config(path, {name: value for name, value in values.items() if name in names}, prices)
 
 
 def results_folder(
@@ -61,16 +66,23 @@ def results_folder(
     """Where runs land: `given`, else what environment or koderz.toml say."""
     if given is not None:
         return given
-    config = load_config(Path.cwd(), trust=trust_config, environ=environ)
+    config = load_config(Path.cwd(), trust=trust_config, environ=environ, names=("results",))
     return layered(from_environment(environ), config.settings).results
 
 
 def settings_here(
-    given: Mapping[str, Any], environ: Mapping[str, str] = os.environ, *, trust_config: bool = False
+    given: Mapping[str, Any],
+    environ: Mapping[str, str] = os.environ,
+    *,
+    names: Collection[str],
+    trust_config: bool = False,
 ) -> Settings:
-    """The settings that hold in this folder, `given` first. Raises KoderzError for what doesn't fit."""
+    """The settings that hold in this folder, `given` first; of koderz.toml those in `names`.
+
+    Raises KoderzError for what doesn't fit.
+    """
     flags = from_flags(given)
-    config = load_config(Path.cwd(), trust=trust_config, environ=environ)
+    config = load_config(Path.cwd(), trust=trust_config, environ=environ, names=names)
     settings = layered(flags, from_environment(environ), config.settings)
     check_names((*settings.sinks, *settings.no_sinks))
     return settings
@@ -119,15 +131,13 @@ def _prices(path: Path, data: bytes, table: Any) -> dict[str, tuple[float, float
 
 
 def _require_trust(path: Path, data: bytes, values: Mapping[str, Any], trust: bool, environ: Mapping[str, str]) -> None:
-    risky = [name for name in _NEVER if name in values]
-    risky += ["sandbox"] if values.get("sandbox") == "uncontained" else []
-    risky += [name for name in _PATHS if name in values and not _inside(path.parent, values[name])]
-    if not risky:
-        return
-    where = _where(path, data, risky[0])
-    if "solver" in values:  # the code is what is trusted, not only its name
-        data += _bytes_of(path.parent / str(values["solver"]).rpartition(":")[0])
-    require_trust(data, f"{where}: this could send data elsewhere or run code", grant=trust, environ=environ)
+    trusted = data  # with the code that it names, not only the name
+    if "solver" in values:
+        trusted += _bytes_of(path.parent / str(values["solver"]).rpartition(":")[0])
+    if "dataset" in values:
+        trusted += _bytes_of(path.parent / values["dataset"])
+    for name, risk in risks_of(values).items():
+        require_trust(trusted, f"{_where(path, data, name)}: this could {risk}", grant=trust, environ=environ)
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -135,10 +145,3 @@ def _bytes_of(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
-
-
-def _inside(folder: Path, path: Path) -> bool:
-    """Whether a path stays in the folder, and whatever prompts lie under it do: links are followed."""
-    target = folder / path
-    prompts = target.glob("*.md") if target.is_dir() else ()
-    return all(each.resolve().is_relative_to(folder.resolve()) for each in (target, *prompts))

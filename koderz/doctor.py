@@ -16,6 +16,7 @@ from koderz._version import __version__
 from koderz.config import NAME, load_config, results_folder, settings_here
 from koderz.errors import KoderzError, Unreachable
 from koderz.sandbox import DOCKER_IMAGE, FULL, Job
+from koderz.settings import OF_SINKS
 from koderz.yardstick import calibrated_sandbox, cpu_scale
 from tracker.registry import find
 from tracker.runs import run_folders
@@ -57,9 +58,13 @@ _KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 
 def _config(environ: Mapping[str, str]) -> Finding:
     try:
-        config = load_config(Path.cwd(), environ=environ)
+        load_config(Path.cwd(), environ=environ, names=())
     except KoderzError as error:
         return Finding(NAME, "broken", str(error), "mend the file, or remove it")
+    try:
+        config = load_config(Path.cwd(), environ=environ)
+    except KoderzError as error:
+        return Finding(NAME, "missing", str(error))
     if config.path is None:
         return Finding(NAME, "missing", "none in this folder; defaults hold")
     return Finding(NAME, "ok", f"{len(config.settings)} settings, {len(config.prices)} prices")
@@ -155,7 +160,7 @@ def _key(provider: str, variable: str, environ: Mapping[str, str]) -> Finding:
 def _sinks(environ: Mapping[str, str]) -> Iterator[Finding]:
     """Each chosen sink: whether it can be loaded and reached, and how many runs it lacks."""
     try:
-        settings = settings_here({}, environ)
+        settings = settings_here({}, environ, names=("results", *OF_SINKS))
     except KoderzError as error:
         yield Finding("sinks", "broken", str(error), "choose others by KODERZ_SINKS or --sink")
         return

@@ -16,9 +16,9 @@ from koderz.errors import KoderzError
 from koderz.orchestrator import Ended
 from koderz.plan import restore_plan
 from koderz.replay import Replaying
-from koderz.session import Session, carry_on, plan_line, reopened, risky_settings
+from koderz.session import Session, carry_on, plan_line, reopened
 from koderz.settings import CHANGEABLE, checked, flag_of
-from koderz.trust import require_trust
+from koderz.trust import require_trust, risks_of_plan
 from tracker.sinks import check_names
 from tracker.tracker import Tracker
 
@@ -71,9 +71,9 @@ async def pick_up(
 
 
 def _require_own(tracker: Tracker, trust: bool, environ: Mapping[str, str]) -> None:
-    """A plan that came from elsewhere could name a solver's file or an address of its own."""
-    if risky := risky_settings(tracker.plan.config):
-        what = f"{tracker.folder.name}: its plan sets {risky[0].replace('_', '-')}, and it wasn't begun here"
+    """Raises KoderzError for a plan that came from elsewhere and names a solver's file, an address or the like."""
+    for name, risk in risks_of_plan(tracker.plan.config).items():
+        what = f"{tracker.folder.name}: it wasn't begun here, and its {name.replace('_', '-')} could {risk}"
         require_trust(plan_line(tracker.folder), what, grant=trust, environ=environ)
 
 

@@ -18,7 +18,7 @@ from koderz.orchestrator import Ended, Orchestrator
 from koderz.plan import Plan
 from koderz.projecting import start_sinks
 from koderz.replay import Replaying
-from koderz.trust import remember
+from koderz.trust import remember, risks_of_plan
 from tracker.journal import NAME
 from tracker.records import Record
 from tracker.sinks import JSON
@@ -58,7 +58,7 @@ async def begin(
         environment = plan.record.environment | facts
         plan = replace(plan, record=msgspec.structs.replace(plan.record, environment=environment))
         with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
-            if risky_settings(plan.record.config):
+            if risks_of_plan(plan.record.config):
                 remember(plan_line(tracker.folder), environ)
             with _sinks_of(plan, tracker, environ) as sinks:
                 means = Means(engine, sinks, detach=detach)
@@ -138,12 +138,6 @@ def _sinks_of(plan: Plan, tracker: Tracker, environ: Mapping[str, str]) -> Itera
         stack.callback(sinks.stop)
         yield sinks
         stack.pop_all()
-
-
-def risky_settings(config: Mapping[str, Any]) -> list[str]:
-    """The settings by which a plan from elsewhere could run code here or have a key sent away."""
-    risky = [name for name in ("solver", "base_url", "api_key_env") if config.get(name)]
-    return risky + (["sandbox"] if config.get("sandbox") == "uncontained" else [])
 
 
 def plan_line(folder: Path) -> bytes:

@@ -1,19 +1,62 @@
-"""What the user has said may run code or receive data, by the digest of the bytes that ask for it.
+"""What settings of somebody else's could do to the user, and what the user has said they may.
 
-A koderz.toml and a run's plan can both come with somebody else's repository.
+A koderz.toml and a run's plan can both come with somebody else's repository. What is trusted is remembered by the
+digest of the bytes that ask for it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from koderz.errors import KoderzError
+from koderz.sandbox import DOCKER_IMAGE
+from tracker.sinks import KNOWN
+
+RUNS_CODE, SENDS, SPENDS, WRITES = "run code", "send data elsewhere", "spend money", "write outside of this folder"
+
+_RISKS: Mapping[str, Callable[[Any], str]] = {
+    "solver": lambda _: RUNS_CODE,
+    "dataset": lambda _: RUNS_CODE,  # its tests, which no sandbox contains
+    "docker_image": lambda image: RUNS_CODE if image != DOCKER_IMAGE else "",
+    "sandbox": lambda name: {"contained": "", "docker": "", "uncontained": RUNS_CODE}.get(name, SPENDS),
+    "base_url": lambda _: SENDS,
+    "api_key_env": lambda _: SENDS,
+    "prompt_dir": lambda _: SENDS,  # a file of the user's, through a link
+    "use_memory": lambda what: SENDS if what != "off" else "",
+    "sinks": lambda names: SENDS if set(names) - set(KNOWN) else "",
+    "local_model": lambda name: SPENDS if _is_hosted(name) else "",
+    "frontier_spec_model": lambda name: SPENDS if _is_hosted(name) else "",
+    "frontier_checkpoint_model": lambda name: SPENDS if _is_hosted(name) else "",
+    "engine": lambda name: SPENDS if name != "local" else "",
+    "gpu": lambda _: SPENDS,
+    "max_containers": lambda _: SPENDS,
+    "prices": lambda _: SPENDS,  # the user's cap counts by them
+    "results": lambda path: "" if path.resolve().is_relative_to(Path.cwd()) else WRITES,
+}
+"""The settings that could do more than choose tasks, local models and numbers, and what each could do."""
+
+
+def risks_of(settings: Mapping[str, Any]) -> dict[str, str]:
+    """What the settings could do that their user may not want; those that are harmless are left out."""
+    given = {name: _RISKS[name](settings[name]) for name in _RISKS if settings.get(name)}
+    return {name: risk for name, risk in given.items() if risk}
+
+
+def risks_of_plan(config: dict[str, Any]) -> dict[str, str]:
+    """The same of a recorded plan. What it may cost is known to whoever goes on with the run."""
+    return {name: risk for name, risk in risks_of(config | {"results": None}).items() if risk != SPENDS}
+
+
+def _is_hosted(name: str) -> bool:
+    from koderz.models.names import parse_model_name
+
+    return parse_model_name(name).provider not in ("ollama", "simulated")
 
 
 def require_trust(data: bytes, what: str, *, grant: bool, environ: Mapping[str, str] = os.environ) -> None:

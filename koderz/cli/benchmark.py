@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -210,11 +209,12 @@ def _finish(session: Coroutine[Any, Any, Any], console: Any, *, json: bool, quie
         done = asyncio.run(session)
     console.results(done)
     if json:
+        from koderz.cli.console import data_output
         from koderz.cli.piping import while_read
         from tracker.sinks.json import encode_summary
 
         with while_read():
-            sys.stdout.buffer.writelines(encode_summary(done.summary))
+            data_output().writelines(encode_summary(done.summary))
     catch_up_session(done, quiet=quiet)
     raise typer.Exit(EXIT_CODES.get(done.ended.status, 3))
 

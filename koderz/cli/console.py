@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import unicodedata
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from koderz.audience import NOTHING_TO_DO
 from koderz.cli.piping import while_read
@@ -28,12 +29,16 @@ def plain(text: str) -> str:
     """The text with whatever could steer a terminal made visible: control, format and bidi characters."""
     if text.isprintable():
         return text
-    return "".join(char if char in "\n\t" or char.isprintable() else _visible(char) for char in text)
+    return "".join(_visible(char) if _steers(char) else char for char in text)
+
+
+def _steers(char: str) -> bool:
+    if char in "\n\t" or char.isprintable():
+        return False
+    return unicodedata.category(char) != "Zs"  # spaces wider or narrower than usual are just spaces
 
 
 def _visible(char: str) -> str:
-    if unicodedata.category(char) == "Zs":  # spaces wider or narrower than usual are just spaces
-        return char
     return repr(char)[1:-1] if ord(char) < 0xD800 or ord(char) > 0xDFFF else "\ufffd"
 
 
@@ -49,6 +54,27 @@ def say_all(lines: Iterable[str]) -> None:
         sys.stdout.writelines(f"{plain(line)}\n" for line in lines)
 
 
+def data_output() -> IO[bytes]:
+    """Standard output for data: to a terminal whatever could steer it is escaped as in JSON, else bytes stay bytes."""
+    return cast("IO[bytes]", _TerminalData()) if sys.stdout.isatty() else sys.stdout.buffer
+
+
+class _TerminalData(io.RawIOBase):
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        text = bytes(data).decode("utf-8", "backslashreplace")
+        sys.stdout.write("".join(_escaped(char) if _steers(char) else char for char in text))
+        return len(data)
+
+
+def _escaped(char: str) -> str:
+    """As JSON may have any character: `\\u009b`, or two of these for one beyond the first 65,536."""
+    units = char.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
 def print_json(document: Any) -> None:
     """JSON, indented, on standard output."""
     import orjson
@@ -56,7 +82,7 @@ def print_json(document: Any) -> None:
 
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
     with while_read():
-        sys.stdout.buffer.write(orjson.dumps(document, default=asdict, option=option))
+        data_output().write(orjson.dumps(document, default=asdict, option=option))
 
 
 def link(text: str, address: str) -> str:

@@ -12,7 +12,7 @@ from typing import IO, Annotated, Any
 import typer
 
 from koderz.cli.benchmark import complete_runs
-from koderz.cli.console import counted, warn
+from koderz.cli.console import counted, data_output, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError, StorageError
@@ -64,8 +64,8 @@ def export(
 def _opened(output: Path | None) -> Iterator[IO[bytes]]:
     """The file appears whole or not at all."""
     if output is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        yield data_output()
+        sys.stdout.flush()
         return
     draft = output.with_name(f".{output.name}.{os.getpid()}")
     try:

@@ -75,8 +75,9 @@ def _settings(given: dict[str, Any], model: str | None, *, trust_config: bool) -
 
     if model is not None and (not model.strip() or not model.isprintable() or len(model) > 200):
         raise KoderzError("--model: a name has 1 to 200 printable characters")
-    here = settings_here(given, trust_config=trust_config)
-    chosen = {name: getattr(here, name) for name in (*OF_JUDGING, "tags", "results", *OF_SINKS)}
+    names = (*OF_JUDGING, "tags", "results", *OF_SINKS)
+    here = settings_here(given, names=names, trust_config=trust_config)
+    chosen = {name: getattr(here, name) for name in names}
     return Settings(**chosen, local_model=model)
 
 

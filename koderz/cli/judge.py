@@ -46,7 +46,7 @@ def judge(
     """
     from koderz.config import settings_here
 
-    settings = settings_here(given, trust_config=trust_config)
+    settings = settings_here(given, names=OF_JUDGING, trust_config=trust_config)
     if task is not None:
         code = asyncio.run(_one(file, task, settings, json=json))
     else:

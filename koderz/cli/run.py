@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -56,9 +55,10 @@ def run(
     plan = asyncio.run(prepare(given, None, single=True, trust_config=trust_config, audience=teller))
     session = asyncio.run(begin(plan, teller))
     if json:
+        from koderz.cli.console import data_output
         from tracker.sinks.json import encode_summary
 
-        sys.stdout.buffer.writelines(encode_summary(session.summary))
+        data_output().writelines(encode_summary(session.summary))
     raise typer.Exit(_exit_code(session))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from koderz.cli.benchmark import Run
-from koderz.cli.console import counted, print_json, say, warn
+from koderz.cli.console import counted, data_output, print_json, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
@@ -100,12 +99,12 @@ def _show_run(run: AnyRun, arm: str | None, *, json: bool) -> None:
 def _print_document(run: AnyRun) -> None:
     """The summary as it lies in its file; where there is none yet, as it would."""
     if run.path.is_file():
-        sys.stdout.buffer.write(run.path.read_bytes())
+        data_output().write(run.path.read_bytes())
         return
     from tracker.sinks.json import encode_summary
     from tracker.summary import summarize
 
-    sys.stdout.buffer.writelines(encode_summary(summarize(run.path)))
+    data_output().writelines(encode_summary(summarize(run.path)))
 
 
 def _show_failures(folder: Path, found: Sequence[Outcome], *, any_ended: bool, json: bool) -> None:

@@ -12,6 +12,7 @@ from koderz.cli.console import print_json, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
+from koderz.settings import OF_SINKS
 
 app = typer.Typer(help="Bring every sink up to date from the journals.", rich_markup_mode=None)
 
@@ -50,7 +51,7 @@ def sync(
 
     if all_runs and runs:
         raise KoderzError("name runs, or say --all")
-    settings = settings_here(given, trust_config=trust_config)
+    settings = settings_here(given, names=("results", *OF_SINKS), trust_config=trust_config)
     choice = Choice(
         runs=runs or (),
         sinks=settings.chosen_sinks,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from koderz.config import Config, load_config
+from koderz.config import Config, load_config, results_folder
 from koderz.errors import KoderzError
+from koderz.sandbox import DOCKER_IMAGE
+from koderz.settings import FIELDS
 
 
 def loaded(folder: Path, text: str | bytes, *, trust: bool = False) -> Config:
@@ -49,7 +52,7 @@ def test_keys_are_the_options_of_the_command(tmp_path: Path, text: str, settings
 def test_prices_are_dollars_a_million_tokens_in_and_out(tmp_path: Path) -> None:
     text = '[prices."openai/gpt-4o"]\ninput = 2.5\noutput = 10\n\n[prices.mine]\ninput = 0\noutput = 0.5\n'
 
-    assert loaded(tmp_path, text).prices == {"openai/gpt-4o": (2.5, 10.0), "mine": (0.0, 0.5)}
+    assert loaded(tmp_path, text, trust=True).prices == {"openai/gpt-4o": (2.5, 10.0), "mine": (0.0, 0.5)}
 
 
 @pytest.mark.parametrize(
@@ -111,52 +114,96 @@ def test_a_folder_in_place_of_the_file_is_said(tmp_path: Path) -> None:
 # Trust
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        'base-url = "http://127.0.0.1:1"',
-        'solver = "own.py:solve"',
-        'sandbox = "uncontained"',
-        'solver = "zero-shot"',
-        'api-key-env = "HOME"',
-        'prompt-dir = "/etc"',
-        'prompt-dir = "../elsewhere"',
-        'prompt-dir = "prompts/../../elsewhere"',
-        'dataset = "/etc/passwd"',
-        'results = "/tmp"',
-        'results = "~/../.."\nprompt_dir = ".."',
-    ],
+RISKY = {
+    "solver": ("own.py:solve", "zero-shot"),
+    "dataset": ("d.jsonl", "/etc/passwd"),
+    "docker_image": ("someone/image",),
+    "sandbox": ("uncontained", "modal", "another"),
+    "base_url": ("http://127.0.0.1:1",),
+    "api_key_env": ("HOME",),
+    "prompt_dir": ("prompts", "/etc", "../elsewhere"),
+    "use_memory": ("other-tasks", "same-task"),
+    "sinks": (["json", "elsewhere"],),
+    "local_model": ("openai/gpt-4o-mini", "gpt-4o-mini", "anthropic/claude-sonnet-4-5", "claude-opus-4-1"),
+    "frontier_spec_model": ("openai/o3",),
+    "frontier_checkpoint_model": ("anthropic/claude-opus-4-1",),
+    "engine": ("modal", "ray"),
+    "gpu": ("H100:8",),
+    "max_containers": (100,),
+    "results": ("/tmp", "..", "~/../.."),
+}
+HARMLESS = {
+    "docker_image": (DOCKER_IMAGE,),
+    "sandbox": ("contained", "docker"),
+    "use_memory": ("off",),
+    "sinks": (["json"], ["json", "mlflow", "memory"], []),
+    "local_model": ("qwen2.5-coder:7b", "simulated", "hf.co/someone/model"),
+    "frontier_spec_model": ("qwen2.5-coder:32b",),
+    "frontier_checkpoint_model": ("simulated",),
+    "engine": ("local",),
+    "results": (".", "runs", "runs/../a"),
+}
+CHOICES_OF_THE_BENCHMARK = (  # tasks and numbers: they change what a run says and how long it takes, nothing else
+    *("suite", "problems", "limit", "shuffle", "seed", "samples", "mode", "max_iterations", "history", "feedback"),
+    *("temperature", "top_p", "max_tokens", "context", "keep_alive", "request_timeout", "max_retries"),
+    *("simulated_skill", "simulated_latency", "simulated_fault_rate", "checkpoint_interval", "baseline_model"),
+    *("reuse_spec", "spec", "checkpoints", "cot", "memory_live", "test_timeout", "test_memory", "judges"),
+    *("concurrency", "max_cost", "grace", "tags", "no_sinks", "sink_patience", "mlflow_detail"),
 )
-def test_what_could_send_data_elsewhere_or_run_code_needs_trust(tmp_path: Path, text: str) -> None:
-    with pytest.raises(KoderzError, match=r"line \d, .* say so once with --trust-config"):
-        loaded(tmp_path, text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ['prompt-dir = "prompts"', 'prompt-dir = "./a/../b"', 'dataset = "d.jsonl"', 'results = "."', "max-cost = 1"],
-)
-def test_what_stays_in_the_folder_needs_none(tmp_path: Path, text: str) -> None:
-    assert loaded(tmp_path, text).settings
+def as_toml(name: str, value: Any) -> str:
+    return f"seed = 1\n{name.replace('_', '-')} = {json.dumps(value)}\n"
 
 
-def test_a_link_that_leads_out_of_the_folder_needs_trust(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in RISKY.items() for value in values])
+def test_what_could_cost_run_or_send_something_needs_trust(tmp_path: Path, name: str, value: Any) -> None:
+    what = "(run code|send data elsewhere|spend money|write outside of this folder)"
+    with pytest.raises(KoderzError, match=rf"line 2, [a-z-]+: this could {what}\. .* say so once with --trust-config"):
+        loaded(tmp_path, as_toml(name, value))
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in HARMLESS.items() for value in values])
+def test_what_stays_here_and_costs_nothing_needs_none(tmp_path: Path, name: str, value: Any) -> None:
+    assert name in loaded(tmp_path, as_toml(name, value)).settings
+
+
+def test_prices_by_which_a_cap_counts_need_trust(tmp_path: Path) -> None:
+    with pytest.raises(KoderzError, match="line 1, prices: this could spend money"):
+        loaded(tmp_path, '[prices."openai/gpt-4o"]\ninput = 0\noutput = 0\n')
+
+
+def test_every_setting_was_looked_at_for_what_it_could_do() -> None:
+    assert sorted({*RISKY, *CHOICES_OF_THE_BENCHMARK}) == sorted(FIELDS)
+
+
+def test_what_is_not_used_needs_no_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(KoderzError, match="--trust-config"):
+        loaded(tmp_path, 'engine = "modal"\nresults = "runs"\n')
+
+    assert results_folder(environ=state(tmp_path)) == Path("runs")
+
+
+def test_a_link_that_leads_out_of_the_folder_needs_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = tmp_path / "repository"
     inner.mkdir()
-    (inner / "prompts").symlink_to(tmp_path)
+    (inner / "runs").symlink_to(tmp_path)
+    monkeypatch.chdir(inner)
 
     with pytest.raises(KoderzError, match="--trust-config"):
-        loaded(inner, 'prompt-dir = "prompts"')
+        loaded(inner, 'results = "runs"')
 
 
-def test_a_link_out_of_the_folder_among_its_prompts_needs_trust(tmp_path: Path) -> None:
-    inner = tmp_path / "repository"
-    (inner / "prompts").mkdir(parents=True)
-    (tmp_path / "secret").write_text("the private key")
-    (inner / "prompts" / "system.md").symlink_to(tmp_path / "secret")
+@pytest.mark.parametrize(("text", "file"), [('solver = "own.py:solve"', "own.py"), ('dataset = "d.jsonl"', "d.jsonl")])
+def test_trust_holds_for_the_code_that_was_read_and_no_other(tmp_path: Path, text: str, file: str) -> None:
+    (tmp_path / file).write_text("one")
+    assert loaded(tmp_path, text, trust=True).settings
+    assert loaded(tmp_path, text).settings
 
+    (tmp_path / file).write_text("two")
     with pytest.raises(KoderzError, match="--trust-config"):
-        loaded(inner, 'prompt-dir = "prompts"')
+        loaded(tmp_path, text)
 
 
 def test_trust_is_given_once_and_holds_until_the_file_changes(tmp_path: Path) -> None:

@@ -72,7 +72,16 @@ def test_a_malformed_configuration_is_named_by_file_line_and_key(
 
 @pytest.mark.parametrize(
     "text",
-    ['base-url = "http://127.0.0.1:1/"', 'solver = "evil.py:solve"', 'prompt-dir = "/etc"', 'api-key-env = "HOME"'],
+    [
+        'base-url = "http://127.0.0.1:1/"',
+        'solver = "evil.py:solve"',
+        'prompt-dir = "prompts"',
+        'api-key-env = "HOME"',
+        'engine = "modal"',
+        'docker-image = "someone/image"',
+        'dataset = "evil.jsonl"',
+        'frontier-spec-model = "openai/gpt-4o"',
+    ],
 )
 def test_what_a_cloned_configuration_could_misuse_needs_to_be_trusted_once(
     command: Command, koderz: Shell, text: str
@@ -93,3 +102,11 @@ def test_a_program_without_its_task_is_one_line(command: Command, koderz: Shell,
 
     assert done.err == (f"koderz: {name} is no samples file; if it is a program, name its task: --task HumanEval/3\n")
     assert done.out == ""
+
+
+def test_in_a_folder_that_is_not_trusted_what_only_reads_runs_works(command: Command, koderz: Shell) -> None:
+    command("benchmark", 0, 1, "-m", "simulated", "-q")
+    (koderz.folder / "koderz.toml").write_text('engine = "modal"\ndocker-image = "someone/image"\n')
+
+    for words in ("benchmark list", "benchmark show latest", "benchmark problems", "sync", "memory stats"):
+        assert "--trust-config" not in command(*words.split(), code=4 if words == "memory stats" else 0).err
