@@ -18,6 +18,7 @@ import msgspec
 from koderz.errors import KoderzError
 from koderz.settings import FIELDS, Settings, checked, from_environment, from_flags, layered
 from koderz.trust import require_trust, risks_of
+from tracker.files import MB, read_all
 from tracker.sinks import check_names
 
 NAME = "koderz.toml"
@@ -46,7 +47,7 @@ def load_config(
     """
     path = folder / NAME
     try:
-        data = path.read_bytes()
+        data = read_all(path, MB)
     except FileNotFoundError:
         return Config()
     except OSError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koderz.errors import KoderzError
+from tracker.files import MB, read_all
 
 if TYPE_CHECKING:
     from koderz.types import Task
@@ -52,7 +53,7 @@ def find_id(name: str, ids: Sequence[str]) -> str | None:
 def read_problems(path: Path) -> tuple[str, ...]:
     """Problem ids from a file: one a line, or separated by commas; `#` begins a comment."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_all(path, 16 * MB).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise KoderzError(f"--problems-file {path} can't be read: {error}") from None
     return tuple(name for line in text.splitlines() for name in split_problems(line.partition("#")[0]))

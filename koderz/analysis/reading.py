@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import msgspec
 
 from koderz.errors import KoderzError
+from tracker.files import MB, read_all
 from tracker.journal import NAME
 from tracker.records import SCHEMA_VERSION
 from tracker.summary import Arm, Result, figures
@@ -106,7 +107,7 @@ class Document:
 def read_document(path: Path) -> Document:
     """The file as it stands. Raises KoderzError where it is unreadable, truncated, foreign or of a newer version."""
     try:
-        data = path.read_bytes()
+        data = read_all(path, 1024 * MB)
     except OSError as error:
         raise KoderzError(f"{path} can't be read ({error.strerror}); give a run's id or its summary file") from None
     version = _version(path, data)

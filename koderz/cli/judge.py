@@ -19,6 +19,7 @@ from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.settings import OF_JUDGING, Settings
 from koderz.suites.dataset import GZIP
+from tracker.files import MB, read_all
 
 app = typer.Typer(help="A program or a samples file through the sandbox.", rich_markup_mode=None)
 
@@ -116,7 +117,7 @@ def _require_samples(file: Path) -> None:
 
 def _program(file: Path) -> str:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_all(file, 16 * MB).decode("utf-8")
         ast.parse(text)
     except OSError as error:
         raise KoderzError(f"{file} can't be read ({error.strerror})") from None

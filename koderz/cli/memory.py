@@ -18,6 +18,7 @@ from koderz.cli.groups import PanelCommand
 from koderz.cli.tables import print_blocks
 from koderz.errors import KoderzError
 from koderz.interruption import leave_at_once
+from tracker.files import MB, read_all
 from tracker.memory import CATEGORIES, TYPES, Cortex, open_cortex, store_path
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 
 _GLIMPSE = 160  # characters of a content in a list
+_LARGEST = 1024 * MB  # of a file of memories
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", "-t", metavar="TAG", help="All of these; repeatable.")]
@@ -129,7 +131,7 @@ def import_(
 ) -> None:
     """Store the memories of an export that aren't there yet."""
     try:
-        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        data = read_all(sys.stdin.buffer if str(file) == "-" else file, _LARGEST, "standard input")
     except OSError as error:
         raise KoderzError(f"{file} can't be read ({error.strerror})") from None
     new = _asked(lambda cortex: cortex.import_memories(data), results, create=True)

@@ -14,6 +14,7 @@ from string import Template
 
 from koderz.errors import KoderzError
 from koderz.types import Message
+from tracker.files import MB, read_all
 
 PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "system": frozenset(),
@@ -95,7 +96,7 @@ def _overrides(folder: Path) -> dict[str, str]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_all(path, MB).decode("utf-8").replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
         raise KoderzError(f"{path} can't be read as UTF-8 text ({error})") from None
 

@@ -11,11 +11,14 @@ from contextlib import AbstractContextManager, nullcontext
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from koderz.errors import KoderzError
+from tracker.files import MB
 
 GZIP = b"\x1f\x8b"
+
+_LONGEST = 256 * MB  # of a line
 
 
 class Row(NamedTuple):
@@ -110,7 +113,9 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines with their numbers from 1, without the white space around them."""
     try:
         with path.open("rb") as plain, _unzipped(plain) as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iter(lambda: file.readline(_LONGEST), b""), 1):
+                if len(line) == _LONGEST:
+                    raise KoderzError(f"{path}, line {number}: a line of {_LONGEST // MB} MB and more isn't read")
                 yield number, _decoded(line, path, number)
     except FileNotFoundError:
         raise KoderzError(f"there is no dataset {path}") from None
@@ -118,7 +123,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise KoderzError(f"the dataset {path} can't be read: {error}") from None
 
 
-def _unzipped(plain: BufferedReader) -> AbstractContextManager[Iterable[bytes]]:
+def _unzipped(plain: BufferedReader) -> AbstractContextManager[IO[bytes] | gzip.GzipFile]:
     return gzip.open(plain) if plain.peek(2).startswith(GZIP) else nullcontext(plain)
 
 

@@ -45,10 +45,10 @@ def _draft(number: int, entry: Any) -> Draft:
             project=fields.get("project"),
             key=fields.get("key"),
             salience=_salience(fields.get("salience")),
-            access_count=int(fields.get("access_count") or 0),
+            access_count=_count(fields.get("access_count")),
             created_at=moment(fields["created_at"], "created_at") if fields.get("created_at") else "1970-01-01",
             updated_at=moment(fields["updated_at"], "updated_at") if fields.get("updated_at") else None,
-            last_accessed=moment(fields["last_accessed"]) if fields.get("last_accessed") else None,
+            last_accessed=moment(fields["last_accessed"], "last_accessed") if fields.get("last_accessed") else None,
         )
     except KeyError as missing:
         raise InvalidMemory(f"memory {number} has no {missing.args[0]}") from None
@@ -85,6 +85,14 @@ def _importance(fields: Mapping[str, Any]) -> str:
     if salience is None:
         return "normal"
     return min(IMPORTANCE, key=lambda name: abs(IMPORTANCE[name] - salience))
+
+
+def _count(value: Any) -> int:
+    """A count as the store can hold it. Raises ValueError for what is none."""
+    found = int(value) if isinstance(value, str) and len(value) < 20 and value.isdecimal() else value or 0
+    if not isinstance(found, int | float) or not 0 <= found < 2**63:
+        raise ValueError(f"access_count {str(value)[:40]!r} is no count")
+    return int(found)
 
 
 def _salience(value: Any) -> float | None:

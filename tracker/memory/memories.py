@@ -133,9 +133,9 @@ def moment(value: str | datetime, name: str = "since") -> str:
     """A time as it is stored: local, ISO 8601 with microseconds. Raises InvalidMemory."""
     try:
         found = value if isinstance(value, datetime) else datetime.fromisoformat(value)
-    except (ValueError, TypeError):
+        local = found.astimezone().replace(tzinfo=None) if found.tzinfo else found
+    except (ValueError, TypeError, OverflowError):
         raise InvalidMemory(f"{name} {value!r}: give a time in ISO 8601, such as 2026-01-31T12:00:00") from None
-    local = found.astimezone().replace(tzinfo=None) if found.tzinfo else found
     return local.isoformat(timespec="microseconds")
 
 

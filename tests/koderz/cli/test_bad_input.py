@@ -6,6 +6,7 @@ import pytest
 
 from tests.conftest import Shell
 from tests.koderz.cli.conftest import Command
+from tracker.files import MB
 
 WRONG = {
     "an end below the start": ((5, 3), "END has to be above START"),
@@ -110,3 +111,31 @@ def test_in_a_folder_that_is_not_trusted_what_only_reads_runs_works(command: Com
 
     for words in ("benchmark list", "benchmark show latest", "benchmark problems", "sync", "memory stats"):
         assert "--trust-config" not in command(*words.split(), code=4 if words == "memory stats" else 0).err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "memory import /dev/zero",
+        "judge /dev/zero --task HumanEval/3",
+        "judge /dev/zero",
+        "benchmark 0 1 -m simulated --problems-file /dev/zero",
+        "benchmark 0 1 -m simulated --dataset /dev/zero",
+        "benchmark import /dev/zero --model m",
+    ],
+)
+def test_an_endless_file_is_one_line(command: Command, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koderz.cli.memory._LARGEST", MB)
+    monkeypatch.setattr("koderz.suites.dataset._LONGEST", MB)
+
+    done = command(*words.split(), code=2)
+
+    assert "MB" in done.err
+    assert done.err.startswith("koderz: /dev/zero")
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_configuration_without_an_end_is_one_line(command: Command, koderz: Shell) -> None:
+    (koderz.folder / "koderz.toml").symlink_to("/dev/zero")
+
+    assert "koderz.toml holds more than 1 MB" in command("benchmark", "list", code=2).err

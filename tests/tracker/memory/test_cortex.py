@@ -321,6 +321,13 @@ def test_a_memory_begins_as_salient_as_the_importance_that_its_tool_takes(tmp_pa
         ([{"title": "a", "metadata": "[1]"}], "memory 1: metadata"),
         ([{"title": "a", "created_at": "soon"}], "memory 1: created_at"),
         ([{"title": "a", "salience": "much"}], "memory 1"),
+        ([{"title": "a", "access_count": 10**30}], "memory 1: access_count '1000000"),
+        ('[{"title": "a", "access_count": 1e400}]', "no JSON"),
+        ([{"title": "a", "access_count": float("inf")}], "memory 1: access_count 'inf' is no count"),
+        ([{"title": "a", "accessCount": -1}], "memory 1: access_count '-1' is no count"),
+        ([{"title": "a", "access_count": [1]}], "memory 1: access_count"),
+        ([{"title": "a", "created_at": "0001-01-01T00:00:00+14:00"}], "memory 1: created_at"),
+        ([{"title": "a", "last_accessed": "9999-12-31T23:59:59-12:00"}], "memory 1: last_accessed"),
     ],
 )
 def test_a_wrong_import_names_the_entry_and_stores_nothing(tmp_path: Path, data: Any, why: str) -> None:
