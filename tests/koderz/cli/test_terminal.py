@@ -13,7 +13,7 @@ from tests.koderz.cli.conftest import Command
 from tests.koderz.cli.test_console import HOSTILE, dangerous
 from tests.tracker import builders
 from tests.tracker.builders import attempt, call, judged
-from tracker.records import Finished
+from tracker.records import Finished, Record
 
 EVERYTHING = " | ".join(text for name, text in HOSTILE.items() if name != "half a character")
 
@@ -21,7 +21,7 @@ EVERYTHING = " | ".join(text for name, text in HOSTILE.items() if name != "half 
 @pytest.fixture
 def run(koderz: Shell) -> str:
     """A run of a model that means ill, its words in every field."""
-    records = [
+    records: list[Record] = [
         call(0, reply=EVERYTHING, finish_reason=EVERYTHING),
         attempt(0, verdict="error", cause=EVERYTHING, program=EVERYTHING, detail=EVERYTHING, feedback=EVERYTHING),
         judged(0, False, verdict="error", cause=EVERYTHING, note=EVERYTHING),
