@@ -190,10 +190,12 @@ def test_one_experiment_is_one_whatever_else_is_set(koderz: Shell) -> None:
     assert len([line for line in koderz.journal() if line["kind"] == "experiment"]) == 1
 
 
-def test_trust_may_be_given_when_a_run_is_picked_up(koderz: Shell) -> None:
+def test_trust_may_be_given_when_a_run_is_picked_up(koderz: Shell, tmp_path_factory: pytest.TempPathFactory) -> None:
     write_tasks(koderz.folder, 1)
-    koderz("benchmark", 0, 1, "--dataset", "tasks.jsonl", "--model", "simulated", "--quiet")
-    (koderz.folder / "koderz.toml").write_text('solver = "own.py:solve"\n')
+    outside = tmp_path_factory.mktemp("outside")
+    where = ("--results", outside)
+    koderz("benchmark", 0, 1, "--dataset", "tasks.jsonl", "--model", "simulated", "--quiet", *where)
+    (koderz.folder / "koderz.toml").write_text(f'results = "{outside}"\n')
     koderz("benchmark", "resume", "latest", code=2)
 
     koderz("benchmark", "resume", "latest", "--trust-config")
