@@ -96,12 +96,13 @@ def _pairwise(sides: Sequence[Side], alpha: float) -> list[Pair]:
 
 def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
     notes = [f"{side.label} has no results." for side in sides if not side.results]
-    notes += [f"{side.label} {side.run.progress}." for side in sides if side.run.is_going]
+    notes += [f"{side.label} {side.run.progress}." for side in sides if side.run.is_going or side.run.is_cut_short]
     notes += [f"{side.label} has {side.faults} faults; they count neither way." for side in sides if side.faults]
     if any(not pair.pairs for pair in pairwise):
         notes.append("Some have no task in common; those are tested unpaired.")
-    elif len({frozenset(side.by_task()) for side in sides if side.results}) > 1:
-        notes.append("Rates are over each run's own tasks; tests over those in common.")
+    elif len(own := {frozenset(side.by_task()) for side in sides if side.results}) > 1:
+        common = len(frozenset.intersection(*own))
+        notes.append(f"Rates are over each run's own tasks, tests over those in common; {common} are common to all.")
     if any(0 < pair.pairs < FEWEST_TASKS for pair in pairwise):
         notes.append(f"Fewer than {FEWEST_TASKS} tasks in common show nothing.")
     if any(side.run.simulated for side in sides):

@@ -232,6 +232,9 @@ def _heading(summary: Summary) -> str:
 
 
 def _extra_lines(summary: Summary) -> Iterator[str]:
+    pairs = summary.comparison.problems if summary.comparison else None
+    if pairs is not None and any(len(arm.results) > pairs for arm in summary.arms.values()):
+        yield f"improvement: over the {counted(pairs, 'experiment')} judged in both modes"
     for name, arm in summary.arms.items():
         figures = arm.summary
         if figures.success_rate_interval:

@@ -15,10 +15,8 @@ from itertools import chain, zip_longest
 from koderz.analysis.blocks import Block, Table, Text
 from koderz.cli.console import plain, say_all
 
-_WHOLE = 30  # characters of a word that is kept whole where that is possible, as many as a run's id has
-_SHORT = 16  # and of one that is kept whole wherever it fits at all
-# where a line may end within a longer one
-_JOINT = re.compile(r"(?<=[/:,@])|(?<=[^\d]-)")
+_WHOLE = (30, 20, 16)  # characters of a word that is kept whole: as many as a run's id has, or else fewer
+_JOINT = re.compile(r"(?<=[/:,@])|(?<=[^\d]-)")  # where a line may end within a longer one
 _COMMAND = re.compile(r"(?<=: )koderz .+$")
 
 
@@ -73,7 +71,7 @@ class _Column:
 
     def least(self, whole: int) -> int:
         """The width in which words of up to so many characters stay whole."""
-        bodies = self.cells if self.right and whole == _WHOLE else _words(self.cells, whole)
+        bodies = self.cells if self.right and whole > _WHOLE[-1] else _words(self.cells, whole)
         return max(map(_width, chain(bodies, _words([self.head], whole))), default=0)
 
 
@@ -85,13 +83,13 @@ def _words(texts: Iterable[str], whole: int) -> set[str]:
 
 
 def _most(piece: str) -> str:
-    return piece[:_WHOLE]
+    return piece[: _WHOLE[0]]
 
 
 def _table_lines(table: Table, width: int | None) -> Iterator[str]:
-    gap = " | " if table.ruled else "  "
+    gaps = (" | ",) if table.ruled else ("  ", " ")
     columns = _columns(table)
-    kept = columns if width is None else _fitted(columns, table.optional, width, len(gap))
+    kept, gap = (columns, gaps[0]) if width is None else _fitted(columns, table.optional, width, gaps)
     if table.header:
         yield from _row_lines([column.head for column in kept], kept, gap)
     if table.ruled:
@@ -116,20 +114,31 @@ def _on_one_line(text: str) -> str:
     return plain(" ".join(text.split()))
 
 
-def _fitted(columns: Sequence[_Column], optional: Sequence[str], width: int, gap: int) -> Sequence[_Column]:
-    """The columns that there is room for, with widths that fit: fewer before narrower ones, broken words last."""
-    if sum(column.width + gap for column in columns) - gap <= width:
-        return columns
-    kept = _narrowed(columns, _WHOLE)
+def _fitted(
+    columns: Sequence[_Column], optional: Sequence[str], width: int, gaps: Sequence[str]
+) -> tuple[Sequence[_Column], str]:
+    """The columns that there is room for, with widths that fit, and what stands between them.
+
+    Columns go before gaps get narrower, and both before a word is broken.
+    """
+    wide, narrow = gaps[0], gaps[-1]
+    if _taken([column.width for column in columns], wide) <= width:
+        return columns, wide
+    kept = _narrowed(columns, _WHOLE[0])
     for head in optional:
-        if sum(column.floor + gap for column in kept) - gap <= width:
+        if _taken([column.floor for column in kept], wide) <= width:
             break
         kept = [column for column in kept if column.head != head]
-    room = width - gap * (len(kept) - 1)
-    if sum(column.floor for column in kept) > room:
-        _narrowed(kept, _SHORT)
-    _share_out(kept, room)
-    return kept
+    gap = wide
+    for whole, gap in ((_WHOLE[0], wide), (_WHOLE[0], narrow), (_WHOLE[1], narrow), (_WHOLE[2], wide)):
+        if _taken([column.floor for column in _narrowed(kept, whole)], gap) <= width:
+            break
+    _share_out(kept, width - len(gap) * (len(kept) - 1))
+    return kept, gap
+
+
+def _taken(widths: Sequence[int], gap: str) -> int:
+    return sum(widths) + len(gap) * (len(widths) - 1)
 
 
 def _narrowed(columns: Sequence[_Column], whole: int) -> Sequence[_Column]:

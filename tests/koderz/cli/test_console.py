@@ -169,6 +169,18 @@ def test_of_nothing_judged_the_tables_have_dashes(tmp_path: Path, capsys: pytest
     ]
 
 
+def test_where_modes_were_judged_on_unlike_tasks_it_says_what_the_improvement_is_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of = builders.plan(3, solvers=("zero-shot", "iterative"))
+    both = [judged(0, False), judged(0, solver="iterative"), judged(1), judged(1, solver="iterative")]
+    unlike, _ = shown(tmp_path / "a", capsys, *both, judged(2), Finished(status="stopped"), of=of)
+    alike, _ = shown(tmp_path / "b", capsys, *both, Finished(status="stopped"), of=of)
+
+    assert "improvement: over the 2 experiments judged in both modes" in unlike
+    assert not [line for line in alike if line.startswith("improvement: ")]
+
+
 def test_a_run_that_did_not_get_to_its_end_says_so_and_how_to_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

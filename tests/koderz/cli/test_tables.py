@@ -178,6 +178,7 @@ def test_at_80_columns_ids_rates_and_states_are_all_there(command: Command, runs
     ]
     assert all(re.search(r"\d\d\.\d%", line) for line in narrow if line.startswith("bench_"))
     assert any("interrupted" in line for line in narrow)
+    assert sum(MODELS[0] in line for line in narrow) == 2
 
 
 def _in_a_terminal(command: Command, width: int, *words: str) -> list[str]:

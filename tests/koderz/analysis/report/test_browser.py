@@ -315,3 +315,22 @@ def test_of_two_models_the_lines_that_differ_stand_out(browser: Browser, full: P
     assert not any("as asked" in text for text in marks)
     assert page.evaluate("window.pwned") is None
     page.close()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_names_of_any_length_leave_the_page_as_wide_as_the_window(browser: Browser, tmp_path: Path, width: int) -> None:
+    runs = []
+    for number, name in enumerate(("m" * 300, EVIL * 2, "漢字" * 60)):
+        outcomes = {f"{name[:150]}/{task}": [task % 3 != number] for task in range(4)}
+        other = {task: [not passed for passed in all_] for task, all_ in outcomes.items()}
+        more = {"run_id": f"bench_0000000{number}_20260131_120000", "config": {"local_model": name, "suite": name}}
+        runs.append(builders.write(tmp_path / f"{number}.json", builders.comparative(outcomes, other, **more)))
+    written(tmp_path, *runs)
+    page = opening(browser, tmp_path / "report.html", width).page
+    for details in page.locator("details").all():
+        details.evaluate("(details) => details.open = true")
+    page.locator(".flip").first.click()
+    page.wait_for_selector(".duel")
+
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.close()
