@@ -1,8 +1,10 @@
-"""Everything that a run has on record of one experiment, also while the run goes on."""
+"""Everything that a run has on record of one experiment, also while the run goes on: without secrets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +14,36 @@ from tracker.blobs import fetched, read_text
 from tracker.index import CODES, Entry, experiment_number, load_index, read_spans, scan
 from tracker.journal import NAME
 from tracker.messages import restored
-from tracker.records import Attempt, Blob, Call, Experiment, LongMessage, Record, decode
+from tracker.records import Attempt, Blob, Call, Experiment, LongMessage, Plan, Record, decode
+from tracker.runs import read_plan
+from tracker.scrubbing import Scrubber, scrubber_of
 
 _MESSAGE = CODES["message"]
 
 
 class Stories:
-    """The experiments of one journal, each read when it is asked for. JournalError where the journal is damaged."""
+    """The experiments of one journal, each read when it is asked for. JournalError where the journal is damaged.
 
-    def __init__(self, folder: Path) -> None:
+    What is handed out has no secrets in it, those in `environ` among them: it is for sinks, exports and reports.
+    """
+
+    def __init__(self, folder: Path, environ: Mapping[str, str] = os.environ) -> None:
         self.folder = folder
+        self._environ = environ
         self._journal = folder / NAME
         self._end = 0
         self._lines: dict[int, list[tuple[int, int]]] = {}
         self._messages: dict[int, tuple[int, int]] = {}
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The run's plan. Raises JournalError where there is none."""
+        return self.scrubber.record(read_plan(self.folder))
+
+    @cached_property
+    def scrubber(self) -> Scrubber:
+        """What takes secrets out of records."""
+        return scrubber_of(read_plan(self.folder), self._environ)
 
     def refresh(self) -> list[Entry]:
         """Takes in the whole lines that were added since the last look, and returns their entries in order."""
@@ -53,6 +71,9 @@ class Stories:
 
     def records(self, spans: Iterable[tuple[int, int]]) -> Iterator[Record]:
         """The records at these offsets, of these lengths: every text and every message whole."""
+        return map(self.scrubber.record, self._whole_records(spans))
+
+    def _whole_records(self, spans: Iterable[tuple[int, int]]) -> Iterator[Record]:
         for line in read_spans(self._journal, spans):
             if (record := decode(line)) is not None:
                 yield self._whole(record)
@@ -71,7 +92,7 @@ class Stories:
     def _message(self, message: dict[str, Any]) -> dict[str, Any]:
         if "content" in message:
             return message
-        (stored,) = self.records([self._messages[int(message["digest"][:16], 16)]])
+        (stored,) = self._whole_records([self._messages[int(message["digest"][:16], 16)]])
         return restored(message, str(stored.content) if isinstance(stored, LongMessage) else "")
 
 

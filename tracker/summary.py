@@ -17,6 +17,7 @@ from tracker.index import CODES, PAID, Entry, load_index, read_spans
 from tracker.journal import NAME
 from tracker.rates import pass_at_k_of, success_interval
 from tracker.records import SCHEMA_VERSION, Experiment, Fault, Finished, Plan, Record, decode
+from tracker.scrubbing import scrubber_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,21 +138,23 @@ class Summary:
 
 
 def summarize(folder: Path) -> Summary:
-    """The summary of the run in `folder`, off its journal. Raises JournalError where that is damaged."""
+    """The summary of the run in `folder`, off its journal and without secrets. JournalError where that is damaged."""
     journal = folder / NAME
     lines = _Outline(load_index(journal))
     plan = _first(journal, Plan, lines.first)
+    scrubber = scrubber_of(plan)
+    plan = scrubber.record(plan)
     order = {task: position for position, task in enumerate(plan.tasks)}
     results: list[Result] = []
     baselines: dict[str, list[float]] = defaultdict(list)  # known costs on the baseline model, by solver
     faults: list[Fault] = []
     for record in map(decode, read_spans(journal, lines.outcomes())):
         if isinstance(record, Experiment):
-            results.append(_result(record))
+            results.append(_result(scrubber.record(record) if record.note else record))
             if record.baseline_cost is not None:
                 baselines[record.solver].append(record.baseline_cost)
         elif isinstance(record, Fault):
-            faults.append(record)
+            faults.append(scrubber.record(record))
     results.sort(key=lambda r: (r.sample, order.get(r.problem_id, len(order))))
     faults.sort(key=lambda f: (f.sample, order.get(f.problem_id, len(order)), f.solver))
     arms = {solver: _arm(solver, results, baselines[solver]) for solver in plan.solvers}
@@ -164,7 +167,7 @@ def summarize(folder: Path) -> Summary:
         end_time=times[-1],
         duration_seconds=_active_seconds(times),
         status=finished.status if finished else "unfinished",
-        reason=finished.reason if finished else "",
+        reason=scrubber.text(finished.reason) if finished else "",
         planned=plan.planned,
         config=plan.config,
         arms=arms,

@@ -12,7 +12,6 @@ from koderz.errors import KoderzError
 from tracker.index import CODES, load_index, read_spans
 from tracker.journal import NAME
 from tracker.records import Attempt, Call, Experiment, Fault, Record, decode
-from tracker.runs import read_plan
 from tracker.stories import Stories
 
 _OUTCOMES = (CODES["experiment"], CODES["fault"])
@@ -64,15 +63,15 @@ class Story:
 
 
 class Experiments:
-    """The experiments of one run, in the order of its plan; each story is read when it is asked for."""
+    """The experiments of one run, in the order of its plan and without secrets; each is read when it is asked for."""
 
     def __init__(self, folder: Path) -> None:
         """Raises JournalError where the journal is damaged or isn't one."""
         self.folder = folder
-        self.plan = read_plan(folder)
         self._stories = Stories(folder)
+        self.plan = self._stories.plan
         self._stories.refresh()
-        self.outcomes = tuple(self._ordered(_outcomes(folder)))
+        self.outcomes = tuple(self._ordered(map(self._stories.scrubber.record, _outcomes(folder))))
 
     def story(self, outcome: Outcome) -> Story:
         """What led to an outcome."""

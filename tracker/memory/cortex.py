@@ -22,9 +22,9 @@ from tracker.memory.caretaking import Forgetting
 from tracker.memory.interchange import drafts_of
 from tracker.memory.lessons import Snapshot
 from tracker.memory.memories import CATEGORIES, TYPES, Draft, InvalidMemory, choose, moment
-from tracker.memory.scrubbing import Scrubber
 from tracker.memory.search import search
 from tracker.memory.store import Filter, Store
+from tracker.scrubbing import Scrubber
 
 T = TypeVar("T")
 

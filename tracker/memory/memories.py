@@ -12,7 +12,7 @@ import orjson
 from msgspec.structs import replace
 
 from tracker.errors import KoderzError
-from tracker.memory.scrubbing import Scrubber
+from tracker.scrubbing import Scrubber
 
 Category = Literal[
     "architecture",
@@ -161,9 +161,6 @@ def _metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scrubbed(draft: Draft, scrubber: Scrubber) -> Draft:
-    everything = (draft.title, draft.content, *draft.tags, orjson.dumps(draft.metadata).decode())
-    if scrubber.is_clean("\n".join(everything)):
-        return draft
     return replace(
         draft,
         title=scrubber.text(draft.title),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The run that a sink projects."""
+    """The run that a sink projects: plan and records are without secrets, which stay in the journal."""
 
     folder: Path  # of the run; its parent is the results folder
     plan: Plan

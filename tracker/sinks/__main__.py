@@ -7,11 +7,13 @@ and what the sinks lack by then is made up for by the next one.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 import threading
 from pathlib import Path
 
+from tracker.scrubbing import Scrubber
 from tracker.sinks.feeding import Feeding
 from tracker.sinks.jobs import FINISH, Status, encoded, job_of
 
@@ -84,7 +86,19 @@ def _log_into(path: Path) -> Path | None:
     for standard in (1, 2):
         os.dup2(file, standard)
     os.close(file)
+    sys.stdout = sys.stderr = _Log()
     return found
+
+
+class _Log(io.TextIOBase):
+    """Standard output and error: what a library complains of may name a secret."""
+
+    def __init__(self) -> None:
+        self._scrubber = Scrubber()
+
+    def write(self, text: str) -> int:
+        os.write(2, self._scrubber.text(text).encode("utf-8", "backslashreplace"))
+        return len(text)
 
 
 def _drop_if_empty(log: Path | None) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tracker.errors import KoderzError
 from tracker.registry import find
+from tracker.scrubbing import Scrubber
 from tracker.sinks import GROUP, SINKS, SinkDown
 from tracker.sinks.jobs import Job, Status
 from tracker.sinks.projection import Held, Projection, as_down, put_down
@@ -102,7 +103,7 @@ class Feeding(threading.Thread):
 
     def _say_down(self, error: Exception, *, over: bool) -> None:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        reason = lines[0].removeprefix(f"{self._name}: ")[:_REASON]
+        reason = Scrubber(self._environ).text(lines[0]).removeprefix(f"{self._name}: ")[:_REASON]
         try:
             put_down(self._folder, self._name, reason)
         except KoderzError as unwritten:

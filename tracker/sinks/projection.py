@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tracker.errors import KoderzError
 from tracker.records import Record, now
-from tracker.runs import read_plan
 from tracker.sinks import Sink, SinkDown, Source, open_sink
 from tracker.sinks.standing import Standing, State, record_standings, standing_of
 from tracker.stories import Stories
@@ -91,7 +90,7 @@ class Projection:
         before = standing_of(self.folder).get(self.name) or Standing(state="behind")
         own = {key: value for key, value in self._given.items() if key.startswith(f"{self.name}_")}
         options = {**before.options, **{key: value for key, value in own.items() if value is not None}}
-        self._stories = Stories(self.folder)
+        self._stories = Stories(self.folder, self._environ)
         entries = self._stories.refresh()
         at = 0 if is_outdated(before, own) else _boundary([entry.span for entry in entries], before.bytes)
         self._left = deque(entry.span for entry in entries[at:])
@@ -100,7 +99,7 @@ class Projection:
 
     def _source(self) -> Source:
         options = {**self._given, **self._standing.options}
-        return Source(self.folder, read_plan(self.folder), self._stories, self._environ, options)
+        return Source(self.folder, self._stories.plan, self._stories, self._environ, options)
 
     def _next_spans(self) -> list[tuple[int, int]]:
         spans: list[tuple[int, int]] = []

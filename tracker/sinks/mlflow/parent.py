@@ -13,7 +13,7 @@ import orjson
 from tracker.index import CODES, load_index, read_spans
 from tracker.journal import NAME
 from tracker.messages import text_of
-from tracker.records import Call, Experiment, Fault, Plan, Record, decode
+from tracker.records import Call, Experiment, Fault, Plan, Record, decode, encode
 from tracker.sinks.json import encode_summary
 from tracker.sinks.mlflow.page import Page, Point, as_param, milliseconds, points, source_tags
 from tracker.stories import Stories
@@ -188,8 +188,7 @@ def write_files(folder: Path, summary: Summary, stories: Stories, into: Path) ->
     """What goes along with the parent run: summary, plan, prompts, table, and the report once it is there."""
     with (into / "summary.json").open("wb") as file:
         file.writelines(encode_summary(summary))
-    with (folder / NAME).open("rb") as journal:
-        plan = orjson.loads(journal.readline())
+    plan = orjson.loads(encode(stories.plan))
     (into / "plan.json").write_bytes(orjson.dumps(plan, option=orjson.OPT_INDENT_2))
     (into / TABLE).write_bytes(orjson.dumps(_table(summary)))
     _write_prompts(summary, stories, into / "prompts")

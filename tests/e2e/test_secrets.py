@@ -1,0 +1,130 @@
+"""Secrets in prompts, replies, feedback and the environment: the journal has them, and nothing that is made of it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import sqlite3
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from koderz.testing import ModelServer
+from koderz.testing.wire import Request
+from tests.conftest import Shell
+from tests.tracker.secrets import NAMED, SECRETS, drawn
+from tests.tracker.sinks.standins import installed
+
+ENVIRONMENT = {
+    "OPENAI_API_KEY": "a-key-of-no-known-format",
+    "DEPLOY_TOKEN": drawn("deploy", 12),
+    "SESSION_SECRET": "correct horse/battery",
+    "DB_PASSWORD": 'swordfish "and" chips',
+    "GATEWAY": "another-key:named-by-an-option",
+}
+TEXTS = {
+    **{name: f"see {secret} here" for name, secret in SECRETS.items()},
+    **{name: text for name, (text, _) in NAMED.items()},
+}
+TEXTS |= {name: f"it says {value}." for name, value in ENVIRONMENT.items()}
+NEEDLES = {**SECRETS, **{name: secret for name, (_, secret) in NAMED.items()}, **ENVIRONMENT}
+EACH = 8  # texts a task
+TASKS = -(-len(TEXTS) // EACH)
+
+PROMPT = 'def add(x, y):\n    """Adds.\n\n    Notes: {}\n    """\n'
+TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
+
+
+def test_no_secret_leaves_the_journal(koderz: Shell) -> None:
+    _played(koderz, ("json", "memory", "ledger"), exports=("1.csv",))
+
+
+@pytest.mark.slow
+def test_no_secret_reaches_mlflow_and_any_export(koderz: Shell) -> None:
+    exports = [f"{attempts}.{kind}" for attempts in (0, 1) for kind in ("csv", "jsonl", "md", "parquet")]
+    _played(koderz, ("json", "memory", "ledger", "mlflow"), exports)
+
+
+def _played(koderz: Shell, sinks: Sequence[str], exports: Sequence[str]) -> None:
+    env = {**installed(koderz.folder), **ENVIRONMENT, "KODERZ_SINKS": ",".join(sinks)}
+    _write_tasks(koderz.folder / "tasks.jsonl")
+    asyncio.run(_run(koderz, env))
+    _export(koderz, env, exports)
+
+    journal = b"".join(path.read_bytes() for path in koderz.results.glob("bench_*/journal.jsonl")).decode()
+    assert [name for name, needle in NEEDLES.items() if json.dumps(needle)[1:-1] not in journal] == []
+    found = {
+        (name, str(path.relative_to(koderz.folder)))
+        for path, text in _written(koderz.folder)
+        for name, needle in NEEDLES.items()
+        if _stands_in(needle, text)
+    }
+    assert found == set()
+
+
+async def _run(koderz: Shell, env: Mapping[str, str]) -> None:
+    async with ModelServer(_reply, api_key=ENVIRONMENT["GATEWAY"]) as server:
+        asked = ("--dataset", "tasks.jsonl", "--model", "openai/recorded", "--base-url", f"{server.url}/v1")
+        how = ("--api-key-env", "GATEWAY", "--feedback", "tests", "--max-iterations", 2, "--tag", SECRETS["xAI"])
+        await asyncio.to_thread(koderz, "benchmark", 0, TASKS, *asked, *how, "--sink-patience", 240, env=env)
+
+
+def _export(koderz: Shell, env: Mapping[str, str], exports: Sequence[str]) -> None:
+    for name in exports:
+        koderz("benchmark", "export", "latest", *(("--attempts",) if name[0] == "1" else ()), "-o", name, env=env)
+    koderz("benchmark", "report", "latest", env=env)
+    (koderz.folder / "memories.json").write_text(koderz("memory", "export", env=env).out)
+    (koderz.folder / "shown.json").write_text(koderz("benchmark", "show", "latest", "--json", env=env).out)
+
+
+def _write_tasks(path: Path) -> None:
+    texts = [*TEXTS.values()]
+    rows = []
+    for number in range(0, len(texts), EACH):
+        notes = "\n    ".join("\n".join(texts[number : number + EACH]).split("\n"))
+        prompt = PROMPT.format(notes.replace("\\", "\\\\"))
+        row = {"task_id": f"T/{number // EACH}", "prompt": prompt, "entry_point": "add", "test": TEST}
+        rows.append(row | {"canonical_solution": "    return x + y\n"})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _reply(request: Request) -> str:
+    """The first answer gives the notes back as its result, so that they are in its feedback; the second is right."""
+    asked = str(request.messages)
+    texts = [text for text in TEXTS.values() if text.split("\n")[0] in asked or repr(text)[1:-1] in asked]
+    if any(message["role"] == "assistant" for message in request.messages):
+        return "```python\ndef add(x, y):\n    return x + y\n```"
+    notes = repr("\n".join(texts))
+    thought = "\n".join(texts)
+    program = f"NOTES = {notes}\ndef add(x, y):\n    return NOTES\n"
+    return f"<think>\n{thought}\n</think>\nAs you said: {thought}\n\n```python\n{program}```"
+
+
+def _written(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Every file but the journal, its index and its blobs, and what it was run from; also what is compressed."""
+    for path in folder.rglob("*"):
+        own = path.name in ("tasks.jsonl", "journal.jsonl", "journal.index") or path.parent.name == "blobs"
+        if not path.is_file() or own or "site" in path.parts or "cache" in path.relative_to(folder).parts:
+            continue
+        yield path, path.read_bytes().decode("utf-8", "replace")
+        if path.suffix == ".parquet":
+            yield path, json.dumps(pq.read_table(path).to_pylist())
+        elif path.suffix == ".html":
+            for block in re.findall(r"[A-Za-z0-9+/]{100,}={0,2}", path.read_text()):
+                if block.startswith("eN"):
+                    yield path, zlib.decompress(base64.b64decode(block)).decode()
+        elif path.suffix == ".db":
+            with sqlite3.connect(path) as store:
+                yield path, "\n".join(store.iterdump())
+
+
+def _stands_in(needle: str, text: str) -> bool:
+    """Whether a text has a secret as it is, in JSON, or a good part of it."""
+    if needle in text or json.dumps(needle)[1:-1] in text or repr(needle)[1:-1] in text:
+        return True
+    return len(needle) > 40 and any(needle[at : at + 20] in text for at in range(12, len(needle) - 19, 8))

@@ -1,0 +1,207 @@
+"""Secrets are told from other texts, and what is none stays as it is."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tracker.secrets import NAMED, SECRETS
+from tracker import credentials
+from tracker.records import Attempt, Call, Plan
+from tracker.scrubbing import REDACTED, Scrubber
+
+SCRUBBER = Scrubber(
+    {"MY_API_KEY": "plain words here", "QUOTED_TOKEN": 'a"b\\c"d', "SHORT_TOKEN": "abc", "HOME": "/root"}
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("use sk-proj-abcdEFGH1234567890 now", "sk-proj-abcdEFGH1234567890"),
+        ("sk-ant-api03-aaaaBBBBcccc_dddd-eeee", "sk-ant-api03-aaaaBBBBcccc_dddd-eeee"),
+        ("ghp_abcdefghijklmnopqrstuvwxyz012345", "ghp_abcdefghijklmnopqrstuvwxyz012345"),
+        ("github_pat_11ABCDEFG0abcdefghij_KLMNOP", "github_pat_11ABCDEFG0abcdefghij_KLMNOP"),
+        ("hf_abcdefghijklmnopqrstuvwxyzABCD", "hf_abcdefghijklmnopqrstuvwxyzABCD"),
+        ("xoxb-1234567890-abcdefghij", "xoxb-1234567890-abcdefghij"),
+        ("AKIAIOSFODNN7EXAMPLE", "AKIAIOSFODNN7EXAMPLE"),
+        ("AIzaSyA1234567890abcdefghijklmnopqrstuv", "AIzaSyA1234567890abcdefghijklmnopqrstuv"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl", "eyJzdWIiOiIxIn0"),
+        ("Authorization: Bearer abcdef.123456~x", "abcdef.123456~x"),
+        ("authorization: Basic dXNlcjpwYXNz", "dXNlcjpwYXNz"),
+        ("curl -H 'bearer 0123456789abcdef'", "0123456789abcdef"),
+        ("OPENAI_API_KEY=whatever-it-is", "whatever-it-is"),
+        ("export DB_PASSWORD='hunter2 and more'", "hunter2 and more"),
+        ("password: swordfish", "swordfish"),
+        ('{"client_secret": "s3cr3t"}', "s3cr3t"),
+        ("access_token=1a2b3c4d", "1a2b3c4d"),
+        ("postgresql://me:pa55word@db.example/runs", "pa55word"),
+        ("https://token123@git.example/x.git", "token123"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----", "MIIE"),
+        ("the value was plain words here.", "plain words here"),
+    ],
+)
+def test_a_secret_is_taken_out(text: str, secret: str) -> None:
+    scrubbed = SCRUBBER.text(f"before {text} after")
+
+    assert secret not in scrubbed
+    assert REDACTED in scrubbed
+    assert scrubbed.startswith("before ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(key):\n    return sorted(data, key=lambda x: x[1])",
+        "token = tokens.pop()",
+        "tokens: 512, max_tokens=4096",
+        "the secret of a good test: few words",
+        "HumanEval/3 failed with exception:KeyError",
+        "see https://example.org/a?b=c and mail me@example.org",
+        "a skill, a task-force, risk-free",
+        "abc",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert SCRUBBER.text(text) == text
+
+
+def test_a_json_document_stays_one() -> None:
+    document = {"config": {"api_key_env": "MY_KEY", "token": 12345678, "password": None, "secret": "abcdefgh"}}
+    scrubbed = json.loads(SCRUBBER.text(json.dumps(document, indent=2)))
+
+    assert scrubbed == {"config": {**document["config"], "secret": REDACTED}}
+
+
+def test_metadata_is_scrubbed_in_depth_and_by_name() -> None:
+    metadata = {
+        "api_key": "short",
+        "nested": [{"note": "Bearer abcdefgh12345678", "tokens": "12", "Authorization": "x"}],
+        "known": 'a"b\\c"d',
+        "count": 3,
+        "token": 12,
+    }
+    assert SCRUBBER.value(metadata) == {
+        "api_key": REDACTED,
+        "nested": [{"note": f"Bearer {REDACTED}", "tokens": "12", "Authorization": REDACTED}],
+        "known": REDACTED,
+        "count": 3,
+        "token": 12,
+    }
+
+
+@pytest.mark.parametrize(
+    "piece", ["a-", "eyJ-", "a.", "token", "token=", "sk-", "key = ", "-----BEGIN PRIVATE KEY-----", "://a:", "bearer "]
+)
+def test_a_megabyte_meant_to_hold_the_patterns_up_does_not(piece: str) -> None:
+    begun = time.process_time()
+    SCRUBBER.text(piece * (1_000_000 // len(piece)))
+    assert time.process_time() - begun < 20
+
+
+@settings(deadline=None)
+@given(st.from_regex(credentials._PREFIXED))
+def test_quick_look_misses_no_format(text: str) -> None:
+    assert REDACTED in SCRUBBER.text(f" {text} ")
+
+
+@pytest.mark.parametrize(
+    "around", ["{}", "it is {}.", "KEY={}\n", '{{"a": "{}"}}', "x = '{}'  # mine", "curl -u {}:x", "<{}>"]
+)
+@pytest.mark.parametrize("name", SECRETS)
+def test_secret_of_any_format_is_taken_out_whole(name: str, around: str) -> None:
+    secret = SECRETS[name]
+    scrubbed = SCRUBBER.text(around.format(secret))
+
+    assert REDACTED in scrubbed
+    assert not any(secret[at : at + 12] in scrubbed for at in range(8, len(secret) - 11))
+
+
+@pytest.mark.parametrize("cut", ["...", " … ", "…"])
+def test_secret_that_was_cut_in_its_middle_is_taken_out(cut: str) -> None:
+    secret = SECRETS["GitHub"]
+    scrubbed = SCRUBBER.text(f"returned '{secret[:20]}{cut}{secret[20:]}'")
+
+    assert scrubbed == f"returned '{REDACTED}{cut}{REDACTED}'"
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_secret_of_a_telling_name_is_taken_out(name: str) -> None:
+    text, secret = NAMED[name]
+    assert secret not in SCRUBBER.text(f"first\n{text}\nlast")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "    password = auth[2]\n    passwd = None\n    token = token.NEWLINE",
+        "def login(user, password=None, token=None): self.password = password",
+        "if token == 'plus': token = 'NUMBER'",
+        "exp_0123456789abcdef in bench_abc123de_20260131_234512, commit da39a3ee5e6b4b0d3255bfef95601890afd80709",
+        "openai/gpt-4o-mini-2024-07-18, test_case_number_1_of_the_longest_increasing_subsequence_2",
+        "print_the_longest_palindromic_substring_of('a_b_c_d_e_f_g_hf_i_j_k_l_m_n_o_p_q_r_s_t')",
+        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        "123e4567-e89b-12d3-a456-426614174000",
+        "/usr/lib/python3/dist-packages/Some/Where/Else2/file.py",
+    ],
+)
+def test_code_and_ids_stay(text: str) -> None:
+    assert SCRUBBER.text(text) == text
+
+
+@pytest.mark.parametrize("value", ["EMPTY", "ollama", "not-needed", "no-key", "lm-studio", "dummy", "simulated"])
+def test_placeholder_of_a_key_is_no_secret(value: str) -> None:
+    assert Scrubber({"OPENAI_API_KEY": value}).text(f"it says {value}.") == f"it says {value}."
+
+
+def test_values_of_named_variables_are_secret_in_every_form() -> None:
+    scrubber = Scrubber({"GATEWAY": 'pa ss/wo"rd', "PATH": "/usr/bin:/bin"}, variables=["GATEWAY", "MISSING"])
+    for form in ('pa ss/wo"rd', json.dumps('pa ss/wo"rd'), "pa%20ss%2Fwo%22rd"):
+        assert "ss" not in scrubber.text(f"<{form}>")
+    assert scrubber.text("/usr/bin:/bin") == "/usr/bin:/bin"
+
+
+def test_records_are_scrubbed_but_for_what_tells_them_apart() -> None:
+    secret = SECRETS["OpenAI"]
+    call = Call(
+        experiment_id="exp_0123456789abcdef",
+        call=1,
+        purpose="attempt",
+        model="openai/gpt-4o-mini-2024-07-18",
+        messages=[{"role": "user", "content": [{"type": "text", "text": f"use {secret}"}]}],
+        reply=f"I use {secret}",
+        key="0123456789abcdef0123456789abcdef",
+    )
+    scrubbed = SCRUBBER.record(call)
+
+    assert secret not in str(scrubbed)
+    assert (scrubbed.key, scrubbed.model, scrubbed.time) == (call.key, call.model, call.time)
+    assert scrubbed.reply == f"I use {REDACTED}"
+    plain = Attempt(experiment_id="exp_00", problem_id="T/0", solver="s", sample=0, number=1, verdict="passed")
+    assert SCRUBBER.record(plain) is plain
+
+
+def test_plan_is_scrubbed() -> None:
+    config = {
+        "base_url": "http://me:pa55word@localhost:1/v1",
+        "api_key": "abcd",
+        "tags": {"note": "password: swordfish"},
+    }
+    plan = Plan(
+        run_id="bench_abc123de_20260131_234512",
+        mode="m",
+        solvers=["s"],
+        tasks=["t"],
+        samples=1,
+        config=config,
+        environment={},
+    )
+    scrubbed = SCRUBBER.record(plan)
+
+    assert scrubbed.config["base_url"] == f"http://{REDACTED}@localhost:1/v1"
+    assert "swordfish" not in str(scrubbed)
+    assert "abcd" not in str(scrubbed.config)
