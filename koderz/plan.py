@@ -119,9 +119,27 @@ def make_plan(
             **(details or {}),
             "digest": secrets.token_hex(16) if single else _digest([_decisive(config), matches, details or {}]),
             "matches": matches,
+            "prompts": _used_prompts(subject.prompts, settings),
+            "expectations": {
+                task.id: {"expected_response": task.reference.strip("\n")} for task in subject.tasks if task.reference
+            },
         },
     )
     return Plan(record, settings, subject.suite, subject.tasks, solvers, subject.prompts)
+
+
+def _used_prompts(prompts: Prompts, settings: Settings) -> dict[str, str]:
+    """The texts that models may be told in a run with these settings, by name."""
+    used = {
+        "reasoning": settings.cot,
+        "feedback": settings.mode != "zero-shot" or settings.solver,
+        "spec": settings.effective_spec_model,
+        "specification": settings.effective_spec_model,
+        "checkpoint": settings.effective_checkpoint_model,
+        "guidance": settings.effective_checkpoint_model,
+        "lessons": settings.use_memory != "off",
+    }
+    return {name: text for name, text in prompts.texts.items() if used.get(name, True)}
 
 
 def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:

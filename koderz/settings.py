@@ -84,7 +84,7 @@ class Settings:
     sinks: tuple[str, ...] = ("json", "mlflow", "memory")
     no_sinks: tuple[str, ...] = ()
     sink_patience: float = 30.0  # how long a sink may make no progress once the run is over
-    mlflow_detail: Literal["full", "runs", "parent"] | None = None  # None: by the number of experiments
+    mlflow_detail: Literal["traces", "runs", "parent", "full"] | None = None  # None: by the number of experiments
 
     @property
     def chosen_sinks(self) -> tuple[str, ...]:

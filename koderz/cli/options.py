@@ -119,8 +119,8 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
             "SECONDS",
         ),
         "mlflow_detail": Text(
-            "What MLflow gets: full (each experiment with its trace), runs (without), parent (a table of them). "
-            "Default: by the number of experiments.",
+            "What MLflow gets: parent (the run and a table of its experiments), traces (and a trace of each), runs "
+            "or full (and a nested run of each). Default: traces up to 5,000 experiments, else parent.",
             "DETAIL",
         ),
     },

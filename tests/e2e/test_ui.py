@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import Shell, descendants
-from tests.tracker.sinks.mlflow_world import experiments, new_plan, project, record, seen
+from tests.tracker.builders import attempt, fault, judged
+from tests.tracker.sinks.mlflow_world import SHARED, experiments, new_plan, project, record, seen
 from tracker.records import Finished
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -53,7 +55,7 @@ def test_it_stops_cleanly(koderz: Shell, number: signal.Signals) -> None:
     folder = record(koderz.results, new_plan(1), *experiments(0), Finished(status="complete"))
     project(folder)
     with running(koderz) as (process, links):
-        info = seen(folder).parent.info
+        info = seen(folder).run.info
         assert links[1].endswith(f"#/experiments/{info.experiment_id}/runs/{info.run_id}")
         started = descendants(process.pid)
         assert 1 <= len(started) <= 4  # nine with MLflow's job executor
@@ -65,31 +67,45 @@ def test_it_stops_cleanly(koderz: Shell, number: signal.Signals) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no browser at {CHROMIUM}")
-def test_the_run_its_children_a_chart_and_a_trace_are_seen_in_a_browser(koderz: Shell) -> None:
-    folder = record(koderz.results, new_plan(3), *experiments(0, 1, 2), Finished(status="complete"))
-    project(folder)
+def test_evaluation_runs_scores_datasets_baseline_charts_and_a_trace_are_seen_in_a_browser(koderz: Shell) -> None:
+    both = ("zero-shot", "iterative")
+    folders = []
+    for verdict in (True, False):
+        told = [*experiments(0), *experiments(0, solver="iterative"), attempt(1, detail="why"), judged(1, verdict)]
+        plan = new_plan(2, solvers=both, **SHARED)
+        folders.append(record(koderz.results, plan, *told, fault(1, solver="iterative"), Finished(status="incomplete")))
+        project(folders[-1])
+    one, other = folders
+    place = f"#/experiments/{seen(one).run.info.experiment_id}"
     with running(koderz) as (_, (address, latest)), browser() as page:
-        page.goto(latest)
-        expect(page, folder.name)
-        expect(page, "T/0 · zero-shot")
-        expect(page, "Finished")
-        expect(page, "humaneval (abababab")
+        page.goto(f"{address}/{place}/evaluation-runs")
+        expect(page, "passed/zero-shot")
+        expect(page, one.name)
+        rows = page.get_by_role("row").filter(has_text=re.compile("bench_"))
+        assert rows.count() == 2  # one a run
+
+        page.goto(f"{latest}/traces")
+        for column in ("passed", "iterations", "Expected output"):
+            expect(page, column, exact=True)
+        expect(page, "67%")  # of those judged: the fault isn't counted
+        page.get_by_text("baseline run").click(timeout=WAIT)
+        expect(page, one.name)
+        assert page.get_by_text(re.compile("^T/")).count() == 0  # no nested run is a baseline
+        page.get_by_text(one.name).locator("visible=true").first.click(timeout=WAIT)
+        expect(page, "-33%")
+
+        page.goto(f"{address}/{place}/datasets")
+        expect(page, "humaneval-abababab")
 
         page.goto(f"{latest}/model-metrics")
-        page.get_by_placeholder("Search metric charts").fill("success_rate", timeout=WAIT)
-        expect(page, "success_rate")
+        page.get_by_placeholder("Search metric charts").fill("passed/", timeout=WAIT)
+        expect(page, "passed/iterative")
         page.locator(".js-plotly-plot, svg.main-svg").first.wait_for(timeout=WAIT)
 
-        (trace, *_) = seen(folder).traces
-        experiment = seen(folder).parent.info.experiment_id
-        page.goto(f"{address}/#/experiments/{experiment}/traces?selectedEvaluationId={trace.info.trace_id}")
+        trace = seen(other).trace("T/0", "iterative").info.trace_id
+        page.goto(f"{address}/{place}/traces?selectedEvaluationId={trace}")
         expect(page, "attempt 2")
         expect(page, "judge")
-        expect(page, "passed")
-        # MLflow's guide to what is new, which may open behind the trace, hides the trace from roles.
-        page.get_by_role("button", name="Assess", include_hidden=True).click(timeout=WAIT)
-        expect(page, "Feedback (1)")
-        expect(page, "True", exact=True)
 
 
 def expect(page: Any, text: str, *, exact: bool = False) -> None:

@@ -38,6 +38,16 @@ def restored(made: Plan, *, accept_changes: bool = False, **overrides: Any) -> P
 # What is written down
 
 
+def test_the_record_holds_the_prompts_that_the_run_may_use_and_the_references(tmp_path: Path) -> None:
+    zero_shot, iterative = (plan(tmp_path, mode=mode).record.details for mode in ("zero-shot", "iterative"))
+
+    assert set(zero_shot["prompts"]) == {"system", "task", "reasoning"}
+    assert set(iterative["prompts"]) == {*zero_shot["prompts"], "feedback"}
+    assert "${prompt}" in iterative["prompts"]["task"]
+    assert set(iterative["expectations"]) == {"T/0", "T/1", "T/2"}
+    assert "return" in iterative["expectations"]["T/0"]["expected_response"]
+
+
 def test_the_run_has_an_id_with_its_time(tmp_path: Path) -> None:
     assert re.fullmatch(r"bench_[0-9a-f]{8}_\d{8}_\d{6}", plan(tmp_path).name)
 

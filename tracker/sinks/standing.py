@@ -22,6 +22,7 @@ from tracker.records import now
 
 NAME = "sinks.json"
 SCHEMA_VERSION = 1
+_HEAD_BYTES = 4096  # of a plan, which hold its id and time
 
 State = Literal["up to date", "behind", "down", "off"]
 
@@ -44,7 +45,7 @@ class Standing:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
     schema_version: int = SCHEMA_VERSION
-    journal: str = ""  # SHA-256 of its first line
+    journal: str = ""  # SHA-256 of the beginning of its first line
     sinks: dict[str, Standing] = field(default_factory=dict)
 
 
@@ -130,7 +131,7 @@ def _read(folder: Path | str) -> _File:
 def _digest(folder: Path | str) -> str:
     try:
         with open(f"{folder}/{JOURNAL}", "rb") as file:  # noqa: PTH123
-            return hashlib.sha256(file.readline()).hexdigest()
+            return hashlib.sha256(file.readline(_HEAD_BYTES)).hexdigest()
     except OSError:
         return ""
 

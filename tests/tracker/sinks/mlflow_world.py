@@ -20,15 +20,21 @@ from tracker.stories import Stories
 from tracker.tracker import Tracker
 
 _NUMBERS = itertools.count()
+SHARED: dict[str, Any] = {
+    "details": {"prompts": {"task": "Do ${what}."}, "expectations": {"T/0": {"expected_response": "x"}}}
+}
+"""A plan's prompts and expectations."""
 
 
 def new_plan(tasks: int = 3, **more: Any) -> Plan:
     """A plan with a run id that no other test has."""
     run_id = f"bench_{next(_NUMBERS):08x}_20260131_120000"
-    given = {"config": {"local_model": "m", "suite": "humaneval", "seed": 7}, **more}
-    return builders.plan(
-        tasks, run_id=run_id, environment={"dataset_digest": "ab" * 32, "git_commit": "c0ffee"}, **given
-    )
+    given: dict[str, Any] = {
+        "config": {"local_model": "m", "suite": "humaneval", "seed": 7},
+        "environment": {"dataset_digest": "ab" * 32, "git_commit": "c0ffee", "koderz": "0.1.0"},
+        **more,
+    }
+    return builders.plan(tasks, run_id=run_id, **given)
 
 
 def experiments(*numbers: int, solver: str = "zero-shot") -> list[Record]:
@@ -90,17 +96,28 @@ def project(
 class Seen:
     """A run as MLflow has it."""
 
-    parents: list[Any]
-    children: list[Any]
+    runs: list[Any]  # those that aren't nested
+    nested: list[Any]
     traces: list[Any] = field(default_factory=list)
 
     @property
-    def parent(self) -> Any:
-        (parent,) = self.parents
-        return parent
+    def run(self) -> Any:
+        (run,) = self.runs
+        return run
 
-    def child(self, name: str) -> Any:
-        (found,) = [child for child in self.children if child.info.run_name == name]
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many runs, nested runs and traces there are."""
+        return len(self.runs), len(self.nested), len(self.traces)
+
+    def nested_run(self, name: str) -> Any:
+        (found,) = [run for run in self.nested if run.info.run_name == name]
+        return found
+
+    def trace(self, problem: str, solver: str = "zero-shot") -> Any:
+        """The trace of an experiment."""
+        tags = {"problem_id": problem, "solver": solver}
+        (found,) = [trace for trace in self.traces if trace.info.tags.items() >= tags.items()]
         return found
 
     def facts(self) -> Any:
@@ -114,8 +131,9 @@ class Seen:
                 run.data.metrics,
                 run.data.params,
                 {k: v for k, v in run.data.tags.items() if k != "mlflow.parentRunId"},
+                [(given.dataset.name, given.dataset.digest) for given in run.inputs.dataset_inputs],
             )
-            for run in [*self.parents, *self.children]
+            for run in [*self.runs, *self.nested]
         ]
         traces = [
             (
@@ -123,19 +141,26 @@ class Seen:
                 trace.info.request_preview,
                 trace.info.state,
                 len(trace.data.spans),
-                [(found.name, found.feedback.value, found.rationale) for found in trace.info.assessments],
+                scores(trace),
             )
             for trace in self.traces
         ]
         return sorted(map(repr, runs)), sorted(map(repr, traces))
 
 
+def scores(trace: Any) -> dict[str, Any]:
+    """The values of a trace's assessments, expectations among them."""
+    return {found.name: (found.feedback or found.expectation).value for found in trace.info.assessments}
+
+
 def client(folder: Path, uri: str | None = None) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from mlflow import MlflowClient
+        import mlflow
 
-        return MlflowClient(uri or f"sqlite:///{folder.resolve().parent / 'mlflow.db'}")
+        uri = uri or f"sqlite:///{folder.resolve().parent / 'mlflow.db'}"
+        mlflow.set_tracking_uri(uri)  # where a dataset looks for its records
+        return mlflow.MlflowClient(uri)
 
 
 def seen(folder: Path, uri: str | None = None, experiment: str = "koderz/humaneval") -> Seen:
@@ -148,9 +173,9 @@ def seen(folder: Path, uri: str | None = None, experiment: str = "koderz/humanev
         traces = mlflow.search_traces(
             locations=[place], filter_string=f"tags.benchmark_run_id = '{folder.name}'", max_results=500
         )
-    parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
-    children = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
-    return Seen(parents, children, list(traces))
+    outer = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    nested = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
+    return Seen(outer, nested, list(traces))
 
 
 __all__ = ["Finished", "experiment_id", "fault"]

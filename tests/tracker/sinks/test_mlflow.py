@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from tests.tracker.builders import experiment_id, fault, judged
 from tests.tracker.sinks.mlflow_world import (
+    SHARED,
     add,
     client,
     experiment,
@@ -19,6 +21,7 @@ from tests.tracker.sinks.mlflow_world import (
     open_sink,
     project,
     record,
+    scores,
     seen,
 )
 from tracker.errors import KoderzError
@@ -37,48 +40,65 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("results")
 
 
-def test_a_run_is_a_parent_with_a_nested_run_and_a_trace_an_experiment(results: Path) -> None:
-    plan = new_plan(2)
-    folder = record(results, plan, *experiments(0), fault(1, reason="server gone"), Finished(status="incomplete"))
+def test_a_run_is_one_evaluation_run_with_a_trace_an_experiment(results: Path) -> None:
+    folder = record(results, new_plan(2), *experiments(0), fault(1), Finished(status="incomplete"))
     project(folder)
     found = seen(folder)
 
-    assert found.parent.info.run_name == folder.name
-    assert found.parent.info.status == "FAILED"
-    assert {child.info.run_name for child in found.children} == {"T/0 · zero-shot", "T/1 · zero-shot"}
-    good, bad = found.child("T/0 · zero-shot"), found.child("T/1 · zero-shot")
-    assert good.info.status == "FINISHED"
-    assert bad.info.status == "FAILED"
-    assert bad.data.tags["koderz.fault"] == "server gone"
-    assert (
-        good.data.tags.items()
-        >= {
-            "benchmark_run_id": folder.name,
-            "koderz.experiment_id": experiment_id(0),
-            "problem_id": "T/0",
-            "koderz.simulated": "false",
-            "mlflow.source.git.commit": "c0ffee",
-            "mlflow.source.type": "LOCAL",
-            "mlflow.parentRunId": found.parent.info.run_id,
-        }.items()
+    assert found.counts == (1, 0, 2)
+    assert found.run.info.run_name == folder.name
+    assert found.run.info.status == "FAILED"
+    tags = {
+        "mlflow.runType": "genai_evaluate",
+        "benchmark_run_id": folder.name,
+        "koderz.simulated": "false",
+        "mlflow.source.git.commit": "c0ffee",
+        "mlflow.source.type": "LOCAL",
+    }
+    assert found.run.data.tags.items() >= tags.items()
+    mlflow = client(folder)
+    place = mlflow.get_experiment_by_name("koderz/humaneval")
+    assert place.tags["mlflow.experimentKind"] == "genai_development"
+    of_run = mlflow.search_traces(locations=[place.experiment_id], run_id=found.run.info.run_id)
+    assert {trace.info.trace_id for trace in of_run} == {trace.info.trace_id for trace in found.traces}
+
+
+def test_detail_runs_adds_a_nested_run_an_experiment(results: Path) -> None:
+    folder = record(
+        results, new_plan(2), *experiments(0), fault(1, reason="server gone"), Finished(status="incomplete")
     )
+    project(folder, detail="runs")
+    found = seen(folder)
+
+    assert found.counts == (1, 2, 2)
+    good, bad = found.nested_run("T/0 · zero-shot"), found.nested_run("T/1 · zero-shot")
+    assert (good.info.status, bad.info.status) == ("FINISHED", "FAILED")
+    assert bad.data.tags["koderz.fault"] == "server gone"
+    tags = {
+        "benchmark_run_id": folder.name,
+        "koderz.experiment_id": experiment_id(0),
+        "problem_id": "T/0",
+        "mlflow.parentRunId": found.run.info.run_id,
+    }
+    assert good.data.tags.items() >= tags.items()
+    assert "mlflow.runType" not in good.data.tags
     assert good.data.params.items() >= {"model": "m", "mode": "zero-shot", "seed": "7"}.items()
-    assert good.data.metrics.items() >= {"success": 1.0, "iterations": 2.0, "cost": 0.5, "tokens_in": 14.0}.items()
-    assert len(found.traces) == 2
+    assert good.data.metrics.items() >= {"passed": 1.0, "iterations": 2.0, "cost": 0.5, "tokens_in": 14.0}.items()
+    assert {trace.info.trace_metadata["mlflow.sourceRun"] for trace in found.traces} == {found.run.info.run_id}
 
 
 def test_times_are_the_journals_and_not_the_uploads(results: Path) -> None:
     folder = record(results, new_plan(1), *experiments(0), Finished(status="complete"))
-    project(folder)
+    project(folder, detail="runs")
     written, found = lines(folder), seen(folder)
 
-    assert found.parent.info.start_time == milliseconds(written[0].time)
-    assert found.parent.info.end_time == milliseconds(written[-1].time)
-    assert found.children[0].info.end_time == milliseconds(written[-2].time)
+    assert found.run.info.start_time == milliseconds(written[0].time)
+    assert found.run.info.end_time == milliseconds(written[-1].time)
+    assert found.nested[0].info.end_time == milliseconds(written[-2].time)
     assert found.traces[0].info.request_time == milliseconds(written[1].time)
 
 
-def test_an_attempt_is_a_span_with_its_call_and_its_judging_and_the_verdict_is_an_assessment(results: Path) -> None:
+def test_an_attempt_is_a_span_with_its_call_and_its_judging(results: Path) -> None:
     folder = record(results, new_plan(1), *experiments(0))
     project(folder)
     found = seen(folder)
@@ -96,52 +116,138 @@ def test_an_attempt_is_a_span_with_its_call_and_its_judging_and_the_verdict_is_a
     assert call.inputs["messages"] == [{"role": "user", "content": "write f"}]
     assert call.outputs["choices"][0]["message"] == {"role": "assistant", "content": "reply 1"}
     assert trace.info.token_usage == {"input_tokens": 14, "output_tokens": 6, "total_tokens": 20}
-    assert trace.info.trace_metadata["mlflow.sourceRun"] == found.children[0].info.run_id
-    (assessment,) = trace.info.assessments
-    assert (assessment.name, assessment.feedback.value, assessment.source.source_type) == ("passed", True, "CODE")
+    assert trace.info.response_preview == "def f(x): return x + 1"
+
+
+def test_scores_are_assessments_of_the_run_by_the_judge_and_its_version(results: Path) -> None:
+    folder = record(
+        results, new_plan(1, **SHARED), *experiment(0)[:-1], judged(0, iterations=2, score=0.75, metrics={"bleu": 0.5})
+    )
+    project(folder)
+    found = seen(folder)
+    (trace,) = found.traces
+
+    assert scores(trace) == {"passed": True, "iterations": 2, "score": 0.75, "bleu": 0.5, "expected_response": "x"}
+    sources = {(given.name, given.source.source_type, given.source.source_id) for given in trace.info.assessments}
+    judge = ("CODE", "koderz humaneval judge 0.1.0")
+    assert sources == {
+        ("expected_response", "HUMAN", "humaneval"),
+        *((name, *judge) for name in ("passed", "iterations", "score", "bleu")),
+    }
+    runs = {given.metadata["mlflow.assessment.sourceRunId"] for given in trace.info.assessments}
+    assert runs == {found.run.info.run_id}
+    mlflow = client(folder)
+    place = [found.run.info.experiment_id]
+    query = f"feedback.passed = 'true' AND tags.benchmark_run_id = '{folder.name}'"
+    assert len(mlflow.search_traces(locations=place, filter_string=query)) == 1
 
 
 def test_an_assessment_says_why_an_answer_did_not_pass(results: Path) -> None:
     story = experiment(0)[:2]
     folder = record(results, new_plan(1), *story, judged(0, False))
     project(folder)
-    (assessment,) = seen(folder).traces[0].info.assessments
+    passed = next(found for found in seen(folder).traces[0].info.assessments if found.name == "passed")
 
-    assert assessment.feedback.value is False
-    assert "assertion" in assessment.rationale
-    assert "f(1) should be 2" in assessment.rationale
+    assert passed.feedback.value is False
+    assert "assertion" in passed.rationale
+    assert "f(1) should be 2" in passed.rationale
 
 
-def test_the_parent_has_curves_figures_dataset_table_and_files(results: Path) -> None:
+def test_a_fault_is_in_no_assessment_and_in_no_measure_of_quality(results: Path) -> None:
+    folder = record(
+        results, new_plan(2), *experiments(0), fault(1, reason="server gone"), Finished(status="incomplete")
+    )
+    project(folder)
+    found = seen(folder)
+
+    trace = found.trace("T/1")
+    assert (trace.info.state, scores(trace)) == ("ERROR", {})
+    assert trace.info.tags["koderz.outcome"] == "fault"
+    assert trace.info.response_preview == "fault: server gone"
+    assert found.run.data.metrics.items() >= {"passed/zero-shot": 1.0, "problems/zero-shot": 1, "run/faults": 1}.items()
+    assert [name for name in found.run.data.metrics if "fault" in name] == ["run/faults"]
+
+
+def test_traces_of_two_runs_are_told_apart_by_what_was_asked_and_by_nothing_else(results: Path) -> None:
+    """MLflow lays two runs side by side by the previews of their requests."""
+    both = record(results, new_plan(1, solvers=BOTH), *experiments(0), *experiments(0, solver="iterative"))
+    one = record(results, new_plan(1), *experiments(0))
+    for folder in (both, one):
+        project(folder)
+
+    assert seen(one).traces[0].info.request_preview == '{"problem_id":"T/0"}'
+    assert {json.loads(trace.info.request_preview)["solver"] for trace in seen(both).traces} == set(BOTH)
+
+
+def test_the_run_has_curves_figures_table_and_files(results: Path) -> None:
     records = [judged(0, True, cost=0.25), judged(1, False, cost=0.75), judged(2, True, cost=0.5)]
     folder = record(results, new_plan(3), *records, Finished(status="complete"))
     (results / f"{folder.name}.html").write_text("<p>the report</p>")
     project(folder)
-    found, mlflow = seen(folder), client(folder)
-    parent = found.parent
+    run, mlflow = seen(folder).run, client(folder)
 
-    history = mlflow.get_metric_history(parent.info.run_id, "success_rate")
-    assert [(point.step, round(point.value, 1)) for point in history] == [(1, 100.0), (2, 50.0), (3, 66.7)]
-    assert (
-        parent.data.metrics.items() >= {"total_cost": 1.5, "summary/successes": 2.0, "summary/pass_at_1": 2 / 3}.items()
-    )
-    (dataset,) = parent.inputs.dataset_inputs
-    assert (dataset.dataset.name, dataset.dataset.digest) == ("humaneval", ("ab" * 32)[:36])
-    files = {file.path for file in mlflow.list_artifacts(parent.info.run_id)}
+    history = mlflow.get_metric_history(run.info.run_id, "passed/zero-shot")
+    assert [(point.step, point.value) for point in history] == [(1, 1), (2, 0.5), (3, pytest.approx(2 / 3))]
+    metrics = {"cost/zero-shot": 1.5, "successes/zero-shot": 2.0, "pass_at_1/zero-shot": 2 / 3}
+    assert run.data.metrics.items() >= metrics.items()
+    rates = [value for name, value in run.data.metrics.items() if name.startswith("pass")]
+    assert all(0 <= rate <= 1 for rate in rates)
+    files = {file.path for file in mlflow.list_artifacts(run.info.run_id)}
     assert files >= {"summary.json", "plan.json", "results.json", "report.html"}
-    assert json.loads(parent.data.tags["mlflow.loggedArtifacts"]) == [{"path": "results.json", "type": "table"}]
-    table = json.loads((Path(parent.info.artifact_uri.removeprefix("file://")) / "results.json").read_bytes())
+    assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [{"path": "results.json", "type": "table"}]
+    table = json.loads((Path(run.info.artifact_uri.removeprefix("file://")) / "results.json").read_bytes())
     assert [row[0] for row in table["data"]] == [f"T/{n} · zero-shot" for n in range(3)]
 
 
-def test_both_arms_of_a_comparative_run_have_curves_of_their_own(results: Path) -> None:
+def test_both_arms_of_a_comparative_run_have_measures_of_their_own(results: Path) -> None:
     plan = new_plan(1, solvers=BOTH)
     folder = record(results, plan, judged(0, False), judged(0, True, solver="iterative"), Finished(status="complete"))
     project(folder)
-    metrics = seen(folder).parent.data.metrics
+    metrics = seen(folder).run.data.metrics
 
-    assert (metrics["zero-shot/success_rate"], metrics["iterative/success_rate"]) == (0.0, 100.0)
-    assert metrics["comparison/success_rate_improvement"] == 100.0
+    assert (metrics["passed/zero-shot"], metrics["passed/iterative"]) == (0.0, 1.0)
+    assert metrics["comparison/passed_difference"] == 1.0
+
+
+def test_tags_of_a_run_are_tags_there(results: Path) -> None:
+    tags = ["team=blue", "nightly", "a//b:c=d=e", "mlflow.runType=other"]
+    folder = record(results, new_plan(1, config={"local_model": "m", "suite": "humaneval", "tags": tags}))
+    project(folder)
+
+    told = {"team": "blue", "nightly": "true", "a/b:c": "d=e", "mlflow.runType": "genai_evaluate"}
+    assert seen(folder).run.data.tags.items() >= told.items()
+
+
+def test_runs_of_a_suite_share_a_registered_dataset_that_grows_with_the_tasks_they_ask(tmp_path: Path) -> None:
+    folders = [record(tmp_path, new_plan(tasks, **SHARED), *experiments(0)) for tasks in (1, 3, 3)]
+    for folder in [*folders, *folders]:
+        project(folder)
+    mlflow, run = client(folders[0]), seen(folders[0]).run
+    (dataset,) = mlflow.search_datasets([run.info.experiment_id])
+
+    assert dataset.name == "humaneval-abababab"
+    asked = {found.inputs["problem_id"]: found.expectations for found in dataset.records}
+    assert asked == {"T/0": {"expected_response": "x"}, "T/1": {}, "T/2": {}}
+    for folder in folders:
+        (given,) = seen(folder).run.inputs.dataset_inputs
+        assert (given.dataset.name, given.dataset.digest) == (dataset.name, ("ab" * 32)[:36])
+        assert json.loads(given.dataset.source) == {"dataset_id": dataset.dataset_id}
+
+
+def test_prompts_of_a_run_are_registered_once_a_text(tmp_path: Path) -> None:
+    texts = ("Do ${what} for $$5.", "Do ${what}, please.", "Do ${what} for $$5.")
+    folders = [record(tmp_path, new_plan(1, details={"prompts": {"task": text}})) for text in texts]
+    for folder in folders * 2:
+        project(folder)
+        (folder / "mlflow_outbox.db").unlink()
+    mlflow = client(folders[0])
+
+    versions = {prompt.version: prompt.template for prompt in mlflow.search_prompt_versions("koderz.task")}
+    assert versions == {1: "Do {{what}} for $5.", 2: "Do {{what}}, please."}
+    linked = [json.loads(seen(folder).run.data.tags["mlflow.linkedPrompts"]) for folder in folders]
+    assert linked == [[{"name": "koderz.task", "version": version}] for version in ("1", "2", "1")]
+    place = seen(folders[0]).run.info.experiment_id
+    assert [prompt.name for prompt in mlflow.search_prompts(f'experiment_id = "{place}"')] == ["koderz.task"]
 
 
 def test_every_prefix_replayed_twice_leaves_the_same(results: Path) -> None:
@@ -157,78 +263,111 @@ def test_every_prefix_replayed_twice_leaves_the_same(results: Path) -> None:
 
 def test_a_fault_that_is_retried_and_succeeds_becomes_finished(results: Path) -> None:
     folder = record(results, new_plan(1), fault(0), Finished(status="incomplete"))
-    project(folder)
+    project(folder, detail="runs")
     add(folder, Resumed(how="retry"), *experiments(0), Finished(status="complete"))
-    project(folder)
+    project(folder, detail="runs")
     found = seen(folder)
 
-    assert (found.parent.info.status, found.children[0].info.status) == ("FINISHED", "FINISHED")
-    assert found.children[0].data.tags["koderz.outcome"] == "passed"
-    assert "koderz.fault" not in found.children[0].data.tags
-    assert len(found.children) == len(found.traces) == 1
-    (assessment,) = found.traces[0].info.assessments
-    assert assessment.feedback.value is True
-    assert found.traces[0].info.state == "OK"
+    assert found.counts == (1, 1, 1)
+    assert (found.run.info.status, found.nested[0].info.status) == ("FINISHED", "FINISHED")
+    assert found.nested[0].data.tags["koderz.outcome"] == "passed"
+    assert "koderz.fault" not in found.nested[0].data.tags
+    (trace,) = found.traces
+    assert (trace.info.state, trace.info.tags["koderz.outcome"]) == ("OK", "passed")
+    assert scores(trace) == {"passed": True, "iterations": 2}
+
+
+def test_a_verdict_that_becomes_a_fault_is_taken_back(results: Path) -> None:
+    folder = record(results, new_plan(1), *experiments(0), Finished(status="complete"))
+    project(folder)
+    add(folder, Resumed(how="rescore"), fault(0), Finished(status="incomplete"))
+    for _ in range(2):
+        project(folder)
+    (trace,) = seen(folder).traces
+
+    assert (trace.info.state, scores(trace)) == ("ERROR", {})
 
 
 def test_more_detail_adds_what_was_left_out(results: Path) -> None:
     folder = record(results, new_plan(2), *experiments(0, 1), Finished(status="complete"))
     counts = []
-    for detail in ("parent", "runs", "full", "full", "parent"):
+    for detail in ("parent", "traces", "runs", "full", "traces", "parent"):
         project(folder, [], detail=detail)
-        found = seen(folder)
-        counts.append((len(found.parents), len(found.children), len(found.traces)))
+        counts.append(seen(folder).counts)
 
-    assert counts == [(1, 0, 0), (1, 2, 0), (1, 2, 2), (1, 2, 2), (1, 2, 2)]
+    assert counts == [(1, 0, 0), (1, 0, 2), *[(1, 2, 2)] * 4]
+
+
+def test_traces_are_written_many_at_a_time(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.tracing.client import TracingClient
+
+    written = []
+    real = TracingClient.log_spans
+
+    def counted(self: TracingClient, place: str, spans: list[Any]) -> object:
+        written.append(len(spans))
+        return real(self, place, spans)
+
+    monkeypatch.setattr(TracingClient, "log_spans", counted)
+    folder = record(results, new_plan(70), *experiments(*range(70)), Finished(status="complete"))
+    project(folder)
+
+    assert written == [64 * 7, 6 * 7]
+    assert seen(folder).counts == (1, 0, 70)
 
 
 def test_a_lost_outbox_is_made_anew_from_what_mlflow_has(results: Path) -> None:
     folder = record(results, new_plan(2), *experiments(0, 1), Finished(status="complete"))
-    project(folder)
+    project(folder, detail="runs")
     before = seen(folder).facts()
     for path in folder.glob("mlflow_outbox*"):
         path.unlink()
-    project(folder)
+    project(folder, detail="runs")
 
     assert seen(folder).facts() == before
 
 
 def test_a_run_that_was_deleted_in_mlflow_comes_back_whole(results: Path) -> None:
     folder = record(results, new_plan(1), *experiments(0), Finished(status="complete"))
-    project(folder)
-    client(folder).delete_run(seen(folder).parent.info.run_id)
+    project(folder, detail="runs")
+    client(folder).delete_run(seen(folder).run.info.run_id)
     project(folder, [])
     found = seen(folder)
 
-    assert found.parent.info.status == "FINISHED"
-    assert sum(child.data.tags["mlflow.parentRunId"] == found.parent.info.run_id for child in found.children) == 1
+    assert found.run.info.status == "FINISHED"
+    (trace,) = found.traces
+    assert trace.info.trace_metadata["mlflow.sourceRun"] == found.run.info.run_id
+    assert {given.metadata["mlflow.assessment.sourceRunId"] for given in trace.info.assessments} == {
+        found.run.info.run_id
+    }
 
 
 def test_a_run_that_was_killed_is_shown_so(results: Path) -> None:
     folder = record(results, new_plan(2), *experiments(0))
     project(folder)
 
-    assert seen(folder).parent.info.status == "KILLED"
+    assert seen(folder).run.info.status == "KILLED"
 
 
-def test_a_single_experiment_is_a_run_without_a_parent(results: Path) -> None:
+def test_a_single_experiment_is_a_run_with_one_trace(results: Path) -> None:
     folder = record(results, replace(new_plan(1), run_id=None), *experiments(0))
     for _ in range(2):
         project(folder)
+        (folder / "mlflow_outbox.db").unlink()
     mlflow = client(folder)
     place = mlflow.get_experiment_by_name("koderz/humaneval").experiment_id
-    runs = mlflow.search_runs([place], f"tags.`koderz.experiment_id` = '{experiment_id(0)}'", max_results=500)
-    (alone,) = [run for run in runs if "benchmark_run_id" not in run.data.tags]
+    query = f"tags.`koderz.experiment_id` = '{folder.name}' AND tags.`koderz.kind` = 'run'"
+    (run,) = mlflow.search_runs([place], query)
 
-    assert "mlflow.parentRunId" not in alone.data.tags
-    assert alone.data.metrics["success"] == 1.0
+    assert run.data.metrics["passed/zero-shot"] == 1.0
+    assert len(mlflow.search_traces(locations=[place], run_id=run.info.run_id)) == 1
 
 
 def test_the_page_of_a_run_is_known_without_asking_mlflow(results: Path) -> None:
     folder = record(results, new_plan(1), *experiments(0))
     assert page_of(folder, "results koderz/humaneval") is None
     project(folder)
-    info = seen(folder).parent.info
+    info = seen(folder).run.info
 
     assert page_of(folder, "results koderz/humaneval") == f"#/experiments/{info.experiment_id}/runs/{info.run_id}"
 
@@ -262,7 +401,7 @@ def test_the_experiment_may_be_named(results: Path) -> None:
     folder = record(results, new_plan(1), *experiments(0))
     project(folder, environ={"MLFLOW_EXPERIMENT_NAME": "team/ours"})
 
-    assert len(seen(folder, experiment="team/ours").children) == 1
+    assert len(seen(folder, experiment="team/ours").traces) == 1
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.tracker.builders import fault
-from tests.tracker.sinks.mlflow_world import experiments, lines, new_plan, project, record, seen
+from tests.tracker.sinks.mlflow_world import SHARED, client, experiments, lines, new_plan, project, record, scores, seen
 from tracker.records import Finished
 from tracker.sinks import SinkDown
 from tracker.sinks.mlflow.outbox import Outbox
@@ -48,12 +48,15 @@ def dying(monkeypatch: pytest.MonkeyPatch, at: int, *, after: bool) -> Iterator[
         return call
 
     import mlflow
+    from mlflow.entities import EvaluationDataset
     from mlflow.tracing.client import TracingClient
 
     calls = {
-        mlflow.MlflowClient: "create_run log_batch set_terminated log_inputs log_artifacts link_traces_to_run",
+        mlflow.MlflowClient: "create_run log_batch set_terminated log_inputs log_artifacts set_tag "
+        "create_dataset register_prompt",
+        EvaluationDataset: "merge_records",
         TracingClient: "start_trace log_spans",
-        Outbox: "_write linked",
+        Outbox: "_write traced",
     }
     with monkeypatch.context() as patch:
         for owner, names in calls.items():
@@ -66,21 +69,21 @@ def dying(monkeypatch: pytest.MonkeyPatch, at: int, *, after: bool) -> Iterator[
 def test_whatever_call_a_process_dies_at_the_next_one_completes_it(
     results: Path, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
-    whole = record(results, new_plan(2), *experiments(0), fault(1), Finished(status="incomplete"))
-    project(whole)
+    whole = record(results, new_plan(2, **SHARED), *experiments(0), fault(1), Finished(status="incomplete"))
+    project(whole, detail="runs")
     expected = _comparable(whole)
     died = 0
     for at in itertools.count():
-        folder = record(results, new_plan(2), *experiments(0), fault(1), Finished(status="incomplete"))
+        folder = record(results, new_plan(2, **SHARED), *experiments(0), fault(1), Finished(status="incomplete"))
         written = lines(folder)
         try:
             with dying(monkeypatch, at, after=after):
-                project(folder)
+                project(folder, detail="runs")
         except Died:
             died += 1
         else:
             break
-        project(folder, written)
+        project(folder, written, detail="runs")
         assert _comparable(folder) == expected, f"died at call {at}"
     assert died > 15
 
@@ -88,7 +91,7 @@ def test_whatever_call_a_process_dies_at_the_next_one_completes_it(
 def test_two_processes_at_once_make_nothing_twice(results: Path) -> None:
     folder = record(results, new_plan(12), *experiments(*range(12)), Finished(status="complete"))
     spawn = multiprocessing.get_context("spawn")
-    others = [spawn.Process(target=project, args=(folder,)) for _ in range(2)]
+    others = [spawn.Process(target=project, args=(folder, None, None, "runs")) for _ in range(2)]
     for process in others:
         process.start()
     for process in others:
@@ -96,7 +99,7 @@ def test_two_processes_at_once_make_nothing_twice(results: Path) -> None:
     found = seen(folder)
 
     assert [process.exitcode for process in others] == [0, 0]
-    assert (len(found.parents), len(found.children), len(found.traces)) == (1, 12, 12)
+    assert found.counts == (1, 12, 12)
 
 
 def test_a_run_that_was_created_without_our_hearing_of_it_is_not_created_again(
@@ -111,22 +114,30 @@ def test_a_run_that_was_created_without_our_hearing_of_it_is_not_created_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "create", lost)
-        for _ in ("the parent's", "the child's"):
+        for _ in ("the run's", "the nested run's"):
             with pytest.raises(SinkDown, match="answer got lost"):
-                project(folder)
-    project(folder)
-    found = seen(folder)
+                project(folder, detail="runs")
+    project(folder, detail="runs")
 
-    assert (len(found.parents), len(found.children), len(found.traces)) == (1, 1, 1)
+    assert seen(folder).counts == (1, 1, 1)
 
 
 def _comparable(folder: Path) -> Any:
-    """What the run has in MLflow, without its own id and times."""
-    found = seen(folder)
+    """What the run has in MLflow, without its own id and times; and what the registries hold."""
+    found, mlflow = seen(folder), client(folder)
+    place = mlflow.get_experiment_by_name("koderz/humaneval").experiment_id
     runs = [
-        (run.info.run_name.replace(folder.name, "RUN"), run.info.status, sorted(run.data.metrics), run.data.params)
-        for run in [found.parent, *found.children]
+        (
+            run.info.run_name.replace(folder.name, "RUN"),
+            run.info.status,
+            sorted(run.data.metrics),
+            run.data.params,
+            run.data.tags.get("mlflow.linkedPrompts"),
+            len(run.inputs.dataset_inputs),
+        )
+        for run in [found.run, *found.nested]
     ]
-    traces = [(trace.info.state, len(trace.data.spans), len(trace.info.assessments)) for trace in found.traces]
-    curve = len(found.parent.inputs.dataset_inputs)
-    return sorted(map(repr, runs)), sorted(map(repr, traces)), curve
+    traces = [(trace.info.state, len(trace.data.spans), scores(trace)) for trace in found.traces]
+    datasets = [(dataset.name, len(dataset.records)) for dataset in mlflow.search_datasets([place])]
+    prompts = [prompt.version for prompt in mlflow.search_prompt_versions("koderz.task")]
+    return sorted(map(repr, runs)), sorted(map(repr, traces)), datasets, prompts

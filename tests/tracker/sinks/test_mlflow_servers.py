@@ -9,7 +9,20 @@ from pathlib import Path
 import pytest
 
 from tests.tracker.builders import fault
-from tests.tracker.sinks.mlflow_world import add, client, experiments, lines, new_plan, open_sink, project, record, seen
+from tests.tracker.sinks.mlflow_world import (
+    SHARED,
+    Seen,
+    add,
+    client,
+    experiments,
+    lines,
+    new_plan,
+    open_sink,
+    project,
+    record,
+    scores,
+    seen,
+)
 from tests.tracker.sinks.servers import MlflowServer, postgresql
 from tracker.records import Finished, Resumed
 from tracker.sinks import SinkDown
@@ -28,18 +41,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
 
 def test_a_server_gets_what_a_file_gets(server: MlflowServer, tmp_path: Path) -> None:
     environ = {"MLFLOW_TRACKING_URI": server.uri}
-    folder = record(tmp_path, new_plan(2), *experiments(0), fault(1), Finished(status="incomplete"))
+    folder = record(tmp_path, new_plan(2, **SHARED), *experiments(0), fault(1), Finished(status="incomplete"))
     for _ in range(2):
-        project(folder, environ=environ)
-    project(folder)
+        project(folder, environ=environ, detail="runs")
+    project(folder, detail="runs")
     there, here = seen(folder, server.uri), seen(folder)
 
-    assert there.facts() == here.facts() or _names(there) == _names(here)
-    assert (len(there.parents), len(there.children), len(there.traces)) == (1, 2, 2)
-    (trace,) = [trace for trace in there.traces if trace.info.state == "OK"]
+    assert_same(there, here)
+    trace = there.trace("T/0")
     assert len(trace.data.spans) == 7
-    assert [found.feedback.value for found in trace.info.assessments] == [True]
-    files = {file.path for file in client(folder, server.uri).list_artifacts(there.parent.info.run_id)}
+    assert scores(trace) == {"passed": True, "iterations": 2, "expected_response": "x"}
+    mlflow = client(folder, server.uri)
+    (dataset,) = mlflow.search_datasets([there.run.info.experiment_id])
+    assert len(dataset.records) == 2
+    assert [prompt.version for prompt in mlflow.search_prompt_versions("koderz.task")] == [1]
+    files = {file.path for file in mlflow.list_artifacts(there.run.info.run_id)}
     assert files >= {"summary.json", "plan.json", "results.json", "prompts"}
 
 
@@ -49,10 +65,10 @@ def test_more_points_than_a_request_takes_are_sent_in_several(server: MlflowServ
     folder = record(tmp_path, new_plan(450), *[judged(n, n % 2 == 0) for n in range(450)], Finished(status="complete"))
     project(folder, environ={"MLFLOW_TRACKING_URI": server.uri}, detail="parent")
     found = seen(folder, server.uri)
-    history = client(folder, server.uri).get_metric_history(found.parent.info.run_id, "success_rate")
+    history = client(folder, server.uri).get_metric_history(found.run.info.run_id, "passed/zero-shot")
 
     assert len(history) == 450
-    assert history[-1].value == pytest.approx(50.0)
+    assert history[-1].value == pytest.approx(0.5)
 
 
 def test_a_server_that_goes_away_is_made_up_for_once_it_is_back(tmp_path: Path) -> None:
@@ -78,20 +94,21 @@ def test_a_server_that_goes_away_is_made_up_for_once_it_is_back(tmp_path: Path) 
     finally:
         server.kill()
 
-    assert (len(found.parents), len(found.children), len(found.traces)) == (1, 2, 2)
-    assert found.parent.info.status == "FINISHED"
+    assert found.counts == (1, 0, 2)
+    assert found.run.info.status == "FINISHED"
 
 
 def test_postgresql_gets_what_a_file_gets(tmp_path: Path) -> None:
     with postgresql(tmp_path) as uri:
-        folder = record(tmp_path / "results", new_plan(2), *experiments(0), fault(1), Finished(status="incomplete"))
+        folder = record(
+            tmp_path / "results", new_plan(2, **SHARED), *experiments(0), fault(1), Finished(status="incomplete")
+        )
         for _ in range(2):
-            project(folder, environ={"MLFLOW_TRACKING_URI": uri})
-        project(folder)
+            project(folder, environ={"MLFLOW_TRACKING_URI": uri}, detail="runs")
+        project(folder, detail="runs")
         there, here = seen(folder, uri), seen(folder)
 
-    assert _names(there) == _names(here)
-    assert (len(there.parents), len(there.children), len(there.traces)) == (1, 2, 2)
+    assert_same(there, here)
 
 
 def _again(sink: MlflowSink, folder: Path) -> None:
@@ -99,9 +116,12 @@ def _again(sink: MlflowSink, folder: Path) -> None:
     sink.take(lines(folder))
 
 
-def _names(found: object) -> object:
-    from tests.tracker.sinks.mlflow_world import Seen
+def assert_same(there: Seen, here: Seen) -> None:
+    """Both have the run with its nested runs and its traces."""
+    assert there.counts == (1, 2, 2)
+    assert _told(there) == _told(here)
 
-    assert isinstance(found, Seen)
-    runs = [(run.info.run_name, run.info.status, run.data.metrics, run.data.params) for run in found.children]
-    return sorted(map(repr, runs))
+
+def _told(found: Seen) -> object:
+    runs = [(run.info.run_name, run.info.status, run.data.metrics, run.data.params) for run in found.nested]
+    return sorted(map(repr, runs)), [found.run.data.metrics, [scores(trace) for trace in found.traces]]

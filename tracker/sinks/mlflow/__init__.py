@@ -1,4 +1,4 @@
-"""Runs in MLflow: a benchmark run is a run there, with one nested run and one trace an experiment."""
+"""Runs in MLflow, as `mlflow.genai.evaluate` makes them: a benchmark run is a run, an experiment a trace of it."""
 
 from tracker.sinks.mlflow.sink import MlflowSink
 

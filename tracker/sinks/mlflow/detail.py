@@ -6,16 +6,17 @@ from typing import Literal, cast, get_args
 
 from tracker.errors import KoderzError
 
-Detail = Literal["full", "runs", "parent"]  # runs and traces, runs, the parent run with its table
+Detail = Literal["traces", "runs", "parent", "full"]
+"""`parent`: the run with its table. `traces`: and a trace for each experiment. `runs`, also called `full`: and a
+nested run for each."""
 
-_FULL_UP_TO = 500  # experiments
-_RUNS_UP_TO = 5000
+_TRACES_UP_TO = 5000  # experiments
 
 
 def detail_of(planned: int, wanted: str | None) -> Detail:
     """What was wanted, else what suits a run of so many experiments. KoderzError for a word that isn't known."""
     if wanted is None:
-        return "full" if planned <= _FULL_UP_TO else "runs" if planned <= _RUNS_UP_TO else "parent"
+        return "traces" if planned <= _TRACES_UP_TO else "parent"
     if wanted not in get_args(Detail):
-        raise KoderzError(f"--mlflow-detail: invalid value {wanted!r}; choose from {', '.join(get_args(Detail))}")
+        raise KoderzError(f"--mlflow-detail {wanted}: choose one of {', '.join(get_args(Detail))}")
     return cast("Detail", wanted)

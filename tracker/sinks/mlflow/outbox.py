@@ -1,14 +1,14 @@
 """What of a run is in MLflow already: which run and trace there stands for which experiment.
 
 MLflow makes up the ids of its runs, and looking one up by tag scans all of them. So before a run is created,
-that it will be is written down here, and afterwards under which id. Whoever finds an entry without an id
-knows that a process died in between, and has to look for that run once.
+that it will be is written down here, and afterwards under which id. Whoever finds an entry with an empty id
+knows that a process died in between, and has to look for that run once. The ids of traces are our own.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +20,15 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 NAME = "mlflow_outbox.db"
-PARENT = ""  # stands in an experiment's place for the run itself
+RUN = ""  # stands in an experiment's place for the run itself
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entry (
     target TEXT NOT NULL,
     experiment_id TEXT NOT NULL,
-    run_id TEXT,                          -- NULL: it is being created, or whoever did so has died
+    run_id TEXT,                              -- '': it is being created, or whoever did so has died
     run_lines INTEGER NOT NULL DEFAULT 0,     -- how much of the experiment's story the run tells
     trace_lines INTEGER NOT NULL DEFAULT 0,   -- and the trace
-    is_linked INTEGER NOT NULL DEFAULT 0,     -- the trace to the parent run
     place TEXT,                               -- MLflow's id of the experiment that the run is in
     PRIMARY KEY (target, experiment_id)
 ) WITHOUT ROWID
@@ -50,10 +49,10 @@ def page_of(folder: Path, target: str) -> str | None:
     """The path of the run's page within MLflow's UI; None where the run isn't there."""
     if not (folder / NAME).exists():
         return None
-    query = "SELECT place, run_id FROM entry WHERE target = ? AND run_id IS NOT NULL AND experiment_id IN (?, ?)"
+    query = "SELECT place, run_id FROM entry WHERE target = ? AND experiment_id = ? AND run_id != ''"
     try:
         with closing(sqlite3.connect(f"{(folder / NAME).absolute().as_uri()}?mode=ro", uri=True)) as db:
-            found = db.execute(query, (target, PARENT, folder.name)).fetchone()
+            found = db.execute(query, (target, RUN)).fetchone()
     except sqlite3.Error:  # what is damaged is made anew by the next sync
         return None
     return f"#/experiments/{found[0]}/runs/{found[1]}" if found else None
@@ -97,16 +96,15 @@ class Outbox:
             "SELECT run_id, run_lines, trace_lines FROM entry WHERE target = ? AND experiment_id = ?",
             (self._target, experiment_id),
         ).fetchone()
-        return Entry(*found) if found else None
-
-    def entries(self) -> dict[str, Entry]:
-        """All that is known, by experiment."""
-        query = "SELECT experiment_id, run_id, run_lines, trace_lines FROM entry WHERE target = ?"
-        return {name: Entry(*found) for name, *found in self._db.execute(query, (self._target,))}
+        return Entry(found[0] or None, *found[1:]) if found else None
 
     def begin(self, experiment_id: str) -> None:
         """A run for it is about to be created."""
-        self._write("INSERT OR IGNORE INTO entry (target, experiment_id) VALUES (?, ?)", experiment_id)
+        self._write(
+            "INSERT INTO entry (target, experiment_id, run_id) VALUES (?1, ?2, '') "
+            "ON CONFLICT DO UPDATE SET run_id = '' WHERE run_id IS NULL",
+            experiment_id,
+        )
 
     def created(self, experiment_id: str, run_id: str, place: str) -> None:
         """The run that stands for it, and which of MLflow's experiments that is in."""
@@ -122,36 +120,27 @@ class Outbox:
         """The run now tells so many lines of the story."""
         self._write("UPDATE entry SET run_lines = ?3 WHERE target = ?1 AND experiment_id = ?2", experiment_id, lines)
 
-    def traced(self, experiment_id: str, lines: int) -> None:
-        """The trace now tells so many lines of the story."""
-        self._write("UPDATE entry SET trace_lines = ?3 WHERE target = ?1 AND experiment_id = ?2", experiment_id, lines)
-
-    def unlinked(self) -> list[str]:
-        """The experiments whose trace isn't linked to the parent run yet."""
-        query = "SELECT experiment_id FROM entry WHERE target = ? AND trace_lines > 0 AND NOT is_linked"
-        return [name for (name,) in self._db.execute(query, (self._target,)) if name != PARENT]
-
-    def linked(self, experiment_ids: Iterable[str]) -> None:
+    def traced(self, lines: Mapping[str, int]) -> None:
+        """The traces of these experiments now tell so many lines of their stories."""
         with closing(self._db.cursor()) as cursor:
             cursor.execute("BEGIN IMMEDIATE")
             cursor.executemany(
-                "UPDATE entry SET is_linked = 1 WHERE target = ? AND experiment_id = ?",
-                [(self._target, name) for name in experiment_ids],
+                "INSERT INTO entry (target, experiment_id, trace_lines) VALUES (?1, ?2, ?3) "
+                "ON CONFLICT DO UPDATE SET trace_lines = ?3",
+                [(self._target, name, count) for name, count in lines.items()],
             )
             cursor.execute("COMMIT")
 
     def is_unsure(self) -> bool:
         """Whether a process died while it created a run."""
-        query = "SELECT 1 FROM entry WHERE target = ? AND run_id IS NULL AND experiment_id != '' LIMIT 1"
+        query = "SELECT 1 FROM entry WHERE target = ? AND run_id = '' AND experiment_id != '' LIMIT 1"
         return self._db.execute(query, (self._target,)).fetchone() is not None
 
     def settle(self, runs: Iterable[tuple[str, str]], place: str) -> None:
         """Takes in what a search found, as pairs of experiment and run; what wasn't found was never created."""
         for experiment_id, run_id in runs:
             self.created(experiment_id, run_id, place)
-        self._db.execute(
-            "DELETE FROM entry WHERE target = ? AND run_id IS NULL AND experiment_id != ''", (self._target,)
-        )
+        self._write("UPDATE entry SET run_id = NULL WHERE target = ? AND run_id = '' AND experiment_id != ''")
 
     def forget(self) -> None:
         """Nothing of it is in the target any more."""

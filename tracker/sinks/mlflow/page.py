@@ -1,4 +1,4 @@
-"""What an MLflow run says, without MLflow: params, tags and metrics of a benchmark run and of an experiment."""
+"""What an MLflow run says, without MLflow: params, tags and metrics; and the nested run of an experiment."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def milliseconds(time: str) -> int:
     return int(datetime.fromisoformat(time).timestamp() * _MILLISECOND)
 
 
-def child_page(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault, parent: str | None) -> Page:
+def child_page(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault, parent: str) -> Page:
     """The nested run of one experiment."""
     faulted = isinstance(outcome, Fault)
     tags = {
@@ -54,11 +54,11 @@ def child_page(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault,
         "koderz.experiment_id": outcome.experiment_id,
         "koderz.solver": outcome.solver,
         "koderz.sample": str(outcome.sample),
-        "koderz.outcome": "fault" if isinstance(outcome, Fault) else outcome.verdict,
+        "koderz.outcome": word_of(outcome),
         "koderz.fault": outcome.reason if isinstance(outcome, Fault) else "",
         "koderz.cause": "" if isinstance(outcome, Fault) else outcome.cause,
         "problem_id": outcome.problem_id,
-        "mlflow.parentRunId": parent or "",
+        "mlflow.parentRunId": parent,
         "mlflow.note.content": _child_note(outcome),
     }
     return Page(
@@ -76,6 +76,21 @@ def child_name(plan: Plan, outcome: Experiment | Fault) -> str:
     """`HumanEval/3 · iterative`, with the sample where there are several."""
     sample = f" · sample {outcome.sample}" if plan.samples > 1 else ""
     return f"{outcome.problem_id} · {outcome.solver}{sample}"
+
+
+def word_of(outcome: Experiment | Fault) -> str:
+    """The verdict, or `fault`."""
+    return "fault" if isinstance(outcome, Fault) else outcome.verdict
+
+
+def scores_of(outcome: Experiment) -> dict[str, float]:
+    """What an experiment is judged by: `passed` (0 or 1), `iterations`, and where its suite grades, score and metrics.
+
+    The metrics of what isn't graded, such as CPU time, say nothing about quality.
+    """
+    graded = {} if outcome.score is None else {"score": outcome.score, **(outcome.metrics or {})}
+    finite = {name: value for name, value in graded.items() if math.isfinite(value)}
+    return {"passed": float(outcome.success), "iterations": outcome.iterations, **finite}
 
 
 def started(story: Sequence[Record]) -> int:
@@ -133,15 +148,13 @@ def _outcome_points(outcome: Experiment | Fault) -> Iterator[Point]:
         figures: dict[str, float | None] = {"cost": outcome.cost}
     else:
         figures = {
-            "success": float(outcome.success),
-            "iterations": outcome.iterations,
+            **scores_of(outcome),
             "calls": outcome.calls,
             "cost": outcome.cost,
             "tokens_in": outcome.tokens_in,
             "tokens_out": outcome.tokens_out,
             "latency": outcome.latency,
             "duration_seconds": outcome.duration_seconds,
-            "score": outcome.score,
             **{f"metric/{name}": value for name, value in (outcome.metrics or {}).items()},
         }
     yield from points(figures, time)

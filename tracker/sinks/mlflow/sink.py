@@ -15,10 +15,10 @@ from tracker.records import Experiment, Fault, Finished, Record, Resumed
 from tracker.runs import is_locked
 from tracker.sinks import Source
 from tracker.sinks.mlflow.detail import detail_of
-from tracker.sinks.mlflow.outbox import PARENT, Entry, Outbox
+from tracker.sinks.mlflow.outbox import RUN, Entry, Outbox
 from tracker.sinks.mlflow.page import Page, child_page
-from tracker.sinks.mlflow.parent import curve, first_page, latest_page, outcomes_of, write_files
-from tracker.sinks.mlflow.store import Store
+from tracker.sinks.mlflow.run import curve, first_page, identity, latest_page, outcomes_of, write_files
+from tracker.sinks.mlflow.store import Store, chunks
 from tracker.sinks.mlflow.target import (
     border,
     check_target,
@@ -29,39 +29,41 @@ from tracker.sinks.mlflow.target import (
     tracking_uri,
     without_password,
 )
-from tracker.sinks.mlflow.trace import Place, trace_id, trace_of
+from tracker.sinks.mlflow.trace import Place, judgement_ids, trace_id, trace_of
 from tracker.summary import summarize
 
 _PLOT_EVERY = 10.0  # seconds between two additions to the curves of a run that goes on
+_TRACES_AT_ONCE = 64
 
 
 class MlflowSink:
-    """A run as a run of MLflow's, with a nested run and a trace for each experiment, as detail has it."""
+    """A run as one of MLflow's evaluation runs, with its experiments as traces, and as nested runs if detail has it."""
 
     def __init__(self, source: Source) -> None:
         self._folder, self._plan, self._stories = source.folder, source.plan, source.stories
         self._detail = detail_of(source.plan.planned, source.options.get("mlflow_detail"))
-        results = source.folder.resolve().parent
+        self._results = source.folder.resolve().parent
         suite = str(source.plan.config.get("suite") or "tasks")
-        self._target = target_of(results, suite, source.environ)
+        self._target = target_of(self._results, suite, source.environ)
         configure(source.environ)
-        with border(self._target.uri), opening(results):
+        with border(self._target.uri), opening(self._results):
             self._store = Store(self._target)
         self._outbox = Outbox(source.folder, self._target.name)
-        self._parent: str | None = None
+        self._run: str | None = None
         self._is_first = True
         self._plotted = time.monotonic()
 
     def take(self, records: Sequence[Record]) -> None:
         """Projects what has ended. Raises SinkDown where MLflow can't be reached or written."""
         with border(self._target.uri):
-            if self._plan.run_id is not None and self._parent is None:
-                self._parent = self._find_or_create_parent()
+            run = self._run = self._run or self._find_or_create()
             if self._detail != "parent":
-                self._project(self._pending(records))
-            if self._parent is not None:
-                self._link_traces(self._parent)
-                self._tell_parent(self._parent, records)
+                for some in chunks(self._pending(records), _TRACES_AT_ONCE):
+                    with self._outbox.inside():
+                        self._trace(run, some)
+                        if self._detail in ("runs", "full"):
+                            self._nest(run, some)
+            self._tell_run(run, records)
             self._is_first = False
 
     @staticmethod
@@ -83,64 +85,66 @@ class MlflowSink:
         """Lets go of the outbox; MLflow's client holds nothing."""
         self._outbox.close()
 
-    # The parent
+    # The run
 
-    def _find_or_create_parent(self) -> str:
+    def _find_or_create(self) -> str:
         with self._outbox.inside():
-            entry = self._outbox.get(PARENT) or Entry()
+            entry = self._outbox.get(RUN) or Entry()
             if entry.run_id is not None and not self._store.is_there(entry.run_id):
                 self._outbox.forget()  # the store is another one, or the run was deleted there
                 entry = Entry()
             page = first_page(self._plan, self._folder.name)
-            run_id = entry.run_id or self._searched_parent() or self._create(PARENT, page)
+            run = entry.run_id or self._found_run() or self._create(RUN, page)
             if not entry.run_lines:
-                self._outbox.created(PARENT, run_id, self._store.experiment)
-                self._store.tell(run_id, page)
-                self._store.name_dataset(run_id, self._plan)
-                self._outbox.told(PARENT, 1)
-            return run_id
+                self._outbox.created(RUN, run, self._store.experiment)
+                self._store.tell(run, page)
+                with opening(self._results):
+                    self._store.register(run, self._plan)
+                self._outbox.told(RUN, 1)
+            return run
 
-    def _searched_parent(self) -> str | None:
-        """The parent that an outbox lost, or that a process created and died; its children are taken in."""
-        found = self._store.find_parent(self._folder.name)
+    def _found_run(self) -> str | None:
+        """The run that an outbox lost, or that a process created and died; those nested in it are taken in."""
+        found = self._store.find_run(identity(self._plan, self._folder.name))
         if found is not None:
-            self._outbox.settle(self._store.find_children("mlflow.parentRunId", found), self._store.experiment)
+            self._outbox.settle(self._store.find_nested(found), self._store.experiment)
         return found
 
-    def _tell_parent(self, parent: str, records: Sequence[Record]) -> None:
+    def _tell_run(self, run: str, records: Sequence[Record]) -> None:
         turning = any(isinstance(record, Resumed | Finished) for record in records)
         is_worked_on = is_locked(self._folder)
         if turning or not is_worked_on:
             with self._outbox.inside():
-                self._tell_all(parent, is_worked_on=is_worked_on)
+                self._tell_all(run, is_worked_on=is_worked_on)
         elif time.monotonic() - self._plotted >= _PLOT_EVERY:
             with self._outbox.inside():
-                self._plot(parent, whole=False)
+                self._plot(run, whole=False)
 
-    def _tell_all(self, parent: str, *, is_worked_on: bool) -> None:
-        """Curves, figures, files and status, unless the parent tells of this much of the journal already."""
+    def _tell_all(self, run: str, *, is_worked_on: bool) -> None:
+        """Curves, figures, files and status, unless the run tells of this much of the journal already."""
         size = (self._folder / NAME).stat().st_size
         version = 2 * size + (not is_worked_on)  # a run that its process left says more than one that goes on
-        if (self._outbox.get(PARENT) or Entry()).run_lines >= version:
+        if (self._outbox.get(RUN) or Entry()).run_lines >= version:
             return
-        self._plot(parent, whole=True)
+        self._plot(run, whole=True)
         summary = summarize(self._folder)
         with tempfile.TemporaryDirectory() as files:
             write_files(self._folder, summary, self._stories, Path(files))
-            self._store.keep(parent, Path(files))
+            self._store.keep(run, Path(files))
         page = latest_page(self._plan, self._folder.name, summary, is_worked_on=is_worked_on)
-        self._store.tell(parent, page)
-        self._outbox.told(PARENT, version)
+        self._store.tell(run, page)
+        self._outbox.told(RUN, version)
 
-    def _plot(self, parent: str, *, whole: bool) -> None:
+    def _plot(self, run: str, *, whole: bool) -> None:
         """Adds to the curves what they lack."""
         outcomes = list(outcomes_of(self._folder))
-        entry = self._outbox.get(PARENT) or Entry()
-        self._store.plot(parent, curve(self._plan, outcomes, after=entry.trace_lines, whole=whole))
-        self._outbox.traced(PARENT, len(outcomes))
+        entry = self._outbox.get(RUN) or Entry()
+        points = curve(self._plan, outcomes, after=entry.trace_lines, whole=whole)
+        self._store.plot(run, sorted(points, key=lambda point: not point.key.startswith("passed/")))  # the first column
+        self._outbox.traced({RUN: len(outcomes)})
         self._plotted = time.monotonic()
 
-    # The children
+    # The experiments
 
     def _pending(self, records: Sequence[Record]) -> Iterator[str]:
         """The experiments that ended and that MLflow doesn't tell in full, each once.
@@ -153,51 +157,49 @@ class MlflowSink:
         for name in dict.fromkeys(end.experiment_id for end in ends if isinstance(end, Experiment | Fault)):
             lines = self._stories.lines_of(name)
             entry = self._outbox.get(name) or Entry()
-            if entry.run_lines < lines or (self._detail == "full" and entry.trace_lines < lines):
+            if entry.trace_lines < lines or (self._detail in ("runs", "full") and entry.run_lines < lines):
                 yield name
 
-    def _project(self, experiment_ids: Iterable[str]) -> None:
-        for experiment_id in experiment_ids:
-            story, outcome = _to_its_end(self._stories.of(experiment_id))
-            if outcome is not None:
-                with self._outbox.inside():
-                    self._tell_child(story, outcome, self._stories.lines_of(experiment_id))
+    def _trace(self, run: str, experiment_ids: Sequence[str]) -> None:
+        """Brings the traces of these experiments level with their stories."""
+        place = Place(self._store.experiment, run)
+        told: dict[str, int] = {}
+        traces = []
+        for name in experiment_ids:
+            before, lines = (self._outbox.get(name) or Entry()).trace_lines, self._stories.lines_of(name)
+            story, outcome = _to_its_end(self._stories.of(name))
+            if outcome is None or before >= lines:
+                continue
+            traces.append(trace_of(self._plan, story, outcome, place))
+            told[name] = lines
+            if before and isinstance(outcome, Fault):  # it was judged, and that holds no longer
+                trace = trace_id(self._plan, place.experiment, name)
+                self._store.take_back(trace, judgement_ids(trace, story))
+        if traces:
+            self._store.trace(traces)
+            self._outbox.traced(told)
 
-    def _tell_child(self, story: Sequence[Record], outcome: Experiment | Fault, lines: int) -> None:
-        experiment_id = outcome.experiment_id
-        if self._outbox.is_unsure():
-            self._outbox.settle(self._search_children(experiment_id), self._store.experiment)
-        page = child_page(self._plan, story, outcome, self._parent)
-        entry = self._outbox.get(experiment_id) or Entry()
-        run_id = entry.run_id
-        if run_id is None:
-            run_id = self._create(experiment_id, page)
-            page = replace(page, tags={})  # it has them from its creation
-        if entry.run_lines < lines:
-            self._store.tell(run_id, page)
-            self._outbox.told(experiment_id, lines)
-        if self._detail == "full" and entry.trace_lines < lines:
-            place = Place(self._store.experiment, run_id)
-            self._store.trace(*trace_of(self._plan, story, outcome, place))
-            self._outbox.traced(experiment_id, lines)
-
-    def _search_children(self, experiment_id: str) -> Iterator[tuple[str, str]]:
-        if self._parent is not None:
-            return self._store.find_children("mlflow.parentRunId", self._parent)
-        return self._store.find_children("koderz.experiment_id", experiment_id)
+    def _nest(self, run: str, experiment_ids: Iterable[str]) -> None:
+        """Brings the nested runs of these experiments level with their stories."""
+        for name in experiment_ids:
+            if self._outbox.is_unsure():
+                self._outbox.settle(self._store.find_nested(run), self._store.experiment)
+            story, outcome = _to_its_end(self._stories.of(name))
+            entry, lines = self._outbox.get(name) or Entry(), self._stories.lines_of(name)
+            if outcome is None or entry.run_lines >= lines:
+                continue
+            page = child_page(self._plan, story, outcome, run)
+            if entry.run_id is None:
+                self._store.tell(self._create(name, page), replace(page, tags={}))  # it has them from its creation
+            else:
+                self._store.tell(entry.run_id, page)
+            self._outbox.told(name, lines)
 
     def _create(self, experiment_id: str, page: Page) -> str:
         self._outbox.begin(experiment_id)
         run_id = self._store.create(page)
         self._outbox.created(experiment_id, run_id, self._store.experiment)
         return run_id
-
-    def _link_traces(self, parent: str) -> None:
-        """Shows the traces on the parent's page too."""
-        if unlinked := self._outbox.unlinked():
-            with self._outbox.inside():
-                self._store.link(parent, [trace_id(self._plan, self._store.experiment, name) for name in unlinked])
-                self._outbox.linked(unlinked)
 
 
 def _to_its_end(story: Sequence[Record]) -> tuple[Sequence[Record], Experiment | Fault | None]:

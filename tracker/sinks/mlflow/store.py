@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tracker.records import Plan
 from tracker.sinks import SinkDown
 from tracker.sinks.mlflow.page import Page, Point
+from tracker.sinks.mlflow.shared import register_dataset, register_prompts
 from tracker.sinks.mlflow.target import Target, check_database, is_server
 from tracker.sinks.mlflow.trace import as_json
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 _METRICS_A_CALL = 1000  # what the REST interface takes
 _METRICS_WITH_OTHERS = 800
 _PARAMS_A_CALL = 100
-_LINKS_A_CALL = 100
 _RUNS_A_PAGE = 5000
 _PARAM_CHARACTERS = 6000
 _TAG_CHARACTERS = 8000
@@ -39,17 +39,19 @@ class Store:
 
         self._client = MlflowClient(target.uri)
         self._traces = TracingClient(target.uri)
+        self._uri = target.uri
         self.experiment = self._experiment(target)
 
-    def find_parent(self, run_id: str) -> str | None:
-        """MLflow's id of the run that stands for a benchmark run."""
-        query = f"tags.benchmark_run_id = '{run_id}' AND tags.`koderz.kind` = 'run'"
+    def find_run(self, identity: Mapping[str, str]) -> str | None:
+        """MLflow's id of the run that carries these tags."""
+        named = " AND ".join(f"tags.`{key}` = '{value}'" for key, value in identity.items())
+        query = f"{named} AND tags.`koderz.kind` = 'run'"
         found = self._client.search_runs([self.experiment], query, max_results=1, order_by=["start_time ASC"])
         return str(found[0].info.run_id) if found else None
 
-    def find_children(self, tag: str, value: str) -> Iterator[tuple[str, str]]:
-        """Experiment and run of all that carry the tag; a second run for one experiment is deleted."""
-        query, token, seen = f"tags.`{tag}` = '{value}'", None, set()
+    def find_nested(self, run_id: str) -> Iterator[tuple[str, str]]:
+        """Experiment and run of all that are nested in the run; a second run for one experiment is deleted."""
+        query, token, seen = f"tags.`mlflow.parentRunId` = '{run_id}'", None, set()
         while True:
             page = self._client.search_runs([self.experiment], query, max_results=_RUNS_A_PAGE, page_token=token)
             for run in page:
@@ -81,7 +83,7 @@ class Store:
         tags = [RunTag(key, value) for key, value in _tags(page.tags).items()]
         first = [_metric(point) for point in page.points[:_METRICS_WITH_OTHERS]]
         self._client.log_batch(run_id, first, params[:_PARAMS_A_CALL], tags)
-        for some in _chunks(params[_PARAMS_A_CALL:], _PARAMS_A_CALL):
+        for some in chunks(params[_PARAMS_A_CALL:], _PARAMS_A_CALL):
             self._client.log_batch(run_id, params=some)
         self.plot(run_id, page.points[_METRICS_WITH_OTHERS:])
         self._untag(run_id, {key for key, value in page.tags.items() if not value})
@@ -92,40 +94,42 @@ class Store:
 
     def plot(self, run_id: str, points: Iterable[Point]) -> None:
         """Adds points to the run's curves."""
-        for some in _chunks(map(_metric, points), _METRICS_A_CALL):
+        for some in chunks(map(_metric, points), _METRICS_A_CALL):
             self._client.log_batch(run_id, metrics=some)
 
     def keep(self, run_id: str, folder: Path) -> None:
         """Every file of the folder, as the run's artifacts."""
         self._client.log_artifacts(run_id, str(folder))
 
-    def name_dataset(self, run_id: str, plan: Plan) -> None:
-        """The suite as what the run was given."""
+    def register(self, run_id: str, plan: Plan) -> None:
+        """Links the run with its evaluation dataset and the prompts of its plan, which are registered as needed."""
+        import mlflow
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
-        digest = str(plan.environment.get("dataset_digest") or "")[:_DIGEST_CHARACTERS]
-        suite = str(plan.config.get("suite") or "tasks")
-        source = {"uri": str(plan.config.get("dataset") or f"koderz/{suite}")}
-        dataset = Dataset(
-            name=suite,
-            digest=digest or "unknown",
-            source_type="local",
-            source=as_json(source),
-            schema=as_json({"mlflow_colspec": [{"name": "task_id", "type": "string", "required": True}]}),
-            profile=as_json({"num_rows": len(plan.tasks)}),
-        )
-        context = InputTag("mlflow.data.context", "evaluation")
-        self._client.log_inputs(run_id, [DatasetInput(dataset, [context])])
+        mlflow.set_tracking_uri(self._uri)  # where MLflow's entities look for what belongs to them
+        mlflow.set_experiment(experiment_id=self.experiment)
+        found = register_dataset(self._client, self.experiment, plan)
+        source = as_json({"dataset_id": found.key})
+        profile = as_json({"num_records": len(plan.tasks)})
+        digest = found.version[:_DIGEST_CHARACTERS]
+        dataset = Dataset(found.name, digest, "mlflow_evaluation_dataset", source, profile=profile)
+        self._client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "evaluation")])])
+        if prompts := register_prompts(self._client, self.experiment, plan):
+            linked = as_json([{"name": prompt.name, "version": prompt.version} for prompt in prompts])
+            self._client.set_tag(run_id, "mlflow.linkedPrompts", linked)
 
-    def trace(self, info: TraceInfo, spans: list[Span]) -> None:
-        """Writes a trace whose ids are ours. Writing it again changes nothing."""
-        self._traces.start_trace(info)
-        self._traces.log_spans(self.experiment, spans)
+    def trace(self, traces: Sequence[tuple[TraceInfo, Sequence[Span]]]) -> None:
+        """Writes traces whose ids are ours, all their spans at once. Writing them again changes nothing."""
+        for info, _ in traces:
+            self._traces.start_trace(info)
+        self._traces.log_spans(self.experiment, [span for _, spans in traces for span in spans])
 
-    def link(self, run_id: str, traces: Sequence[str]) -> None:
-        """Shows the traces on the run's page."""
-        for some in _chunks(traces, _LINKS_A_CALL):
-            self._client.link_traces_to_run(some, run_id)
+    def take_back(self, trace_id: str, assessment_ids: set[str]) -> None:
+        """Deletes assessments, those that are there."""
+        info = self._traces.get_trace_info(trace_id)
+        there = {assessment.assessment_id for assessment in info.assessments}
+        for assessment_id in assessment_ids & there:
+            self._traces.delete_assessment(trace_id, assessment_id)
 
     def _untag(self, run_id: str, keys: set[str]) -> None:
         """Takes away what isn't so any more."""
@@ -150,7 +154,10 @@ class Store:
         found = self._client.get_experiment_by_name(target.experiment)
         if found is None:
             try:
-                tags = {"mlflow.note.content": "Made by koderz: one run a benchmark run, one nested run an experiment."}
+                tags = {
+                    "mlflow.experimentKind": "genai_development",
+                    "mlflow.note.content": "Made by koderz: a run is a benchmark run, a trace one of its experiments.",
+                }
                 return str(self._client.create_experiment(target.experiment, target.artifacts, tags))
             except MlflowException as error:  # another process was faster
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
@@ -171,15 +178,17 @@ def _metric(point: Point) -> Any:
 
 
 def _tags(tags: Mapping[str, str]) -> dict[str, str]:
-    return {key: value[:_TAG_CHARACTERS] for key, value in tags.items() if value}
+    return {_key(key): value[:_TAG_CHARACTERS] for key, value in tags.items() if value}
 
 
 def _key(name: str) -> str:
-    """A name of the characters that MLflow takes."""
-    return "".join(char if char.isalnum() or char in "_-./ :" else "_" for char in name)[:250]
+    """A name of the characters that MLflow takes, and no path that leads out of its folder."""
+    plain = "".join(char if char.isalnum() or char in "_-./ :" else "_" for char in name)
+    return "/".join(part for part in plain.split("/") if part not in ("", ".", ".."))[:250] or "_"
 
 
-def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items, so many at a time."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk

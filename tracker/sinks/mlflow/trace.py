@@ -1,5 +1,7 @@
 """An experiment as an MLflow trace: a span an attempt, with its model calls and its judging inside.
 
+What it is judged by are assessments, as `mlflow.genai.evaluate` has them, so that MLflow shows scores as columns.
+A fault is no verdict: its trace has the state ERROR, and no assessment that a chart of quality would count.
 Trace, span and assessment ids are digests of what they stand for, so that telling the same story again
 changes nothing, whoever does it and however often.
 """
@@ -16,10 +18,11 @@ import orjson
 
 from tracker.messages import text_of
 from tracker.records import Attempt, Call, Experiment, Fault, Once, Plan, Record
-from tracker.sinks.mlflow.page import child_name, milliseconds, source_tags, started
+from tracker.sinks.mlflow.page import child_name, milliseconds, scores_of, source_tags, started, word_of
+from tracker.sinks.mlflow.shared import expectations_of
 
 if TYPE_CHECKING:
-    from mlflow.entities import Feedback, Span, TraceInfo
+    from mlflow.entities import Assessment, Span, TraceInfo
 
 _TEXT = 100_000  # characters of one text in a span; all of it is in the journal
 _PREVIEW = 1000
@@ -31,7 +34,7 @@ class Place:
     """Where in MLflow a trace goes."""
 
     experiment: str  # MLflow's id of the experiment that groups runs
-    run_id: str  # of the nested run that it is linked to
+    run_id: str  # of the run that it is evaluated in
 
 
 def trace_id(plan: Plan, experiment: str, experiment_id: str) -> str:
@@ -54,19 +57,20 @@ def trace_of(
         request_time=start,
         execution_duration=max(0, end - start),
         state=TraceState.ERROR if isinstance(outcome, Fault) else TraceState.OK,
-        request_preview=f"{child_name(plan, outcome)}: {_asked(story)}"[:_PREVIEW],
-        response_preview=_verdict_words(outcome)[:_PREVIEW],
+        request_preview=as_json(_inputs(plan, outcome)),
+        response_preview=_answer(story, outcome)[:_PREVIEW],
         client_request_id=outcome.experiment_id,
         trace_metadata=_metadata(plan, story, place),
         tags={
             "mlflow.traceName": child_name(plan, outcome),
             "benchmark_run_id": plan.run_id or "",
             "koderz.experiment_id": outcome.experiment_id,
+            "koderz.outcome": word_of(outcome),
             "koderz.simulated": str(plan.simulated).lower(),
             "problem_id": outcome.problem_id,
             "solver": outcome.solver,
         },
-        assessments=[_assessment(name, story, outcome)],
+        assessments=list(_assessments(plan, name, story, outcome, place)),
     )
     spans = _Spans(name, plan, story, outcome)
     return info, [Span.from_dict(span) for span in spans.all()]
@@ -89,25 +93,47 @@ def _metadata(plan: Plan, story: Sequence[Record], place: Place) -> dict[str, st
     }
 
 
-def _assessment(name: str, story: Sequence[Record], outcome: Experiment | Fault) -> Feedback:
-    """The verdict. A fault is none, so it is told as an error of judging."""
-    from mlflow.entities import AssessmentError, AssessmentSource, Feedback
+def judgement_ids(trace: str, story: Sequence[Record]) -> set[str]:
+    """The ids of the assessments that any verdict in the story can have left on its trace."""
+    outcomes = [record for record in story if isinstance(record, Experiment)]
+    return {_assessment_id(trace, name) for outcome in outcomes for name in scores_of(outcome)}
 
+
+def _assessments(
+    plan: Plan, trace: str, story: Sequence[Record], outcome: Experiment | Fault, place: Place
+) -> Iterator[Assessment]:
+    """The scores of a judged experiment, and what is expected of an answer, where that is known."""
+    from mlflow.entities import AssessmentSource, Expectation, Feedback
+
+    suite, version = plan.config.get("suite") or "tasks", plan.environment.get("koderz") or ""
     time = milliseconds(outcome.time)
-    faulted = isinstance(outcome, Fault)
-    feedback = Feedback(
-        name="passed",
-        value=None if isinstance(outcome, Fault) else outcome.success,
-        error=AssessmentError("FAULT", outcome.reason[:_PREVIEW]) if isinstance(outcome, Fault) else None,
-        source=AssessmentSource(source_type="CODE", source_id="koderz judge"),
-        trace_id=name,
-        rationale=None if faulted else _rationale(story, outcome),
-        span_id=_span_id(name, "root"),
-        create_time_ms=time,
-        last_update_time_ms=time,
-    )
-    feedback.assessment_id = f"a-{hashlib.blake2b(f'{name}/passed'.encode(), digest_size=16).hexdigest()}"
-    return feedback
+    common: dict[str, Any] = {
+        "trace_id": trace,
+        "span_id": _span_id(trace, "root"),
+        "metadata": {"mlflow.assessment.sourceRunId": place.run_id},
+        "create_time_ms": time,
+        "last_update_time_ms": time,
+    }
+    authors = AssessmentSource(source_type="HUMAN", source_id=f"{suite}")
+    found: list[Assessment] = [
+        Expectation(name, _cut(value) if isinstance(value, str) else value, authors, **common)
+        for name, value in expectations_of(plan, outcome.problem_id).items()
+    ]
+    if isinstance(outcome, Experiment):
+        judge = AssessmentSource(source_type="CODE", source_id=f"koderz {suite} judge {version}".strip())
+        scores: dict[str, Any] = {**scores_of(outcome), "passed": outcome.success}
+        rationale = {"passed": _rationale(story, outcome)}
+        found += [
+            Feedback(name, value, source=judge, rationale=rationale.get(name), **common)
+            for name, value in scores.items()
+        ]
+    for assessment in found:
+        assessment.assessment_id = _assessment_id(trace, assessment.name)
+        yield assessment
+
+
+def _assessment_id(trace: str, name: str) -> str:
+    return f"a-{hashlib.blake2b(f'{trace}/{name}'.encode(), digest_size=16).hexdigest()}"
 
 
 def _rationale(story: Sequence[Record], outcome: Experiment | Fault) -> str:
@@ -124,10 +150,25 @@ def _verdict_words(outcome: Experiment | Fault) -> str:
     return f"{outcome.verdict}{cause}"
 
 
-def _asked(story: Sequence[Record]) -> str:
-    """What the model was asked first."""
-    call = next((record for record in story if isinstance(record, Call)), None)
-    return text_of(call.messages[-1]) if call and call.messages else ""
+def _inputs(plan: Plan, outcome: Experiment | Fault) -> dict[str, Any]:
+    """What was asked, in as few words as tell the traces of a run apart: MLflow compares runs by these."""
+    several = {"solver": len(plan.solvers) > 1, "sample": plan.samples > 1}
+    given = {"problem_id": outcome.problem_id, "solver": outcome.solver, "sample": outcome.sample}
+    return {name: value for name, value in given.items() if several.get(name, True)}
+
+
+def _answer(story: Sequence[Record], outcome: Experiment | Fault) -> str:
+    """The program that was judged last, else the last reply; for a fault, what happened."""
+    if isinstance(outcome, Fault):
+        return _verdict_words(outcome)
+    texts = {type(record): str(_text(record)) for record in story if _text(record)}
+    return texts.get(Attempt) or texts.get(Call) or ""
+
+
+def _text(record: Record) -> Any:
+    if isinstance(record, Attempt):
+        return None if record.task_id else record.program  # which another task was judged by
+    return record.reply if isinstance(record, Call) else None
 
 
 class _Spans:
@@ -157,13 +198,10 @@ class _Spans:
     def _root(self) -> dict[str, Any]:
         outcome = self._outcome
         calls = [record for record in self._story if isinstance(record, Call)]
-        programs = [record.program for record in self._story if isinstance(record, Attempt) and not record.task_id]
         answer: dict[str, Any] = {"verdict": _verdict_words(outcome), "cost": outcome.cost}
         if not isinstance(outcome, Fault):
-            answer |= {"success": outcome.success, "iterations": outcome.iterations}
-        if any(programs):
-            answer["program"] = _cut([*filter(None, programs)][-1])
-        asked = {"problem_id": outcome.problem_id, "solver": outcome.solver}
+            answer |= {"answer": _cut(_answer(self._story, outcome)), "iterations": outcome.iterations}
+        asked = _inputs(self._plan, outcome)
         return self._span(
             "root",
             child_name(self._plan, outcome),

@@ -1,9 +1,16 @@
-"""The parent run: what a whole benchmark run comes to, as curves, figures, a table and files."""
+"""A benchmark run as an MLflow run: curves, figures, a table and files.
+
+Metrics are named `<measure>/<arm>`, so that MLflow draws the arms of one measure beside each other. Rates are
+fractions from 0 to 1, like those of `mlflow.genai.evaluate`; costs are US dollars, times seconds.
+What concerns the run and not the quality of answers, faults included, is under `run/`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +22,7 @@ from tracker.journal import NAME
 from tracker.messages import text_of
 from tracker.records import Call, Experiment, Fault, Plan, Record, decode, encode
 from tracker.sinks.json import encode_summary
-from tracker.sinks.mlflow.page import Page, Point, as_param, milliseconds, points, source_tags
+from tracker.sinks.mlflow.page import Page, Point, as_param, milliseconds, points, scores_of, source_tags
 from tracker.stories import Stories
 from tracker.summary import Arm, Summary
 
@@ -32,9 +39,12 @@ _STATUS = {
 
 
 def first_page(plan: Plan, name: str) -> Page:
-    """The parent run as it is before anything has ended."""
+    """The run as it is before anything has ended."""
     tags = {
+        **_user_tags(plan),
         **source_tags(plan),
+        **identity(plan, name),
+        "mlflow.runType": "genai_evaluate",
         "koderz.kind": "run",
         "koderz.mode": plan.mode,
         "koderz.model": str(plan.config.get("local_model") or ""),
@@ -45,8 +55,19 @@ def first_page(plan: Plan, name: str) -> Page:
     return Page(name=name, start=milliseconds(plan.time), params=params, tags=tags)
 
 
+def identity(plan: Plan, name: str) -> dict[str, str]:
+    """The tag by which the MLflow run is found again."""
+    return {"koderz.experiment_id" if plan.run_id is None else "benchmark_run_id": name}
+
+
+def _user_tags(plan: Plan) -> dict[str, str]:
+    """What `--tag` gave: `K=V` as it is, a single word as `WORD=true`."""
+    pairs = (str(tag).partition("=") for tag in plan.config.get("tags") or ())
+    return {key.strip(): value.strip() if equals else "true" for key, equals, value in pairs if key.strip()}
+
+
 def latest_page(plan: Plan, name: str, summary: Summary, *, is_worked_on: bool) -> Page:
-    """The parent run with the run's figures. Those that `curve` tells are left to it."""
+    """The run with its figures. Those that `curve` tells are left to it."""
     over = summary.status != "unfinished"
     tags = {
         "koderz.status": summary.status,
@@ -78,42 +99,38 @@ def outcomes_of(folder: Path) -> Iterator[Experiment | Fault]:
 
 @dataclass(slots=True)
 class _Running:
-    """One solver's results so far."""
+    """The results of one arm so far."""
 
     latest: dict[str, Experiment] = field(default_factory=dict)  # by experiment
-    successes: int = 0
-    iterations: int = 0
-    cost: float = 0.0
+    sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    counts: Counter[str] = field(default_factory=Counter)
     steps: int = 0
 
     def take(self, outcome: Experiment | Fault) -> None:
         self.steps += 1
-        self._count(self.latest.pop(outcome.experiment_id, None), -1)
+        if before := self.latest.pop(outcome.experiment_id, None):
+            self._count(before, -1)
         if isinstance(outcome, Experiment):
             self.latest[outcome.experiment_id] = outcome
             self._count(outcome, +1)
 
     def figures(self) -> dict[str, float | None]:
-        if not (n := len(self.latest)):
-            return {}
-        return {
-            "success_rate": 100 * self.successes / n,
-            "total_cost": self.cost,
-            "avg_iterations": self.iterations / n,
-        }
+        """The total cost, and the mean of every other measure over the experiments that have it."""
+        means = {name: self.sums[name] / count for name, count in self.counts.items() if count}
+        return {**means, "cost": self.sums["cost"]} if means else {}
 
-    def _count(self, outcome: Experiment | None, sign: int) -> None:
-        if outcome is not None:
-            self.successes += sign * outcome.success
-            self.iterations += sign * outcome.iterations
-            self.cost += sign * outcome.cost
+    def _count(self, outcome: Experiment, sign: int) -> None:
+        self.sums["cost"] += sign * outcome.cost
+        for name, value in scores_of(outcome).items():
+            self.sums[name] += sign * value
+            self.counts[name] += sign
 
 
 def curve(plan: Plan, outcomes: Sequence[Experiment | Fault], *, after: int = 0, whole: bool = True) -> Iterator[Point]:
-    """Success rate (per cent), cost (US dollars) and iterations as they stood after each outcome but the first `after`.
+    """Every arm's measures as they stood after each outcome but the first `after`.
 
     Points only ever get added as the journal grows, so that sending them again changes nothing. Of a large
-    run only every so-manieth is told, and with `whole` the last of each solver, so that a curve ends where
+    run only every so-manieth is told, and with `whole` the last of each arm, so that a curve ends where
     the run does.
     """
     stride = max(1, plan.planned // len(plan.solvers) // _CURVE_POINTS)
@@ -123,42 +140,43 @@ def curve(plan: Plan, outcomes: Sequence[Experiment | Fault], *, after: int = 0,
         arm = arms.setdefault(outcome.solver, _Running())
         arm.take(outcome)
         if (number >= after and arm.steps % stride == 0) or last.get(outcome.solver) == number:
-            named = {f"{_prefix(plan, outcome.solver)}{key}": value for key, value in arm.figures().items()}
+            named = {f"{key}/{outcome.solver}": value for key, value in arm.figures().items()}
             yield from points(named, milliseconds(outcome.time), arm.steps)
 
 
-def _prefix(plan: Plan, solver: str) -> str:
-    """MLflow shows metrics of one prefix in a section of their own."""
-    return f"{solver}/" if len(plan.solvers) > 1 else ""
-
-
 def _figures(summary: Summary, time: int) -> Iterator[Point]:
-    """All apart from the curves, which come first that way where MLflow draws charts."""
-    several = len(summary.arms) > 1
+    """All apart from the curves."""
     for solver, arm in summary.arms.items():
-        prefix = f"summary/{solver}/" if several else "summary/"
-        named = {f"{prefix}{key}": value for key, value in _arm_figures(arm).items()}
-        yield from points(named, time)
+        yield from points({f"{key}/{solver}": value for key, value in _arm_figures(arm).items()}, time)
     if summary.comparison is not None:
-        compared = {f"comparison/{key}": value for key, value in asdict(summary.comparison).items()}
-        yield from points(compared, time)
+        yield from points(dict(_compared(asdict(summary.comparison))), time)
     whole = {
-        "summary/planned": summary.planned,
-        "summary/faults": len(summary.faults),
-        "summary/duration_seconds": summary.duration_seconds,
-        "summary/paid": summary.paid["total"],
+        "run/planned": summary.planned,
+        "run/faults": len(summary.faults),
+        "run/duration_seconds": summary.duration_seconds,
+        "run/paid": summary.paid["total"],
     }
     yield from points(whole, time)
 
 
+def _compared(comparison: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The numbers of a comparison, differences of rates as fractions too."""
+    for key, value in comparison.items():
+        if key == "success_rate_improvement" and value is not None:
+            yield "comparison/passed_difference", value / 100
+        elif isinstance(value, int | float):
+            yield f"comparison/{key}", value
+
+
 def _arm_figures(arm: Arm) -> dict[str, float | None]:
     figures = arm.summary
-    low, high = figures.success_rate_interval or (None, None)
-    names = "total_problems successes avg_cost cost_per_success baseline_cost tokens_in tokens_out avg_latency"
+    low, high = (bound / 100 for bound in figures.success_rate_interval or (math.nan, math.nan))
+    names = "successes avg_cost cost_per_success baseline_cost tokens_in tokens_out avg_latency"
     return {
+        "problems": figures.total_problems,
         **{name: getattr(figures, name) for name in names.split()},
-        "success_rate_low": low,
-        "success_rate_high": high,
+        "passed_low": low,
+        "passed_high": high,
         **{name.replace("@", "_at_"): value for name, value in figures.pass_at_k.items()},
     }
 
@@ -185,7 +203,7 @@ def _note(summary: Summary) -> str:
 
 
 def write_files(folder: Path, summary: Summary, stories: Stories, into: Path) -> None:
-    """What goes along with the parent run: summary, plan, prompts, table, and the report once it is there."""
+    """What goes along with the run: summary, plan, prompts, table, and the report once it is there."""
     with (into / "summary.json").open("wb") as file:
         file.writelines(encode_summary(summary))
     plan = orjson.loads(encode(stories.plan))
