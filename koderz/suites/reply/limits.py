@@ -12,6 +12,7 @@ import json
 import signal
 import subprocess
 import sys
+from functools import lru_cache
 from pathlib import Path
 
 from koderz.errors import Fault
@@ -19,6 +20,7 @@ from koderz.suites.extraction import Extraction, extract_program
 
 SHORT = 16 << 10  # characters; the densest reply of that size takes a fifth of a second
 LONGEST = 1 << 20  # characters
+REMEMBERED = 1024  # short replies; the same one comes up again among the samples of a task
 CPU_SECONDS = 10  # the densest of the longest replies takes two
 _MEMORY = 2 << 30  # bytes
 _TOO_MUCH = 3  # exit code
@@ -50,13 +52,18 @@ async def extract_within_limits(reply: str, prompt: str, entry_point: str, finis
     Raises Fault where the interpreter that reads a long reply can't do so for no fault of the reply's.
     """
     if len(reply) <= SHORT:
-        return extract_program(reply, prompt, entry_point, finish_reason=finish_reason)
+        return _extracted(reply, prompt, entry_point, finish_reason)
     if len(reply) > LONGEST:
         reason = (
             f"The answer is too long: it has {len(reply):,} characters, and code is looked for in at most {LONGEST:,}."
         )
         return Extraction(None, "no_code", 0, reason)
     return await _extracted_apart(json.dumps([reply, prompt, entry_point, finish_reason]).encode())
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _extracted(reply: str, prompt: str, entry_point: str, finish_reason: str) -> Extraction:
+    return extract_program(reply, prompt, entry_point, finish_reason=finish_reason)
 
 
 async def _extracted_apart(request: bytes) -> Extraction:

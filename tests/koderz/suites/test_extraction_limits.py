@@ -113,3 +113,17 @@ def _command(process: int) -> bytes:
         return Path(f"/proc/{process}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def test_a_short_reply_that_comes_again_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def extract(reply: str, *arguments: str, **named: str) -> Extraction:
+        read.append(reply)
+        return extract_program(reply, *arguments, **named)
+
+    monkeypatch.setattr(limits, "extract_program", extract)
+    limits._extracted.cache_clear()
+
+    assert extracted(CODE) == extracted(CODE) != extracted("No code.")
+    assert read == [CODE, "No code."]
