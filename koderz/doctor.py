@@ -132,7 +132,7 @@ async def _modal(environ: Mapping[str, str]) -> Finding:
     except KoderzError as error:
         return Finding("modal", "missing", str(error), "only --engine modal and --sandbox modal need it")
     except ImportError:
-        return Finding("modal", "missing", "a token without Modal's SDK", "pip install 'koderz[modal]'")
+        return Finding("modal", "missing", "a token without Modal's SDK", "pip install modal")
     return Finding("modal", "ok", f"--sandbox modal, and the app {app} for --engine modal")
 
 

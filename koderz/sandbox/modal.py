@@ -67,7 +67,7 @@ async def make_ready(app: str) -> None:
 
         from koderz.engines.modal_cloud import require_network, spoken
     except ImportError:
-        raise Unreachable("--sandbox modal needs Modal's SDK; run: pip install 'koderz[modal]'") from None
+        raise Unreachable("--sandbox modal needs Modal's SDK; run: pip install modal") from None
     try:
         await require_network()
         with spoken(f"the app {app}", offline="is there a network?"):

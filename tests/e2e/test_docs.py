@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,13 +37,9 @@ def test_the_python_of_the_docs_runs(koderz: Shell) -> None:
     assert done.returncode == 0, done.stderr
     for told in ("No significant difference", "iterative", "HumanEval/1", "cost_per_solution"):
         assert told in done.stdout
-
-
-def steps(workflow: str) -> dict[str, str]:
-    """The `run:` steps of a workflow by name, without the one that installs koderz."""
-    yaml: Any = pytest.importorskip("yaml")
-    (job,) = yaml.safe_load(workflow)["jobs"].values()
-    return {step["name"]: step["run"] for step in job["steps"] if "run" in step and step["name"] != "Install"}
+    over_time = done.stdout.partition("model     solver    start_time")[2].split("\n\n")[0]
+    assert "zero-shot" in over_time
+    assert "comparative" not in over_time
 
 
 def shell(koderz: Shell, script: str) -> subprocess.CompletedProcess[str]:
@@ -75,25 +70,6 @@ def test_the_smallest_drops_that_the_docs_name_are_what_the_statistics_say() -> 
             smallest = smallest_paired_difference(int(tasks), share)
             assert smallest is not None
             assert f"{100 * smallest:.1f}" == drop
-
-
-@pytest.mark.slow
-def test_the_workflow_runs_compares_and_gates(koderz: Shell) -> None:
-    (baseline,) = re.findall(r"\n\n((?:    .*\n)+)\nRenew it", CI)
-    made = shell(koderz, baseline.replace("git add", "test -s"))
-    assert made.returncode == 0, made.stderr
-
-    workflow = steps((DOCS / "ci" / "github-actions.yml").read_text(encoding="utf-8"))
-    for name, script in workflow.items():
-        done = shell(koderz, script)
-        assert done.returncode == 0, f"{name}: {done.stderr}"
-    assert (koderz.folder / "summary.md").read_text().startswith("### koderz: No significant difference")
-
-    worse = shell(koderz, "koderz benchmark 0 50 --mode zero-shot --simulated-skill 0 && " + workflow["Gate"])
-    assert worse.returncode == 1
-    (line,) = worse.stderr.splitlines()[-1:]
-    assert line.startswith("gate failed: ")
-    assert "more than the 10 allowed" in line
 
 
 @pytest.mark.skipif(not shutil.which("jq") and not os.environ.get("CI"), reason="jq is not installed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,11 +13,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import typer
 
+from koderz.cli import app
+from koderz.cli.groups import _load
 from tests.conftest import Shell, nothing_judged
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+COMMANDS = re.findall(r"^(?: {4,}|\$ )(?:[A-Z_]+=\S+ )*koderz (.*)$", README, re.MULTILINE)
 JQ = re.findall(r"^    (jq .*)$", README, re.MULTILINE)
 
 
@@ -71,3 +77,24 @@ def test_every_jq_line_works_verbatim(ran: Callable[[str], Path], command: str) 
     done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("jq") and not os.environ.get("CI"), reason="jq is not installed")
+def test_the_sessions_are_what_the_commands_print() -> None:
+    done = subprocess.run([sys.executable, "scripts/session.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+
+    assert done.returncode == 0, f"scripts/session.py brings README.md up to date:\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_and_option_that_is_named_exists(line: str) -> None:
+    words = shlex.split(line, comments=True)
+    command = typer.main.get_command(app)
+    while words and (inner := getattr(command, "commands", {}).get(words[0])):
+        home = getattr(command, "lazy", {}).get(words.pop(0))
+        command = _load(inner.name, home[0]) if home else inner
+    command = getattr(command, "commands", {}).get("run", command)  # benchmark's own, whose name is left out
+    known = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
+
+    assert {word.partition("=")[0] for word in words if word.startswith("-")} <= known

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""The sessions that README.md shows, made anew: its commands are run and their output is put in their place.
+
+    scripts/session.py [--check]
+
+Every block of README.md that begins with `$ ` is one; all run in one scratch folder, in their order, with the
+simulated model. Where a command's output ends with `…`, as many lines as stand there are kept. Ids, dates and times
+are always the same ones. With --check nothing is written: exit code 1, and the difference, where README.md is stale.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import checkout
+
+README = checkout.ROOT / "README.md"
+RUN_ID, DATE, TIME = "bench_1f24e33a_20261121_093541", "2026-11-21", "09:35"
+_BLOCK = re.compile(r"(?<=^```\n)\$ .*?(?=^```$)", re.MULTILINE | re.DOTALL)
+_PROGRESS = re.compile(r"^(sinks: |\d+/\d+ · ).*\n", re.MULTILINE)  # printed every few seconds, if it takes so long
+
+
+def main() -> int:
+    """Brings README.md up to date, or checks whether it is."""
+    text = README.read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory(prefix="koderz-session-") as folder:
+        made = _BLOCK.sub(lambda block: _replayed(block[0], Path(folder)), text)
+    if "--check" not in sys.argv[1:]:
+        README.write_text(made, encoding="utf-8")
+    elif made != text:
+        sys.stdout.writelines(difflib.unified_diff(text.splitlines(True), made.splitlines(True), "README.md", "now"))
+        return 1
+    return 0
+
+
+def _replayed(block: str, folder: Path) -> str:
+    """The block with what its commands print now."""
+    sessions = [session.rstrip("\n").split("\n") for session in re.split(r"^(?=\$ )", block, flags=re.MULTILINE)[1:]]
+    return "\n\n".join(_session(lines, folder) for lines in sessions) + "\n"
+
+
+def _session(lines: list[str], folder: Path) -> str:
+    command, *shown = lines
+    printed = _printed(command.removeprefix("$ "), folder)
+    if shown and shown[-1] == "…":
+        printed = [*printed[: len(shown) - 1], "…"]
+    return "\n".join([command, *printed])
+
+
+def _printed(command: str, folder: Path) -> list[str]:
+    """The lines on standard output and standard error, as they would be on another day."""
+    home = {
+        "HOME": str(folder),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "OLLAMA_HOST": "127.0.0.1:9",
+        "COLUMNS": "120",
+    }
+    koderz = f'koderz() {{ "{sys.executable}" -m koderz "$@"; }}; '
+    done = subprocess.run(
+        ["bash", "-c", koderz + command],
+        cwd=folder,
+        env=checkout.environment(**home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(f"{command} ended with {done.returncode}\n{done.stdout}")
+    text = _PROGRESS.sub("", done.stdout)
+    text = re.sub(r"bench_[0-9a-f]{8}_\d{8}_\d{6}", RUN_ID, text)
+    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", f"{DATE} {TIME}", text)
+    text = re.sub(r"(?<![\d:])\d:\d\d(?![\d:])", "0:02", text)
+    return text.rstrip("\n").split("\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
