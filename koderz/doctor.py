@@ -38,18 +38,18 @@ class Finding:
     remedy: str = ""
 
 
-async def diagnose(environ: Mapping[str, str] = os.environ) -> list[Finding]:
+async def diagnose(results: Path | None = None, environ: Mapping[str, str] = os.environ) -> list[Finding]:
     """Looks at everything that a run may need. Asks no host but the model servers and the Modal that are configured."""
     return [
         Finding("koderz", "ok", f"{__version__} on Python {platform.python_version()}, {platform.system()}"),
         _config(environ),
-        _results(environ),
+        _results(results, environ),
         await _sandbox(),
         await _docker(environ),
         await _modal(environ),
         await _ollama(environ),
         *(_key(provider, variable, environ) for provider, variable in _KEYS.items()),
-        *_sinks(environ),
+        *_sinks(results, environ),
     ]
 
 
@@ -70,9 +70,9 @@ def _config(environ: Mapping[str, str]) -> Finding:
     return Finding(NAME, "ok", f"{len(config.settings)} settings, {len(config.prices)} prices")
 
 
-def _results(environ: Mapping[str, str]) -> Finding:
+def _results(results: Path | None, environ: Mapping[str, str]) -> Finding:
     try:
-        folder = results_folder(None, environ)
+        folder = results_folder(results, environ)
     except KoderzError as error:
         return Finding("results", "broken", str(error), f"see {NAME}")
     place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
@@ -157,10 +157,11 @@ def _key(provider: str, variable: str, environ: Mapping[str, str]) -> Finding:
     return Finding(provider, "missing", f"{variable} is not set", f"export {variable}=… to use {provider}/ models")
 
 
-def _sinks(environ: Mapping[str, str]) -> Iterator[Finding]:
+def _sinks(results: Path | None, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Each chosen sink: whether it can be loaded and reached, and how many runs it lacks."""
     try:
-        settings = settings_here({}, environ, names=("results", *OF_SINKS))
+        given = {"results": results} if results else {}
+        settings = settings_here(given, environ, names=("results", *OF_SINKS))
     except KoderzError as error:
         yield Finding("sinks", "broken", str(error), "choose others by KODERZ_SINKS or --sink")
         return

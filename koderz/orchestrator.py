@@ -100,7 +100,8 @@ class Orchestrator:
             if self.stopping:
                 return
             self.progress.in_flight += 1
-            yield Work(experiment, self._tracker.recorded(experiment.experiment_id))
+            recorded = self._tracker.recorded(experiment.experiment_id)
+            yield Work(experiment, recorded, is_whole=self._tracker.is_whole(experiment.experiment_id))
 
     async def record(self, *lines: Record) -> None:
         await self._tracker.record(*lines)

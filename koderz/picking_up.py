@@ -16,9 +16,10 @@ from koderz.errors import KoderzError
 from koderz.orchestrator import Ended
 from koderz.plan import restore_plan
 from koderz.replay import Replaying
-from koderz.session import Session, carry_on, plan_line, reopened
+from koderz.session import Session, carry_on, reopened
 from koderz.settings import CHANGEABLE, checked, flag_of
 from koderz.trust import require_trust, risks_of_plan
+from tracker.runs import plan_line
 from tracker.sinks import check_names
 from tracker.tracker import Tracker
 

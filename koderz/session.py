@@ -19,8 +19,8 @@ from koderz.plan import Plan
 from koderz.projecting import start_sinks
 from koderz.replay import Replaying
 from koderz.trust import remember, risks_of_plan
-from tracker.journal import NAME
 from tracker.records import Record
+from tracker.runs import plan_line
 from tracker.sinks import JSON
 from tracker.sinks.json import write_summary
 from tracker.sinks.process import SinkProcess
@@ -138,12 +138,6 @@ def _sinks_of(plan: Plan, tracker: Tracker, environ: Mapping[str, str]) -> Itera
         stack.callback(sinks.stop)
         yield sinks
         stack.pop_all()
-
-
-def plan_line(folder: Path) -> bytes:
-    """The plan of a run, as it lies in its journal."""
-    with (folder / NAME).open("rb") as file:
-        return file.readline()
 
 
 def close(plan: Plan, tracker: Tracker, ended: Ended, sinks: SinkProcess | None) -> Session:

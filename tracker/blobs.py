@@ -6,9 +6,13 @@ import contextlib
 import gzip
 import hashlib
 import os
+import re
+import secrets
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import orjson
 from msgspec.structs import replace
 
@@ -16,6 +20,11 @@ from tracker.errors import JournalError, StorageError
 from tracker.records import Blob, Once, Record, Text
 
 BLOB_BYTES = 1 << 20  # above this, a text lies in blobs/
+MOST_BYTES = 256 << 20  # of one text
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_FILE = re.compile(r"[0-9a-f]{64}\.gz")
+_CHUNK = 1 << 20
 
 _TEXTS = {
     "message": ("content",),
@@ -38,16 +47,22 @@ def spill(record: Record, folder: Path) -> Record:
 
 
 def read_text(text: Text, folder: Path) -> str:
-    """The text itself, fetched from `folder/blobs` where it lies there. Raises JournalError if it is gone."""
+    """The text itself, fetched from `folder/blobs` where it lies there.
+
+    Raises JournalError if it is gone or another one. No more than its size is unpacked, and at most 256 MB.
+    """
     if isinstance(text, str):
         return text
+    if not _DIGEST.fullmatch(text.blob) or not 0 <= text.bytes <= MOST_BYTES:
+        raise JournalError(f"{folder}: {text.blob[:64]!r} of {text.bytes} bytes names no text in blobs/")
+    path = _path(folder, text.blob)
     try:
-        with gzip.open(_path(folder, text.blob)) as file:
-            data = file.read()
+        with gzip.open(path) as file:
+            data = file.read(text.bytes + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise JournalError(f"{folder}: the text {text.blob[:12]}… is gone from blobs/ ({error})") from None
+        raise JournalError(f"{path}: the text {text.blob[:12]}… is gone from blobs/ ({error})") from None
     if hashlib.sha256(data).hexdigest() != text.blob:
-        raise JournalError(f"{folder}: the text {text.blob[:12]}… in blobs/ isn't the one that was put there")
+        raise JournalError(f"{path}: the text {text.blob[:12]}… in blobs/ isn't the one that was put there")
     return data.decode("utf-8", "replace")
 
 
@@ -55,8 +70,23 @@ def fetched(record: Record, folder: Path) -> Record:
     """The record with a value that lies in `folder/blobs` put back; texts are fetched by `read_text`."""
     if not isinstance(record, Once) or not record.in_blob:
         return record
-    value = orjson.loads(read_text(Blob(record.value["blob"], record.value["bytes"]), folder))
+    try:
+        value = orjson.loads(read_text(msgspec.convert(record.value, Blob), folder))
+    except (msgspec.ValidationError, orjson.JSONDecodeError) as error:
+        raise JournalError(f"{folder}: the value of {record.name!r} can't be read: {error}") from None
     return replace(record, value=value, in_blob=False)
+
+
+def texts_of(record: Record) -> dict[str, Blob]:
+    """The fields of a record whose text lies in a blob."""
+    values = ((name, getattr(record, name)) for name in _TEXTS.get(record.kind, ()))
+    return {name: value for name, value in values if isinstance(value, Blob)}
+
+
+def whole(record: Record, folder: Path) -> Record:
+    """The record with every text and value in it. Raises JournalError where one is gone."""
+    texts = {name: read_text(blob, folder) for name, blob in texts_of(record).items()}
+    return fetched(replace(record, **texts) if texts else record, folder)
 
 
 def _spill_value(once: Once, folder: Path) -> Once:
@@ -71,10 +101,13 @@ def _store(text: str, folder: Path) -> Text:
     data = text.encode("utf-8", "surrogatepass")
     if len(data) <= BLOB_BYTES:
         return text
+    if len(data) > MOST_BYTES:
+        raise JournalError(f"a text of {len(data):,} bytes can't be recorded; the most is {MOST_BYTES:,}")
     blob = Blob(hashlib.sha256(data).hexdigest(), len(data))
     path = _path(folder, blob.blob)
-    if path.exists():
-        return blob
+    with contextlib.suppress(JournalError):
+        if path.exists() and read_text(blob, folder):
+            return blob
     write_durably(path, gzip.compress(data, compresslevel=6, mtime=0))
     return blob
 
@@ -110,3 +143,37 @@ def write_durably(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise StorageError(f"{path} can't be written ({error.strerror})") from None
+
+
+def copy_blobs(folder: Path, to: Path) -> None:
+    """Texts go before the lines that name them. Nothing else of a foreign folder is taken, and no link followed."""
+    for path in _blobs(folder):
+        target = to / "blobs" / path.name
+        if not target.exists():
+            target.parent.mkdir(exist_ok=True)
+            draft = target.with_name(f".{path.name}.{secrets.token_hex(4)}")
+            copy_bytes(path, draft, path.stat().st_size)
+            draft.replace(target)
+    if (to / "blobs").is_dir():
+        sync_folder(to / "blobs")
+
+
+def _blobs(folder: Path) -> Iterator[Path]:
+    if not (folder / "blobs").is_dir():
+        return
+    for path in (folder / "blobs").iterdir():
+        if _FILE.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+            yield path
+
+
+def copy_bytes(source: Path, target: Path, size: int) -> None:
+    """The first `size` bytes, durable."""
+    with source.open("rb") as file, target.open("wb") as copy:
+        while size > 0:
+            data = file.read(min(size, _CHUNK))
+            if not data:
+                raise JournalError(f"{source} became shorter while it was read")
+            copy.write(data)
+            size -= len(data)
+        copy.flush()
+        os.fsync(copy.fileno())

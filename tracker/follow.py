@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 import orjson
 
+from tracker.errors import JournalError
+from tracker.index import read, unreadable
 from tracker.journal import NAME
 
 _REDONE: Mapping[str, Collection[str]] = {"retry": ("fault",), "rescore": ("fault", "judged", "passed")}
@@ -22,11 +24,13 @@ class Follower:
         self.judged = self.passed = self.faults = self.calls = self.tokens_out = 0
         self.cost = 0.0  # US dollars
         self.ended = ""  # the status and reason of the last session, once it is over
-        self._path = folder / NAME
+        self.damaged: list[int] = []  # where the lines begin that can't be read
+        self.path = folder / NAME
         self._offset = 0
         self._begun: set[str] = set()
         self._outcomes: dict[str, str] = {}
         self._heard = heard
+        self._folded: set[int] = set()  # hashes of lines, so that one that stands there twice counts once
         self._elsewhere: set[tuple[object, ...]] = set()  # lines that weren't in the journal when they were folded
         self._away: set[str] = set()  # experiments whose outcomes aren't in the journal
         self._since = time.monotonic()
@@ -34,27 +38,31 @@ class Follower:
 
     def catch_up(self) -> None:
         """Reads what has been added since the last look."""
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            for line in file:
-                fields = _whole(line)
-                if fields is None:
-                    break
-                self._offset += len(line)
-                if self._elsewhere and _key(fields) in self._elsewhere:
-                    self._away.discard(str(fields.get("experiment_id")))
-                else:
-                    self._fold(fields)
+        for line in self._new_lines():
+            try:
+                read(line)
+            except JournalError:
+                self.damaged.append(self._offset - len(line))
+                continue
+            fields = orjson.loads(line)
+            if self._elsewhere and _key(fields) in self._elsewhere:
+                self._away.discard(str(fields.get("experiment_id")))
+            elif (digest := hash(line)) not in self._folded:
+                self._folded.add(digest)
+                self._fold(fields)
         self._first = self._first or (len(self._outcomes), self.tokens_out)
 
     def add(self, line: bytes) -> None:
         """Folds a line that an engine elsewhere has, and that the journal doesn't have yet."""
-        fields = _whole(line)
-        if fields is not None:
-            self._elsewhere.add(_key(fields))
-            if fields.get("kind") in ("experiment", "fault"):
-                self._away.add(str(fields.get("experiment_id")))
-            self._fold(fields)
+        try:
+            read(line)
+        except JournalError:
+            return
+        fields = orjson.loads(line)
+        self._elsewhere.add(_key(fields))
+        if fields.get("kind") in ("experiment", "fault"):
+            self._away.add(str(fields.get("experiment_id")))
+        self._fold(fields)
 
     @property
     def done(self) -> int:
@@ -75,6 +83,18 @@ class Follower:
         seconds = max(time.monotonic() - self._since, 1e-9)
         done, tokens = self._first or (0, 0)
         return (self.done - done) / seconds, (self.tokens_out - tokens) / seconds
+
+    def _new_lines(self) -> Iterator[bytes]:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        return  # it is still being written, or a power cut left it torn
+                    self._offset += len(line)
+                    yield line
+        except OSError as error:
+            raise unreadable(self.path, error) from None
 
     def _fold(self, line: dict[str, object]) -> None:
         kind, experiment = line.get("kind"), str(line.get("experiment_id"))
@@ -107,17 +127,6 @@ class Follower:
         self.faults += sign * (outcome == "fault")
         self.judged += sign * (outcome in ("judged", "passed"))
         self.passed += sign * (outcome == "passed")
-
-
-def _whole(line: bytes) -> dict[str, object] | None:
-    """The fields of a line; None for one that is still being written, or that a power cut left torn."""
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        fields: dict[str, object] = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return None
-    return fields
 
 
 def _key(line: Mapping[str, object]) -> tuple[object, ...]:

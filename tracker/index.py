@@ -1,8 +1,8 @@
 """Where each line of a journal lies: a cache beside it, rebuilt when missing or wrong, never the truth.
 
-An entry of 32 bytes a line lets a run of 100,000 experiments be picked up without parsing a gigabyte
-of replies. The file begins with the digest of the journal's first line; the entries must follow each
-other without a gap, or the index is thrown away and made anew.
+An entry of 36 bytes a line lets a run of 100,000 experiments be picked up without parsing a gigabyte
+of replies. The file begins with the digest of the journal's first line, and its last entry vouches for
+the whole index and for every byte of the journal up to there; else it is thrown away and made anew.
 """
 
 from __future__ import annotations
@@ -13,27 +13,42 @@ import os
 import struct
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import orjson
+import msgspec
 
 from tracker.errors import JournalError
-from tracker.records import KINDS, kind_of
+from tracker.records import KINDS, Call, Compute, Experiment, Record, decode, kind_of
 
 CODES = {name: code for code, name in enumerate(KINDS)}
 PAID = (CODES["call"], CODES["compute"])
 """The kinds of line that cost something."""
 
+DOUBLED, DAMAGED = 253, 254
+"""The codes of lines that don't count: one that stands in the journal twice, and one that can't be read."""
+
 _NAMES = tuple(KINDS)
 _UNKNOWN = 255
-_FORMATS = {"code": "B", "success": "B", "check": "H", "length": "I", "offset": "Q", "experiment": "Q", "cost": "d"}
+_FORMATS = {
+    "code": "B",
+    "success": "B",
+    "check": "H",
+    "length": "I",
+    "offset": "Q",
+    "experiment": "Q",
+    "cost": "d",
+    "crc": "I",
+}
 _ENTRY = struct.Struct("<" + "".join(_FORMATS.values()))
-_MAGIC = b"koderz-index-3  "
+_MAGIC = b"koderz-index-4  "
 _HEADER = len(_MAGIC) + 32
+_CHUNK = 1 << 20
 
 
 class Entry(NamedTuple):
@@ -46,6 +61,7 @@ class Entry(NamedTuple):
     offset: int
     experiment: int  # the hex digits of its id; of a message, the first 64 bits of its digest; else 0
     cost: float  # US dollars, of a call or of compute
+    crc: int  # CRC-32 of the journal from its first byte to the end of this line
 
     @property
     def span(self) -> tuple[int, int]:
@@ -69,22 +85,53 @@ def subject_number(experiment_id: str, digest: str) -> int:
     return int(digest[:16], 16) if digest else 0
 
 
-def entry_of(line: bytes, offset: int) -> Entry:
-    """The entry of a whole line. Raises JournalError where the line isn't a JSON object."""
-    code = CODES.get(kind_of(line), _UNKNOWN)
+def entry_of(record: Record | None, line: bytes, offset: int, crc: int) -> Entry:
+    """The entry of a line, and of its record; None for a kind that this version doesn't know.
+
+    `crc` is that of all lines before it. Raises ValueError where the record is about no experiment.
+    """
+    crc = zlib.crc32(line, crc)
+    if record is None:
+        return Entry(_UNKNOWN, 0, 0, len(line), offset, 0, 0.0, crc)
+    number = subject_number(getattr(record, "experiment_id", ""), getattr(record, "digest", ""))
+    if not 0 <= number < 1 << 64:
+        raise ValueError(f"{number:x} is no id")
+    code, cost = CODES[record.kind], record.cost if isinstance(record, Call | Compute) else 0.0
+    success = int(isinstance(record, Experiment) and record.success)
+    return Entry(code, success, 0, len(line), offset, number, cost, crc)
+
+
+def scanned(line: bytes, offset: int, crc: int) -> Entry:
+    """The entry of a line that stands in a journal, which may be damaged."""
     try:
-        fields: dict[str, Any] = orjson.loads(line)
-        if not isinstance(fields, dict):
-            raise TypeError("no JSON object")
-        if code == _UNKNOWN:  # its fields mean nothing to this version
-            return Entry(code, 0, 0, len(line), offset, 0, 0.0)
-        number = subject_number(fields.get("experiment_id") or "", fields.get("digest") or "")
-        cost = float(fields.get("cost") or 0.0) if code in PAID else 0.0
-        entry = Entry(code, int(fields.get("success") is True), 0, len(line), offset, number, cost)
-        _ENTRY.pack(*entry)
-    except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError, struct.error) as error:
-        raise JournalError(f"byte {offset}: not a journal line: {error}") from None
-    return entry
+        return entry_of(read(line), line, offset, crc)
+    except (JournalError, ValueError):
+        return Entry(DAMAGED, 0, 0, len(line), offset, 0, 0.0, zlib.crc32(line, crc))
+
+
+def read(line: bytes) -> Record | None:
+    """The record of a line; None for one of a kind that this version doesn't know. JournalError for anything else."""
+    record = decode(line)
+    try:
+        time = datetime.fromisoformat((record or _other().decode(line)).time)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise JournalError(f"not a journal line: {error}") from None
+    kind = kind_of(line).encode()
+    if time.tzinfo or not kind or not line.startswith(b'{"kind":"%b","time":"' % kind):
+        raise JournalError("not a journal line: it doesn't begin with its kind and its local time")
+    return record
+
+
+class _Other(msgspec.Struct):
+    """What a line of any kind has."""
+
+    kind: str
+    time: str
+
+
+@cache
+def _other() -> msgspec.json.Decoder[_Other]:
+    return msgspec.json.Decoder(_Other)
 
 
 def pack(entries: Iterable[Entry], check: int) -> tuple[bytes, int]:
@@ -120,9 +167,23 @@ class Index:
     end: int  # bytes of the journal that are whole lines
     cached: int  # bytes of `packed` that the file beside the journal holds; 0 where it has to be made anew
     check: int  # of `packed`
+    torn: int | None = None  # where a last line begins that can't be read, which is not in `packed`
 
     def __iter__(self) -> Iterator[Entry]:
         return map(Entry._make, _ENTRY.iter_unpack(self.packed))
+
+    @property
+    def crc(self) -> int:
+        """CRC-32 of the journal up to `end`."""
+        return Entry(*_ENTRY.unpack(self.packed[-_ENTRY.size :])).crc
+
+    @property
+    def damaged(self) -> list[int]:
+        """Where the lines begin that can't be read."""
+        found = [] if self.torn is None else [self.torn]
+        if self._count(DAMAGED):
+            found = [offset for code, offset in self.columns("code", "offset") if code == DAMAGED] + found
+        return found
 
     def columns(self, *names: str) -> Iterator[tuple[Any, ...]]:
         """These fields of each entry, named in the order of an Entry's: for loops over all of a large run."""
@@ -130,7 +191,10 @@ class Index:
 
     def count(self, kind: str) -> int:
         """How many lines of a kind there are."""
-        return self.packed[:: _ENTRY.size].count(CODES[kind])
+        return self._count(CODES[kind])
+
+    def _count(self, code: int) -> int:
+        return self.packed[:: _ENTRY.size].count(code)
 
 
 def index_path(journal: Path) -> Path:
@@ -140,32 +204,86 @@ def index_path(journal: Path) -> Path:
 def load_index(journal: Path) -> Index:
     """The index of a journal: from its cache as far as that reaches, from the journal for the rest.
 
-    A torn last line is left out. Raises JournalError where a line before the last is damaged.
+    A line that can't be read has an entry that says so, and so has one that stands there twice; a torn last line
+    has none. Raises JournalError where there is no whole line.
     """
-    with _mapped(journal) as data:
-        newline = data.find(b"\n") + 1
-        if not newline:
-            raise JournalError(f"{journal}: no whole line, so no plan; the run can't be picked up")
-        cached, end = _read_cache(index_path(journal), header(data[:newline]), data)
-        tail = list(_scan(journal, data, end))
+    try:
+        with _mapped(journal) as data:
+            newline = data.find(b"\n") + 1
+            if not newline:
+                raise JournalError(f"{journal}: byte 0: no whole line, so no plan; the run can't be picked up")
+            cached = _read_cache(index_path(journal), journal, header(data[:newline]))
+            last = Entry(*_ENTRY.unpack(cached[-_ENTRY.size :])) if cached else _BEFORE
+            tail = list(_scan(data, sum(last.span), last.crc))
+            torn = None
+            if tail and tail[-1].code == DAMAGED and sum(tail[-1].span) == len(data):
+                torn = tail.pop().offset  # by a power cut: its length was there before its bytes
+            tail = _without_doubles(tail, cached, data)
+    except OSError as error:
+        raise unreadable(journal, error) from None
+    if not cached and not tail:
+        raise JournalError(f"{journal}: byte 0: its only line can't be read, so there is no plan")
     added, check = pack(tail, zlib.crc32(cached))
-    return Index(cached + added, tail[-1].offset + tail[-1].length if tail else end, len(cached), check)
+    index = Index(cached + added, sum((tail[-1] if tail else last).span), len(cached), check, torn)
+    if damaged := index.damaged:
+        tell(f"{journal}: {_told(damaged)}; a copy without damage: koderz doctor --repair {journal.parent.name}")
+    return index
+
+
+@cache
+def tell(problem: str) -> None:
+    """Says once what is wrong with a journal that is read all the same: a warning to the logger `tracker`."""
+    from logging import getLogger  # which most commands have no need of
+
+    getLogger("tracker").warning("note: %s", problem)
+
+
+def _told(damaged: Sequence[int]) -> str:
+    if len(damaged) == 1:
+        return f"byte {damaged[0]}: 1 line can't be read and is left out"
+    return f"byte {damaged[0]}: {len(damaged)} lines from here on can't be read and are left out"
 
 
 def scan(journal: Path, start: int) -> Iterator[Entry]:
-    """The entries of the whole lines from byte `start` on, of a journal that may be growing.
-
-    Raises JournalError where a line before the last is damaged.
-    """
-    with _mapped(journal) as data:
-        yield from _scan(journal, data, start)
+    """The entries of the whole lines from byte `start` on, of a journal that may be growing."""
+    try:
+        with _mapped(journal) as data:
+            yield from _scan(data, start, 0)
+    except OSError as error:
+        raise unreadable(journal, error) from None
 
 
 def read_spans(journal: Path, spans: Iterable[tuple[int, int]]) -> Iterator[bytes]:
     """The lines at these offsets, of these lengths."""
-    with journal.open("rb") as file:  # mapped, all of a large journal would stay in memory
-        for offset, length in spans:
-            yield os.pread(file.fileno(), length, offset)
+    try:
+        with journal.open("rb") as file:  # mapped, all of a large journal would stay in memory
+            for offset, length in spans:
+                yield os.pread(file.fileno(), length, offset)
+    except OSError as error:
+        raise unreadable(journal, error) from None
+
+
+def read_records(journal: Path, spans: Iterable[tuple[int, int]]) -> Iterator[Record]:
+    """The records of the lines at these offsets, of these lengths; those of an unknown kind are left out.
+
+    Raises JournalError where the journal was changed since its index was loaded.
+    """
+    spans = list(spans)
+    for (offset, _), line in zip(spans, read_spans(journal, spans), strict=True):
+        try:
+            record = decode(line)
+        except JournalError as error:
+            raise JournalError(f"{journal}: byte {offset}: {error}; it was changed while it was read") from None
+        if record is not None:
+            yield record
+
+
+def unreadable(journal: Path, error: OSError) -> JournalError:
+    """What to say of a journal that the system doesn't let be read."""
+    return JournalError(f"{journal} can't be read ({error.strerror})")
+
+
+_BEFORE = Entry(_UNKNOWN, 0, 0, 0, 0, 0, 0.0, 0)  # the first line
 
 
 @contextmanager
@@ -178,32 +296,44 @@ def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
             yield data
 
 
-def _scan(journal: Path, data: mmap.mmap | bytes, start: int) -> Iterator[Entry]:
+def _scan(data: mmap.mmap | bytes, start: int, crc: int) -> Iterator[Entry]:
     """Entries of the whole lines from `start` on."""
     while newline := data.find(b"\n", start) + 1:
-        try:
-            yield entry_of(data[start:newline], start)
-        except JournalError as error:
-            if newline == len(data):
-                return  # torn by a power cut: the length was there before the bytes
-            raise JournalError(
-                f"{journal}: {error}. The lines before it are whole: cut the file there "
-                f"(truncate -s {start} {journal}) and resume the run"
-            ) from None
-        start = newline
+        entry = scanned(data[start:newline], start, crc)
+        yield entry
+        start, crc = newline, entry.crc
 
 
-def _read_cache(path: Path, expected: bytes, journal: mmap.mmap | bytes) -> tuple[bytes, int]:
-    """The packed entries of the cache and where they end; nothing where it isn't one of this journal."""
+def _without_doubles(tail: list[Entry], cached: bytes, data: mmap.mmap | bytes) -> list[Entry]:
+    """The entries after the cached ones, of which those say so whose line stands in the journal before."""
+
+    def line(offset: int, length: int) -> int:
+        return hash(data[offset : offset + length])
+
+    alike = {(entry.code, entry.length, entry.experiment) for entry in tail} if cached else set()
+    names = ("code", "length", "offset", "experiment")
+    columns = _columns(cached, names) if tail else ()
+    seen = {line(offset, length) for code, length, offset, subject in columns if (code, length, subject) in alike}
+    found = []
+    for entry in tail:
+        digest = line(*entry.span)
+        is_double = digest in seen and entry.code != DAMAGED
+        found.append(entry._replace(code=DOUBLED, success=0, experiment=0, cost=0.0) if is_double else entry)
+        seen.add(digest)
+    return found
+
+
+def _read_cache(path: Path, journal: Path, expected: bytes) -> bytes:
+    """The packed entries of the cache; nothing where it isn't one of this journal as it is now."""
     try:
         data = path.read_bytes()
     except OSError:
-        return b"", 0
+        return b""
     packed = data[_HEADER : len(data) - (len(data) - _HEADER) % _ENTRY.size]
-    end = _contiguous_end(packed) if data[:_HEADER] == expected and packed and _is_sound(packed) else 0
-    if end and end <= len(journal) and _ends_a_line(Entry(*_ENTRY.unpack(packed[-_ENTRY.size :])), journal):
-        return packed, end
-    return b"", 0
+    if data[:_HEADER] != expected or not packed or not _is_sound(packed):
+        return b""
+    last = Entry(*_ENTRY.unpack(packed[-_ENTRY.size :]))
+    return packed if last.crc == _crc_of(journal, sum(last.span)) else b""
 
 
 def _is_sound(packed: bytes) -> bool:
@@ -211,22 +341,20 @@ def _is_sound(packed: bytes) -> bool:
     return last[2:4] == _check_of(last[:2] + bytes(2) + last[4:], zlib.crc32(before))
 
 
-def _contiguous_end(packed: bytes) -> int:
-    """Where the last line ends; 0 unless each begins where the one before it ended."""
-    at = 0
-    for length, offset in _columns(packed, ("length", "offset")):
-        if offset != at:
-            return 0
-        at += length
-    return at
+def _crc_of(journal: Path, size: int) -> int | None:
+    """CRC-32 of the first `size` bytes, which takes 0.4 s a GB; None where there are fewer."""
+    crc = 0
+    with journal.open("rb", buffering=0) as file:
+        while size:
+            data = file.read(min(size, _CHUNK))
+            if not data:
+                return None
+            crc = zlib.crc32(data, crc)
+            size -= len(data)
+    return crc
 
 
 def _columns(packed: bytes, names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
     """What isn't named is passed over as padding, which takes no time."""
     fields = (form if name in names else f"{struct.calcsize(form)}x" for name, form in _FORMATS.items())
     return struct.iter_unpack("<" + "".join(fields), packed)
-
-
-def _ends_a_line(entry: Entry, journal: mmap.mmap | bytes) -> bool:
-    line = journal[entry.offset : entry.offset + entry.length]
-    return line.endswith(b"\n") and CODES.get(kind_of(line), _UNKNOWN) == entry.code

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracker.errors import StorageError
-from tracker.index import CODES, Entry, Index, header, index_path, pack, subject_number
-from tracker.records import Call, Compute, Experiment, Record, encode
+from tracker.index import Entry, Index, entry_of, header, index_path, pack
+from tracker.records import Record, encode
 
 if TYPE_CHECKING:
     import asyncio
@@ -47,7 +47,7 @@ class Journal:
         self.path = path
         self._on_durable = on_durable
         self._file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        self._size = index.end
+        self._size, self._crc = index.end, index.crc
         os.ftruncate(self._file, self._size)
         self._index = _open_index(path, index)
         self._check = index.check
@@ -70,8 +70,9 @@ class Journal:
                 raise self._error
             entries = []
             for record, line in zip(records, lines, strict=True):
-                entries.append(_entry(record, self._size, len(line)))
-                self._size += len(line)
+                entry = entry_of(record, line, self._size, self._crc)
+                entries.append(entry)
+                self._size, self._crc = sum(entry.span), entry.crc
             self._queue.append(_Write(b"".join(lines), entries, done))
             self._wake.notify()
         await shield(done)
@@ -108,6 +109,8 @@ class Journal:
         try:
             _write_all(self._file, data)
             os.fdatasync(self._file) if hasattr(os, "fdatasync") else os.fsync(self._file)
+            if not os.fstat(self._file).st_nlink:  # what is written now is gone with this process
+                raise OSError(errno.ENOENT, "it was deleted")
         except OSError as error:
             with contextlib.suppress(OSError):  # a torn line is dropped on reading too
                 os.ftruncate(self._file, durable)
@@ -141,18 +144,6 @@ class Journal:
                 write.done.exception()  # its writer may have been cancelled: then nobody asks
 
 
-def _entry(record: Record, offset: int, length: int) -> Entry:
-    return Entry(
-        CODES[record.kind],
-        int(isinstance(record, Experiment) and record.success),
-        0,
-        length,
-        offset,
-        subject_number(getattr(record, "experiment_id", ""), getattr(record, "digest", "")),
-        record.cost if isinstance(record, Call | Compute) else 0.0,
-    )
-
-
 def _open_index(journal: Path, index: Index) -> int | None:
     """The index's file, brought level with the journal; None where it can't be written."""
     path = index_path(journal)
@@ -182,4 +173,6 @@ def _write_all(file: int, data: bytes) -> None:
 def _explain(error: OSError, path: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk that holds {path} is full; make room, then resume the run: nothing paid for is lost"
+    if error.errno == errno.ENOENT:
+        return f"{path} was deleted while the run was recorded in it, so the run ends here; begin another one"
     return f"{path} can't be written ({error.strerror}); what was recorded is safe, resume the run once it can"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import re
 import secrets
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tracker.blobs import sync_folder
-from tracker.errors import JournalError, KoderzError, StorageError
+from tracker.blobs import copy_blobs, copy_bytes, sync_folder
+from tracker.errors import KoderzError, StorageError
 from tracker.index import index_path, load_index
 from tracker.journal import NAME
 from tracker.runs import RUN_ID, lock_run, read_plan, run_folders
@@ -20,7 +17,6 @@ from tracker.sinks import JSON
 from tracker.sinks.json import write_summary
 from tracker.sinks.standing import mark_up_to_date
 
-_BLOB = re.compile(r"[0-9a-f]{64}\.gz")
 _CHUNK = 1 << 20
 
 What = Literal["added", "extended", "there already", "behind"]
@@ -55,7 +51,7 @@ def merge_run(folder: Path, results: Path, *, summary: bool = True) -> Merged:
 
     `summary`: with the summary file of a run that is new here. One that is there already is brought up to date.
     Only whole lines are taken, so the run may be going on over there. Raises ConflictError where the two have
-    gone different ways, JournalError where the foreign one is damaged, StorageError where the disk refuses.
+    gone different ways, JournalError where the foreign one has no plan, StorageError where the disk refuses.
     """
     run_id = read_plan(folder).run_id or ""
     if not RUN_ID.fullmatch(run_id):
@@ -81,8 +77,8 @@ def _add(folder: Path, end: int, own: Path, *, summary: bool) -> bool:
     draft = own.with_name(f".{own.name}.{secrets.token_hex(4)}")
     try:
         draft.mkdir()
-        _copy_blobs(folder, draft)
-        _copy(folder / NAME, draft / NAME, end)
+        copy_blobs(folder, draft)
+        copy_bytes(folder / NAME, draft / NAME, end)
         sync_folder(draft)
         draft.rename(own)
         sync_folder(own.parent)
@@ -112,10 +108,10 @@ def _extend(folder: Path, end: int, own: Path) -> What:
     """With the run locked, so that nobody adds to the journal that is replaced."""
     if (what := _relation(folder, end, own)) != "extended":
         return what
-    _copy_blobs(folder, own)
+    copy_blobs(folder, own)
     draft = own / f".{NAME}.{secrets.token_hex(4)}"
     try:
-        _copy(folder / NAME, draft, end)
+        copy_bytes(folder / NAME, draft, end)
         index_path(own / NAME).unlink(missing_ok=True)
         draft.replace(own / NAME)
         sync_folder(own)
@@ -136,37 +132,3 @@ def _agree(one: Path, other: Path, size: int) -> bool:
                 return False
             size -= read
     return True
-
-
-def _copy_blobs(folder: Path, to: Path) -> None:
-    """Texts go before the lines that name them. Nothing else of a foreign folder is taken, and no link followed."""
-    for path in _blobs(folder):
-        target = to / "blobs" / path.name
-        if not target.exists():
-            target.parent.mkdir(exist_ok=True)
-            draft = target.with_name(f".{path.name}.{secrets.token_hex(4)}")
-            _copy(path, draft, path.stat().st_size)
-            draft.replace(target)
-    if (to / "blobs").is_dir():
-        sync_folder(to / "blobs")
-
-
-def _blobs(folder: Path) -> Iterator[Path]:
-    if not (folder / "blobs").is_dir():
-        return
-    for path in (folder / "blobs").iterdir():
-        if _BLOB.fullmatch(path.name) and path.is_file() and not path.is_symlink():
-            yield path
-
-
-def _copy(source: Path, target: Path, size: int) -> None:
-    """The first `size` bytes, durable."""
-    with source.open("rb") as file, target.open("wb") as copy:
-        while size > 0:
-            data = file.read(min(size, _CHUNK))
-            if not data:
-                raise JournalError(f"{source} became shorter while it was read")
-            copy.write(data)
-            size -= len(data)
-        copy.flush()
-        os.fsync(copy.fileno())

@@ -275,6 +275,6 @@ def decode(line: bytes) -> Record | None:
         return None
     try:
         record: Record = decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise JournalError(f"not a journal line: {error}") from None
     return record

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tracker.blobs import sync_folder
 from tracker.errors import JournalError, KoderzError, RunBusy
+from tracker.index import load_index, read_spans, unreadable
 from tracker.journal import NAME
 from tracker.records import Plan, decode, encode
 
@@ -74,15 +75,34 @@ def is_locked(folder: Path) -> bool:
 
 
 def read_plan(folder: Path) -> Plan:
-    """The plan of a run. Raises JournalError where there is none."""
+    """The plan of a run, its journal's first line that is one. Raises JournalError where there is none."""
+    return _plan_and_line(folder)[0]
+
+
+def plan_line(folder: Path) -> bytes:
+    """The plan of a run, as it lies in its journal. JournalError likewise."""
+    return _plan_and_line(folder)[1]
+
+
+def _plan_and_line(folder: Path) -> tuple[Plan, bytes]:
+    journal = folder / NAME
     try:
-        with (folder / NAME).open("rb") as file:
-            plan = decode(file.readline())
+        with journal.open("rb") as file:
+            line = file.readline()
     except OSError as error:
-        raise JournalError(f"{folder / NAME} can't be read ({error.strerror})") from None
-    if not isinstance(plan, Plan):
-        raise JournalError(f"{folder / NAME} doesn't begin with a plan, so it is no run of koderz")
-    return plan
+        raise unreadable(journal, error) from None
+    problem = "its first line is none"
+    try:
+        if isinstance(plan := decode(line), Plan):
+            return plan, line
+    except JournalError as error:
+        problem = str(error)
+    with contextlib.suppress(JournalError):
+        spans = [entry.span for entry in load_index(journal) if entry.kind == "plan"]
+        for line in read_spans(journal, spans[:1]):
+            if isinstance(plan := decode(line), Plan):
+                return plan, line
+    raise JournalError(f"{journal}: byte 0: it doesn't begin with a plan ({problem}), so no run can be told from it")
 
 
 def run_folders(results: Path) -> list[Path]:

@@ -10,19 +10,22 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tracker.blobs import fetched, read_text
-from tracker.index import CODES, Entry, experiment_number, load_index, read_spans, scan
+from tracker.blobs import texts_of, whole
+from tracker.errors import JournalError
+from tracker.index import CODES, DAMAGED, DOUBLED, Entry, experiment_number, load_index, read_records, scan
 from tracker.journal import NAME
 from tracker.messages import restored
-from tracker.records import Attempt, Blob, Call, Experiment, LongMessage, Plan, Record, decode
+from tracker.records import Attempt, Call, Experiment, LongMessage, Once, Plan, Record
 from tracker.runs import read_plan
 from tracker.scrubbing import Scrubber, scrubber_of
+
+LOST = "[this text is lost: its file in blobs/ or its line in the journal can't be read]"
 
 _MESSAGE = CODES["message"]
 
 
 class Stories:
-    """The experiments of one journal, each read when it is asked for. JournalError where the journal is damaged.
+    """The experiments of one journal, each read when it is asked for; what is damaged is left out.
 
     What is handed out has no secrets in it, those in `environ` among them: it is for sinks, exports and reports.
     """
@@ -34,6 +37,7 @@ class Stories:
         self._end = 0
         self._lines: dict[int, list[tuple[int, int]]] = {}
         self._messages: dict[int, tuple[int, int]] = {}
+        self._left_out: set[int] = set()  # where lines begin that don't count
 
     @cached_property
     def plan(self) -> Plan:
@@ -50,7 +54,9 @@ class Stories:
         index = None if self._end else load_index(self._journal)
         new = list(index or scan(self._journal, self._end))
         for entry in new:
-            if entry.code == _MESSAGE:
+            if entry.code in (DAMAGED, DOUBLED):
+                self._left_out.add(entry.offset)
+            elif entry.code == _MESSAGE:
                 self._messages[entry.experiment] = entry.span
             elif entry.experiment:
                 self._lines.setdefault(entry.experiment, []).append(entry.span)
@@ -70,30 +76,42 @@ class Stories:
         return len(self._lines.get(experiment_number(experiment_id), ()))
 
     def records(self, spans: Iterable[tuple[int, int]]) -> Iterator[Record]:
-        """The records at these offsets, of these lengths: every text and every message whole."""
+        """The records at these offsets, of these lengths: every text and every message whole.
+
+        Lines that can't be read or stand there twice are left out, and so are those of an unknown kind.
+        """
         return map(self.scrubber.record, self._whole_records(spans))
 
     def _whole_records(self, spans: Iterable[tuple[int, int]]) -> Iterator[Record]:
-        for line in read_spans(self._journal, spans):
-            if (record := decode(line)) is not None:
-                yield self._whole(record)
+        counted = (span for span in spans if span[0] not in self._left_out)
+        return map(self._whole, read_records(self._journal, counted))
 
     def _whole(self, record: Record) -> Record:
-        record = fetched(record, self.folder)
-        texts: dict[str, Any] = {
-            name: read_text(value, self.folder)
-            for name in record.__struct_fields__
-            if isinstance(value := getattr(record, name), Blob)
-        }
+        try:
+            record = whole(record, self.folder)
+        except JournalError:  # what else the run holds is worth telling
+            record = _without_lost(record)
         if isinstance(record, Call):
-            return replace(record, **texts, messages=[self._message(message) for message in record.messages])
-        return replace(record, **texts) if texts else record
+            return replace(record, messages=[self._message(message) for message in record.messages])
+        return record
 
     def _message(self, message: dict[str, Any]) -> dict[str, Any]:
         if "content" in message:
             return message
-        (stored,) = self._whole_records([self._messages[int(message["digest"][:16], 16)]])
-        return restored(message, str(stored.content) if isinstance(stored, LongMessage) else "")
+        try:
+            span = self._messages[int(message["digest"][:16], 16)]
+            (stored,) = self._whole_records([span])
+            if isinstance(stored, LongMessage) and stored.content != LOST:
+                return restored(message, str(stored.content))
+        except (KeyError, TypeError, ValueError):  # the line is damaged, or never was one of ours
+            pass
+        return {"role": message.get("role", ""), "content": LOST}
+
+
+def _without_lost(record: Record) -> Record:
+    if isinstance(record, Once):
+        return replace(record, value=None, in_blob=False)
+    return replace(record, **{name: None if name == "program" else LOST for name in texts_of(record)})
 
 
 def _as_last_judged(records: Sequence[Record]) -> Iterator[Record]:

@@ -13,10 +13,11 @@ from typing import Any
 
 import orjson
 
-from tracker.index import CODES, PAID, Entry, load_index, read_spans
+from tracker.index import CODES, DAMAGED, DOUBLED, PAID, Entry, load_index, read_records, read_spans
 from tracker.journal import NAME
 from tracker.rates import pass_at_k_of, success_interval
-from tracker.records import SCHEMA_VERSION, Experiment, Fault, Finished, Plan, Record, decode
+from tracker.records import SCHEMA_VERSION, Experiment, Fault, Finished
+from tracker.runs import read_plan
 from tracker.scrubbing import scrubber_of
 
 
@@ -124,6 +125,7 @@ class Summary:
     paid: dict[str, float]  # US dollars: total, results, faults, unfinished
     simulated: bool
     environment: dict[str, Any] = field(repr=False)
+    damaged_lines: int = 0  # of the journal: what can't be read is left out
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -140,15 +142,16 @@ class Summary:
 def summarize(folder: Path) -> Summary:
     """The summary of the run in `folder`, off its journal and without secrets. JournalError where that is damaged."""
     journal = folder / NAME
-    lines = _Outline(load_index(journal))
-    plan = _first(journal, Plan, lines.first)
+    index = load_index(journal)
+    lines = _Outline(index)
+    plan = read_plan(folder)
     scrubber = scrubber_of(plan)
     plan = scrubber.record(plan)
     order = {task: position for position, task in enumerate(plan.tasks)}
     results: list[Result] = []
     baselines: dict[str, list[float]] = defaultdict(list)  # known costs on the baseline model, by solver
     faults: list[Fault] = []
-    for record in map(decode, read_spans(journal, lines.outcomes())):
+    for record in read_records(journal, lines.outcomes()):
         if isinstance(record, Experiment):
             results.append(_result(scrubber.record(record) if record.note else record))
             if record.baseline_cost is not None:
@@ -159,7 +162,7 @@ def summarize(folder: Path) -> Summary:
     faults.sort(key=lambda f: (f.sample, order.get(f.problem_id, len(order)), f.solver))
     arms = {solver: _arm(solver, results, baselines[solver]) for solver in plan.solvers}
     finished = _last_finished(journal, lines)
-    times = [_time(line) for line in read_spans(journal, [entry.span for entry in lines.session_ends])]
+    times = [plan.time, *(_time(line) for line in read_spans(journal, lines.session_ends))]
     return Summary(
         run_id=plan.run_id,
         mode=plan.mode,
@@ -176,6 +179,7 @@ def summarize(folder: Path) -> Summary:
         paid=_paid(lines.paid, results, faults),
         simulated=plan.simulated,
         environment=plan.environment,
+        damaged_lines=len(index.damaged),
     )
 
 
@@ -302,25 +306,22 @@ class _Outline:
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._outcomes: dict[int, int] = {}  # where each experiment's last end lies, offset and length in one number
-        self.session_ends: list[Entry] = []  # pairs: a session's first line, its last line
-        self.last_known: Entry  # the last line of a kind that this version knows
-        self.first: Entry
+        self.session_ends: list[tuple[int, int]] = []  # after the plan: a session's last line, the next one's first, …
+        self.last_known = (0, 0)  # the last line of a kind that this version knows
         costs: list[float] = []
-        before: Entry | None = None
+        before = (0, 0)
         for entry in entries:
+            if entry.code in _NO_LINES:
+                continue
             if entry.code in _OUTCOMES:
                 self._outcomes[entry.experiment] = entry.offset << 32 | entry.length
             elif entry.code in PAID:
                 costs.append(entry.cost)
-            elif before is None:
-                self.first = entry
-                self.session_ends.append(entry)
-            elif entry.code == CODES["resumed"]:
-                self.session_ends += [before, entry]
-            before = entry
+            elif entry.code == _RESUMED and before[1]:
+                self.session_ends += [before, entry.span]
+            before = entry.span
             if entry.kind:
-                self.last_known = entry
-        assert before is not None, "an index has at least the plan's entry"
+                self.last_known = before
         self.session_ends.append(self.last_known)
         self.paid = math.fsum(costs)
 
@@ -330,16 +331,12 @@ class _Outline:
 
 
 _OUTCOMES = (CODES["experiment"], CODES["fault"])
-
-
-def _first(journal: Path, kind: type[Plan], entry: Entry) -> Plan:
-    record = decode(next(iter(read_spans(journal, [entry.span]))))
-    assert isinstance(record, kind), "a run's folder appears with its plan in it"
-    return record
+_RESUMED = CODES["resumed"]
+_NO_LINES = (DAMAGED, DOUBLED)
 
 
 def _last_finished(journal: Path, lines: _Outline) -> Finished | None:
-    record: Record | None = decode(next(iter(read_spans(journal, [lines.last_known.span]))))
+    record = next(read_records(journal, [lines.last_known]))
     return record if isinstance(record, Finished) else None
 
 

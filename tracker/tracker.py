@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tracker.blobs import fetched, spill
+from tracker.blobs import fetched, spill, whole
 from tracker.errors import JournalError
-from tracker.index import CODES, PAID, Entry, Index, experiment_number, load_index, read_spans
+from tracker.index import CODES, PAID, Entry, Index, experiment_number, load_index, read_records, tell
 from tracker.journal import NAME, Journal
 from tracker.messages import share_messages
-from tracker.records import Call, Finished, Plan, Record, Resumed, decode
+from tracker.records import Attempt, Call, Finished, Once, Plan, Record, Resumed
 from tracker.runs import create_run, lock_run, read_plan
 
 if TYPE_CHECKING:
@@ -45,8 +45,10 @@ class Tracker:
         self._ended: dict[int, int] = {}  # how each experiment ended last
         self._redone: set[int] = set()
         self._messages: set[int] = set()
+        self._lost: set[int] = set()  # experiments of which something on record can't be read
         index = load_index(folder / NAME)
         self._count_all(index)
+        self._is_damaged = bool(index.damaged)
         self._index: Index | None = index
         self._open: dict[int, list[tuple[int, int]]] = {}  # where the lines of the unfinished lie
         self._journal = Journal(folder / NAME, index, self._count)
@@ -114,11 +116,24 @@ class Tracker:
         return experiment_number(experiment_id) in self._redone
 
     def recorded(self, experiment_id: str) -> list[Record]:
-        """What an experiment that was left unfinished has on record, in order."""
-        spans = self._open.pop(experiment_number(experiment_id), None)
-        if spans is None:
-            return []
-        return [fetched(record, self.folder) for record in _decoded(read_spans(self.folder / NAME, spans))]
+        """What an experiment that was left unfinished has on record, in order, as far as it can be read."""
+        number = experiment_number(experiment_id)
+        spans = self._open.pop(number, ())
+        found: list[Record] = []
+        for record in read_records(self.folder / NAME, spans) if spans else ():
+            try:
+                whole(record, self.folder)
+                found.append(fetched(record, self.folder))
+            except JournalError as error:
+                self._lost.add(number)
+                tell(str(error))
+        if _has_gap(found):
+            self._lost.add(number)
+        return found
+
+    def is_whole(self, experiment_id: str) -> bool:
+        """Whether nothing that an experiment had on record can be missing from `recorded`."""
+        return not self._is_damaged and experiment_number(experiment_id) not in self._lost
 
     async def begin_session(self, how: str, config: dict[str, object]) -> None:
         await self.record(Resumed(how=how, config=config))
@@ -163,7 +178,10 @@ class Tracker:
         self.tally.passed += sign * (outcome == _PASSED)
 
 
-def _decoded(lines: Iterable[bytes]) -> Iterator[Record]:
-    for line in lines:
-        if (record := decode(line)) is not None:
-            yield record
+def _has_gap(records: Sequence[Record]) -> bool:
+    """Whether a call or an attempt is missing before the last one that is there or was judged, or has lost its key."""
+    if not all(record.key for record in records if isinstance(record, Call | Attempt | Once)):
+        return True
+    calls = {record.call for record in records if isinstance(record, Call)}
+    attempts = {record.number: record.call or 0 for record in records if isinstance(record, Attempt)}
+    return max((*calls, *attempts.values()), default=0) > len(calls) or max(attempts, default=0) > len(attempts)

@@ -94,8 +94,8 @@ def export(
 ) -> int:
     """Writes the rows of these runs, or of one arm of each, run by run and in each run's own order.
 
-    Returns how many there were. Raises JournalError for a damaged journal, which is found before anything of that run
-    is written, and KoderzError for an arm that a run doesn't have, and for samples of several arms, which an evaluator
+    Returns how many there were. Raises JournalError for a journal without a plan, before anything of that run is
+    written, and KoderzError for an arm that a run doesn't have, and for samples of several arms, which an evaluator
     would take for one model's, without `all_arms`.
     """
     arms = {folder: _arms_of(read_plan(folder), arm) for folder in folders}

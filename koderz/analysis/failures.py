@@ -10,9 +10,9 @@ from pathlib import Path
 
 from koderz.analysis.blocks import Table
 from koderz.analysis.matching import Side
-from tracker.index import CODES, load_index, read_spans
+from tracker.index import CODES, load_index, read_records
 from tracker.journal import NAME
-from tracker.records import Attempt, decode
+from tracker.records import Attempt
 from tracker.summary import Result
 
 
@@ -112,11 +112,10 @@ def _failed_attempts(folder: Path, solver: str) -> Iterator[Attempt]:
     journal = folder / NAME
     spans = [entry.span for entry in load_index(journal) if entry.code == CODES["attempt"]]
     last: dict[tuple[str, int], tuple[int, int]] = {}
-    for span, line in zip(spans, read_spans(journal, spans), strict=True):
-        attempt = decode(line)
+    for span, attempt in zip(spans, read_records(journal, spans), strict=True):
         if isinstance(attempt, Attempt) and attempt.solver == solver:
             last[attempt.experiment_id, attempt.number] = span
-    for attempt in map(decode, read_spans(journal, last.values())):
+    for attempt in read_records(journal, last.values()):
         if isinstance(attempt, Attempt) and not attempt.passed:
             yield attempt
 

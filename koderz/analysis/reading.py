@@ -80,6 +80,7 @@ class Document:
     config: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     simulated: bool | None = None
+    damaged_lines: int = 0
     faults: list[dict[str, Any]] = field(default_factory=list)
     paid: dict[str, float] = field(default_factory=dict)
     comparison: dict[str, Any] | None = None

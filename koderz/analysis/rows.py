@@ -37,6 +37,7 @@ class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cost: float  # US dollars, all that was paid
     cost_known: bool
     simulated: bool
+    damaged_lines: int  # of its journal, which are left out
     imported: bool
     tags: tuple[str, ...]
     arms: tuple[ArmRow, ...]
@@ -93,6 +94,7 @@ class _Head(msgspec.Struct):
     faults: list[msgspec.Raw] = []
     paid: _Paid | None = None
     simulated: bool = False
+    damaged_lines: int = 0
 
 
 _HEAD = msgspec.json.Decoder(_Head)
@@ -115,6 +117,7 @@ def row_of_summary(data: bytes, sinks: Mapping[str, str]) -> RunRow:
         cost=head.paid.total if head.paid else sum(arm.cost for arm in arms),
         cost_known=all(figures.cost_known for _, figures in _figures(head)),
         simulated=head.simulated,
+        damaged_lines=head.damaged_lines,
         imported=head.config.imported,
         tags=head.config.tags,
         arms=arms,
@@ -176,6 +179,7 @@ def row_of_journal(journal: Path, sinks: Mapping[str, str]) -> RunRow:
         cost=summary.paid["total"],
         cost_known=all(arm.summary.cost_known for arm in summary.arms.values()),
         simulated=summary.simulated,
+        damaged_lines=summary.damaged_lines,
         imported=bool(config.get("imported")),
         tags=tuple(config.get("tags") or ()),
         arms=tuple(

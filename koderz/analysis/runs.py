@@ -43,6 +43,7 @@ class Run:
     comparison: Mapping[str, Any] | None = field(repr=False)
     reason: str = ""
     paid: Mapping[str, float] = field(default_factory=dict, repr=False)
+    damaged_lines: int = 0  # of its journal, which are left out
 
     @property
     def name(self) -> str:
@@ -166,6 +167,7 @@ def load_summary(path: Path | str) -> Run:
         faults=document.faults,
         comparison=document.comparison,
         paid=document.paid,
+        damaged_lines=document.damaged_lines,
     )
 
 
@@ -190,6 +192,7 @@ def of_summary(summary: Summary, path: Path) -> Run:
         faults=summary.faults,
         comparison=asdict(summary.comparison) if summary.comparison else None,
         paid=summary.paid,
+        damaged_lines=summary.damaged_lines,
     )
 
 

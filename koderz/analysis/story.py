@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from tracker.index import CODES, load_index, read_spans
+from tracker.index import CODES, load_index, read_records
 from tracker.journal import NAME
-from tracker.records import Attempt, Call, Experiment, Fault, Record, decode
+from tracker.records import Attempt, Call, Experiment, Fault, Record
 from tracker.stories import Stories
 
 _OUTCOMES = (CODES["experiment"], CODES["fault"])
@@ -66,7 +66,7 @@ class Experiments:
     """The experiments of one run, in the order of its plan and without secrets; each is read when it is asked for."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises JournalError where the journal is damaged or isn't one."""
+        """Raises JournalError where the journal has no plan."""
         self.folder = folder
         self._stories = Stories(folder)
         self.plan = self._stories.plan
@@ -122,8 +122,7 @@ def _outcomes(folder: Path) -> Iterator[Outcome]:
     """How each experiment ended last."""
     journal = folder / NAME
     last = {entry.experiment: entry.span for entry in load_index(journal) if entry.code in _OUTCOMES}
-    for line in read_spans(journal, last.values()):
-        record = decode(line)
+    for record in read_records(journal, last.values()):
         if isinstance(record, Experiment | Fault):
             yield record
 

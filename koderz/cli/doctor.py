@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from koderz.cli.console import counted, print_json, say, warn
 from koderz.cli.groups import PanelCommand
+from koderz.cli.options import with_settings
+from koderz.config import results_folder
 
 if TYPE_CHECKING:
     from koderz.doctor import Finding
@@ -18,25 +24,57 @@ _MARKS = {"ok": "ok", "missing": "missing", "broken": "BROKEN"}
 
 
 @app.command(cls=PanelCommand)
+@with_settings("results")
 def doctor(
-    json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON list of what was found, and nothing else.")
-    ] = False,
+    given: dict[str, Any],
+    repair: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN", help="Copy what can be read of a damaged run into RUN_repaired, and look at nothing else."
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON, and nothing else.")] = False,
 ) -> None:
     """Look at models, sandbox, results folder and configuration. Exit code 1 if something is broken."""
+    if repair is not None:
+        _repair(results_folder(given.get("results")), repair, json=json)
+        return
     import asyncio
 
     from koderz.analysis.blocks import Table
-    from koderz.cli.console import print_json
     from koderz.cli.tables import print_blocks
     from koderz.doctor import diagnose
 
-    findings = asyncio.run(diagnose())
+    findings = asyncio.run(diagnose(given.get("results")))
     if json:
         print_json(findings)
     else:
         print_blocks([Table((), [row for finding in findings for row in _rows(finding)], ruled=False)])
     raise typer.Exit(int(any(finding.state == "broken" for finding in findings)))
+
+
+def _repair(results: Path, name: str, *, json: bool) -> None:
+    """Says what is damaged, line by line, and where the copy without it is."""
+    from tracker.repair import repair
+    from tracker.runs import find_run
+
+    folder = find_run(results, name)
+    found = repair(folder)
+    if json:
+        print_json({**asdict(found), "folder": str(found.folder) if found.folder else None})
+        return
+    for byte, length, problem in found.damaged:
+        say(f"byte {byte}: {counted(length, 'byte')} left out: {problem}")
+    for byte in found.doubled:
+        say(f"byte {byte}: left out: the line stands there twice")
+    for problem in found.lost:
+        say(f"{problem}; its line is kept")
+    if found.folder is None:
+        say(f"{folder.name}: nothing to repair in {counted(found.kept, 'line')}")
+        return
+    say(f"{found.folder}: {counted(found.kept, 'line')} kept; the original is as it was")
+    here, aside = quote(str(folder)), quote(f"{folder}_damaged")
+    warn(f"put it in the run's place with: mv {here} {aside} && mv {quote(str(found.folder))} {here}")
 
 
 def _rows(finding: Finding) -> Iterator[Sequence[str]]:

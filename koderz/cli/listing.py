@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.console import elapsed, print_json, warn
+from koderz.cli.console import counted, elapsed, print_json, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
@@ -116,6 +116,8 @@ def _status(row: RunRow) -> str:
         parts.append(f"{judged + row.faults}/{row.planned}")
     if row.faults:
         parts.append(f"{row.faults} faults")
+    if row.damaged_lines:
+        parts.append(counted(row.damaged_lines, "damaged line"))
     if row.behind and row.status != "running":
         parts.append(f"({', '.join(f'{name} {row.sinks[name]}' for name in row.behind)})")
     parts += ["imported"] * row.imported + [f"#{tag}" for tag in row.tags]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.blocks import Block, Table, Text
-from koderz.cli.console import elapsed, shortened
+from koderz.cli.console import counted, elapsed, shortened
 from koderz.settings import FIELDS
 from tracker.sinks.standing import standing_of
 
@@ -64,6 +64,9 @@ def _head(run: Run) -> Iterator[str]:
         yield "SIMULATED MODEL: these figures say nothing about any real one"
     reason = f" ({run.reason})" if run.reason else ""
     yield f"Status: {run.status}{reason}, {len(run.results)} of {run.planned} judged"
+    if run.damaged_lines:
+        lines = counted(run.damaged_lines, "line")
+        yield f"{lines} of its journal can't be read and are left out: koderz doctor --repair {run.name}"
     yield f"Begun: {run.start_time[:19].replace('T', ' ')}, worked on for {elapsed(run.duration_seconds)}"
     if config.get("tags"):
         yield f"Tags: {', '.join(config['tags'])}"

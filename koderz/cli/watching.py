@@ -29,10 +29,13 @@ async def watch_run(results: Path, name: str, every: float | None, *, detailed: 
     follower = Follower(folder, steps.hear if detailed else lambda _: None)
     remote = _remote(folder, plan)
     say(f"{folder.name}: {plan.mode}, {plan.config.get('local_model')}, {plan.planned} experiments")
-    shown = ""
+    shown, damaged = "", 0
     while True:
         working = is_locked(folder)
         follower.catch_up()
+        for byte in follower.damaged[damaged:]:
+            warn(f"note: {follower.path}: byte {byte}: a line that can't be read is left out")
+        damaged = len(follower.damaged)
         away = None if working or follower.recorded == plan.planned else remote
         busy = await _look(away, follower) if away else working
         await steps.tell(remote)

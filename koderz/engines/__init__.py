@@ -30,6 +30,7 @@ class Work:
 
     identity: Identity
     recorded: Sequence[Record] = ()
+    is_whole: bool = True  # False: some of it can't be read, so the solver may have to go another way
 
 
 @dataclass(frozen=True, slots=True)

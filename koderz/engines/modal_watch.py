@@ -11,6 +11,7 @@ from koderz.engines.modal_cloud import Cloud, page_of
 from koderz.engines.modal_names import names_of
 from koderz.engines.modal_store import RunStore
 from koderz.engines.portable import line_key, read_lines
+from tracker.index import load_index, read_records
 from tracker.journal import NAME
 from tracker.records import Record
 
@@ -56,8 +57,8 @@ class RemoteRun:
 
 
 def _read(folder: Path) -> Iterable[Record]:
-    with (folder / NAME).open("rb") as file:
-        yield from read_lines(line for line in file if line.endswith(b"\n"))
+    journal = folder / NAME
+    return read_records(journal, [entry.span for entry in load_index(journal) if entry.kind])
 
 
 def _key(record: Record) -> tuple[str, ...]:

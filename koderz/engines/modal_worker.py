@@ -98,7 +98,7 @@ async def _with_stored(work: Work, data: Mapping[str, Any], notebook: Notebook, 
             if line_key(record) not in known:
                 recorded.append(record)
                 notebook.written.append(line)
-    return Work(work.identity, recorded)
+    return Work(work.identity, recorded, work.is_whole)
 
 
 def _end_of(work: Work, data: Mapping[str, Any]) -> Experiment | FaultRecord | None:

@@ -54,6 +54,8 @@ class Performer:
         """How the experiment ended. Raises StorageError where what happens can't be written down."""
         solver = self._plan.solver(work.identity.solver)
         how = replace(self._how, restart=True) if solver.restarts else self._how
+        if not work.is_whole:
+            how = replace(how, accept_divergence=True)
         handles = Handles(work.identity, work.recorded, self, how, place)
         started = time.monotonic()
         try:

@@ -74,6 +74,7 @@ def pack_work(work: Work, text: Callable[[Text], str]) -> dict[str, Any]:
         "solver": identity.solver,
         "sample": identity.sample,
         "recorded": [encode(_inlined(record, text)) for record in work.recorded],
+        "is_whole": work.is_whole,
     }
 
 
@@ -83,7 +84,7 @@ def unpack_work(data: dict[str, Any], plan: Plan) -> Work:
     if task is None:
         raise KoderzError(f"{plan.record.run_id}: the plan has no task {data['task']!r}")
     identity = Identity(data["experiment_id"], task, data["solver"], data["sample"])
-    return Work(identity, read_lines(data["recorded"]))
+    return Work(identity, read_lines(data["recorded"]), data["is_whole"])
 
 
 def read_lines(lines: Iterable[bytes]) -> Sequence[Record]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Shell
 
 
@@ -83,14 +85,33 @@ def test_a_plan_whose_prompts_have_changed_is_refused_unless_that_is_accepted(ko
     koderz("benchmark", "resume", "latest", "--quiet", "--accept-changes")
 
 
-def test_a_damaged_line_in_the_middle_is_named_with_what_to_do(koderz: Shell) -> None:
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_damaged_line_in_the_middle_is_skipped_said_and_repaired(koderz: Shell, indexed: bool) -> None:
     koderz("benchmark", 0, 3, "--quiet")
     (path,) = koderz.results.glob("*/journal.jsonl")
-    lines = path.read_bytes().splitlines(keepends=True)
-    lines[2] = b"\x00" * (len(lines[2]) - 1) + b"\n"
-    path.write_bytes(b"".join(lines))
-    path.with_suffix(".index").unlink()
+    run, lines = path.parent.name, path.read_bytes().splitlines(keepends=True)
+    number = next(number for number, line in enumerate(lines) if line.startswith(b'{"kind":"experiment"'))
+    at = len(b"".join(lines[:number]))
+    lines[number] = b"\x00" * (len(lines[number]) - 1) + b"\n"
+    path.write_bytes(damaged := b"".join(lines))
+    if not indexed:
+        path.with_suffix(".index").unlink()
 
-    done = koderz("benchmark", "resume", "latest", code=2)
+    shown = koderz("benchmark", "show", run)
+    assert f"byte {at}: 1 line can't be read and is left out" in shown.err
+    assert "2 of 3 judged" in shown.out
+    assert "1 damaged line" in koderz("benchmark", "list").out
 
-    assert "truncate -s" in done.err
+    repaired = koderz("doctor", "--repair", run)
+    assert f"byte {at}: {len(lines[number])} bytes left out: not a journal line" in repaired.out
+    copy = path.parent.with_name(f"{run}_repaired") / "journal.jsonl"
+    assert copy.read_bytes() == b"".join(line for line in lines if not line.startswith(b"\x00"))
+    assert path.read_bytes() == damaged
+    assert "nothing to repair" in koderz("doctor", "--repair", copy.parent).out
+    assert "is there already" in koderz("doctor", "--repair", run, code=2).err
+
+    again = koderz("benchmark", "resume", run)
+    assert "Successes:" in again.out
+    assert path.read_bytes().startswith(damaged)
+    added = [json.loads(line)["kind"] for line in path.read_bytes()[len(damaged) :].splitlines()]
+    assert added == ["resumed", "experiment", "finished"], "every call and verdict was on record"

@@ -17,8 +17,9 @@ from koderz.replay import Replaying
 from koderz.sandbox import Job, Outcome, Sandbox
 from koderz.testing import engines
 from koderz.types import Completion, Judging, Message, Reply, Sampling, Task, Verdict
+from tracker.index import load_index, read_records
 from tracker.journal import NAME
-from tracker.records import Record, decode
+from tracker.records import Record
 from tracker.summary import Summary, summarize
 from tracker.tracker import Tracker
 
@@ -116,8 +117,7 @@ class Run:
 
 
 def journal_of(folder: Path) -> list[Record]:
-    found = map(decode, (folder / NAME).read_bytes().splitlines())
-    return [record for record in found if record is not None]
+    return list(read_records(folder / NAME, [entry.span for entry in load_index(folder / NAME) if entry.kind]))
 
 
 def write_tasks(folder: Path, n: int) -> Path:

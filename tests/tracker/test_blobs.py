@@ -18,7 +18,7 @@ from tracker.errors import JournalError, StorageError
 from tracker.journal import NAME
 from tracker.messages import MESSAGE_BYTES, digest_of
 from tracker.records import Attempt, Blob, Call, Finished, LongMessage, Once, Record, decode
-from tracker.stories import Stories
+from tracker.stories import LOST, Stories
 from tracker.summary import summarize
 from tracker.tracker import Tracker
 
@@ -138,7 +138,63 @@ def test_a_folder_for_texts_that_cannot_be_made_is_an_error_of_storage(tmp_path:
 
 def test_a_text_that_is_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="the text abcdefabcdef… is gone from blobs/"):
-        read_text(Blob("abcdef" * 10, 5), tmp_path)
+        read_text(Blob("abcdef" * 10 + "abcd", 5), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../../../etc/passwd", "abcdef", "AB" * 32, "ab" * 32 + "\n", ""])
+def test_what_is_no_digest_names_no_file(tmp_path: Path, name: str) -> None:
+    with pytest.raises(JournalError, match="names no text in blobs/"):
+        read_text(Blob(name, 5), tmp_path)
+
+
+@pytest.mark.parametrize("claimed", [3_000, 1 << 40, -1])
+def test_no_more_is_unpacked_than_a_text_is_said_to_have(
+    tmp_path: Path, claimed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bomb, unpacked = b"\0" * 20_000_000, []
+    blob = Blob(hashlib.sha256(bomb).hexdigest(), claimed)
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / f"{blob.blob}.gz").write_bytes(gzip.compress(bomb))
+    original = gzip.GzipFile.read
+
+    def read(self: gzip.GzipFile, size: int | None = -1) -> bytes:
+        unpacked.append(size)
+        return original(self, size)
+
+    monkeypatch.setattr(gzip.GzipFile, "read", read)
+
+    with pytest.raises(JournalError):
+        read_text(blob, tmp_path)
+    assert unpacked in ([], [claimed + 1])
+
+
+def test_a_text_whose_file_was_damaged_is_stored_again(tmp_path: Path) -> None:
+    blob, path = a_blob(tmp_path)
+    path.write_bytes(b"\0" * 100)
+
+    assert a_blob(tmp_path)[0] == blob
+    assert read_text(blob, tmp_path)
+
+
+def test_a_lost_text_or_message_leaves_the_rest_of_its_experiment_to_be_told(tmp_path: Path) -> None:
+    long, message = "x" * (BLOB_BYTES + 1), [{"role": "user", "content": "m" * (MESSAGE_BYTES + 1)}]
+    call = builders.call(0, reply=long, messages=message)
+    once = Once(experiment_id=call.experiment_id, name="log", value="y" * (BLOB_BYTES + 1), key="once:log/1")
+    folder = asyncio.run(builders.recorded(tmp_path, call, builders.attempt(0, program=long), once, builders.judged(0)))
+    for path in (folder / "blobs").iterdir():
+        path.unlink()
+    lines_ = (folder / NAME).read_bytes().splitlines(keepends=True)
+    (folder / NAME).write_bytes(b"".join([lines_[0], b"#\n", *lines_[2:]]))
+
+    stories = Stories(folder)
+    stories.refresh()
+    found_call, found_attempt, found_once, _ = stories.of(call.experiment_id)
+
+    assert isinstance(found_call, Call)
+    assert isinstance(found_attempt, Attempt)
+    assert isinstance(found_once, Once)
+    assert (found_call.reply, found_call.messages) == (LOST, [{"role": "user", "content": LOST}])
+    assert (found_attempt.program, found_attempt.verdict, found_once.value) == (None, "failed", None)
 
 
 def a_blob(folder: Path) -> tuple[Blob, Path]:

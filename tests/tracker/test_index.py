@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.tracker import builders
-from tracker.errors import JournalError
-from tracker.index import CODES, Entry, entry_of, experiment_number, index_path, load_index, read_spans
+from tracker.index import CODES, DAMAGED, DOUBLED, Entry, experiment_number, index_path, load_index, read_spans, scanned
 from tracker.journal import NAME
 from tracker.records import Call, Record, decode, encode
 from tracker.tracker import Tracker
 
 MAGIC = 48  # bytes before the first entry: a magic word and the digest of the plan
-ENTRY = 32
+ENTRY = 36
 
 
 def history(cost: float = 0.25) -> Iterator[Record]:
@@ -64,12 +63,12 @@ def test_entries_say_what_each_line_is_about(journal: Path) -> None:
 
 def test_what_is_written_down_live_equals_what_a_scan_finds(journal: Path) -> None:
     lines = journal.read_bytes().splitlines(keepends=True)
-    at, scanned = 0, []
+    at, crc, found = 0, 0, []
     for line in lines:
-        scanned.append(entry_of(line, at))
-        at += len(line)
+        found.append(scanned(line, at, crc))
+        at, crc = at + len(line), found[-1].crc
 
-    assert [entry._replace(check=0) for entry in load_index(journal)] == scanned
+    assert [entry._replace(check=0) for entry in load_index(journal)] == found
 
 
 def test_a_missing_index_is_made_anew(journal: Path) -> None:
@@ -127,7 +126,7 @@ def test_the_index_of_another_run_is_thrown_away(journal: Path, tmp_path: Path) 
     assert (list(found), found.cached) == (fresh(journal), 0)
 
 
-@pytest.mark.parametrize("garbage", [b"", b"\0", b"\0" * 500, b"\xff" * 500, b"hello", b"koderz-index-2  " * 20])
+@pytest.mark.parametrize("garbage", [b"", b"\0", b"\0" * 500, b"\xff" * 500, b"hello", b"koderz-index-3  " * 20])
 def test_garbage_in_place_of_an_index_is_thrown_away(journal: Path, garbage: bytes) -> None:
     index_path(journal).write_bytes(garbage)
 
@@ -164,7 +163,9 @@ def test_an_index_with_a_flipped_bit_anywhere_gives_the_same(journal: Path) -> N
 def test_lines_of_a_kind_that_is_not_known_are_counted_over(journal: Path) -> None:
     before = fresh(journal)
     with journal.open("ab") as file:
-        file.write(b'{"kind":"artifact","time":"t","experiment_id":"exp_00000000000000ff","cost":5}\n{"odd":1}\n')
+        file.write(
+            b'{"kind":"artifact","time":"2026-01-31T12:00:00","experiment_id":"exp_00000000000000ff","cost":5}\n{"kind":"odd","time":"2026-01-31T12:00:00"}\n'
+        )
         file.write(encode(builders.judged(2)))
 
     entries = list(load_index(journal))
@@ -178,9 +179,9 @@ def test_lines_of_a_kind_that_is_not_known_are_counted_over(journal: Path) -> No
 @pytest.mark.parametrize(
     "line",
     [
-        b'{"kind":"artifact","digest":"sha256:00ff"}\n',
-        b'{"kind":"artifact","experiment_id":"batch-7"}\n',
-        b'{"kind":"artifact","experiment_id":17}\n',
+        b'{"kind":"artifact","time":"2026-01-31T12:00:00","digest":"sha256:00ff"}\n',
+        b'{"kind":"artifact","time":"2026-01-31T12:00:00","experiment_id":"batch-7"}\n',
+        b'{"kind":"artifact","time":"2026-01-31T12:00:00","experiment_id":17}\n',
     ],
 )
 def test_what_fields_mean_in_a_kind_that_is_not_known_is_not_guessed(journal: Path, line: bytes) -> None:
@@ -190,30 +191,82 @@ def test_what_fields_mean_in_a_kind_that_is_not_known_is_not_guessed(journal: Pa
     assert list(load_index(journal))[-1].kind == "experiment"
 
 
-@pytest.mark.parametrize("line", [b"[]\n", b'"x"\n', b"3\n", b"\n", b'{"kind":"call","experiment_id":"exp_zz"}\n'])
-def test_a_line_that_is_no_record_is_damage(journal: Path, line: bytes) -> None:
+NO_RECORDS = [
+    b"[]",
+    b'"x"',
+    b"3",
+    b"",
+    b"\0" * 300,
+    b'{"odd":1}',
+    b'{"kind":"artifact"}',
+    b'{"kind":"artifact","time":"noon"}',
+    b'{"kind":"call","experiment_id":"exp_zz"}',
+    b'{"kind":"call","experiment_id":"exp_00000000000000ff","cost":"dear"}',
+    b'{"kind":"fault","experiment_id":"exp_ffffffffffffffffff"}',
+    encode(builders.fault(0)).replace(b"exp_", b"exp_-").strip(),
+    encode(builders.fault(0)).replace(b"exp_", b"exp_f").strip(),
+    encode(builders.call(0)).replace(b'"cost":', b'"cost":"much",').strip(),
+    encode(builders.judged(0)).strip()[:-1],
+]
+
+
+@pytest.mark.parametrize("line", NO_RECORDS)
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_line_that_cannot_be_read_is_skipped_and_named(journal: Path, line: bytes, indexed: bool) -> None:
+    whole = journal.read_bytes().splitlines(keepends=True)
+    before = b"".join(whole[:5])
+    journal.write_bytes(before + line + b"\n" + b"".join(whole[5:]))
+    if not indexed:
+        index_path(journal).unlink()
+
+    found = load_index(journal)
+
+    assert found.damaged == [len(before)]
+    assert [entry.code == DAMAGED for entry in found] == [number == 5 for number in range(len(whole) + 1)]
+    read = [line for entry, line in zip(found, read_spans(journal, [e.span for e in found]), strict=True) if entry.kind]
+    assert read == whole
+
+
+def test_a_line_that_is_overwritten_in_place_is_not_hidden_by_the_index(journal: Path) -> None:
+    """Every line, every byte of one line: what the index says is what a scan finds."""
+    whole = journal.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    starts = [sum(map(len, lines[:number])) for number in range(len(lines))]
+    for start, line in zip(starts[1:], lines[1:], strict=True):
+        for damage in (b"\0" * (len(line) - 1), b"#" + line[1:-1]):
+            journal.write_bytes(whole[:start] + damage + whole[start + len(damage) :])
+            assert list(load_index(journal)) == fresh(journal)
+            assert load_index(journal).damaged == [start]
+
+
+def test_a_line_that_stands_there_twice_counts_once(journal: Path) -> None:
+    lines = journal.read_bytes().splitlines(keepends=True)
+    twice = [*lines[:4], lines[2], *lines[4:], lines[3], lines[2], lines[1]]
+    counted = [entry.kind for entry in load_index(journal)]
+
+    journal.write_bytes(b"".join(twice))
+    behind = [entry.kind for entry in load_index(journal) if entry.kind]
+    index_path(journal).unlink()
+    found = load_index(journal)
+
+    assert behind == [entry.kind for entry in found if entry.kind] == counted
+    assert [number for number, entry in enumerate(found) if entry.code == DOUBLED] == [
+        4,
+        *range(-3 + len(twice), len(twice)),
+    ]
+    assert sum(entry.cost for entry in found) == sum(scanned(line, 0, 0).cost for line in lines)
+
+
+def test_a_doubled_line_behind_the_end_of_an_index_is_found(journal: Path) -> None:
+    lines = journal.read_bytes().splitlines(keepends=True)
     with journal.open("ab") as file:
-        file.write(line + encode(builders.judged(2)))
+        file.writelines([lines[1], encode(builders.call(0, 7))])
 
-    with pytest.raises(JournalError, match="truncate -s"):
-        load_index(journal)
+    found = load_index(journal)
 
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"kind":"call","experiment_id":"exp_00000000000000ff","cost":"dear"}\n',
-        b'{"kind":"call","experiment_id":"exp_00000000000000ff","cost":[1]}\n',
-        b'{"kind":"fault","experiment_id":"exp_ffffffffffffffffff"}\n',
-        b'{"kind":"fault","experiment_id":"-ff"}\n',
-    ],
-)
-def test_a_known_kind_with_impossible_fields_is_damage_too(journal: Path, line: bytes) -> None:
-    with journal.open("ab") as file:
-        file.write(line + encode(builders.judged(2)))
-
-    with pytest.raises(JournalError, match="truncate -s"):
-        load_index(journal)
+    assert found.cached == len(lines) * ENTRY
+    assert [entry.code for entry in found][-2:] == [DOUBLED, CODES["call"]]
+    assert list(found) == fresh(journal)
 
 
 def test_codes_are_what_older_indexes_hold() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from tests.tracker import builders
 from tracker.errors import JournalError, StorageError
-from tracker.index import Entry, index_path, load_index
+from tracker.index import Entry, load_index, read_records
 from tracker.journal import NAME, Journal
 from tracker.records import Finished, Once, Record, encode
 
@@ -195,21 +195,25 @@ def test_whatever_a_power_cut_left_at_the_end_is_dropped(path: Path, tail: bytes
     assert names(path) == ["a", "b"]
 
 
-def test_a_damaged_line_in_the_middle_is_named_and_following_the_advice_mends_it(path: Path) -> None:
+def test_a_damaged_line_in_the_middle_stays_and_is_named_and_all_others_count(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write(path, note("a"), note("b"), note("c"))
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:2], b"#" * (len(lines[2]) - 1) + b"\n", lines[3]]))
-    index_path(path).unlink()
+    damaged = b"".join([*lines[:2], b"#" * (len(lines[2]) - 1) + b"\n", lines[3]])
+    path.write_bytes(damaged)
 
-    with pytest.raises(JournalError, match="not a journal line") as raised:
-        load_index(path)
+    write(path, note("d"))
 
     at = len(lines[0]) + len(lines[1])
-    assert f"byte {at}:" in str(raised.value)
-    assert f"truncate -s {at} {path}" in str(raised.value)
-    os.truncate(path, at)
-    write(path, note("d"))
-    assert names(path) == ["a", "d"]
+    assert f"{path}: byte {at}: 1 line can't be read and is left out" in caplog.text
+    assert f"koderz doctor --repair {path.parent.name}" in caplog.text
+    assert path.read_bytes().startswith(damaged)
+    assert [record.name for record in read_records(path, spans(path)) if isinstance(record, Once)] == ["a", "c", "d"]
+
+
+def spans(path: Path) -> list[tuple[int, int]]:
+    return [entry.span for entry in load_index(path) if entry.kind]
 
 
 @pytest.mark.parametrize("data", [b"", b'{"kind":"plan"', b"\0" * 100])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -285,12 +286,20 @@ def test_a_last_line_of_a_kind_that_is_not_known_is_left_out(tmp_path: Path) -> 
     assert summarize(folder).status == "complete"
 
 
-def test_damage_is_an_error_and_no_guess(tmp_path: Path) -> None:
+def test_a_lost_plan_is_an_error_that_names_file_and_byte(tmp_path: Path) -> None:
     folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
     (folder / NAME).write_bytes(b"\0" + (folder / NAME).read_bytes())
 
-    with pytest.raises(JournalError):
+    with pytest.raises(JournalError, match=rf"{folder / NAME}: byte 0: it doesn't begin with a plan"):
         summarize(folder)
+
+
+def test_what_stands_before_the_plan_is_left_out(tmp_path: Path) -> None:
+    folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
+    before = summarize(folder)
+    (folder / NAME).write_bytes(b"somebody else's\n" + (folder / NAME).read_bytes())
+
+    assert summarize(folder) == replace(before, damaged_lines=1)
 
 
 async def _append(folder: Path, *records: Record) -> None:

@@ -61,7 +61,7 @@ class Projection:
         return self._standing.records
 
     def look(self) -> int:
-        """How many records the sink lacks, as of now. Raises JournalError where the journal is damaged."""
+        """How many records the sink lacks, as of now. Raises JournalError where the journal is gone."""
         for entry in self._stories.refresh():
             self._left.append(entry.span)
         return len(self._left)

@@ -17,10 +17,10 @@ from typing import Any
 
 import orjson
 
-from tracker.index import CODES, load_index, read_spans
+from tracker.index import CODES, load_index, read_records
 from tracker.journal import NAME
 from tracker.messages import text_of
-from tracker.records import Call, Experiment, Fault, Plan, Record, decode, encode
+from tracker.records import Call, Experiment, Fault, Plan, Record, encode
 from tracker.sinks.json import encode_summary
 from tracker.sinks.mlflow.page import Page, Point, as_param, milliseconds, points, scores_of, source_tags
 from tracker.stories import Stories
@@ -92,7 +92,7 @@ def outcomes_of(folder: Path) -> Iterator[Experiment | Fault]:
     journal = folder / NAME
     ends = (CODES["experiment"], CODES["fault"])
     spans = [entry.span for entry in load_index(journal) if entry.code in ends]
-    for record in map(decode, read_spans(journal, spans)):
+    for record in read_records(journal, spans):
         if isinstance(record, Experiment | Fault):
             yield record
 
