@@ -20,7 +20,7 @@ from koderz.plan import Plan, load_solvers, load_subject, make_plan
 from koderz.references import ReferenceFault
 from koderz.replay import Ask, Handles, Identity
 from koderz.samples import Sample, Samples, read_samples
-from koderz.session import Session, close
+from koderz.session import Session, close, trust_own
 from koderz.settings import Settings
 from koderz.suites import load_suite
 from koderz.types import Completion, Reply, Sampling, Task, Verdict
@@ -44,6 +44,7 @@ async def import_samples(path: Path, settings: Settings, *, tell: Callable[[int]
         facts = {"sandbox": judge.sandbox.rung, "cpu_scale": cpu_scale(judge.sandbox)}
         plan = replace(plan, record=msgspec.structs.replace(plan.record, environment=plan.record.environment | facts))
         with Tracker.create(settings.results, plan.name, plan.record) as tracker:
+            trust_own(plan, tracker)
             try:
                 await _judge_all(plan, samples, tracker, judge, tell)
             except BaseException:

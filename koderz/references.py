@@ -14,7 +14,7 @@ from koderz.errors import Fault
 from koderz.sandbox import Sandbox
 from koderz.sandbox.calibration import MachineCache
 from koderz.sandbox.once import Once
-from koderz.suites import Suite, suite_digest
+from koderz.suites import Suite, limits_of, suite_digest
 from koderz.suites.dataset import cache_folder
 from koderz.suites.tasks import reference_program
 from koderz.types import Judging, Reply, Task, Verdict
@@ -32,8 +32,9 @@ class CheckedSuite:
 
     def __init__(self, suite: Suite, sandbox: Sandbox, how: Judging) -> None:
         self.name, self.source, self.tasks = suite.name, suite.source, suite.tasks
+        self.limits = limits_of(suite)
         self._suite, self._sandbox, self._how = suite, sandbox, how
-        limits = (how.timeout, how.memory_mb, sandbox.rung)
+        limits = (how.timeout, how.call_timeout, how.memory_mb, sandbox.rung)
         self._cache = MachineCache(cache_folder(), "references", suite_digest(suite), *limits)
         known = self._cache.read()
         self._sound: set[str] = set(known) if isinstance(known, list) else set()  # digests of tasks

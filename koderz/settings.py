@@ -111,7 +111,8 @@ class Settings:
 
     def judging(self, own: Judging) -> Judging:
         """How answers are judged where `own` are the limits of the suite."""
-        return Judging(self.test_timeout or own.timeout, self.test_memory or own.memory_mb, self.feedback)
+        timeout, memory_mb = self.test_timeout or own.timeout, self.test_memory or own.memory_mb
+        return Judging(timeout, memory_mb, self.feedback, own.call_timeout)
 
     @property
     def judge_count(self) -> int:

@@ -106,3 +106,4 @@ class Judging:
     timeout: float = 6.0  # CPU seconds
     memory_mb: int = 1024
     feedback: FeedbackKind = "tests"
+    call_timeout: float = 0.0  # CPU seconds of one call of the program; 0: no limit but that of all of them

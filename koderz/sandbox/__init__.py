@@ -31,6 +31,7 @@ class Job:
     memory_mb: int = 1024
     output_limit: int = 1 << 20  # bytes the candidate may print
     line_offset: int = 0  # lines of the program that stand before the candidate's own first line
+    call_timeout: float = 0.0  # CPU seconds of one call; 0: no limit but `timeout`, which a program can't lift
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class Request(NamedTuple):
     program: str
     entry_point: str  # empty for a program that reads stdin and writes stdout
     output_limit: int  # bytes a call may print
+    call_seconds: float  # of CPU that a call may take; 0 for no limit. A program can lift it, but not that of the judge
     test: str = ""  # only where tests have to run in this process
     token: bytes = b""  # what HELD has to bring back
 
@@ -54,6 +55,8 @@ def serve(printed: Printed, descriptor: int) -> NoReturn:
     request = Request(*channel.receive())
     printed.limit = request.output_limit
     function = _loaded(channel, request, printed)
+    if request.call_seconds:
+        function = _timed(function, request.call_seconds)
     if request.test:
         _run_tests(channel, request)
 
@@ -145,6 +148,19 @@ def _places(trace: TracebackType | None) -> list[list[Any]]:
             places.append([trace.tb_lineno, trace.tb_frame.f_code.co_name])
         trace = trace.tb_next
     return places if len(places) <= 8 else places[:3] + places[-5:]
+
+
+def _timed(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+    """The function, which ends the process when a call takes so much CPU."""
+
+    def timed(*arguments: Any, **keywords: Any) -> Any:
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        try:
+            return function(*arguments, **keywords)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+    return timed
 
 
 def _answer(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bytes:

@@ -97,9 +97,9 @@ class ContainedSandbox:
     async def judge_anew(self, job: Job) -> Outcome:
         """Judges whether or not the same job was judged before."""
         limit = job.timeout * self.speed
-        finding = await self._pool.run(_case(job, limit * (1 + NEAR), self._wall_extra))
+        finding = await self._pool.run(_case(job, limit * (1 + NEAR), self._wall_extra, self.speed))
         if _is_near(finding, limit):
-            finding = await self._pool.run_alone(_case(job, limit, self._wall_extra))
+            finding = await self._pool.run_alone(_case(job, limit, self._wall_extra, self.speed))
         if finding.fault:
             raise Fault(finding.fault)
         rung = f"{self.rung}, in-process" if finding.in_process else self.rung
@@ -119,7 +119,7 @@ class RemoteSandbox(ContainedSandbox):
         return self.name
 
 
-def _case(job: Job, cpu: float, wall_extra: float) -> Case:
+def _case(job: Job, cpu: float, wall_extra: float, speed: float) -> Case:
     return Case(
         program=job.program,
         test=job.test,
@@ -130,6 +130,7 @@ def _case(job: Job, cpu: float, wall_extra: float) -> Case:
         memory=job.memory_mb << 20,
         output_limit=job.output_limit,
         line_offset=job.line_offset,
+        call=job.call_timeout * speed,
     )
 
 

@@ -34,6 +34,7 @@ class Case:
     memory: int
     output_limit: int
     line_offset: int
+    call: float  # CPU seconds of one call; 0 for no limit of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def _held_by_proxy(
     """Tests here, candidate there."""
     with zygote.spawn(case.cpu, case.memory) as connection:
         proxy = Proxy(connection, case.entry_point or "program", foresees=foresees)
-        proxy.greet((case.program, case.entry_point, case.output_limit), tests.learnt)
+        proxy.greet((case.program, case.entry_point, case.output_limit, case.call), tests.learnt)
         random.seed(0)  # tests that draw their inputs draw the same for everyone
         error = _tested(case, tests, proxy, loaded)
         ending = zygote.end()
@@ -150,6 +151,8 @@ def _lost(case: Case, lost: Lost, ending: Ending, call: Callable[[], str]) -> Fi
 def _vanished(case: Case, ending: Ending, call: Callable[[], str]) -> Finding:
     if ending.overdue or ending.status == -signal.SIGXCPU:
         return _timeout(case, ending, call)
+    if ending.status == -signal.SIGPROF and case.call:
+        return _running(case.call, call)
     if ending.status == -signal.SIGKILL:
         how = "gave no answer and hung up"
     elif ending.status < 0:
@@ -161,8 +164,12 @@ def _vanished(case: Case, ending: Ending, call: Callable[[], str]) -> Finding:
 
 def _timeout(case: Case, ending: Ending, call: Callable[[], str]) -> Finding:
     if ending.overdue or ending.cpu >= case.cpu:
-        return _finding("timeout", "cpu", lambda: f"{call()}\n  was still running after {case.cpu:.3g} s of CPU")
+        return _running(case.cpu, call)
     return _finding("timeout", "wall", lambda: f"{call()}\n  was still waiting after {case.wall:.3g} s")
+
+
+def _running(seconds: float, call: Callable[[], str]) -> Finding:
+    return _finding("timeout", "cpu", lambda: f"{call()}\n  was still running after {seconds:.3g} s of CPU")
 
 
 def _unloaded(case: Case, payload: Any) -> Finding:
@@ -192,7 +199,7 @@ def _held_in_process(case: Case, zygote: Forks) -> Finding:
     token = os.urandom(16)
     with zygote.spawn(case.cpu, case.memory) as connection:
         proxy = Proxy(connection, case.entry_point)
-        proxy.greet((case.program, case.entry_point, case.output_limit, case.test, token))
+        proxy.greet((case.program, case.entry_point, case.output_limit, 0.0, case.test, token))
         answers: list[tuple[bytes, bytes]] = []
         error = _within(case.wall, lambda: answers.append(proxy.receive()))
         ending = zygote.end()

@@ -21,8 +21,12 @@ from koderz.suites.dataset import Row
 from koderz.suites.tasks import as_python, bindings
 from koderz.types import Judging
 
-LIMITS = Judging(timeout=60.0, memory_mb=4096)
-"""EvalPlus' own: a minute for all inputs (`EVALPLUS_TIMEOUT_PER_TASK`) and 4 GB (`EVALPLUS_MAX_MEMORY_BYTES`)."""
+LIMITS = Judging(timeout=60.0, memory_mb=4096, call_timeout=10.0)
+"""EvalPlus' own: a minute for all inputs (`EVALPLUS_TIMEOUT_PER_TASK`) and 4 GB (`EVALPLUS_MAX_MEMORY_BYTES`).
+
+It gives one input 4 seconds, or 4 times what the reference takes, by the clock; that is at most 8 seconds, so that
+nothing it passes runs out of 10 seconds of CPU, and a program that doesn't end is done with sooner than in a minute.
+"""
 
 HUMANEVAL_ORACLES: Mapping[str, str] = {"find_zero": "is_root"}
 MBPP_ORACLES: Mapping[str, str] = {

@@ -84,6 +84,7 @@ def _job(task: Task, found: Extraction, test: str, how: Judging) -> Job:
         timeout=how.timeout,
         memory_mb=how.memory_mb,
         line_offset=found.line_offset,
+        call_timeout=how.call_timeout,
     )
 
 

@@ -94,11 +94,13 @@ def test_limits_hold_for_samples_wherever_they_are_said(koderz: Shell, command: 
         assert koderz.summary()["config"]["test_memory"] == 100
 
 
-def test_a_koderz_toml_that_needs_trust_can_be_trusted_here_too(koderz: Shell) -> None:
+def test_a_koderz_toml_that_needs_trust_for_judging_can_be_trusted(koderz: Shell) -> None:
     (koderz.folder / "koderz.toml").write_text('base-url = "http://127.0.0.1:9"\n')
     (koderz.folder / "program.py").write_text(RIGHT)
     (koderz.folder / "samples.jsonl").write_text(json.dumps({"task_id": "HumanEval/2", "solution": RIGHT}) + "\n")
 
+    koderz("judge", "program.py", "--task", "HumanEval/2")  # which sends nothing there
+    (koderz.folder / "koderz.toml").write_text('sandbox = "uncontained"\n')
     assert "--trust-config" in koderz("judge", "program.py", "--task", "HumanEval/2", code=2).err
     koderz("judge", "program.py", "--task", "HumanEval/2", "--trust-config")
     koderz("benchmark", "import", "samples.jsonl", "--model", "m")

@@ -352,3 +352,18 @@ def test_what_tests_do_before_they_call_takes_nothing_from_the_candidates_time()
             return await sandbox.judge(job)
 
     assert asyncio.run(judged()).verdict == "passed"
+
+
+def test_a_call_has_a_limit_of_its_own_beside_that_of_all_calls(judged: Judges) -> None:
+    endless = "def add(x, y):\n    while x == 2: pass\n    return x + y"
+    slow = (
+        "import time\ndef add(x, y):\n    end = time.process_time() + 0.2\n    while time.process_time() < end: pass\n"
+    )
+    stubborn = f"import signal\nsignal.signal(signal.SIGPROF, signal.SIG_IGN)\n{endless}"
+
+    jobs = [add(source, timeout=1.0, call_timeout=0.3) for source in (endless, f"{slow}    return x + y", stubborn)]
+    outcomes = judged(*jobs, wall_extra=60.0)
+
+    assert [outcome.cause for outcome in outcomes] == ["cpu", "", "cpu"]
+    assert "add(2, 2)\n  was still running after 0.3" in outcomes[0].message
+    assert outcomes[0].cpu < 1.0 <= outcomes[2].cpu

@@ -65,7 +65,7 @@ ANSWERS = {
 
 
 def case(program: str, *, test: str = TEST, cpu: float = 5.0, wall: float = 20.0) -> Case:
-    return Case(program, test, "add", "", cpu, wall, 512 << 20, 1 << 20, 0)
+    return Case(program, test, "add", "", cpu, wall, 512 << 20, 1 << 20, 0, 0)
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ Story = Callable[[Pool], Coroutine[Any, Any, None]]
 
 
 def case(program: str, *, cpu: float = 5.0, wall: float = 20.0, test: str = TEST) -> Case:
-    return Case(program, test, "add", "", cpu, wall, 256 << 20, 1 << 20, 0)
+    return Case(program, test, "add", "", cpu, wall, 256 << 20, 1 << 20, 0, 0)
 
 
 def play(story: Story, *, size: int = 1) -> None:

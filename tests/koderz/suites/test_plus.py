@@ -288,5 +288,5 @@ def test_what_is_too_large_to_be_sent_is_compared_all_the_same(tmp_path: Path) -
 def test_evalplus_suites_have_the_limits_of_its_own_evaluator(tmp_path: Path) -> None:
     path = written(tmp_path / "plus.jsonl", RELEASED)
 
-    assert limits_of(humaneval_plus(path)) == Judging(60.0, 4096)
+    assert limits_of(humaneval_plus(path)) == Judging(60.0, 4096, call_timeout=10.0)
     assert limits_of(humaneval(path)) == Judging(6.0, 1024)
