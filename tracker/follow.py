@@ -112,7 +112,8 @@ class Follower:
             self._outcomes[experiment] = outcome
             self._count(outcome, +1)
         elif kind == "finished":
-            self.ended = f"{line.get('status')} {line.get('reason')}".strip()
+            self.ended = ": ".join(dict.fromkeys(str(line[name]) for name in ("status", "reason") if line.get(name)))
+            self._begun.clear()
         elif kind == "resumed":
             self.ended = ""
             self._begin_again(_REDONE.get(str(line.get("how")), ()))

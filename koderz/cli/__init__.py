@@ -26,7 +26,7 @@ COMMANDS = {
     "judge": ("koderz.cli.judge", "A program or a samples file through the sandbox."),
     "ui": ("koderz.cli.ui", "The MLflow UI on this project's runs."),
     "sync": ("koderz.cli.sync", "Bring every sink up to date from the journals."),
-    "memory": ("koderz.cli.memory", "What the runs taught: recall, show, export, import, stats, forget, serve."),
+    "memory": ("koderz.cli.memory", "What the runs taught: found, exported, or served to agents."),
     "modal": ("koderz.cli.modal", "koderz on Modal: deploy, status, serve, stop."),
     "doctor": ("koderz.cli.doctor", "What works here, and what to do about what does not."),
 }

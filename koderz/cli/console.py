@@ -274,7 +274,8 @@ def _next_steps(summary: Summary, run: str) -> Iterator[str]:
     if summary.status in ("interrupted", "stopped", "failed", "incomplete") and summary.reason:
         done = sum(len(arm.results) for arm in summary.arms.values()) + len(summary.faults)
         if done < summary.planned:
-            yield f"{summary.status} after {done} of {summary.planned} experiments: {summary.reason}"
+            why = f": {summary.reason}" if summary.reason != summary.status else ""
+            yield f"{summary.status} after {done} of {summary.planned} experiments{why}"
             yield f"continue with: koderz benchmark resume {run}"
 
 

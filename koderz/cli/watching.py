@@ -116,6 +116,8 @@ def _say_end(name: str, follower: Follower, planned: int) -> None:
         say(f"{away} results are at Modal; write them down here with: {resume}")
     elif follower.ended and not follower.ended.startswith("detached"):
         say(f"ended: {follower.ended}")
+        if follower.recorded < planned:
+            warn(f"continue with: {resume}")
     elif follower.recorded == planned:
         say(f"all have ended; write the summary with: {resume}")
     else:

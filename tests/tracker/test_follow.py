@@ -94,7 +94,7 @@ def test_what_a_retry_works_on_is_not_done_until_it_ends_again(tmp_path: Path) -
 def test_the_end_of_the_last_session_is_told_with_its_reason(tmp_path: Path) -> None:
     stopped = Finished(status="stopped", reason="the cap")
 
-    assert follow(tmp_path / "a", stopped).ended == "stopped the cap"
+    assert follow(tmp_path / "a", stopped).ended == "stopped: the cap"
     assert follow(tmp_path / "b", Finished(status="complete")).ended == "complete"
     assert follow(tmp_path / "c", stopped, Resumed()).ended == ""
 

@@ -193,6 +193,12 @@ def test_a_run_that_did_not_get_to_its_end_says_so_and_how_to_go_on(
     ]
 
 
+def test_of_an_interrupted_run_the_reason_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = shown(tmp_path, capsys, judged(0), Finished(status="interrupted", reason="interrupted"))
+
+    assert err[0] == "interrupted after 1 of 3 experiments"
+
+
 def test_faults_are_told_with_the_first_reason_and_the_way_to_retry(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

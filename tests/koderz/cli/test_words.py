@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +13,9 @@ from koderz.cli.progress import _throttled
 from koderz.cli.teller import Teller
 from tests.conftest import Shell
 from tests.koderz.cli.conftest import Command
-from tests.tracker.builders import judged
+from tests.tracker import builders
+from tests.tracker.builders import call, judged
+from tracker.records import Finished, Record
 
 
 @pytest.mark.parametrize(
@@ -53,6 +56,17 @@ def test_watching_a_run_that_no_process_works_on_says_how_to_continue(koderz: Sh
 
     done = command("benchmark", "watch", "latest")
 
+    assert "0 under way" in done.out
     assert done.err == (
         f"no process is running this run; continue with: koderz benchmark resume {journal.parent.name}\n"
     )
+
+
+def test_watching_a_run_that_was_interrupted_says_so_once_and_how_to_continue(koderz: Shell, command: Command) -> None:
+    records: list[Record] = [call(0), Finished(status="interrupted", reason="interrupted")]
+    run = asyncio.run(builders.recorded(koderz.results, *records)).name
+
+    done = command("benchmark", "watch", "latest")
+
+    assert done.out.splitlines()[-2:] == ["0/3 · 0 passed · $0.2500 · 0 tokens/s · 0 under way", "ended: interrupted"]
+    assert done.err == f"continue with: koderz benchmark resume {run}\n"
