@@ -18,7 +18,9 @@ def main() -> None:
     from koderz.cli import main as command_line
 
     raise_again()
-    sys.exit(command_line())
+    code = command_line()
+    leave_at_once()
+    sys.exit(code)
 
 
 if __name__ == "__main__":
