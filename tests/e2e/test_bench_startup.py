@@ -30,7 +30,7 @@ def bench(tmp_path: Path) -> Path:
         (tmp_path / package / "__init__.py").touch()
     (tmp_path / "koderz" / "__main__.py").write_text(BROKEN)
     (tmp_path / "scripts").mkdir()
-    for name in ("bench_startup", "figures.py", "checkout.py"):
+    for name in ("bench_startup", "figures.py", "checkout.py", "first_call.py"):
         shutil.copy(SCRIPTS / name, tmp_path / "scripts")
     return tmp_path / "scripts" / "bench_startup"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -84,19 +85,20 @@ def opening(results: Path) -> Iterator[None]:
 @contextmanager
 def border(uri: str) -> Iterator[None]:
     """What MLflow, its database driver or the network raise comes out as SinkDown; nothing is printed meanwhile."""
-    import requests
-    import sqlalchemy.exc
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from mlflow.exceptions import MlflowException
-
         try:
             yield
         except ImportError as error:
             raise SinkDown(f"MLflow at {without_password(uri)} needs a driver that isn't installed: {error}") from error
-        except (MlflowException, requests.RequestException, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
+        except _foreign() as error:
             raise SinkDown(f"MLflow at {without_password(uri)} {_reason(error)}") from error
+
+
+def _foreign() -> tuple[type[Exception], ...]:
+    """What the libraries raise that are loaded, which to find out loads none: mlflow takes two seconds."""
+    known = (("mlflow.exceptions", "MlflowException"), ("sqlalchemy.exc", "SQLAlchemyError"))
+    return OSError, *(getattr(sys.modules[module], name) for module, name in known if module in sys.modules)
 
 
 def configure(environ: Mapping[str, str]) -> None:
