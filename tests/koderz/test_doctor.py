@@ -10,7 +10,7 @@ LOOK = """
 import asyncio, json, os, sys
 from koderz.doctor import diagnose
 
-found = {finding.what: finding.state for finding in asyncio.run(diagnose(os.environ))}
+found = {finding.what: finding.state for finding in asyncio.run(diagnose(environ=os.environ))}
 print(json.dumps([found, sorted({"mlflow", "sqlalchemy", "pandas", "genai_prices", "aiohttp"} & {*sys.modules})]))
 """
 
