@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from koderz.sandbox import kernel, reading
-from koderz.sandbox.zygote import END, ENDING, ORDER, Setup
+from koderz.sandbox.zygote import END, ENDING, ORDER, SECONDS, USED, Setup
 
 _HERE = Path(__file__).resolve().parent
 
@@ -87,6 +87,10 @@ class Forks(Protocol):
         """Forks a candidate. `cpu` in seconds, `memory` in bytes."""
         ...
 
+    def used(self) -> float | None:
+        """CPU seconds that the candidate has used so far; None where that can't be told in between."""
+        ...
+
     def end(self) -> Ending:
         """Ends the candidate, if it hasn't ended by itself."""
         ...
@@ -122,6 +126,15 @@ class Zygote:
                 ours.close()
                 raise EOFError("the zygote is gone") from error
         return ours
+
+    def used(self) -> float:
+        """CPU seconds that the candidate has used so far."""
+        try:
+            self._control.sendall(USED)
+            answer = _something(self._control.recv(SECONDS.size, socket.MSG_WAITALL))
+        except OSError as error:
+            raise EOFError("the zygote is gone") from error
+        return float(SECONDS.unpack(answer)[0])
 
     def end(self) -> Ending:
         """Ends the candidate, if it hasn't ended by itself."""

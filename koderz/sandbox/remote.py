@@ -70,6 +70,9 @@ class RemoteZygote:
         self.send(SPAWN, ORDER.pack(cpu, memory))
         return RemoteCandidate(self)
 
+    def used(self) -> None:
+        """Can't be told: an alarm that asks could come in the middle of a message."""
+
     def end(self) -> Ending:
         """Ends the candidate, if it hasn't ended by itself."""
         if self._torn:

@@ -18,6 +18,7 @@ from koderz.sandbox.proxy import NOT_PROXIABLE, TOO_LARGE, Lost, Proxy, Raised
 from koderz.sandbox.suite_tests import BrokenTestsError, SuiteTests, prepared
 
 LONG = 1.0  # seconds for tests to load
+BUSY = 0.05  # of a wall limit; a candidate that had more of the processor meanwhile isn't waiting, but slowed down
 EXPLAINING_SECONDS = 2.0  # that a message may take to be put together
 
 
@@ -57,7 +58,8 @@ class Overdue(BaseException):
 def hold(case: Case, zygote: Forks, loaded: Callable[[], None] = lambda: None) -> Finding:
     """Judges one candidate. EOFError when the zygote is gone.
 
-    `loaded` is called where the wall clock starts anew, once tests have taken long to load.
+    `loaded` is called where the wall clock starts anew: once tests have taken long to load, and again and again for a
+    candidate that is busy, until its CPU is used up.
     """
     began = time.monotonic()
     try:
@@ -76,7 +78,7 @@ def _held_by_proxy(
         proxy = Proxy(connection, case.entry_point or "program", foresees=foresees)
         proxy.greet((case.program, case.entry_point, case.output_limit, case.call), tests.learnt)
         random.seed(0)  # tests that draw their inputs draw the same for everyone
-        error = _tested(case, tests, proxy, loaded)
+        error = _tested(case, tests, proxy, _Patience(case.wall, zygote, loaded))
         ending = zygote.end()
     if proxy.lost and proxy.lost.kind == NOT_PROXIABLE:
         return _held_in_process(case, zygote)
@@ -87,15 +89,35 @@ def _held_by_proxy(
     return replace(_proxied_finding(case, tests, proxy, error, ending), cpu=ending.cpu)
 
 
-def _tested(case: Case, tests: SuiteTests, proxy: Proxy, loaded: Callable[[], None]) -> BaseException | None:
+class _Patience:
+    """The wall clock of one candidate."""
+
+    def __init__(self, wall: float, zygote: Forks, anew: Callable[[], None]) -> None:
+        self._wall, self._zygote, self._anew = wall, zygote, anew
+        self._used = 0.0
+        self._began = time.monotonic()
+
+    def within(self, run: Callable[[], object]) -> BaseException | None:
+        """What a part of the tests raised, which has the whole limit to itself."""
+        if time.monotonic() - self._began > LONG:
+            self._anew()
+        return _within(self._wall, run, self._starts_anew)
+
+    def _starts_anew(self) -> bool:
+        before, used = self._used, self._zygote.used()
+        if used is None or used - before < BUSY * self._wall:
+            return False
+        self._used = used
+        self._anew()
+        return True
+
+
+def _tested(case: Case, tests: SuiteTests, proxy: Proxy, patience: _Patience) -> BaseException | None:
     """What the tests raised. What they do before they call the candidate takes nothing from its time."""
     namespace = tests.namespace(case.entry_point, proxy)
-    began = time.monotonic()
-    if error := _within(case.wall, lambda: tests.load(namespace)):
+    if error := patience.within(lambda: tests.load(namespace)):
         return error
-    if time.monotonic() - began > LONG:
-        loaded()
-    return _within(case.wall, lambda: tests.check(namespace, proxy))
+    return patience.within(lambda: tests.check(namespace, proxy))
 
 
 def _proxied_finding(
@@ -231,13 +253,21 @@ def _in_process_finding(
     return _raised(case, raised, str)
 
 
-def _within(seconds: float, run: Callable[[], object]) -> BaseException | None:
-    """Runs tests, for so long of wall time. What they raised; Overdue also if they caught it."""
+def _within(
+    seconds: float, run: Callable[[], object], starts_anew: Callable[[], bool] = lambda: False
+) -> BaseException | None:
+    """Runs tests, for so long of wall time. What they raised; Overdue also if they caught it.
+
+    `starts_anew` is asked when the time is up, and says whether they have as much again.
+    """
     overdue = Overdue()
     late = False
 
     def ring(_number: int, _frame: FrameType | None) -> None:
         nonlocal late
+        if not late and starts_anew():
+            signal.setitimer(signal.ITIMER_REAL, seconds, 0.5)
+            return
         late = True
         raise overdue
 

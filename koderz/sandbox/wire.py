@@ -36,7 +36,7 @@ DEPTH_LIMIT = 200
 _PIECE = 1 << 16  # items of a large list that are digested at once
 INTEGER_BITS = 1 << 22  # a longer integer could hold the judge for hours in one operation
 FRACTION_BITS = 1 << 16  # which are reduced to lowest terms
-FEW = 1000  # items; of more, it is looked at whether they share hashes
+FEW = 1000  # items; of more, it is looked at whether they share hashes, and whether there is room for them
 COMPARISONS = 1 << 24  # of items that share a hash, in one set or dict
 DECIMAL_EXPONENT = 100_000
 
@@ -99,7 +99,7 @@ class Oversized:
         if isinstance(other, Oversized):
             return self._digest == other._digest
         try:
-            return self._digest == _digest(other)
+            return isinstance(other, (list, tuple)) and self._digest == _digest(other)
         except ValueError:
             return False
 
@@ -134,34 +134,31 @@ def dumps_opaque(value: object) -> bytes:
 
 
 def dumps_result(value: object) -> bytes:
-    """The same as `dumps` where a frame has room for it, else what makes an `Oversized` of it."""
-    if not _is_oversized(value):
-        data = dumps(value)
+    """The same as `dumps`, but what makes an `Oversized` of a list or tuple for which a frame has no room."""
+    if type(value) not in (list, tuple) or len(value) < FEW:  # type: ignore[arg-type]
+        return dumps(value)
+    items = cast("Sequence[Any]", value)
+    if not _is_oversized(items):
+        data = dumps(items)
         if len(data) < FRAME_LIMIT:
             return data
     try:
-        return _encode({"h": _digest(value)}).encode()
+        return _encode({"h": _digest(items)}).encode()
     except ValueError as error:
         raise NotPlainError("more than can be taken") from error
 
 
-def _is_oversized(value: object) -> bool:
+def _is_oversized(items: Sequence[Any]) -> bool:
     """Whether lists or tuples have more items than a frame could hold, told without looking at each."""
-    if type(value) not in (list, tuple) or len(value) < 1000:  # type: ignore[arg-type]
-        return False
-    items = cast("Sequence[Any]", value)
     brackets: Mapping[type, int] = {list: len("[],"), tuple: len('{"t":[]},')}
     return sum(brackets[type(each)] + 2 * len(each) for each in items if type(each) in brackets) > FRAME_LIMIT
 
 
-def _digest(value: object) -> str:
+def _digest(items: Sequence[Any]) -> str:
     """32 hex digits; ValueError for what isn't plain data."""
-    digest = hashlib.blake2b(type(value).__name__.encode(), digest_size=16)
-    if isinstance(value, (list, tuple)):
-        for start in range(0, len(value), _PIECE):
-            digest.update(to_untrusted(value[start : start + _PIECE]))
-    else:
-        digest.update(to_untrusted(value))
+    digest = hashlib.blake2b(digest_size=16)
+    for start in range(0, len(items), _PIECE):
+        digest.update(to_untrusted(items[start : start + _PIECE]))
     return digest.hexdigest()
 
 

@@ -26,6 +26,8 @@ from koderz.sandbox import candidate, kernel, landlock, limits, namespaces, rung
 ORDER = struct.Struct("<dQ")  # CPU seconds, bytes of memory; the candidate's socket comes with it
 ENDING = struct.Struct("<idQ?")  # wait status, CPU seconds, largest resident bytes, out of CPU?
 END = b"."
+USED = b"?"  # asks for the CPU seconds that the candidate has used
+SECONDS = struct.Struct("<d")
 
 _PRELOADED = """
     abc array bisect cmath collections contextlib copy ctypes dataclasses datetime decimal enum fractions
@@ -140,7 +142,6 @@ def _one_candidate(control: socket.socket, cell: Cell) -> None:
         _become_candidate(control, descriptors[0], cell, cpu, memory)
     os.close(descriptors[0])
     overdue = _watch(child, control, cpu)
-    control.recv(len(END))
     control.sendall(_ended(child, cell, overdue=overdue))
 
 
@@ -161,16 +162,19 @@ def _become_candidate(control: socket.socket, descriptor: int, cell: Cell, cpu: 
 
 
 def _watch(child: int, control: socket.socket, cpu: float) -> bool:
-    """Waits for the judge; ends a candidate that uses up its CPU first, and says whether it did."""
+    """Waits until the judge has done; ends a candidate that uses up its CPU first, and says whether it did."""
     judge = select.poll()
     judge.register(control, select.POLLIN)
-    left = cpu
-    while not judge.poll(max(1.0, 1000 * left)):
+    left, overdue = cpu, False
+    while True:
+        if judge.poll(None if overdue else max(1.0, 1000 * left)):
+            if control.recv(1) != USED:
+                return overdue
+            control.sendall(SECONDS.pack(limits.cpu_seconds(child)))
         left = cpu - limits.cpu_seconds(child)
-        if left <= 0:
+        if left <= 0 and not overdue:
             os.kill(child, signal.SIGKILL)
-            return True
-    return False
+            overdue = True
 
 
 def _ended(child: int, cell: Cell, *, overdue: bool) -> bytes:

@@ -72,6 +72,18 @@ def test_no_verdict_is_lost_or_wrong_when_judges_are_killed_at_random() -> None:
     play(story, size=2)
 
 
+def test_a_wall_limit_ends_who_waits_and_not_who_is_busy() -> None:
+    busy = "import time\ndef add(x, y):\n    while time.process_time() < 2.5: pass\n    return x + y"
+    waiting = "import time\ndef add(x, y):\n    time.sleep(30)"
+
+    async def story(pool: Pool) -> None:
+        assert (await pool.run(case(busy, wall=2.0))).verdict == "passed"
+        assert (await pool.run(case(waiting, wall=2.0))).cause == "wall"
+        assert (await pool.run(case(busy.replace("2.5", "99"), cpu=2.5, wall=2.0))).cause == "cpu"
+
+    play(story)
+
+
 def test_a_candidate_that_every_judge_dies_over_is_the_one_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
     async def dies(self: Worker, case: Case) -> Finding:
         raise WorkerLostError(hung=False)
