@@ -105,26 +105,15 @@ async def judge(
     `image` is that of the sandbox `docker`. Raises KoderzError for an unknown task, Unreachable where nothing contains
     programs here, Fault where the task's own reference doesn't pass.
     """
-    return await judge_one(
-        task,
-        program,
-        Settings(
-            suite=suite,
-            dataset=dataset,
-            test_timeout=timeout,
-            test_memory=memory_mb,
-            sandbox=sandbox,
-            docker_image=image,
-        ),
-    )
+    asked = load_suite(suite, dataset)
+    settings = Settings(test_timeout=timeout, test_memory=memory_mb, sandbox=sandbox, docker_image=image)
+    return await judge_one(asked, find_task(asked, task), program, settings)
 
 
-async def judge_one(task: str, program: str, settings: Settings) -> Verdict:
-    """The same as `judge`."""
-    asked = load_suite(settings.suite, settings.dataset)
-    found = find_task(asked, task)
-    async with open_judge(asked, replace(settings, judges=1)) as opened:
-        return await opened.verdict(Sample(found, program, "zero-shot", 0))
+async def judge_one(suite: Suite, task: Task, program: str, settings: Settings) -> Verdict:
+    """The verdict on a program for one of the suite's tasks."""
+    async with open_judge(suite, replace(settings, judges=1)) as opened:
+        return await opened.verdict(Sample(task, program, "zero-shot", 0))
 
 
 async def judge_samples(suite: Suite, samples: Samples, settings: Settings, *, tell: Callable[[int], None]) -> Report:

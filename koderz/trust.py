@@ -36,7 +36,7 @@ _RISKS: Mapping[str, Callable[[Any], str]] = {
     "engine": lambda name: SPENDS if name != "local" else "",
     "gpu": lambda _: SPENDS,
     "max_containers": lambda _: SPENDS,
-    "prices": lambda _: SPENDS,  # the user's cap counts by them
+    "prices": lambda prices: SPENDS if any(_is_understated(*price) for price in prices.items()) else "",
     "results": lambda path: "" if path.resolve().is_relative_to(Path.cwd()) else WRITES,
 }
 """The settings that could do more than choose tasks, local models and numbers, and what each could do."""
@@ -57,6 +57,16 @@ def _is_hosted(name: str) -> bool:
     from koderz.models.names import parse_model_name
 
     return parse_model_name(name).provider not in ("ollama", "simulated")
+
+
+def _is_understated(name: str, price: tuple[float, float]) -> bool:
+    """Whether a price is below a published one, so that the user's cap would come to more than it says."""
+    from koderz.models.names import WIRE_FORMATS, parse_model_name
+    from koderz.models.prices import price_of
+
+    names = [parse_model_name(each) for each in (name, *(f"{provider}/{name}" for provider in WIRE_FORMATS))]
+    published = [found for found in (price_of(each, {}) for each in names) if found]
+    return any(price[0] < each.input or price[1] < each.output for each in published)
 
 
 def require_trust(data: bytes, what: str, *, grant: bool, environ: Mapping[str, str] = os.environ) -> None:

@@ -57,13 +57,16 @@ def judge(
 
 
 async def _one(file: Path, task: str, settings: Settings, *, json: bool) -> int:
-    from koderz.judging import judge_one
+    from koderz.judging import find_task, judge_one
+    from koderz.suites import load_suite
 
-    verdict = await judge_one(task, _program(file), settings)
+    suite = load_suite(settings.suite, settings.dataset)
+    found = find_task(suite, task)
+    verdict = await judge_one(suite, found, _program(file), settings)
     if json:
         print_json({"verdict": verdict.verdict, "cause": verdict.cause, "detail": verdict.detail, **verdict.metrics})
     else:
-        say(f"{task}: {verdict.verdict}{f' ({verdict.cause})' if verdict.cause else ''}")
+        say(f"{found.id}: {verdict.verdict}{f' ({verdict.cause})' if verdict.cause else ''}")
         if verdict.detail:
             say(verdict.detail)
     return 0 if verdict.passed else EXIT_FAILED

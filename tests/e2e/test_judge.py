@@ -32,6 +32,12 @@ def test_a_program_is_judged_and_the_exit_code_says_how(koderz: Shell, program: 
     assert said in done.out
 
 
+def test_a_task_may_be_named_by_its_number(koderz: Shell) -> None:
+    (koderz.folder / "program.py").write_text(RIGHT)
+
+    assert koderz("judge", "program.py", "--task", 2).out == "HumanEval/2: passed\n"
+
+
 def test_samples_are_judged_and_give_pass_at_k(koderz: Shell) -> None:
     tasks = load_suite("humaneval").tasks[:20]
     rows = [{"task_id": task.id, "completion": task.reference} for task in tasks]

@@ -168,9 +168,19 @@ def test_what_stays_here_and_costs_nothing_needs_none(tmp_path: Path, name: str,
     assert name in loaded(tmp_path, as_toml(name, value)).settings
 
 
-def test_prices_by_which_a_cap_counts_need_trust(tmp_path: Path) -> None:
+def as_price(model: str, dollars: float) -> str:
+    return f'[prices."{model}"]\ninput = {dollars}\noutput = {dollars}\n'
+
+
+@pytest.mark.parametrize("model", ["openai/gpt-4o", "gpt-4o", "anthropic/claude-sonnet-4-5"])
+def test_a_price_below_the_published_one_needs_trust_as_caps_count_by_it(tmp_path: Path, model: str) -> None:
     with pytest.raises(KoderzError, match="line 1, prices: this could spend money"):
-        loaded(tmp_path, '[prices."openai/gpt-4o"]\ninput = 0\noutput = 0\n')
+        loaded(tmp_path, as_price(model, 0))
+
+
+@pytest.mark.parametrize(("model", "dollars"), [("openai/gpt-4o", 1000), ("openai/my-finetune", 0), ("own:7b", 0)])
+def test_a_price_that_no_published_one_exceeds_needs_none(tmp_path: Path, model: str, dollars: float) -> None:
+    assert loaded(tmp_path, as_price(model, dollars)).prices == {model: (dollars, dollars)}
 
 
 def test_every_setting_was_looked_at_for_what_it_could_do() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.trust import remember, require_trust
+from koderz.settings import Settings, as_config
+from koderz.trust import remember, require_trust, risks_of_plan
 
 
 @pytest.fixture
@@ -41,6 +42,21 @@ def test_what_was_trusted_stays_so_and_nothing_else_is(environ: dict[str, str]) 
     assert trusted(b"x", environ)
     assert trusted(b"y", environ)
     assert not trusted(b"x ", environ)
+
+
+@pytest.mark.parametrize(
+    ("config", "risks"),
+    [
+        ({"solver": "own.py:solve"}, ["solver"]),
+        ({"dataset": "d.jsonl", "prompt_dir": "prompts"}, ["dataset", "prompt_dir"]),
+        ({"docker_image": "someone/image", "sandbox": "docker"}, ["docker_image"]),
+        ({"base_url": "http://127.0.0.1:1", "api_key_env": "HOME"}, ["base_url", "api_key_env"]),
+        ({"sandbox": "uncontained"}, ["sandbox"]),
+        ({"engine": "modal", "sandbox": "modal", "gpu": "L4", "local_model": "openai/o3", "results": "/runs"}, []),
+    ],
+)
+def test_a_plan_from_elsewhere_needs_trust_for_all_but_what_it_costs(config: dict[str, str], risks: list[str]) -> None:
+    assert sorted(risks_of_plan(as_config(Settings()) | config)) == sorted(risks)
 
 
 def test_the_store_is_of_this_user_and_holds_digests_alone(environ: dict[str, str], tmp_path: Path) -> None:
