@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from koderz.analysis.runs import Run, load_summary
     from koderz.api import benchmark, rescore, resume, retry, run
     from koderz.errors import FatalFault, Fault, JournalError, KoderzError, StorageError, Unreachable
-    from koderz.judging import judge
-    from koderz.settings import Settings
+    from koderz.runs.judging import judge
+    from koderz.settings.schema import Settings
     from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
     from tracker.summary import Summary
 
@@ -29,8 +29,8 @@ _HOMES = {
     "koderz.analysis.runs": ("Run", "load_summary"),
     "koderz.api": ("benchmark", "rescore", "resume", "retry", "run"),
     "koderz.errors": ("FatalFault", "Fault", "JournalError", "KoderzError", "StorageError", "Unreachable"),
-    "koderz.judging": ("judge",),
-    "koderz.settings": ("Settings",),
+    "koderz.runs.judging": ("judge",),
+    "koderz.settings.schema": ("Settings",),
     "koderz.types": ("Completion", "Message", "Reply", "Sampling", "Task", "Verdict"),
     "tracker.summary": ("Summary",),
 }

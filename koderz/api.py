@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.picking_up import PickUp, pick_up
-from koderz.preparing import prepare
-from koderz.projecting import settle_sinks
-from koderz.session import begin, raise_if_failed
+from koderz.runs.prepare import prepare
+from koderz.runs.resume import PickUp, pick_up
+from koderz.runs.session import begin, raise_if_failed
+from koderz.runs.sinks import settle_sinks
 from tracker.summary import Summary
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Literal
 
 from koderz._version import __version__
-from koderz.config import NAME, load_config, results_folder, settings_here
 from koderz.errors import KoderzError, Unreachable
-from koderz.sandbox import DOCKER_IMAGE, FULL, Job
-from koderz.settings import OF_SINKS
-from koderz.yardstick import calibrated_sandbox, cpu_scale
+from koderz.sandbox import FULL, Job
+from koderz.settings.schema import DOCKER_IMAGE, OF_SINKS
+from koderz.settings.toml import NAME, load_config, results_folder, settings_here
+from koderz.suites.code.calibration import calibrated_sandbox, cpu_scale
 from tracker.registry import find
 from tracker.runs import run_folders
 from tracker.sinks import GROUP, JSON, SINKS
@@ -117,14 +117,14 @@ async def _docker(environ: Mapping[str, str]) -> Finding:
 
 async def _modal(environ: Mapping[str, str]) -> Finding:
     """Whether `--engine modal` and `--sandbox modal` would work: nothing is made there, nothing started."""
-    from koderz.engines.modal_names import is_configured, names_of
+    from koderz.modal.names import is_configured, names_of
 
     if not is_configured(environ):
         return Finding(
             "modal", "missing", "no token here", "only --engine modal and --sandbox modal need it: modal setup"
         )
     try:
-        from koderz.engines.modal_cloud import has_app
+        from koderz.modal.cloud import has_app
 
         app = names_of(environ).app
         if not await has_app(app):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from koderz.settings import OF_SINKS
+from koderz.settings.schema import OF_SINKS
 
 # Tasks are matched one by one; the others change no result.
 _OF_NO_MATTER = frozenset({"problems", "results", "grace", *OF_SINKS})

@@ -97,7 +97,7 @@ def _warn_of_variables() -> None:
     if not any(name.startswith("KODERZ") for name in os.environ):
         return
     from koderz.cli.console import warn
-    from koderz.settings import misspelt
+    from koderz.settings.schema import misspelt
 
     for name, meant in misspelt(os.environ).items():
         warn(f"warning: the variable {name} sets nothing; did you mean {meant}?")

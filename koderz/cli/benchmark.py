@@ -12,7 +12,7 @@ import typer
 from koderz.cli.groups import DefaultGroup, PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
-from koderz.settings import CHANGEABLE
+from koderz.settings.schema import CHANGEABLE
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("koderz.cli.listing", "The runs there are: rates with intervals, costs, times, status."),
@@ -64,7 +64,7 @@ AcceptDivergence = Annotated[
 
 def complete_runs(incomplete: str) -> list[str]:
     """The names of runs that a shell may offer, the latest first."""
-    from koderz.config import results_folder
+    from koderz.settings.toml import results_folder
     from tracker.runs import run_folders
 
     try:
@@ -103,7 +103,7 @@ def benchmark(
     import asyncio
 
     from koderz.cli.console import Console
-    from koderz.preparing import prepare
+    from koderz.runs.prepare import prepare
 
     console = Console(quiet=quiet, json=json)
     span = _span(start, end, given)
@@ -115,7 +115,7 @@ def benchmark(
 
         show_plan(plan, json=json)
         return
-    from koderz.session import begin
+    from koderz.runs.session import begin
 
     _finish(begin(plan, console, detach=detach), console, json=json, quiet=quiet)
 
@@ -183,14 +183,14 @@ def watch(
     import asyncio
 
     from koderz.cli.watching import watch_run
-    from koderz.config import results_folder
+    from koderz.settings.toml import results_folder
 
     asyncio.run(watch_run(results_folder(given.get("results")), run, every, detailed=detailed))
 
 
 def _pick_up(run: str, way: dict[str, Any], given: dict[str, Any], *, json: bool, quiet: bool) -> None:
     from koderz.cli.console import Console
-    from koderz.picking_up import PickUp, pick_up
+    from koderz.runs.resume import PickUp, pick_up
 
     console = Console(quiet=quiet, json=json)
     results: Path | None = given.pop("results", None)

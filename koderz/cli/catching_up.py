@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koderz.cli.console import LINE_EVERY, is_live, plain, warn
-from koderz.projecting import left_behind
+from koderz.runs.sinks import left_behind
 from tracker.sinks.jobs import Status
 from tracker.sinks.process import Watch, catch_up
 
 if TYPE_CHECKING:
-    from koderz.session import Session
-    from koderz.settings import Settings
-    from koderz.syncing import Synced
+    from koderz.runs.session import Session
+    from koderz.runs.sync import Synced
+    from koderz.settings.schema import Settings
 
 _SHOWN_AFTER = 0.5  # seconds: what is quicker needs no progress
 
@@ -47,8 +47,8 @@ def catch_up_runs(folders: Sequence[Path], settings: Settings, *, quiet: bool) -
 
     A sink that stays behind is one warning, and isn't waited for again.
     """
-    from koderz.projecting import options_of
-    from koderz.syncing import Choice, choose_work, sync_runs
+    from koderz.runs.sinks import options_of
+    from koderz.runs.sync import Choice, choose_work, sync_runs
 
     names = [str(folder) for folder in folders]
     choice = Choice(runs=names, sinks=settings.chosen_sinks, options=options_of(settings), patient=True)

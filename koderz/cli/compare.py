@@ -74,7 +74,7 @@ def compare(
     from koderz.analysis.comparing import compare_runs
     from koderz.analysis.gates import Gates
     from koderz.cli.tables import print_blocks
-    from koderz.config import results_folder
+    from koderz.settings.toml import results_folder
 
     gates = Gates(
         fail_on_regression=fail_on_regression,

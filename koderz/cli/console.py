@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from koderz.audience import NOTHING_TO_DO
 from koderz.cli.piping import while_read
+from koderz.runs.observer import NOTHING_TO_DO
 
 if TYPE_CHECKING:
-    from koderz.audience import Stage
-    from koderz.plan import Plan
-    from koderz.session import Session
+    from koderz.plans.plan import Plan
+    from koderz.runs.observer import Stage
+    from koderz.runs.session import Session
     from tracker.records import Record
     from tracker.summary import Comparison, Figures, Summary
 

@@ -13,7 +13,7 @@ import typer
 from koderz.cli.console import counted, print_json, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
-from koderz.config import results_folder
+from koderz.settings.toml import results_folder
 
 if TYPE_CHECKING:
     from koderz.doctor import Finding

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from koderz.cli.console import print_json, say
-from koderz.estimate import Estimate, estimate
+from koderz.engines.resources import asked_models, listed_tariff
 from koderz.models.prices import Tariff, told
-from koderz.opening import asked_models, listed_tariff
-from koderz.plan import Plan
+from koderz.plans.estimate import Estimate, estimate
+from koderz.plans.plan import Plan
 
 
 def show_plan(plan: Plan, *, json: bool, environ: Mapping[str, str] = os.environ) -> None:

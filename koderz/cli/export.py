@@ -47,7 +47,7 @@ def export(
     from koderz.analysis.export import format_of
     from koderz.analysis.runs import find
     from koderz.analysis.story import journal_folder
-    from koderz.config import results_folder
+    from koderz.settings.toml import results_folder
 
     chosen = format_of(output, format_)
     results = results_folder(given.get("results"))

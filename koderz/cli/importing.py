@@ -14,11 +14,11 @@ from koderz.cli.console import Console, print_json, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
-from koderz.settings import OF_JUDGING, OF_SINKS, Settings
+from koderz.settings.schema import OF_JUDGING, OF_SINKS, Settings
 from tracker.sinks import JSON, KNOWN
 
 if TYPE_CHECKING:
-    from koderz.session import Session
+    from koderz.runs.session import Session
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -71,7 +71,7 @@ def import_runs(
 
 def _settings(given: dict[str, Any], model: str | None, *, trust_config: bool) -> Settings:
     """What holds in this folder of how programs are judged and where runs are recorded."""
-    from koderz.config import settings_here
+    from koderz.settings.toml import settings_here
 
     if model is not None and (not model.strip() or not model.isprintable() or len(model) > 200):
         raise KoderzError("--model: a name has 1 to 200 printable characters")
@@ -119,7 +119,7 @@ class _Importing:
 
     def _judge(self, source: Path) -> None:
         from koderz.cli.judge import Tally
-        from koderz.importing import import_samples
+        from koderz.runs.importing import import_samples
 
         if source.suffix == ".json":
             raise KoderzError(

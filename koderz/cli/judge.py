@@ -17,7 +17,7 @@ from koderz.cli.console import print_json, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
-from koderz.settings import OF_JUDGING, Settings
+from koderz.settings.schema import OF_JUDGING, Settings
 from koderz.suites.dataset import GZIP
 from tracker.files import MB, read_all
 
@@ -45,7 +45,7 @@ def judge(
     the program passed, or all samples were judged; 1: the program did not pass; 2: a line is malformed; 3: the
     reference of a task fails its own tests here, so that its samples could not be judged.
     """
-    from koderz.config import settings_here
+    from koderz.settings.toml import settings_here
 
     settings = settings_here(given, names=OF_JUDGING, trust_config=trust_config)
     if task is not None:
@@ -57,7 +57,7 @@ def judge(
 
 
 async def _one(file: Path, task: str, settings: Settings, *, json: bool) -> int:
-    from koderz.judging import find_task, judge_one
+    from koderz.runs.judging import find_task, judge_one
     from koderz.suites import load_suite
 
     suite = load_suite(settings.suite, settings.dataset)
@@ -73,8 +73,8 @@ async def _one(file: Path, task: str, settings: Settings, *, json: bool) -> int:
 
 
 async def _samples(file: Path, settings: Settings, *, json: bool, quiet: bool) -> int:
-    from koderz.judging import judge_samples
-    from koderz.samples import read_samples
+    from koderz.runs.judging import judge_samples
+    from koderz.runs.samples import read_samples
     from koderz.suites import load_suite
 
     suite = load_suite(settings.suite, settings.dataset)

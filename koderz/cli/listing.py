@@ -47,7 +47,7 @@ def list_runs(
     from koderz.analysis.blocks import Table
     from koderz.analysis.catalogue import SORTS, chosen, load_catalogue, ordered
     from koderz.cli.tables import print_blocks
-    from koderz.config import results_folder
+    from koderz.settings.toml import results_folder
 
     if sort not in SORTS:
         raise KoderzError(f"--sort: invalid value {sort!r}; choose from {', '.join(SORTS)}")

@@ -231,7 +231,7 @@ def serve(
 
 def _asked(work: Callable[[Cortex], Awaitable[Any]], results: Path | None, *, create: bool = False) -> Any:
     """What `work` makes of the store. Only what writes may create it."""
-    from koderz.config import results_folder
+    from koderz.settings.toml import results_folder
 
     path = store_path(results_folder(results))
 

@@ -29,7 +29,7 @@ def deploy(
     ] = None,
 ) -> None:
     """Put this koderz on Modal, or the newer one in its place. Runs that are under way go on."""
-    from koderz.engines.modal_admin import deploy as deploy_app
+    from koderz.modal.admin import deploy as deploy_app
 
     if secret:
         os.environ["KODERZ_MODAL_SECRET"] = secret  # the app's own module reads it
@@ -43,7 +43,7 @@ def deploy(
 @app.command(cls=PanelCommand)
 def status(json: Json = False) -> None:
     """Look at what is deployed."""
-    from koderz.engines.modal_admin import status as look
+    from koderz.modal.admin import status as look
 
     if found := _done(look(), json=json):
         state = "the same as here" if found.matches else "not the source that is here; run: koderz modal deploy"
@@ -62,7 +62,7 @@ def serve(
     json: Json = False,
 ) -> None:
     """Serve a model by vLLM. It starts with the first request, and costs nothing while nobody asks."""
-    from koderz.engines.modal_admin import serve as deploy_server
+    from koderz.modal.admin import serve as deploy_server
 
     if found := _done(deploy_server(model, gpu, vllm, idle), json=json):
         say(
@@ -78,7 +78,7 @@ def serve(
 @app.command(cls=PanelCommand)
 def stop(json: Json = False) -> None:
     """Take the apps away. What runs in them ends, and resume picks it up; what is on the volume stays."""
-    from koderz.engines.modal_admin import stop as take_away
+    from koderz.modal.admin import stop as take_away
 
     for name in _done(take_away(), json=json) or []:
         say(f"stopped {name}")

@@ -1,6 +1,6 @@
 """The settings as options: one table of help texts, from which a command's signature is made.
 
-A setting's type, default and bounds are those of `koderz.settings`; nothing is said twice.
+A setting's type, default and bounds are those of `koderz.settings.schema`; nothing is said twice.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import typer
 
 from koderz.engines import ENGINES
 from koderz.errors import KoderzError
+from koderz.plans.selection import read_problems, split_problems
 from koderz.sandbox import SANDBOXES
-from koderz.selection import read_problems, split_problems
-from koderz.settings import FIELDS, Settings, choices
+from koderz.settings.schema import FIELDS, Settings, choices
 from koderz.suites import SUITES
 from koderz.types import Judging
 from tracker.sinks import KNOWN
@@ -227,7 +227,7 @@ def _problems_file() -> inspect.Parameter:
 
 
 def _joined(given: dict[str, Any]) -> dict[str, Any]:
-    """The settings as `koderz.settings` knows them: ids split, flags that say no turned round."""
+    """The settings as `koderz.settings.schema` knows them: ids split, flags that say no turned round."""
     if "problems" in given:
         given["problems"] = split_problems(given["problems"])
     if "problems_file" in given:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.blocks import Block, Table, Text
 from koderz.cli.console import counted, elapsed, shortened
-from koderz.settings import FIELDS
+from koderz.settings.schema import FIELDS
 from tracker.sinks.standing import standing_of
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ def problems(
     from koderz.analysis.choosing import chosen_sides
     from koderz.analysis.difficulty import difficulty, difficulty_blocks
     from koderz.cli.tables import print_blocks
-    from koderz.config import results_folder
+    from koderz.settings.toml import results_folder
 
     folder = results_folder(given.get("results"))
     sides, notes = chosen_sides(runs or [], folder, arm=arm, allow_simulated=allow_simulated)

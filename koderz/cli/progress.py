@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from koderz.audience import Stage
 from koderz.cli.console import LINE_EVERY, elapsed, is_live, warn
+from koderz.runs.observer import Stage
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

@@ -41,7 +41,7 @@ def report(
     """
     from koderz.analysis.report import write_report
     from koderz.analysis.runs import resolve
-    from koderz.config import results_folder
+    from koderz.settings.toml import results_folder
 
     results = results_folder(given.get("results"))
     found: Sequence[Run]

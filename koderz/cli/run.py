@@ -9,10 +9,10 @@ import typer
 from koderz.cli.benchmark import EXIT_CODES, Json, Quiet, Trust
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import PANELS, with_settings
-from koderz.settings import OF_SINKS
+from koderz.settings.schema import OF_SINKS
 
 if TYPE_CHECKING:
-    from koderz.session import Session
+    from koderz.runs.session import Session
 
 app = typer.Typer(help="One experiment, shown as it happens.", rich_markup_mode=None)
 
@@ -47,8 +47,8 @@ def run(
     import asyncio
 
     from koderz.cli.teller import Teller
-    from koderz.preparing import prepare
-    from koderz.session import begin
+    from koderz.runs.prepare import prepare
+    from koderz.runs.session import begin
 
     teller = Teller(quiet=quiet or json)
     given |= {"problems": (task,)}

@@ -41,7 +41,7 @@ def show(
     Works on a run that goes on as well, as far as it has come.
     """
     from koderz.analysis.runs import find, load_run
-    from koderz.config import results_folder
+    from koderz.settings.toml import results_folder
 
     if attempt is not None and problem is None:
         raise KoderzError("--attempt picks from one story: name its problem with --problem")

@@ -12,7 +12,7 @@ from koderz.cli.console import print_json, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
-from koderz.settings import OF_SINKS
+from koderz.settings.schema import OF_SINKS
 
 app = typer.Typer(help="Bring every sink up to date from the journals.", rich_markup_mode=None)
 
@@ -45,9 +45,9 @@ def sync(
     stays off unless --sink names it. Exit code 3 if a sink stays behind.
     """
     from koderz.cli.catching_up import showing
-    from koderz.config import settings_here
-    from koderz.projecting import options_of
-    from koderz.syncing import Choice, choose_work, sync_runs
+    from koderz.runs.sinks import options_of
+    from koderz.runs.sync import Choice, choose_work, sync_runs
+    from koderz.settings.toml import settings_here
 
     if all_runs and runs:
         raise KoderzError("name runs, or say --all")

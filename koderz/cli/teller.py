@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager, nullcontext
 
-from koderz.audience import Stage
 from koderz.cli import console
+from koderz.runs.observer import Stage
 from tracker.records import Attempt, Call, Experiment, Fault, Record
 
 

@@ -37,7 +37,7 @@ def ui(
 
     With MLFLOW_TRACKING_URI set to a server, only the links are printed: its UI is there already.
     """
-    from koderz.config import results_folder
+    from koderz.settings.toml import results_folder
     from koderz.ui import latest_page, remote_server, served
 
     results = results_folder(given.get("results"))

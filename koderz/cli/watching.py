@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from koderz.cli.console import LINE_EVERY, counted, is_live, link, say, warn
 from koderz.cli.progress import Pulse
-from koderz.engines.fetching import find_anywhere
+from koderz.runs.remote import find_anywhere
 from tracker.follow import Follower
 from tracker.runs import is_locked, read_plan
 
 if TYPE_CHECKING:
-    from koderz.engines.modal_watch import RemoteRun
+    from koderz.modal.watch import RemoteRun
     from tracker.records import Plan
 
 _HERE, _AWAY = 1.0, 30.0  # seconds between two looks at a journal, and at Modal
@@ -97,7 +97,7 @@ def _remote(folder: Path, plan: Plan) -> RemoteRun | None:
     """The run at Modal, if it is one of those."""
     if plan.config.get("engine") != "modal":
         return None
-    from koderz.engines.modal_watch import RemoteRun
+    from koderz.modal.watch import RemoteRun
 
     return RemoteRun(folder, plan.config, os.environ)
 

@@ -10,47 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from koderz.experiments.work import Ledger
 from tracker.registry import find
 
 if TYPE_CHECKING:
-    from koderz.errors import Fault
+    from koderz.experiments.replay import Replaying
+    from koderz.experiments.work import Outcome, Work
     from koderz.models.limiter import Throttle
-    from koderz.plan import Plan
-    from koderz.replay import Identity, Replaying
-    from tracker import records
-    from tracker.records import Record, Text
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One experiment, and what is on record for it, in order."""
-
-    identity: Identity
-    recorded: Sequence[Record] = ()
-    is_whole: bool = True  # False: some of it can't be read, so the solver may have to go another way
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How one experiment ended. It hasn't where there is no record: `fault` then ends the run."""
-
-    record: records.Experiment | records.Fault | None
-    fault: Fault | None = None
-
-
-class Ledger(Protocol):
-    """Where what happens in experiments is written down."""
-
-    async def record(self, *lines: Record) -> None:
-        """Returns once the lines are durable. Raises StorageError where they can't be."""
-        ...
-
-    def text(self, text: Text) -> str:
-        """A recorded text, also where it lies in a blob."""
-        ...
+    from koderz.plans.plan import Plan
 
 
 class Driver(Ledger, Protocol):
@@ -110,7 +79,7 @@ Opener = Callable[["Plan", Mapping[str, str]], AbstractAsyncContextManager[Engin
 
 ENGINES: Mapping[str, str] = {
     "local": "koderz.engines.local:open_local",
-    "modal": "koderz.engines.modal:open_modal",
+    "modal": "koderz.modal.engine:open_modal",
 }
 """Name → `module:opener`. Other packages add theirs by the entry-point group `koderz.engines`."""
 

@@ -8,16 +8,17 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from koderz.calls import Caller
-from koderz.engines import Driver, Work
-from koderz.engines.performing import Performer
-from koderz.opening import baseline_price, checked_suite, model_facts, open_models, sandbox_of
-from koderz.places import Place, Room
-from koderz.plan import Plan
-from koderz.recalling import Lessons, open_lessons
-from koderz.references import CheckedSuite
+from koderz.engines import Driver
+from koderz.engines.resources import baseline_price, checked_suite, model_facts, open_models, sandbox_of
+from koderz.experiments.calls import Caller
+from koderz.experiments.recall import Lessons, open_lessons
+from koderz.experiments.runner import Performer
+from koderz.experiments.slots import Place, Room
+from koderz.experiments.work import Work
+from koderz.plans.plan import Plan
 from koderz.sandbox import FULL, Sandbox
-from koderz.yardstick import cpu_scale
+from koderz.suites.code.calibration import cpu_scale
+from koderz.suites.code.references import CheckedSuite
 
 if TYPE_CHECKING:
     from koderz.models import Model, Price

@@ -12,12 +12,11 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-import koderz
 import tracker
-from koderz.engines import Work
 from koderz.errors import KoderzError
-from koderz.plan import Plan, restore_plan
-from koderz.replay import Identity
+from koderz.experiments.work import Work
+from koderz.plans.identity import Identity
+from koderz.plans.plan import Plan, restore_plan
 from tracker import records
 from tracker.records import Attempt, Call, Record, Text, decode, encode
 
@@ -101,8 +100,7 @@ def line_key(record: Record) -> tuple[str, str, str]:
 def source_digest() -> str:
     """16 hex digits over koderz' and the tracker's source: the same wherever the same code is."""
     digest = hashlib.sha256()
-    for package in (koderz, tracker):
-        root = Path(str(package.__file__)).parent
+    for root in (Path(__file__).parents[1], Path(tracker.__file__).parent):
         for path in sorted(root.rglob("*")):
             if path.suffix in _SOURCES and "__pycache__" not in path.parts:
                 digest.update(f"{root.name}/{path.relative_to(root).as_posix()}\0".encode())

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, cast
 
+from koderz.settings.schema import DOCKER_IMAGE
 from tracker.registry import find
 
 if TYPE_CHECKING:
@@ -61,8 +62,6 @@ class Sandbox(Protocol):
     ) -> None: ...
 
 
-DOCKER_IMAGE = "python:3.12-slim"
-
 FULL = "namespaces+landlock+seccomp"
 """The rung with everything that a kernel has to offer."""
 
@@ -80,7 +79,7 @@ class Opening:
 SANDBOXES: Mapping[str, str] = {
     "contained": "koderz.sandbox.contained:opened",
     "docker": "koderz.sandbox.docker:opened",
-    "modal": "koderz.sandbox.modal:opened",
+    "modal": "koderz.modal.sandbox:opened",
     "uncontained": "koderz.sandbox.contained:opened",
 }
 """Name → `module:function`, which takes an `Opening`.

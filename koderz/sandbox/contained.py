@@ -14,11 +14,12 @@ from types import TracebackType
 from typing import ClassVar, Self, cast
 
 from koderz.errors import Fault, KoderzError, Unreachable
-from koderz.sandbox import Job, Opening, Outcome, rungs
-from koderz.sandbox.launch import Premises
+from koderz.sandbox import Job, Opening, Outcome
+from koderz.sandbox.judge.launch import Premises
+from koderz.sandbox.judge.pool import Pool
+from koderz.sandbox.judge.trial import Case, Finding
+from koderz.sandbox.linux import isolation as rungs
 from koderz.sandbox.once import Once
-from koderz.sandbox.pool import Pool
-from koderz.sandbox.trial import Case, Finding
 from koderz.types import VerdictWord
 
 NEAR = 0.2  # of the limit: a verdict this close to it is reached again, alone, before it counts

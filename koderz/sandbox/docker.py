@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from typing import Self
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.sandbox import ROOM_MB, Opening, rungs
+from koderz.sandbox import ROOM_MB, Opening
 from koderz.sandbox.contained import RemoteSandbox
-from koderz.sandbox.launch import ENVIRONMENT, Premises
-from koderz.sandbox.remote import BOOT
+from koderz.sandbox.judge.launch import ENVIRONMENT, Premises
+from koderz.sandbox.judge.remote import BOOT
+from koderz.sandbox.linux import isolation as rungs
 
 LABEL = "koderz=sandbox"  # docker ps --filter label=koderz=sandbox
 ANSWER_SECONDS = 10.0

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from koderz.prompts import Prompts, trimmed
-from koderz.recalling import RecallHandle, no_recall
-from koderz.replay import AskHandle, JudgeHandle
+from koderz.solvers.handles import AskHandle, JudgeHandle, RecallHandle, no_recall
 from koderz.types import Message, Reply, Task, Verdict
 from tracker.messages import text_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koderz.replay import AskHandle, JudgeHandle
+from koderz.solvers.handles import AskHandle, JudgeHandle
 from koderz.types import Task, Verdict
 
 

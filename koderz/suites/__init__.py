@@ -33,10 +33,10 @@ class Suite(Protocol):
 
 
 SUITES: Mapping[str, str] = {
-    "humaneval": "koderz.suites.humaneval:humaneval",
-    "humaneval+": "koderz.suites.humaneval:humaneval_plus",
-    "mbpp": "koderz.suites.mbpp:mbpp",
-    "mbpp+": "koderz.suites.mbpp:mbpp_plus",
+    "humaneval": "koderz.suites.code.humaneval:humaneval",
+    "humaneval+": "koderz.suites.code.humaneval:humaneval_plus",
+    "mbpp": "koderz.suites.code.mbpp:mbpp",
+    "mbpp+": "koderz.suites.code.mbpp:mbpp_plus",
 }
 """Name → `module:function`, which takes the dataset's path or None for its usual place.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from koderz.errors import KoderzError
+from koderz.paths import cache_folder
 from tracker.files import MB
 
 GZIP = b"\x1f\x8b"
@@ -87,11 +87,6 @@ def read_rows(path: Path, skip: Callable[[KoderzError], None] | None = None) -> 
                 skip(error)
             else:
                 yield row
-
-
-def cache_folder() -> Path:
-    """Where downloaded datasets and cached specifications lie: `$XDG_CACHE_HOME/koderz`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "koderz"
 
 
 def find_dataset(given: Path | None, *names: str, hint: str) -> Path:

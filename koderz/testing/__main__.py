@@ -46,8 +46,8 @@ def _server(options: argparse.Namespace) -> ModelServer:
 
 
 def _model(options: argparse.Namespace) -> Answering:
-    from koderz.models.simulated import Simulated
     from koderz.suites import load_suite
+    from koderz.suites.code.simulated import Simulated
 
     suite = load_suite(options.suite, options.dataset)
     return Simulated(suite.tasks, seed=options.seed, skill=options.skill)

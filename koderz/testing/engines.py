@@ -19,10 +19,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from koderz.engines import Outcome, Work, open_engine
-from koderz.plan import Plan
-from koderz.preparing import prepare
-from koderz.replay import Identity, Replaying
+from koderz.engines import open_engine
+from koderz.experiments.replay import Replaying
+from koderz.experiments.work import Outcome, Work
+from koderz.plans.identity import Identity
+from koderz.plans.plan import Plan
+from koderz.runs.prepare import prepare
 from tracker.records import Attempt, Call, Record, Text, now
 
 Check = Callable[[Path, str, Mapping[str, str]], Coroutine[Any, Any, None]]

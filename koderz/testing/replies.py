@@ -20,7 +20,7 @@ class NoReply(LookupError):
 
 @runtime_checkable
 class Answering(Protocol):
-    """Whatever completes a conversation, such as `koderz.models.simulated.Simulated`."""
+    """Whatever completes a conversation, such as `koderz.suites.code.simulated.Simulated`."""
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion: ...
 
@@ -68,8 +68,8 @@ def empty(completion: Completion) -> Completion:
 
 
 def _simulated_humaneval() -> Answering:
-    from koderz.models.simulated import Simulated
     from koderz.suites import load_suite
+    from koderz.suites.code.simulated import Simulated
 
     return Simulated(load_suite("humaneval").tasks)
 

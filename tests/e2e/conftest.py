@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from koderz.testing.modal import ModalServer
 from tests.conftest import Server, Shell, servers
+from tests.loopback_modal import ModalServer
 
 MODEL = ("--model", "openai/gpt-4o-mini", "--engine", "modal", "--judges", "1")
 

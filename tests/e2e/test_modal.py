@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from koderz.testing.modal import ModalServer
 from tests.conftest import Shell, wait_for
 from tests.e2e.conftest import MODEL, Remote, once_each, one_line, paid_once
+from tests.loopback_modal import ModalServer
 
 
 def test_a_run_on_modal_looks_like_any_other(on_modal: Remote) -> None:

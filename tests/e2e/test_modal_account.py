@@ -1,6 +1,6 @@
 """A run on a real Modal account, a few cents of it: only where `pytest -m modal` asks for it.
 
-Rehearsed on the loopback Modal, by the variables that `python -m koderz.testing.modal` prints.
+Rehearsed on the loopback Modal, by the variables that `python -m tests.loopback_modal` prints.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.engines.modal_names import is_configured
+from koderz.modal.names import is_configured
 from tests.conftest import Shell
 
 pytestmark = [

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from koderz.engines.modal_names import gpu_cost
-from koderz.testing.modal import ModalServer
+from koderz.modal.names import gpu_cost
 from tests.conftest import Shell, wait_for
 from tests.e2e.conftest import MODEL, Remote, once_each, one_line, paid_once
+from tests.loopback_modal import ModalServer
 
 
 def elsewhere(machine: Remote, folder: Path) -> Remote:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from koderz.testing.modal import ModalServer
+from tests.loopback_modal import ModalServer
 
 
 @pytest.fixture(scope="session")

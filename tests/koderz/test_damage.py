@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from koderz import tape
 from koderz.analysis.story import Experiments
-from koderz.plan import Plan
-from koderz.replay import Replaying
+from koderz.experiments import recording as tape
+from koderz.experiments.replay import Replaying
+from koderz.plans.plan import Plan
 from koderz.types import Message, Sampling
 from tests.koderz.world import Scripted, begun, picked_up, planned
 from tracker.errors import JournalError

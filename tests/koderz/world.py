@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from koderz.engines.local import LocalEngine
+from koderz.experiments.replay import Replaying
 from koderz.models import ModelName, Price
-from koderz.orchestrator import Ended, Observer, Orchestrator
-from koderz.plan import Plan
-from koderz.preparing import prepare
-from koderz.replay import Replaying
+from koderz.plans.plan import Plan
+from koderz.runs.orchestrator import Ended, Observer, Orchestrator
+from koderz.runs.prepare import prepare
 from koderz.sandbox import Job, Outcome, Sandbox
 from koderz.testing import engines
 from koderz.types import Completion, Judging, Message, Reply, Sampling, Task, Verdict

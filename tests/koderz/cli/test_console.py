@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koderz.audience import NOTHING_TO_DO
 from koderz.cli import console
 from koderz.cli.console import Console, plain
-from koderz.orchestrator import Ended
-from koderz.session import Session
+from koderz.runs.observer import NOTHING_TO_DO
+from koderz.runs.orchestrator import Ended
+from koderz.runs.session import Session
 from tests.conftest import Shell
 from tests.koderz.world import write_tasks
 from tests.tracker import builders

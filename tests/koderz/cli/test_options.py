@@ -13,7 +13,7 @@ import typer
 from koderz.cli import COMMANDS, app
 from koderz.cli.groups import _load
 from koderz.cli.options import PANELS, with_settings
-from koderz.settings import FIELDS
+from koderz.settings.schema import FIELDS
 from tests.conftest import Shell
 from tests.koderz.world import write_tasks
 

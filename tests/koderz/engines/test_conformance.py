@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from koderz.testing.engines import CHECKS, Check
-from koderz.testing.modal import ModalServer
+from tests.loopback_modal import ModalServer
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

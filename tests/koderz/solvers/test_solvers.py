@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.settings import Settings, as_config
+from koderz.settings.schema import Settings, as_config
 from koderz.solvers import SOLVERS, Solver, load_solver
 from tests.conftest import Shell
 from tests.koderz.world import write_tasks

@@ -12,7 +12,7 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.sandbox import Job, Outcome, open_sandbox
-from koderz.suites.programs import ProgramSuite
+from koderz.suites.code.programs import ProgramSuite
 from koderz.types import Task
 
 Row = Mapping[str, Any]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import Fault
-from koderz.suites.extraction import Extraction, extract_program
-from koderz.suites.programs import ProgramSuite
-from koderz.suites.reply import limits
-from koderz.suites.reply.limits import LONGEST, SHORT, extract_within_limits
+from koderz.suites.code.extraction import limits
+from koderz.suites.code.extraction.extraction import Extraction, extract_program
+from koderz.suites.code.extraction.limits import LONGEST, SHORT, extract_within_limits
+from koderz.suites.code.programs import ProgramSuite
 from koderz.types import Judging, Reply, Task, Verdict
 from tests.conftest import descendants, wait_for
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from koderz.suites.extraction import extract_program
+from koderz.suites.code.extraction.extraction import extract_program
 
 PROMPT = 'import math\n\n\ndef area(sides):\n    """ The area. """\n'
 CAUSES = {"", "no_code", "no_entry_point", "refused", "syntax"}

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from koderz.judging import open_judge
-from koderz.samples import Sample
-from koderz.settings import Settings
+from koderz.runs.judging import open_judge
+from koderz.runs.samples import Sample
+from koderz.settings.schema import Settings
 from koderz.suites import Suite, load_suite
-from koderz.suites.tasks import reference_program
+from koderz.suites.code.tasks import reference_program
 from koderz.types import Task
 
 _FOLDERS = (os.environ.get("KODERZ_TEST_DATA"), str(Path(__file__).parents[4] / "shared" / "data"))

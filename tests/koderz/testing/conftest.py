@@ -11,7 +11,7 @@ from typing import Any
 import modal
 import pytest
 
-from koderz.testing.modal import ModalServer
+from tests.loopback_modal import ModalServer
 
 APP = Path(__file__).with_name("deployed_app.py")
 SECRETS = {"keys": {"KEY": "of-the-secret"}}

@@ -8,9 +8,9 @@ import modal
 import pytest
 from grpclib import Status
 
-from koderz.testing.modal import ModalServer
 from tests.conftest import wait_for
 from tests.koderz.testing.conftest import SECRETS, Lookup, deploy
+from tests.loopback_modal import ModalServer
 
 
 def notes(client: modal.Client) -> modal.Dict:

@@ -12,8 +12,8 @@ from pathlib import Path
 import modal
 import pytest
 
-from koderz.testing.modal import ModalServer
 from tests.koderz.testing.conftest import deploy
+from tests.loopback_modal import ModalServer
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_it_is_a_command_that_prints_what_to_set(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "koderz.testing.modal",
+        "tests.loopback_modal",
         "--folder",
         str(tmp_path / "state"),
         "--secret",
@@ -142,7 +142,7 @@ def test_it_is_a_command_that_prints_what_to_set(tmp_path: Path) -> None:
 
 
 def test_an_option_that_cant_be_is_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "koderz.testing.modal", "--secret", "nonsense"]
+    command = [sys.executable, "-m", "tests.loopback_modal", "--secret", "nonsense"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "not a secret: 'nonsense'; write llm-api-keys:OPENAI_API_KEY=x,OTHER=y\n"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import modal
 import pytest
 
-from koderz.testing.modal import ModalServer
-from koderz.testing.modal.processes import rooted
+from tests.loopback_modal import ModalServer
+from tests.loopback_modal.processes import rooted
 
 
 @pytest.fixture

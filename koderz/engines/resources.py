@@ -1,0 +1,150 @@
+"""What a plan needs to be carried out here: its models, each where it is asked and at what price, and its sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from koderz.errors import KoderzError, Unreachable
+from koderz.plans.plan import Plan
+from koderz.sandbox import Sandbox
+from koderz.settings.schema import Settings
+from koderz.suites.code.calibration import calibrated_sandbox
+from koderz.suites.code.references import CheckedSuite, checked
+
+if TYPE_CHECKING:
+    from koderz.models import Endpoint, Model, ModelName, Opener, Price
+    from koderz.models.pool import ModelPool, Service
+    from koderz.models.prices import Tariff
+
+
+@asynccontextmanager
+async def open_models(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[tuple[ModelPool, dict[str, Model]]]:
+    """The models that a plan names, by the names it uses. Raises Unreachable where a key is missing."""
+    from koderz.models.pool import ModelPool
+
+    async with ModelPool(_endpoints(plan, environ), prices=own_prices(plan), openers=_simulated(plan)) as pool:
+        models = {name: pool.open(name) for name in asked_models(plan.settings)}
+        pool.load()
+        yield pool, models
+
+
+async def model_facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
+    """What the servers say of the models, such as a digest. Raises Unreachable, or KoderzError for a cap."""
+    names = asked_models(plan.settings)
+    if plan.settings.max_cost is not None:
+        _require_prices({name: models[name].price() for name in names})
+    checked = {name: await models[name].check() for name in names}
+    return {"models": {name: facts for name, facts in checked.items() if facts}}
+
+
+def require_prices(plan: Plan, environ: Mapping[str, str]) -> None:
+    """KoderzError where a model that isn't opened here has no known price, so that no cap can hold."""
+    _require_prices({name: listed_tariff(plan, name, environ) for name in asked_models(plan.settings)})
+
+
+def sandbox_of(plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
+    """The sandbox that the plan names, its seconds those of any machine; not yet entered."""
+    settings = plan.settings
+    return calibrated_sandbox(
+        settings.sandbox,
+        judges=settings.judge_count,
+        own_programs=plan.record.simulated,
+        image=settings.docker_image,
+        memory_mb=plan.judging.memory_mb,
+    )
+
+
+def checked_suite(plan: Plan, sandbox: Sandbox) -> CheckedSuite | None:
+    """The plan's suite with its references tried first; None where they are known to pass."""
+    return checked(plan.suite, sandbox, plan.judging)
+
+
+def _require_prices(prices: Mapping[str, Price | Tariff | None]) -> None:
+    for name, price in prices.items():
+        if price is None:
+            raise KoderzError(
+                f"--max-cost can't hold without the price of {name}; put it into koderz.toml: "
+                f'[prices."{name}"] with input and output, US dollars a million tokens'
+            )
+
+
+def own_prices(plan: Plan) -> dict[str, Price]:
+    """The prices that the plan took from koderz.toml, by model."""
+    from koderz.models import Price
+
+    return {name: Price(*pair) for name, pair in plan.record.details.get("prices", {}).items()}
+
+
+def baseline_price(plan: Plan) -> Price | None:
+    """What the baseline model's tokens cost; None where there is none, or nobody knows."""
+    from koderz.models import parse_model_name
+    from koderz.models.prices import price_of
+
+    name = plan.settings.baseline_model
+    return price_of(parse_model_name(name), own_prices(plan)) if name else None
+
+
+def listed_tariff(plan: Plan, name: str, environ: Mapping[str, str]) -> Tariff | None:
+    """How a model that isn't opened is charged at the address where it would be asked; None where unknown."""
+    from koderz.models import parse_model_name
+    from koderz.models.prices import tariff_of
+
+    model = parse_model_name(name)
+    try:
+        address = _endpoints(plan, environ)(model).base_url
+    except Unreachable:  # a key is missing, which is no matter yet
+        address = None
+    return tariff_of(model, address, own_prices(plan))
+
+
+def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[[ModelName], Endpoint]:
+    """Where each model is asked: `base_url` is the local model's, the frontier models have their own."""
+    from koderz.models import Endpoint, endpoint_for, parse_model_name
+
+    settings = plan.settings
+    common = Endpoint(
+        timeout=settings.request_timeout,
+        max_retries=settings.max_retries,
+        concurrency=settings.concurrency,
+        num_ctx=settings.context,
+        keep_alive=settings.keep_alive,
+    )
+    local = parse_model_name(settings.local_model or "simulated")
+
+    def endpoint_of(name: ModelName) -> Endpoint:
+        return endpoint_for(
+            name,
+            environ=environ,
+            base_url=settings.base_url if name == local else None,
+            base_url_trusted=bool(plan.record.details.get("base_url_trusted", True)),
+            api_key_env=settings.api_key_env if name == local else None,
+            settings=common,
+        )
+
+    return endpoint_of
+
+
+def _simulated(plan: Plan) -> dict[str, Opener]:
+    """The simulated model needs to know the tasks that it is going to be asked."""
+
+    def opener(_name: ModelName, _service: Service) -> Model:
+        from koderz.suites.code.simulated import Simulated
+
+        settings = plan.settings
+        return Simulated(
+            plan.tasks,
+            seed=settings.seed,
+            skill=settings.simulated_skill,
+            latency=settings.simulated_latency,
+            fault_rate=settings.simulated_fault_rate,
+        )
+
+    return {"simulated": opener}
+
+
+def asked_models(settings: Settings) -> list[str]:
+    """The models that a run may ask, the local one first, each once. The baseline model is only a price."""
+    names = (settings.local_model, settings.effective_spec_model, settings.effective_checkpoint_model)
+    return list(dict.fromkeys(name for name in names if name))

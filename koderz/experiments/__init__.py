@@ -1,0 +1,1 @@
+"""One experiment: how its solver reaches the world, and is resumed."""

@@ -1,0 +1,102 @@
+"""How a run's calls are made: which model, with what sampling, within the cost cap, and the first one alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from koderz.errors import FatalFault, Fault
+from koderz.experiments.budget import Budget
+from koderz.experiments.replay import Ask
+from koderz.settings.schema import Settings
+from koderz.solvers.specifications import keep_spec
+from koderz.types import Completion, Sampling
+from tracker.messages import text_of
+
+if TYPE_CHECKING:
+    from koderz.models import Model, Price
+
+_CHARS_A_TOKEN = 3  # for estimates, on the dear side
+
+
+class Caller:
+    """Asks the models of one run."""
+
+    def __init__(
+        self, settings: Settings, models: Mapping[str, Model], *, spent: float, baseline: Price | None = None
+    ) -> None:
+        """`spent`: US dollars that the run has cost already; `baseline`: the price of the baseline model."""
+        self.tokens_out = 0  # of this session
+        self.closed: Fault | None = None  # why no more calls are made
+        self._models = models
+        self._local = settings.local_model or ""
+        self._baseline = baseline
+        self._budget = Budget(settings.max_cost, spent)
+        self._sampling = Sampling(settings.sampling_temperature, settings.max_tokens, settings.top_p, settings.seed)
+        self._unproven = {name: asyncio.Lock() for name in models}  # models that haven't answered yet
+
+    async def complete(self, ask: Ask, sample: int) -> tuple[Completion, str, Sampling]:
+        """The completion, the model that was asked and the sampling that was sent.
+
+        Raises Fault; CapReached where the call might pass the cost cap, or no more calls are made.
+        """
+        name = ask.model or self._local
+        model = self._models.get(name)
+        if model is None:
+            raise Fault(f"the solver asks {name}, which the plan doesn't name; it names {', '.join(self._models)}")
+        sampling = self._sampling_of(ask, sample)
+        async with self._budget.call(self._estimate(model, ask, sampling)), self._proving(name):
+            if self.closed:
+                raise self.closed
+            try:
+                completion = await model.complete(ask.messages, sampling)
+            except FatalFault as fault:  # whoever waits for a turn is not to find out for himself
+                self.closed = fault
+                raise
+            self._budget.paid(completion.cost)
+        self.tokens_out += completion.tokens_out
+        if ask.purpose == "spec":
+            keep_spec(name, ask.messages, completion.text)
+        return completion, name, sampling
+
+    def also_spent(self, dollars: float) -> None:
+        """Counts something other than a call against the cost cap."""
+        self._budget.paid(dollars)
+
+    def baseline_cost(self, tokens_in: int, tokens_out: int) -> float | None:
+        """US dollars that these tokens would have cost on the baseline model; None where that isn't known."""
+        price = self._baseline
+        return (tokens_in * price.input + tokens_out * price.output) / 1e6 if price else None
+
+    def _sampling_of(self, ask: Ask, sample: int) -> Sampling:
+        """What the solver chose over what the run says; the seed differs from sample to sample."""
+        unknown = set(ask.sampling) - set(Sampling.__slots__)
+        if unknown:
+            known = ", ".join(Sampling.__slots__)
+            raise Fault(f"ask has no sampling parameter {', '.join(sorted(unknown))}; it has {known}")
+        own: dict[str, Any] = {"seed": (self._sampling.seed or 0) + sample, **ask.sampling}
+        return replace(self._sampling, **own)
+
+    def _estimate(self, model: Model, ask: Ask, sampling: Sampling) -> float:
+        """US dollars that the call costs at most, as far as characters tell."""
+        price = None if self._budget.cap is None else model.price()  # without a cap it isn't looked up before a call
+        if price is None:
+            return 0.0
+        tokens_in = sum(len(text_of(message)) for message in ask.messages) / _CHARS_A_TOKEN
+        tokens_out = sampling.max_tokens or self._sampling.max_tokens or 0
+        return (tokens_in * price.input + tokens_out * price.output) / 1e6
+
+    @asynccontextmanager
+    async def _proving(self, name: str) -> AsyncIterator[None]:
+        """Lets one call through until a first one has come back, so that a bad key is told once, not N times."""
+        lock = self._unproven.get(name)
+        if lock is not None:
+            async with lock:
+                if name in self._unproven:
+                    yield
+                    del self._unproven[name]
+                    return
+        yield

@@ -1,0 +1,89 @@
+"""What earlier experiments taught, for a solver that wants to know: `recall`.
+
+A solver knows of no store. It hands in the verdict on an attempt, and gets what experiments learnt that
+failed alike; the answer is on record by `once`, so a replay is handed the very same. The store is asked as
+it was when the run began, so neither the order in which experiments end nor a resume changes a prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from koderz.errors import Fault, KoderzError
+from koderz.settings.schema import Settings
+from koderz.solvers.handles import RecallHandle, no_recall
+from koderz.types import Verdict
+
+if TYPE_CHECKING:
+    from koderz.experiments.replay import Handles
+    from koderz.plans.plan import Plan
+
+Lessons = Callable[[str, str], Awaitable[Sequence[str]]]
+"""The lessons for a task's id and the cause of a failure."""
+
+
+def recall_for(handles: Handles, lessons: Lessons | None) -> RecallHandle:
+    """The `recall` of one experiment."""
+    if lessons is None:
+        return no_recall
+
+    async def recall(verdict: Verdict) -> Sequence[str]:
+        task = handles.identity.task.id
+        found: list[str] = await handles.once("lessons", lambda: lessons(task, verdict.cause or verdict.verdict))
+        return found
+
+    return recall
+
+
+async def memory_details(settings: Settings, recalls: bool, environ: Mapping[str, str]) -> dict[str, Any]:
+    """What a plan has to say of memory: how far the store reaches now. Empty where memory is off.
+
+    Raises KoderzError where no solver of the run recalls anything (`recalls`), or the store can't be read.
+    """
+    if settings.use_memory == "off":
+        return {}
+    if not recalls:
+        raise KoderzError(
+            "--use-memory: nothing in this run recalls anything; use --mode iterative or comparative, "
+            "or a solver that names `recall`"
+        )
+    if settings.memory_live:
+        return {}
+    from tracker.memory import open_cortex, store_path
+
+    path = store_path(settings.results, environ)
+    if not path.exists():
+        return {"memory": {"last_id": 0, "time": ""}}
+    async with open_cortex(path, create=False, environ=environ) as cortex:
+        snapshot = await cortex.snapshot()
+    return {"memory": {"last_id": snapshot.last_id, "time": snapshot.time}}
+
+
+@asynccontextmanager
+async def open_lessons(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Lessons | None]:
+    """The lessons of a plan's store; None where memory is off."""
+    settings = plan.settings
+    snapshot: Mapping[str, Any] = plan.record.details.get("memory", {})
+    if settings.use_memory == "off" or (snapshot and not snapshot["last_id"]):
+        yield None
+        return
+    from tracker.memory import open_cortex, store_path
+    from tracker.memory.database import StoreDown
+    from tracker.memory.lessons import Snapshot
+
+    until = Snapshot(snapshot["last_id"], snapshot["time"]) if snapshot else None
+    same_task = settings.use_memory == "same-task"
+    path = store_path(settings.results, environ)
+    async with open_cortex(path, create=settings.memory_live, environ=environ) as cortex:
+
+        async def lessons(task: str, cause: str) -> Sequence[str]:
+            try:
+                return await cortex.recall_lessons(
+                    task, cause, same_task=same_task, simulated=plan.record.simulated, until=until
+                )
+            except StoreDown as error:
+                raise Fault(str(error)) from error
+
+        yield lessons

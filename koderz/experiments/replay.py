@@ -1,0 +1,363 @@
+"""How a solver reaches the world, and is resumed.
+
+A solver is handed `ask`, `judge` and `once`. Each records what it returns before it returns it. When an
+experiment is picked up again, its solver runs from the start and is handed what is on record, in the
+order in which it was recorded, until it passes the point where it stopped; only then does it go live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import orjson
+
+from koderz.errors import Fault
+from koderz.experiments.recording import Tape
+from koderz.experiments.slots import Place
+from koderz.plans.identity import Identity
+from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict, VerdictWord
+from tracker import records
+from tracker.records import Record, Text
+
+T = TypeVar("T")
+
+_TIERS = ("spec", "checkpoint")  # purposes that are paid for on another tier than the local one
+
+
+class NeedsCallError(Fault):
+    """Rescoring came to where the solver asks something new, and may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One call as the solver meant it, before any adaptation to a wire."""
+
+    messages: tuple[Message, ...]
+    model: str | None  # None: the run's own
+    purpose: str
+    sampling: dict[str, Any]  # only what the solver chose itself
+
+    def digest(self) -> str:
+        """32 hex digits. Raises Fault for what can't be recorded."""
+        try:
+            return _digest([self.messages, self.model, self.purpose, self.sampling])
+        except TypeError as error:
+            raise Fault(f"ask: what is asked can't be recorded as JSON: {error}") from None
+
+
+class World(Protocol):
+    """What is beyond the handles. `complete` and `judge` raise Fault for what is not the model's doing."""
+
+    async def complete(self, ask: Ask, sample: int) -> tuple[Completion, str, Sampling]:
+        """The completion, the name of the model that was asked, and the sampling that was sent."""
+        ...
+
+    async def judge(self, task: Task, answer: Reply | str) -> Verdict: ...
+
+    async def record(self, *lines: Record) -> None:
+        """Returns once the lines are durable."""
+        ...
+
+    def text(self, text: Text) -> str:
+        """A recorded text, also where it lies in a blob."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Replaying:
+    """How what is on record is treated."""
+
+    accept_divergence: bool = False
+    rescore: bool = False  # judge every recorded attempt anew
+    calls_allowed: bool = True  # False: a new call is a fault
+    begins_new: bool = True  # False: only experiments that ended before are worked on; so does rescoring
+    restart: bool = False  # the solver can't replay; what was paid counts, and it starts over
+
+    @property
+    def is_lenient(self) -> bool:
+        """Whether a solver may leave some of what is on record unused and ask for something new."""
+        return self.accept_divergence or self.rescore
+
+
+@dataclass(slots=True)
+class Totals:
+    """What an experiment has come to: replayed and new."""
+
+    calls: int = 0
+    attempts: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    latency: float = 0.0
+    cost_known: bool = True
+    costs: list[tuple[str, float]] = field(default_factory=list)  # tier, US dollars
+    local_tokens: tuple[int, int] = (0, 0)  # in, out
+
+    def add(self, call: records.Call) -> None:
+        self.calls = max(self.calls, call.call)
+        self.tokens_in += call.tokens_in
+        self.tokens_out += call.tokens_out
+        self.latency += call.latency
+        self.cost_known = self.cost_known and call.cost_known
+        tier = call.purpose if call.purpose in _TIERS else "local"
+        self.costs.append((tier, call.cost))
+        if tier == "local":
+            tokens_in, tokens_out = self.local_tokens
+            self.local_tokens = tokens_in + call.tokens_in, tokens_out + call.tokens_out
+
+    @property
+    def cost(self) -> float:
+        """US dollars."""
+        return math.fsum(cost for _, cost in self.costs)
+
+    def by_tier(self) -> dict[str, float] | None:
+        """US dollars by tier; None where all of it is local."""
+        tiers = {tier for tier, _ in self.costs}
+        if tiers <= {"local"}:
+            return None
+        return {tier: math.fsum(c for t, c in self.costs if t == tier) for tier in sorted(tiers)}
+
+
+class Handles:
+    """`ask`, `judge`, `once` and `rng` of one experiment; an async context manager around its solver."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        recorded: Sequence[Record],
+        world: World,
+        how: Replaying | None = None,
+        place: Place | None = None,
+    ) -> None:
+        self.identity = identity
+        self.totals = Totals()
+        self.fault: Fault | None = None  # the first one, also where the solver went on after it
+        self._how = how or Replaying()
+        self._world = world
+        self.place = place or Place()
+        self._nth: Counter[str] = Counter()
+        self._in_flight: set[asyncio.Task[records.Call]] = set()
+        for record in recorded:
+            if isinstance(record, records.Call):
+                self.totals.add(record)
+        self._tape = Tape([] if self._how.restart else recorded, strict=not self._how.is_lenient)
+
+    @cached_property
+    def rng(self) -> random.Random:
+        """Random numbers that are the same each time the experiment runs."""
+        return random.Random(self.identity.experiment_id)  # noqa: S311 repeatable on purpose
+
+    @property
+    def diverged(self) -> bool:
+        return self._tape.diverged
+
+    async def __aenter__(self) -> Handles:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Waits for calls that the solver no longer waits for: they are paid for all the same."""
+        self._tape.close()
+        if kind is asyncio.CancelledError:  # the run is being cut off
+            for call in self._in_flight:
+                call.cancel()
+        if self._in_flight:
+            await asyncio.wait(self._in_flight)
+
+    async def ask(
+        self,
+        messages: Sequence[Message],
+        model: str | None = None,
+        purpose: str = "attempt",
+        **sampling: Any,
+    ) -> Reply:
+        """One reply of a model, paid for once. `sampling` overrides the run's temperature, max_tokens, …
+
+        All that a message holds is recorded and sent. Raises Fault where there is no reply to be had, or the model's
+        wire format has no place for something in a message.
+        """
+        ask = Ask(_checked(messages), model, purpose, sampling)
+        key = self._key("ask", ask.digest())
+        return _reply(await self._noted(self._recorded_or_called(ask, key)), self._world)
+
+    async def judge(self, task: Task, answer: Reply | str) -> Verdict:
+        """The verdict on an answer: a reply, or the text of one."""
+        text = answer.text if isinstance(answer, Reply) else answer
+        key = self._key("judge", _digest([task.id, text]))
+        return await self._noted(self._recorded_or_judged(task, answer, key))
+
+    async def once(self, name: str, fn: Callable[[], Any]) -> Any:
+        """The value of `fn()`, or of the coroutine that it returns, made once and recorded as JSON."""
+        return await self._noted(self._recorded_or_made(name, fn, self._key("once", name)))
+
+    async def _noted(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await work
+        except Fault as fault:
+            self.fault = self.fault or fault
+            raise
+
+    def _key(self, kind: str, what: str) -> str:
+        self._nth[kind + what] += 1
+        return f"{kind}:{what}/{self._nth[kind + what]}"
+
+    async def _recorded_or_called(self, ask: Ask, key: str) -> records.Call:
+        if not self._how.calls_allowed and key not in self._tape:
+            raise NeedsCallError("rescore: needs a call")
+        found = await self._tape.take(key)
+        if isinstance(found, records.Call):
+            return found
+        task = asyncio.create_task(self._call(ask, key))
+        self._in_flight.add(task)
+        task.add_done_callback(self._in_flight.discard)
+        return await asyncio.shield(task)
+
+    async def _call(self, ask: Ask, key: str) -> records.Call:
+        async with self.place.in_use():
+            completion, model, sampling = await self._world.complete(ask, self.identity.sample)
+        call = _call_record(self, ask, key, completion, model, sampling)
+        self.totals.add(call)
+        await self._world.record(call)
+        return call
+
+    async def _recorded_or_judged(self, task: Task, answer: Reply | str, key: str) -> Verdict:
+        self.totals.attempts += 1
+        number = self.totals.attempts
+        found = await self._tape.take(key)
+        before = found if isinstance(found, records.Attempt) else None
+        if before and not self._how.rescore:
+            if before.number != number:  # the solver came here by another way than before
+                await self._world.record(msgspec.structs.replace(before, number=number, time=records.now()))
+            return _verdict(before, self._world)
+        self.place.give_up()
+        with self._tape.working():
+            verdict = await self._world.judge(task, answer)
+            if before and not before.passed and not verdict.passed:
+                verdict = replace(verdict, feedback=self._world.text(before.feedback))
+            await self._world.record(self._attempt(task, verdict, answer, number, key))
+        return verdict
+
+    def _attempt(self, task: Task, verdict: Verdict, answer: Reply | str, number: int, key: str) -> records.Attempt:
+        return records.Attempt(
+            experiment_id=self.identity.experiment_id,
+            problem_id=self.identity.task.id,
+            task_id="" if task.id == self.identity.task.id else task.id,
+            solver=self.identity.solver,
+            sample=self.identity.sample,
+            number=number,
+            call=answer.call if isinstance(answer, Reply) else None,
+            program=verdict.program,
+            verdict=verdict.verdict,
+            cause=verdict.cause,
+            feedback=verdict.feedback,
+            detail=verdict.detail,
+            score=verdict.score,
+            metrics=verdict.metrics,
+            sandbox=verdict.sandbox,
+            key=key,
+        )
+
+    async def _recorded_or_made(self, name: str, fn: Callable[[], Any], key: str) -> Any:
+        found = await self._tape.take(key)
+        if isinstance(found, records.Once):
+            return found.value
+        async with self.place.in_use():
+            value = fn()
+            if isinstance(value, Awaitable):
+                value = await value
+        value = orjson.loads(orjson.dumps(value))  # so that a replay is handed the very same
+        await self._world.record(
+            records.Once(experiment_id=self.identity.experiment_id, name=name, value=value, key=key)
+        )
+        return value
+
+
+def _checked(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages with their role and content first. Raises Fault for what is no message."""
+    found = []
+    for number, message in enumerate(messages, 1):
+        if not (isinstance(message, dict) and isinstance(message.get("role"), str) and "content" in message):
+            raise Fault(f"ask: message {number} has to be a dict with role and content, not {message!r:.80}")
+        if not isinstance(message["content"], str | list | None):
+            kind = type(message["content"]).__name__
+            raise Fault(f"ask: the content of message {number} has to be text, a list of parts or None, not {kind}")
+        found.append({"role": message["role"], "content": message["content"], **message})
+    return tuple(found)
+
+
+def _digest(value: Any) -> str:
+    data = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _call_record(
+    handles: Handles, ask: Ask, key: str, completion: Completion, model: str, sampling: Sampling
+) -> records.Call:
+    raw = completion.text if completion.raw is None else completion.raw
+    return records.Call(
+        experiment_id=handles.identity.experiment_id,
+        call=handles.totals.calls + 1,
+        purpose=ask.purpose,
+        model=model,
+        messages=ask.messages,
+        reply=raw,
+        text=None if completion.raw is None else completion.text,
+        reasoning=completion.reasoning,
+        tokens_in=completion.tokens_in,
+        tokens_out=completion.tokens_out,
+        cost=completion.cost,
+        cost_known=completion.cost_known,
+        latency=completion.latency,
+        finish_reason=completion.finish_reason,
+        answered_by=completion.model,
+        sampling=_given(sampling),
+        retries=completion.retries,
+        adapted=completion.adapted,
+        key=key,
+    )
+
+
+def _given(sampling: Sampling) -> dict[str, Any]:
+    values = {name: getattr(sampling, name) for name in Sampling.__slots__}
+    return {name: value for name, value in values.items() if value not in (None, ())}
+
+
+def _reply(call: records.Call, world: World) -> Reply:
+    return Reply(
+        call=call.call,
+        text=world.text(call.reply if call.text is None else call.text),
+        reasoning=world.text(call.reasoning),
+        tokens_in=call.tokens_in,
+        tokens_out=call.tokens_out,
+        cost=call.cost,
+        finish_reason=call.finish_reason,
+        model=call.answered_by or call.model,
+    )
+
+
+_WORDS: dict[str, VerdictWord] = {
+    "passed": "passed",
+    "failed": "failed",
+    "timeout": "timeout",
+    "error": "error",
+}
+
+
+def _verdict(attempt: records.Attempt, world: World) -> Verdict:
+    return Verdict(
+        verdict=_WORDS.get(attempt.verdict, "error"),
+        cause=attempt.cause,
+        feedback=world.text(attempt.feedback),
+        detail=world.text(attempt.detail),
+        program=None if attempt.program is None else world.text(attempt.program),
+        score=attempt.score,
+        metrics=attempt.metrics,
+        sandbox=attempt.sandbox,
+    )

@@ -1,0 +1,192 @@
+"""One experiment, from its solver's first line to its outcome: on this machine, or wherever a worker is."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+
+import msgspec
+import orjson
+
+from koderz.errors import FatalFault, Fault, StorageError
+from koderz.experiments.budget import CapReached
+from koderz.experiments.calls import Caller
+from koderz.experiments.recall import Lessons, recall_for
+from koderz.experiments.replay import Ask, Handles, Replaying
+from koderz.experiments.slots import Place
+from koderz.experiments.work import Ledger, Outcome, Work
+from koderz.plans.identity import Identity
+from koderz.plans.plan import Plan
+from koderz.sandbox import Sandbox
+from koderz.solvers import Solver
+from koderz.suites import judge_written
+from koderz.suites.code.references import ReferenceFault
+from koderz.types import Completion, Reply, Sampling, Task, Verdict
+from tracker import records
+from tracker.records import Record, Text
+
+
+class Performer:
+    """Performs experiments of one plan. It is the `World` that their handles reach."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        caller: Caller,
+        sandbox: Sandbox,
+        ledger: Ledger,
+        how: Replaying,
+        *,
+        lessons: Lessons | None = None,
+        broken: Callable[[Task], str] | None = None,
+    ) -> None:
+        """`broken`: why a task can't be judged, as far as is known."""
+        self._plan, self._caller, self._sandbox = plan, caller, sandbox
+        self._ledger, self._how, self._lessons = ledger, how, lessons
+        self._broken = broken or (lambda _: "")
+        self._judging = plan.judging
+
+    async def perform(self, work: Work, place: Place | None = None) -> Outcome:
+        """How the experiment ended. Raises StorageError where what happens can't be written down."""
+        solver = self._plan.solver(work.identity.solver)
+        how = replace(self._how, restart=True) if solver.restarts else self._how
+        if not work.is_whole:
+            how = replace(how, accept_divergence=True)
+        handles = Handles(work.identity, work.recorded, self, how, place)
+        started = time.monotonic()
+        try:
+            # One that can't replay does more than it says by its handles.
+            async with handles.place.in_use() if solver.restarts else nullcontext():
+                verdict = await self._solve(solver, handles)
+            fault = handles.fault
+        except Fault as error:
+            verdict, fault = None, handles.fault or error
+        if isinstance(fault, FatalFault | CapReached):
+            return Outcome(None, fault)
+        if fault:
+            totals = handles.totals
+            return Outcome(fault_of(work.identity, fault, cost=totals.cost, calls=totals.calls), fault)
+        assert verdict
+        seconds = time.monotonic() - started
+        baseline_cost = self._caller.baseline_cost(*handles.totals.local_tokens)
+        return Outcome(experiment_of(handles, verdict, seconds, baseline_cost=baseline_cost))
+
+    # What the handles reach
+
+    async def complete(self, ask: Ask, sample: int) -> tuple[Completion, str, Sampling]:
+        return await self._caller.complete(ask, sample)
+
+    async def judge(self, task: Task, answer: Reply | str) -> Verdict:
+        suite = self._plan.suite
+        if self._plan.record.config.get("imported"):
+            program = answer.text if isinstance(answer, Reply) else answer
+            return await judge_written(suite, task, program, self._sandbox, self._judging)
+        return await suite.judge(task, answer, self._sandbox, self._judging)
+
+    async def record(self, *lines: Record) -> None:
+        await self._ledger.record(*lines)
+
+    def text(self, text: Text) -> str:
+        return self._ledger.text(text)
+
+    # How it ends
+
+    async def _solve(self, solver: Solver, handles: Handles) -> Verdict:
+        if reason := self._broken(handles.identity.task):
+            raise ReferenceFault(reason)
+        async with handles:
+            try:
+                # In a task of its own, so that one that cancels itself isn't taken for the run being cut off.
+                recall = recall_for(handles, self._lessons)
+                solve = partial(solver, handles, task=handles.identity.task, prompts=self._plan.prompts, recall=recall)
+                verdict = await asyncio.create_task(_without_exit(solve))
+            except (Fault, StorageError):
+                raise
+            except asyncio.CancelledError:
+                if _is_cancelled():
+                    raise
+                raise Fault("the solver cancelled itself") from None
+            except Exception as error:  # a solver may be anybody's code
+                raise Fault(_writable(f"the solver raised {type(error).__name__}: {error}")) from error
+        return _checked(verdict)
+
+
+def experiment_of(
+    handles: Handles, verdict: Verdict, seconds: float, *, baseline_cost: float | None = None
+) -> records.Experiment:
+    """The outcome of an experiment that came to a verdict. `baseline_cost`: US dollars on the baseline model."""
+    identity, totals = handles.identity, handles.totals
+    return records.Experiment(
+        experiment_id=identity.experiment_id,
+        problem_id=identity.task.id,
+        solver=identity.solver,
+        sample=identity.sample,
+        success=verdict.passed,
+        verdict=verdict.verdict,
+        cause=verdict.cause,
+        score=verdict.score,
+        metrics=verdict.metrics or None,
+        iterations=totals.attempts,
+        calls=totals.calls,
+        cost=totals.cost,
+        cost_known=totals.cost_known,
+        cost_by_tier=totals.by_tier(),
+        baseline_cost=baseline_cost,
+        tokens_in=totals.tokens_in,
+        tokens_out=totals.tokens_out,
+        latency=totals.latency,
+        duration_seconds=round(seconds, 6),
+        diverged=handles.diverged,
+        note=verdict.note,
+    )
+
+
+def fault_of(identity: Identity, fault: Fault, *, cost: float, calls: int) -> records.Fault:
+    """The outcome of an experiment that came to none, with the US dollars and calls that it took."""
+    return records.Fault(
+        experiment_id=identity.experiment_id,
+        problem_id=identity.task.id,
+        solver=identity.solver,
+        sample=identity.sample,
+        reason=str(fault),
+        cost=cost,
+        calls=calls,
+    )
+
+
+async def _without_exit(solve: Callable[[], Awaitable[Verdict]]) -> Verdict:
+    """The event loop would let a SystemExit through, and end everything."""
+    try:
+        return await solve()
+    except SystemExit as error:
+        raise Fault(f"the solver raised SystemExit: {error}") from error
+
+
+def _is_cancelled() -> bool:
+    """Whether the run is being cut off, rather than a solver that cancelled something of its own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _checked(verdict: object) -> Verdict:
+    """What a solver returned, if it can be recorded. Raises Fault."""
+    if not isinstance(verdict, Verdict):
+        raise Fault(f"the solver returned {type(verdict).__name__}, not the Verdict that judge gave it")
+    try:
+        msgspec.convert(msgspec.to_builtins(verdict), Verdict)
+        orjson.dumps(verdict)
+        if not all(map(math.isfinite, [verdict.score or 0.0, *verdict.metrics.values()])):
+            raise ValueError("its score and metrics have to be finite numbers")
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise Fault(f"the solver returned a Verdict that can't be recorded: {error}") from None
+    return verdict
+
+
+def _writable(text: str) -> str:
+    """The text without halves of characters, which no JSON can hold."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,1 @@
+"""The Modal engine: its app, its containers, its sandbox, its administration."""

@@ -1,0 +1,133 @@
+"""Putting koderz on Modal, looking at it there, and taking it away."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from koderz._version import __version__
+from koderz.engines.portable import source_digest
+from koderz.errors import KoderzError, Unreachable
+from koderz.modal.cloud import ABOUT, FUNCTION, Cloud, require_network, spoken, write_file
+from koderz.modal.names import SERVE_SECRET, gpu_cost, names_of
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What is on Modal under koderz' names."""
+
+    app: str
+    volume: str
+    secret: str
+    koderz: str  # the version that is deployed; empty where none is
+    digest: str  # of its source
+    matches: bool  # whether that is the source here
+    running: int = 0  # containers
+    waiting: int = 0  # calls
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model that is served."""
+
+    model: str
+    gpu: str
+    cost_per_second: float  # US dollars, while it runs
+    url: str  # what `--base-url` takes
+
+
+async def deploy(environ: Mapping[str, str] = os.environ) -> Deployment:
+    """Deploys the app, its volume and what is known of it. Raises Unreachable, KoderzError."""
+    names = names_of(environ)
+    await require_network()
+    await _require_secret(names.secret, "OPENAI_API_KEY=… ANTHROPIC_API_KEY=…")
+    with spoken(f"the app {names.app}"):
+        from koderz.modal.app import app
+
+        await app.deploy.aio()
+        about = {"app": names.app, "secret": names.secret, "koderz": __version__, "digest": source_digest()}
+        await write_file(names.volume, ABOUT, orjson.dumps(about))
+        url = f"https://modal.com/id/{app.app_id}" if app.app_id else ""
+    return Deployment(names.app, names.volume, names.secret, __version__, source_digest(), matches=True, url=url)
+
+
+async def status(environ: Mapping[str, str] = os.environ) -> Deployment:
+    """What is deployed. Raises Unreachable where nothing is."""
+    import modal
+
+    names = names_of(environ)
+    await require_network()
+    cloud = Cloud(names)
+    await cloud.look_up()
+    about = await cloud.about()
+    await _require_secret(names.secret, "OPENAI_API_KEY=… ANTHROPIC_API_KEY=…")
+    with spoken(f"the app {names.app}"):
+        stats = await modal.Function.from_name(names.app, FUNCTION).get_current_stats.aio()
+    digest = str(about.get("digest"))
+    return Deployment(
+        names.app,
+        names.volume,
+        names.secret,
+        str(about.get("koderz")),
+        digest,
+        matches=digest == source_digest(),
+        running=stats.num_total_runners,
+        waiting=stats.backlog,
+    )
+
+
+async def serve(model: str, gpu: str, vllm: str, idle: int, environ: Mapping[str, str] = os.environ) -> Served:
+    """Deploys a server of `model`, which starts with the first request. `idle`: seconds until it ends without one."""
+    names = names_of(environ)
+    rate = gpu_cost(gpu)
+    await require_network()
+    await _require_secret(SERVE_SECRET, "VLLM_API_KEY=…")
+    variables = {"MODEL": model, "GPU": gpu, "VLLM": vllm, "IDLE": str(idle)}
+    os.environ.update({f"KODERZ_SERVE_{name}": value for name, value in variables.items()})  # the app reads them
+    with spoken(f"the app {names.server}"):
+        import modal
+
+        from koderz.modal.serve import app
+
+        await app.deploy.aio()
+        url = await modal.Function.from_name(names.server, "serve").get_web_url.aio()
+    return Served(model, gpu, rate, f"{url}/v1")
+
+
+async def stop(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Takes the apps away; what is on the volume stays. Returns their names. KoderzError where there is none."""
+    names = names_of(environ)
+    await require_network()
+    stopped = [name for name in (names.app, names.server) if await _stop(name)]
+    if not stopped:
+        raise KoderzError(f"nothing of koderz runs on Modal: there is no app {names.app} and no {names.server}")
+    return stopped
+
+
+async def _stop(name: str) -> bool:
+    """Whether there was such an app."""
+    import modal
+    from modal import exception
+
+    with spoken(f"the app {name}"):
+        try:
+            app = await modal.App.lookup.aio(name)
+        except exception.NotFoundError:
+            return False
+        await app.stop.aio()
+    return True
+
+
+async def _require_secret(name: str, keys: str) -> None:
+    import modal
+    from modal import exception
+
+    with spoken(f"the secret {name}"):
+        try:
+            await modal.Secret.from_name(name).hydrate.aio()
+        except exception.NotFoundError:
+            raise Unreachable(f"Modal has no secret {name}; run: modal secret create {name} {keys}") from None

@@ -1,0 +1,123 @@
+"""What `koderz modal deploy` puts on Modal. Imported there and while deploying, and nowhere else.
+
+The function holds keys, so no program runs in its container: they are judged in sandboxes of their own on Modal,
+without keys or network; see `koderz.modal.sandbox`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import modal
+
+from koderz.engines.portable import unpack_plan
+from koderz.modal.cloud import FUNCTION, MOUNT
+from koderz.modal.container import Station
+from koderz.modal.names import CPU_CORES, INPUTS, MEMORY_MB, TIMEOUT, names_of
+from koderz.modal.store import ContainerShelf
+from koderz.modal.worker import perform_work
+
+_NAMES = names_of(os.environ)
+_LOCKED = Path(__file__).resolve().parents[2] / "requirements" / "core.txt"
+
+
+def _image() -> modal.Image:
+    """The locked dependencies; koderz' own source comes last, so that an edit builds nothing anew."""
+    image = modal.Image.debian_slim(python_version="3.11")
+    if _LOCKED.is_file():
+        image = image.uv_pip_install(requirements=[str(_LOCKED)])
+    elif modal.is_local():
+        image = image.uv_pip_install(*_installed())
+    names = {f"KODERZ_MODAL_{name.upper()}": getattr(_NAMES, name) for name in _NAMES.__slots__}
+    return image.env(names).add_local_python_source("koderz", "tracker", ignore=["**/__pycache__/**"])
+
+
+def _installed() -> list[str]:
+    """The dependencies of an installed koderz, at the versions that it runs with here."""
+    from importlib.metadata import distribution
+
+    found: dict[str, str] = {}
+    wanted = ["koderz"]
+    while wanted:
+        for text in distribution(wanted.pop()).requires or ():
+            name = _name_of(text)
+            if name and name not in found:
+                found[name] = distribution(name).version
+                wanted.append(name)
+    return [f"{name}=={version}" for name, version in sorted(found.items())]
+
+
+def _name_of(requirement: str) -> str:
+    """The name in a requirement that holds here; empty for one that belongs to an extra."""
+    from packaging.requirements import Requirement
+
+    parsed = Requirement(requirement)
+    return parsed.name if parsed.marker is None or parsed.marker.evaluate({"extra": ""}) else ""
+
+
+app = modal.App(_NAMES.app)
+volume = modal.Volume.from_name(_NAMES.volume, create_if_missing=True)
+
+
+@app.function(
+    name=FUNCTION,
+    image=_image(),
+    volumes={MOUNT: volume},
+    secrets=[modal.Secret.from_name(_NAMES.secret)],
+    cpu=CPU_CORES,
+    memory=MEMORY_MB,
+    timeout=TIMEOUT,
+    retries=0,  # a retry would pay again for what wasn't stored
+)
+@modal.concurrent(max_inputs=INPUTS)
+async def run_experiment(submission: dict[str, Any]) -> dict[str, Any]:
+    """Performs one experiment; `modal_result.read_result` reads what it returns. Never raises."""
+    container = _container()
+    call_id = modal.current_function_call_id() or ""
+    async with container.serving(submission["run"]):
+        result = await perform_work(submission, call_id, container.shelf, container.station)
+    container.shelf.forget(submission["work"]["experiment_id"])
+    await volume.commit.aio()  # type: ignore[no-untyped-call]
+    return result
+
+
+class Container:
+    """What one container keeps between its inputs: a station for each run."""
+
+    def __init__(self) -> None:
+        self.shelf = ContainerShelf(_NAMES, Path(MOUNT))
+        self._stations: dict[str, Station] = {}
+        self._served: Counter[str] = Counter()  # experiments that are in the container, by run
+
+    @asynccontextmanager
+    async def serving(self, run: str) -> AsyncIterator[None]:
+        """While an experiment of the run is here. The sandboxes of runs that have none are given back."""
+        self._served[run] += 1
+        try:
+            for idle in [one for one in self._stations if not self._served[one]]:
+                await self._stations.pop(idle).aclose()
+            yield
+        finally:
+            self._served[run] -= 1
+
+    async def station(self, run: str) -> Station:
+        """The station of a run, opened by whoever asks first."""
+        if run not in self._stations:
+            folder = Path(tempfile.mkdtemp(prefix="koderz-"))
+            station = Station(unpack_plan(await self.shelf.plan(run), folder), os.environ)
+            self._stations.setdefault(run, station)
+        station = self._stations[run]
+        await station.opened()
+        return station
+
+
+@cache
+def _container() -> Container:
+    return Container()

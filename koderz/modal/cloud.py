@@ -1,0 +1,223 @@
+"""Modal's SDK as koderz uses it: what can go wrong is told in one line, with the command that mends it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from koderz.errors import Fault, KoderzError, Unreachable
+from koderz.modal.names import Names
+
+if TYPE_CHECKING:
+    import modal
+
+FUNCTION = "run_experiment"
+DEPLOY = "koderz modal deploy"
+MOUNT = "/results"  # where containers have the volume
+ABOUT = "koderz.json"  # on the volume: what was deployed
+REACH_SECONDS = 10.0
+
+
+class LostCallError(Exception):
+    """A submitted call won't have a result any more: its worker died, it was cancelled, or it is too old."""
+
+
+class Cloud:
+    """The deployed app as the driver sees it. Methods raise KoderzError, Unreachable for what isn't there."""
+
+    def __init__(self, names: Names, *, gpu: str | None = None, max_containers: int | None = None) -> None:
+        self.names = names
+        self._options = {"gpu": gpu, "max_containers": max_containers}
+        self._function: modal.Function[Any, Any, Any] | None = None
+
+    async def about(self) -> dict[str, Any]:
+        """What was deployed: koderz' version, source digest, secret."""
+        await require_network()
+        with spoken(f"the volume {self.names.volume}"):
+            data = await read_file(self.names.volume, ABOUT)
+        try:
+            found = orjson.loads(data or b"")
+        except orjson.JSONDecodeError:
+            found = None
+        if not isinstance(found, dict) or found.get("app") != self.names.app:
+            whose = (
+                f"belongs to the app {found['app']}" if isinstance(found, dict) and "app" in found else "isn't koderz'"
+            )
+            raise Unreachable(
+                f"Modal's volume {self.names.volume} {whose}, not the app {self.names.app}; "
+                f"run: {DEPLOY}, or name another by KODERZ_MODAL_VOLUME"
+            )
+        return found
+
+    async def look_up(self) -> None:
+        """Finds the function that performs experiments."""
+        import modal
+
+        with spoken(f"the app {self.names.app}"):
+            function = modal.Function.from_name(self.names.app, FUNCTION)
+            await function.hydrate.aio()
+            options: dict[str, Any] = {name: value for name, value in self._options.items() if value is not None}
+            self._function = function.with_options(**options) if options else function
+
+    async def spawn(self, submission: dict[str, Any]) -> tuple[str, str]:
+        """Submits one experiment; the call's id, and where people can look at it."""
+        if self._function is None:
+            await self.look_up()
+        assert self._function is not None
+        with spoken(f"the app {self.names.app}"):
+            call = await self._function.spawn.aio(submission)
+        return call.object_id, page_of(call.object_id)
+
+    async def result(self, call_id: str, timeout: float) -> dict[str, Any] | None:  # noqa: ASYNC109 the server waits
+        """What the call returned; None if it hasn't yet after so many seconds. Raises LostCallError."""
+        import modal
+        from modal import exception
+
+        try:
+            with spoken(f"the call {call_id}", lost=True):
+                found: dict[str, Any] = await modal.FunctionCall.from_id(call_id).get.aio(timeout=timeout)
+                return found
+        except TimeoutError:  # the builtin one, which no exception of Modal's is
+            return None
+        except (exception.RemoteError, exception.TimeoutError, exception.InternalFailure) as error:
+            raise LostCallError(_line(error)) from error
+        except KoderzError:
+            raise
+        except Exception as error:  # whatever a container failed with is raised here, as if it had happened here
+            raise LostCallError(f"{type(error).__name__}: {_line(error)}") from error
+
+    async def is_busy(self) -> bool:
+        """Whether the function performs anything or has anything waiting, of whichever run."""
+        if self._function is None:
+            await self.look_up()
+        assert self._function is not None
+        with spoken(f"the app {self.names.app}"):
+            stats = await self._function.get_current_stats.aio()
+        return stats.backlog + stats.num_total_runners > 0
+
+    async def cancel(self, call_id: str) -> None:
+        import modal
+
+        with spoken(f"the call {call_id}"):
+            await modal.FunctionCall.from_id(call_id).cancel.aio()
+
+
+def page_of(call_id: str) -> str:
+    """Where people can look at a call, its logs and its container."""
+    return f"https://modal.com/id/{call_id}"
+
+
+async def list_files(volume: str, folder: str) -> list[str]:
+    """The paths of a folder's files on a volume; none where there is no such folder."""
+    import modal
+
+    try:
+        return [entry.path async for entry in modal.Volume.from_name(volume).iterdir.aio(folder, recursive=False)]
+    except FileNotFoundError:
+        return []
+
+
+async def require_network() -> None:
+    """Raises Unreachable at once where the SDK would try for a minute to reach Modal."""
+    from modal.config import config
+
+    server = urlsplit(config["server_url"])
+    if server.scheme not in ("http", "https") or {"https_proxy", "all_proxy"} & {*map(str.lower, os.environ)}:
+        return
+    try:
+        async with asyncio.timeout(REACH_SECONDS):
+            port = server.port or {"http": 80, "https": 443}[server.scheme]
+            _, connection = await asyncio.open_connection(server.hostname, port)
+        connection.close()
+    except TimeoutError as error:
+        raise Unreachable(f"Modal doesn't answer at {server.netloc}; is there a network?") from error
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else _line(error)
+        raise Unreachable(f"Modal can't be reached at {server.netloc} ({reason}); is there a network?") from error
+
+
+async def has_app(app: str) -> bool:
+    """Whether the app is deployed. Raises Unreachable without a network or a token that holds."""
+    import modal
+    from modal import exception
+
+    await require_network()
+    with spoken(f"the app {app}"):
+        try:
+            await modal.Function.from_name(app, FUNCTION).hydrate.aio()
+        except exception.NotFoundError:
+            return False
+    return True
+
+
+async def read_file(volume: str, path: str) -> bytes | None:
+    """A file of a volume; None where there is none."""
+    import modal
+
+    try:
+        return b"".join([block async for block in modal.Volume.from_name(volume).read_file.aio(path)])
+    except FileNotFoundError:
+        return None
+
+
+async def write_file(volume: str, path: str, data: bytes) -> None:
+    """Puts a file on a volume, in place of the one that is there."""
+    import io
+
+    import modal
+
+    async with modal.Volume.from_name(volume).batch_upload.aio(force=True) as batch:
+        batch.put_file(io.BytesIO(data), f"/{path}")
+
+
+@contextmanager
+def spoken(what: str, *, lost: bool = False, offline: str = "what was submitted goes on there") -> Iterator[None]:
+    """Says what went wrong with `what` in one line. `lost`: what a call itself may end with passes through.
+
+    `offline` is what there is to say where Modal can't be reached.
+    """
+    from modal import exception
+
+    passing = (exception.RemoteError, exception.TimeoutError, exception.InternalFailure) if lost else ()
+    try:
+        yield
+    except passing:
+        raise
+    except exception.NotFoundError as error:
+        if lost:
+            raise LostCallError(f"Modal knows nothing of {what}") from error
+        raise Unreachable(f"Modal has no {what.removeprefix('the ')} ({_line(error)}); run: {DEPLOY}") from error
+    except exception.AuthError as error:
+        raise Unreachable(f"Modal doesn't know you ({_line(error)}); run: modal setup") from error
+    except exception.PermissionDeniedError as error:
+        raise Unreachable(
+            f"Modal doesn't let you use {what} ({_line(error)}); name your own by KODERZ_MODAL_*"
+        ) from error
+    except (exception.ConnectionError, OSError) as error:
+        if isinstance(error, TimeoutError):
+            raise
+        raise Unreachable(f"Modal can't be reached ({_line(error)}); {offline}") from error
+    except exception.InvalidError as error:
+        raise KoderzError(f"Modal refuses {what}: {_line(error)}") from error
+    except exception.Error as error:
+        raise Unreachable(f"Modal failed at {what}: {_line(error)}") from error
+
+
+@asynccontextmanager
+async def stored() -> AsyncIterator[None]:
+    """In a container: what can't be stored is a fault of the experiment's."""
+    try:
+        with spoken("the run's store"):
+            yield
+    except KoderzError as error:
+        raise Fault(str(error)) from error
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,77 @@
+"""Modal: each experiment is a call of a deployed function, which goes on whatever becomes of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from koderz._version import __version__
+from koderz.engines import Driver
+from koderz.engines.portable import pack_plan, source_digest
+from koderz.engines.resources import require_prices
+from koderz.errors import Unreachable
+from koderz.modal.cloud import DEPLOY, Cloud
+from koderz.modal.names import cost_per_second, names_of
+from koderz.modal.store import RunStore
+from koderz.modal.submission import Voyage
+from koderz.plans.plan import Plan
+
+if TYPE_CHECKING:
+    from koderz.models.limiter import Throttle
+
+
+@asynccontextmanager
+async def open_modal(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[ModalEngine]:
+    """Raises KoderzError for a plan that can't run there."""
+    yield ModalEngine(plan, environ)
+
+
+class ModalEngine:
+    """Submits what is left of a run, and picks up what comes of it."""
+
+    name = "modal"
+    rung = "modal"  # what programs are judged in, see `require_apart`
+    outlives = True
+
+    def __init__(self, plan: Plan, environ: Mapping[str, str]) -> None:
+        settings = plan.settings
+        self.notices: list[str] = []
+        self.throttle: Sequence[Throttle] = ()
+        self._plan, self._environ = plan, environ
+        self._rate = cost_per_second(settings.gpu, sandboxes=settings.judges, sandbox_mb=plan.judging.memory_mb)
+        names = names_of(environ)
+        self._cloud = Cloud(names, gpu=settings.gpu, max_containers=settings.max_containers)
+        self._store = RunStore(names, plan.name)
+
+    async def check(self) -> dict[str, Any]:
+        """What was deployed, and at what price it runs. Unreachable where that isn't this koderz."""
+        if self._plan.settings.max_cost is not None:
+            require_prices(self._plan, self._environ)
+        about = await self._cloud.about()
+        await self._cloud.look_up()
+        self._compare(about, begun="modal" in self._plan.record.environment)
+        facts = {"app": self._cloud.names.app, "volume": self._cloud.names.volume, "digest": about["digest"]}
+        return {"modal": facts | {"cost_per_second": self._rate}, "sandbox": self.rung}
+
+    async def run(self, driver: Driver) -> None:
+        """Submits all that is left, then waits for it, unless the driver is to be detached."""
+        known = await self._store.plan() is not None
+        if not known:
+            await self._store.put_plan(pack_plan(self._plan))
+        await Voyage(driver, self._cloud, self._store, self._rate, known=known, notice=self.notice).sail()
+
+    def notice(self, text: str) -> None:
+        """Tells users something once."""
+        if text not in self.notices:
+            self.notices.append(text)
+
+    def _compare(self, about: Mapping[str, Any], *, begun: bool) -> None:
+        """Raises Unreachable where other code is deployed; a run that has begun there is picked up all the same."""
+        if about.get("digest") == source_digest():
+            return
+        deployed = f"{about.get('koderz')} ({about.get('digest')})"
+        text = f"on Modal runs koderz {deployed}, here {__version__} ({source_digest()}); run: {DEPLOY}"
+        if not begun:
+            raise Unreachable(text)
+        self.notice(text)

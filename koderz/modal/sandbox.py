@@ -1,0 +1,78 @@
+"""The sandbox in Modal's cloud: one long-lived sandbox there for each judge, without network, secrets or volumes.
+
+The judge stays here with its tests; `modal_bridge` carries its orders to a warm interpreter in the sandbox. The
+variables that let the bridge talk to Modal reach neither the sandbox nor any candidate.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from koderz.errors import KoderzError, Unreachable
+from koderz.modal.names import names_of
+from koderz.sandbox import ROOM_MB, Opening
+from koderz.sandbox.contained import RemoteSandbox
+from koderz.sandbox.judge.launch import Premises
+from koderz.sandbox.linux import isolation as rungs
+
+START_SECONDS = 120.0  # a sandbox may have to wait for a machine
+WALL_EXTRA = 15.0  # seconds: each call of a candidate goes to the cloud and back
+PYTHON = "3.12"  # of the image, as of the sandbox docker
+_PASSED = ("MODAL_*", "HOME", "SSL_CERT_*")
+_BRIDGE = """
+import sys
+sys.path[:0] = {path!r}
+from koderz.modal.bridge import main
+main(sys.argv[1:])
+"""
+
+
+def opened(wanted: Opening) -> ModalSandbox:
+    return ModalSandbox(judges=wanted.judges, memory_mb=wanted.memory_mb)
+
+
+class ModalSandbox(RemoteSandbox):
+    """Judges on `judges` warm sandboxes of the app that `KODERZ_MODAL_APP` names, which is made where it is missing.
+
+    Entering raises Unreachable without a token or the network, and where the SDK isn't installed.
+    """
+
+    name = "modal"
+    places = "the sandboxes there"
+
+    def __init__(self, *, judges: int, memory_mb: int = 1024, environ: Mapping[str, str] = os.environ) -> None:
+        self._app = names_of(environ).app
+        command = bridge(self._app, memory_mb + ROOM_MB)
+        premises = Premises(rungs.LAYERS, {}, command, passed=_PASSED, start_seconds=START_SECONDS)
+        super().__init__(judges=judges, premises=premises, wall_extra=WALL_EXTRA)
+
+    async def __aenter__(self) -> Self:
+        await make_ready(self._app)
+        return await super().__aenter__()
+
+
+def bridge(app: str, memory_mb: int) -> list[str]:
+    """The command whose stdin and stdout are those of an interpreter in a sandbox that it makes."""
+    path = list(dict.fromkeys(str(Path(folder).absolute()) for folder in sys.path))
+    return [sys.executable, "-P", "-B", "-X", "utf8", "-c", _BRIDGE.format(path=path), app, str(memory_mb)]
+
+
+async def make_ready(app: str) -> None:
+    """Has the app and the sandboxes' image made, where they aren't there yet. Raises Unreachable."""
+    try:
+        import modal
+
+        from koderz.modal.cloud import require_network, spoken
+    except ImportError:
+        raise Unreachable("--sandbox modal needs Modal's SDK; run: pip install modal") from None
+    try:
+        await require_network()
+        with spoken(f"the app {app}", offline="is there a network?"):
+            found = await modal.App.lookup.aio(app, create_if_missing=True)
+            await modal.Image.debian_slim(python_version=PYTHON).build.aio(found)
+    except KoderzError as error:
+        raise Unreachable(f"--sandbox modal: {error}") from error

@@ -1,0 +1,235 @@
+"""One session with Modal: what is left of a run is submitted, and what comes of it is picked up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from koderz.engines import Driver
+from koderz.engines.portable import pack_work, read_lines, source_digest
+from koderz.errors import FatalFault, Fault
+from koderz.experiments.budget import CapReached
+from koderz.experiments.work import Outcome, Work
+from koderz.modal.allowances import Allowances
+from koderz.modal.cloud import DEPLOY, Cloud, LostCallError
+from koderz.modal.in_flight import Flight, is_outcome
+from koderz.modal.names import INPUTS
+from koderz.modal.result import outcome_among, read_result
+from koderz.modal.store import RunStore
+from tracker import records
+from tracker.records import Record, Submitted
+
+SUBMITTING = 16  # at a time
+POLLING = 32  # calls that are asked for at a time
+PATIENCE = 5.0  # seconds that one is asked for while no other waits to be
+IMPATIENCE = 2.0  # seconds, while others wait: a look in vain costs as much as one that finds something
+CATCHING_UP = 5.0  # seconds between two looks at what one that is under way has stored
+DEATHS = 3  # of workers over one experiment, after which it is a fault
+
+
+class Voyage:
+    """One session's submissions, from the first to the last that has come back."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        cloud: Cloud,
+        store: RunStore,
+        rate: float,
+        *,
+        known: bool,
+        notice: Callable[[str], None],
+    ) -> None:
+        """`rate`: US dollars a second of a container; `known`: the run was on Modal before, perhaps for another
+        machine; `notice` tells users something once."""
+        settings = driver.plan.settings
+        self._driver, self._cloud, self._store, self._rate = driver, cloud, store, rate
+        self._known, self._notice = known, notice
+        window = driver.plan.record.planned if driver.detach else (settings.max_containers or 1) * INPUTS
+        self._allowances = Allowances(settings.max_cost, driver.spent, window)
+        self._flights: asyncio.Queue[Flight] = asyncio.Queue()
+        self._submitting: set[asyncio.Task[Any]] = set()
+        self._submitted = 0
+        self._under_way: dict[str, Flight] = {}  # by experiment
+
+    async def sail(self) -> None:
+        """Ends when all has come back, or all is submitted and the driver is to be detached."""
+        works = self._driver.work()
+        try:
+            async with asyncio.TaskGroup() as group:
+                polling = [] if self._driver.detach else [group.create_task(self._poll()) for _ in range(POLLING)]
+                async with asyncio.TaskGroup() as submitting:
+                    for _ in range(SUBMITTING):
+                        submitting.create_task(self._submit(works))
+                self._tell_submitted()
+                if not self._driver.detach:
+                    await self._flights.join()
+                for poller in polling:
+                    poller.cancel()
+        finally:
+            if self._submitting:  # what was handed over has to be known
+                await asyncio.wait(self._submitting)
+        if self._driver.detach and self._under_way:
+            self._driver.stop("detached", f"{len(self._under_way)} experiments are with Modal")
+
+    def _tell_submitted(self) -> None:
+        if self._submitted:
+            run = self._driver.plan.name
+            self._notice(
+                f"{self._submitted} experiments are submitted: your machine may disconnect. They go on at Modal, and "
+                f"koderz benchmark resume {run} picks them up, here or elsewhere"
+            )
+
+    # Submitting
+
+    async def _submit(self, works: Iterator[Work]) -> None:
+        for work in works:
+            flight = Flight.of(work)
+            if self._known and not flight.call_id and await self._found(flight):
+                continue
+            flight.allowance = await self._allowances.take()
+            if not flight.call_id or flight.is_over:
+                await self._safely(self._spawn(flight))
+            self._under_way[flight.experiment_id] = flight
+            self._flights.put_nowait(flight)
+
+    async def _found(self, flight: Flight) -> bool:
+        """Whether the experiment has ended, by what lies in the store for a journal that was elsewhere."""
+        if (ended := await self._stored(flight)) is not None:
+            await self._driver.settle(Outcome(ended))
+            return True
+        flight.call_id = await self._store.claimed(flight.experiment_id)
+        return False
+
+    async def _stored(self, flight: Flight) -> records.Experiment | records.Fault | None:
+        """Copies what the store has of an experiment; returns how it ended, if it has by that."""
+        stored = flight.new(read_lines(await self._store.lines(flight.experiment_id)))
+        await self._copy(flight, stored)
+        return outcome_among(stored)
+
+    async def _safely(self, work: Coroutine[Any, Any, None]) -> None:
+        """Sees something through that must not be cut off in the middle."""
+        task = asyncio.create_task(work)
+        self._submitting.add(task)
+        task.add_done_callback(self._submitting.discard)
+        await asyncio.shield(task)
+
+    async def _spawn(self, flight: Flight) -> None:
+        """Hands the experiment to Modal. The call's id is in the journal before it counts as submitted."""
+        flight.spent = 0.0
+        identity = flight.work.identity
+        call_id, url = await self._cloud.spawn(self._submission(flight))
+        await self._driver.record(
+            Submitted(
+                experiment_id=identity.experiment_id,
+                problem_id=identity.task.id,
+                engine="modal",
+                call_id=call_id,
+                url=url,
+            )
+        )
+        flight.call_id = call_id
+        self._submitted += 1
+        if self._submitted == 1:
+            self._notice(f"on Modal: {url}")
+
+    def _submission(self, flight: Flight) -> dict[str, Any]:
+        return {
+            "run": self._store.run,
+            "work": pack_work(flight.to_replay(), self._driver.text),
+            "how": msgspec.to_builtins(self._driver.how),
+            "allowance": flight.allowance,
+            "rate": self._rate,
+            "gpu": self._driver.plan.settings.gpu or "",
+            "after": flight.call_id,
+        }
+
+    # Picking up
+
+    async def _poll(self) -> None:
+        while True:
+            flight = await self._flights.get()
+            try:
+                await self._look_at(flight)
+            finally:
+                self._flights.task_done()
+
+    async def _look_at(self, flight: Flight) -> None:
+        try:
+            result = await self._cloud.result(flight.call_id, IMPATIENCE if self._flights.qsize() else PATIENCE)
+        except LostCallError as error:
+            await self._recover(flight, str(error))
+            return
+        if result is None:
+            await self._catch_up(flight)
+            self._flights.put_nowait(flight)
+        elif holder := result.get("elsewhere"):
+            flight.call_id = holder
+            self._flights.put_nowait(flight)
+        else:
+            await self._land(flight, result)
+
+    async def _catch_up(self, flight: Flight) -> None:
+        """Copies what the worker has stored since the last look, now and then."""
+        if time.monotonic() - flight.caught_up < CATCHING_UP:
+            return
+        flight.caught_up = time.monotonic()
+        lines = await self._store.new_lines(flight.experiment_id, flight.stored)
+        flight.stored += len(lines)
+        await self._copy(flight, read_lines(lines))
+
+    async def _copy(self, flight: Flight, lines: Sequence[Record]) -> None:
+        """Records those lines that the journal doesn't have yet, each once; how it ended is for `settle` to record."""
+        if new := [line for line in flight.new(lines) if not is_outcome(line)]:
+            await self._driver.record(*new)
+            flight.note(new)
+
+    async def _land(self, flight: Flight, result: Mapping[str, Any]) -> None:
+        if result["digest"] != source_digest():
+            self._notice(f"on Modal runs koderz {result['koderz']} of another source than here; run: {DEPLOY}")
+        await self._copy(flight, read_lines(result["lines"]))
+        outcome = read_result(result["outcome"])
+        enough = self._allowances.is_all(flight.allowance)
+        await self._allowances.give_back(flight.allowance, flight.spent)
+        if isinstance(outcome.fault, CapReached) and not enough and not self._driver.stopping:
+            await self._again(flight, least=2 * (flight.allowance or 0.0))
+            return
+        await self._settle(flight, outcome)
+
+    async def _settle(self, flight: Flight, outcome: Outcome) -> None:
+        self._under_way.pop(flight.experiment_id, None)
+        await self._driver.settle(outcome)
+        if isinstance(outcome.fault, FatalFault):
+            await self._give_up()
+
+    async def _give_up(self) -> None:
+        """Ends what can only end the same way."""
+        flights = list(self._under_way.values())
+        self._under_way.clear()
+        for flight in flights:
+            await self._cloud.cancel(flight.call_id)
+
+    async def _recover(self, flight: Flight, reason: str) -> None:
+        """The worker is gone: what it had stored is copied, and the experiment put back with that."""
+        if flight.experiment_id not in self._under_way:  # it was given up
+            return
+        ended = await self._stored(flight)
+        await self._allowances.give_back(flight.allowance, flight.spent)
+        flight.deaths += 1
+        if ended is not None:
+            await self._settle(flight, Outcome(ended))
+        elif flight.deaths > DEATHS:
+            fault = Fault(f"its worker on Modal was lost {flight.deaths} times, at last: {reason}")
+            await self._settle(flight, Outcome(flight.lost(fault), fault))
+        else:
+            await self._again(flight, least=flight.allowance or 0.0)
+
+    async def _again(self, flight: Flight, least: float) -> None:
+        flight.allowance = await self._allowances.take(least)
+        flight.stored = 0
+        await self._safely(self._spawn(flight))
+        self._flights.put_nowait(flight)

@@ -1,0 +1,65 @@
+"""A run as Modal has it, whoever submitted it; looking changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from koderz.engines.portable import line_key, read_lines
+from koderz.modal.cloud import Cloud, page_of
+from koderz.modal.names import names_of
+from koderz.modal.store import RunStore
+from tracker.index import load_index, read_records
+from tracker.journal import NAME
+from tracker.records import Record
+
+_AT_ONCE = 16  # experiments that are read
+
+
+class RemoteRun:
+    """What has been stored of a run since the last look, and where its experiments are to be seen."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+        """`config`: of the run's plan."""
+        names = names_of(environ)
+        self._store = RunStore(names, folder.name)
+        self._cloud = Cloud(names, gpu=config.get("gpu"), max_containers=config.get("max_containers"))
+        self._seen: dict[str, int] = {}  # lines, by experiment
+        self._known = {_key(record) for record in _read(folder)}
+
+    async def new_lines(self) -> AsyncIterator[bytes]:
+        """Those that neither the journal had when this was made, nor an earlier look found. Raises Unreachable."""
+        counts = await self._store.counts()
+        grown = [name for name, count in sorted(counts.items()) if count > self._seen.get(name, 0)]
+        for start in range(0, len(grown), _AT_ONCE):
+            names = grown[start : start + _AT_ONCE]
+            found = await asyncio.gather(*(self._store.new_lines(name, self._seen.get(name, 0)) for name in names))
+            for name, lines in zip(names, found, strict=True):
+                self._seen[name] = self._seen.get(name, 0) + len(lines)
+                for line in self._new_among(lines):
+                    yield line
+
+    async def page(self, experiment_id: str) -> str:
+        """Where the call that performs an experiment is to be seen; empty where none has begun."""
+        call = await self._store.claimed(experiment_id)
+        return page_of(call) if call else ""
+
+    async def is_busy(self) -> bool:
+        """Whether anything runs or waits there."""
+        return await self._cloud.is_busy()
+
+    def _new_among(self, lines: Iterable[bytes]) -> Iterable[bytes]:
+        for line in lines:
+            if all(_key(record) not in self._known for record in read_lines([line])):
+                yield line
+
+
+def _read(folder: Path) -> Iterable[Record]:
+    journal = folder / NAME
+    return read_records(journal, [entry.span for entry in load_index(journal) if entry.kind])
+
+
+def _key(record: Record) -> tuple[str, ...]:
+    return (getattr(record, "experiment_id", ""), *line_key(record))

@@ -1,0 +1,137 @@
+"""One experiment in a container: what it is told is read back first, what it does is stored before it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from koderz.engines.portable import line_key, read_lines, unpack_work
+from koderz.errors import FatalFault, Fault
+from koderz.experiments.replay import Replaying
+from koderz.experiments.runner import Performer
+from koderz.experiments.work import Outcome, Work
+from koderz.modal.container import MeteredCaller, Station
+from koderz.modal.result import outcome_among, performed_by, result_of
+from tracker.records import Compute, Experiment, Record, Text, encode
+from tracker.records import Fault as FaultRecord
+
+
+class Shelf(Protocol):
+    """What outlives a container."""
+
+    async def plan(self, run: str) -> bytes:
+        """Raises KoderzError where the run's plan isn't there."""
+        ...
+
+    async def lines(self, run: str, experiment_id: str) -> list[bytes]:
+        """All that was stored for an experiment, in order."""
+        ...
+
+    async def append(self, run: str, experiment_id: str, line: bytes) -> None:
+        """Returns once the line is durable."""
+        ...
+
+    async def claim(self, run: str, experiment_id: str, call_id: str, after: str) -> str:
+        """The call that performs this experiment: `call_id`, unless another than `after` has it already."""
+        ...
+
+
+class Notebook:
+    """The ledger of one experiment in a container."""
+
+    def __init__(self, shelf: Shelf, run: str, experiment_id: str) -> None:
+        self.written: list[bytes] = []
+        self._shelf, self._run, self._experiment_id = shelf, run, experiment_id
+
+    async def record(self, *lines: Record) -> None:
+        for line in map(encode, lines):
+            await self._shelf.append(self._run, self._experiment_id, line)
+            self.written.append(line)
+
+    def text(self, text: Text) -> str:
+        assert isinstance(text, str), "what is sent to a worker holds no blobs"
+        return text
+
+
+async def perform_work(
+    data: Mapping[str, Any], call_id: str, shelf: Shelf, station_of: Callable[[str], Awaitable[Station]]
+) -> dict[str, Any]:
+    """Performs what `modal.submission` describes; `modal_result` has what it returns. Never raises.
+
+    What an earlier run of the same input has stored is replayed, not paid for again.
+    """
+    run, experiment_id = data["run"], data["work"]["experiment_id"]
+    notebook = Notebook(shelf, run, experiment_id)
+    try:
+        holder = await shelf.claim(run, experiment_id, call_id, data["after"])
+        if holder != call_id:
+            return performed_by(holder)
+        station = await station_of(run)
+        work = await _with_stored(unpack_work(data["work"], station.plan), data, notebook, shelf)
+        if (ended := _end_of(work, data)) is None:
+            caller = MeteredCaller(station, data["allowance"], data["rate"])
+            how = Replaying(**data["how"])
+            performer = Performer(station.plan, caller, station.sandbox, notebook, how, broken=station.broken)
+            outcome = await _ended(await performer.perform(work), work, caller, notebook, data)
+        else:
+            notebook.written.pop()  # it goes back as the outcome
+            outcome = Outcome(ended)
+    except Exception as error:  # noqa: BLE001 what is raised here would come back as something else
+        outcome = Outcome(None, _as_fault(error))
+    return result_of(outcome, notebook.written)
+
+
+def _as_fault(error: Exception) -> Fault:
+    if isinstance(error, Fault):
+        return error
+    return FatalFault(str(error) or type(error).__name__)
+
+
+async def _with_stored(work: Work, data: Mapping[str, Any], notebook: Notebook, shelf: Shelf) -> Work:
+    """The work with what was stored for it and hadn't reached the journal yet, which is handed back again."""
+    known = {line_key(record) for record in work.recorded}
+    recorded = list(work.recorded)
+    for line in await shelf.lines(data["run"], work.identity.experiment_id):
+        for record in read_lines([line]):
+            if line_key(record) not in known:
+                recorded.append(record)
+                notebook.written.append(line)
+    return Work(work.identity, recorded, work.is_whole)
+
+
+def _end_of(work: Work, data: Mapping[str, Any]) -> Experiment | FaultRecord | None:
+    """How it ended already, in a run of this very input whose result was lost on its way."""
+    before = len(data["work"]["recorded"])
+    return outcome_among(work.recorded[before:])
+
+
+async def _ended(
+    outcome: Outcome, work: Work, caller: MeteredCaller, notebook: Notebook, data: Mapping[str, Any]
+) -> Outcome:
+    """The outcome with what the container cost in it, stored."""
+    seconds, rate = caller.seconds(), data["rate"]
+    compute = Compute(
+        experiment_id=work.identity.experiment_id,
+        engine="modal",
+        gpu=data["gpu"],
+        seconds=round(seconds, 6),
+        cost_per_second=rate,
+        cost=seconds * rate,
+    )
+    await notebook.record(compute)
+    if outcome.record is None:
+        return outcome
+    spent = compute.cost + sum(line.cost for line in work.recorded if isinstance(line, Compute))
+    record = _with_compute(outcome.record, spent)
+    await notebook.record(record)
+    notebook.written.pop()  # it goes back as the outcome
+    return Outcome(record, outcome.fault)
+
+
+def _with_compute(record: Experiment | FaultRecord, spent: float) -> Experiment | FaultRecord:
+    if isinstance(record, FaultRecord):
+        return replace(record, cost=record.cost + spent)
+    tiers = record.cost_by_tier or {"local": record.cost}
+    return replace(record, cost=record.cost + spent, cost_by_tier={**tiers, "compute": spent})

@@ -1,0 +1,1 @@
+"""One run, from the command that begins it to its summary."""

@@ -1,0 +1,137 @@
+"""A samples file made into a run: programs that were written elsewhere, judged here."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from koderz.experiments.replay import Ask, Handles
+from koderz.experiments.runner import experiment_of, fault_of
+from koderz.plans.identity import Identity
+from koderz.plans.plan import Plan, load_solvers, load_subject, make_plan
+from koderz.runs.judging import Judge, open_judge
+from koderz.runs.orchestrator import Ended
+from koderz.runs.samples import Sample, Samples, read_samples
+from koderz.runs.session import Session, close, trust_own
+from koderz.settings.schema import Settings
+from koderz.suites import load_suite
+from koderz.suites.code.calibration import cpu_scale
+from koderz.suites.code.references import ReferenceFault
+from koderz.types import Completion, Reply, Sampling, Task, Verdict
+from tracker.blobs import read_text
+from tracker.records import Record, Text
+from tracker.tracker import Tracker
+
+
+async def import_samples(path: Path, settings: Settings, *, tell: Callable[[int], None]) -> tuple[Session, Samples]:
+    """A new run of the programs in a file, each judged here.
+
+    `settings.local_model` is who wrote them; None: as the file says. `tell` hears how many are judged. The run is
+    whole, or isn't there: a task that can't be judged here is a fault of its samples. Raises KoderzError for a file
+    without samples, Unreachable without a sandbox.
+    """
+    suite = load_suite(settings.suite, settings.dataset)
+    samples = read_samples(path, suite.tasks)
+    plan = _plan(samples, settings)
+    async with open_judge(suite, plan.settings, own_programs=plan.record.simulated) as judge:
+        facts = {"sandbox": judge.sandbox.rung, "cpu_scale": cpu_scale(judge.sandbox)}
+        plan = replace(plan, record=msgspec.structs.replace(plan.record, environment=plan.record.environment | facts))
+        with Tracker.create(settings.results, plan.name, plan.record) as tracker:
+            trust_own(plan, tracker)
+            try:
+                await _judge_all(plan, samples, tracker, judge, tell)
+            except BaseException:
+                shutil.rmtree(tracker.folder, ignore_errors=True)
+                raise
+            ended = _ended(plan, samples, tracker)
+            await tracker.finish(ended.status, ended.reason)
+            return close(plan, tracker, ended, None), samples
+
+
+def _ended(plan: Plan, samples: Samples, tracker: Tracker) -> Ended:
+    """Complete unless there are faults: there is no more to be had than the file holds."""
+    if faults := tracker.tally.faults:
+        return Ended("incomplete", f"{faults} experiments ended in a fault")
+    missing = plan.record.planned - len(samples.samples)
+    return Ended(
+        "complete", f"the file has {missing} less than {plan.record.samples} samples a task" if missing else ""
+    )
+
+
+def _plan(samples: Samples, settings: Settings) -> Plan:
+    solvers = samples.solvers
+    most = max(Counter((sample.task.id, sample.solver) for sample in samples.samples).values())
+    mode: Any = "comparative" if len(solvers) > 1 else solvers[0]
+    settings = replace(settings, local_model=settings.local_model or samples.model, mode=mode, samples=most)
+    named = {sample.task.id for sample in samples.samples}
+    subject = load_subject(settings, lambda tasks: [task for task in tasks if task.id in named])
+    plan = make_plan(settings, subject, load_solvers(settings, {}))
+    source = {"file": samples.path.name, "sha256": hashlib.sha256(samples.path.read_bytes()).hexdigest()}
+    record = msgspec.structs.replace(
+        plan.record,
+        config=plan.record.config | {"imported": True},
+        environment=plan.record.environment | {"imported": source},
+    )
+    return replace(plan, record=record)
+
+
+async def _judge_all(plan: Plan, samples: Samples, tracker: Tracker, judge: Judge, tell: Callable[[int], None]) -> None:
+    known = {(sample.task.id, sample.solver, sample.number): sample for sample in samples.samples}
+    experiments = (
+        (experiment, known[key])
+        for experiment in plan.experiments()
+        if (key := (experiment.task.id, experiment.solver, experiment.sample)) in known
+    )
+    done = 0
+
+    async def work(pair: tuple[Identity, Sample]) -> None:
+        nonlocal done
+        experiment, sample = pair
+        await _perform(experiment, _Page(sample, plan, tracker, judge))
+        done += 1
+        tell(done)
+
+    await judge.each(experiments, work)
+
+
+async def _perform(identity: Identity, page: _Page) -> None:
+    """Asks the page instead of a model, so that the journal has what any other run's has."""
+    started = time.monotonic()
+    async with Handles(identity, [], page) as handles:
+        try:
+            verdict = await handles.judge(identity.task, await handles.ask(identity.task.messages))
+        except ReferenceFault as fault:
+            await page.record(fault_of(identity, fault, cost=0.0, calls=handles.totals.calls))
+        else:
+            await page.record(experiment_of(handles, verdict, time.monotonic() - started))
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """The world of one experiment: its program stands in a file, and costs nothing."""
+
+    sample: Sample
+    plan: Plan
+    tracker: Tracker
+    own_judge: Judge
+
+    async def complete(self, ask: Ask, sample: int) -> tuple[Completion, str, Sampling]:  # noqa: ARG002
+        model = self.plan.settings.local_model or ""
+        return Completion(self.sample.program, finish_reason="imported", model=model), model, Sampling()
+
+    async def judge(self, task: Task, answer: Reply | str) -> Verdict:  # noqa: ARG002 - the sample has both
+        return await self.own_judge.verdict(self.sample)
+
+    async def record(self, *lines: Record) -> None:
+        await self.tracker.record(*lines)
+
+    def text(self, text: Text) -> str:
+        return read_text(text, self.tracker.folder)

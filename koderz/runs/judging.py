@@ -1,0 +1,161 @@
+"""Programs judged as they are: one of them, or those of a samples file."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from koderz.errors import KoderzError
+from koderz.plans.selection import find_id
+from koderz.runs.samples import Sample, Samples
+from koderz.sandbox import Sandbox
+from koderz.settings.schema import DOCKER_IMAGE, Settings
+from koderz.suites import Suite, judge_written, limits_of, load_suite
+from koderz.suites.code.calibration import calibrated_sandbox
+from koderz.suites.code.references import ReferenceFault, checked
+from koderz.types import Judging, Task, Verdict
+from tracker.rates import pass_at_k
+
+PASS_AT = (1, 10, 100)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """A suite whose references are tried first, and the sandbox in which programs run."""
+
+    suite: Suite
+    sandbox: Sandbox
+    how: Judging
+    at_once: int
+
+    async def verdict(self, sample: Sample) -> Verdict:
+        """Raises ReferenceFault where the task can't be judged here."""
+        return await judge_written(self.suite, sample.task, sample.program, self.sandbox, self.how)
+
+    async def each(self, items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
+        """Has `work` done on every item, on as many at once as there are judges. Raises what it raises."""
+        left = iter(items)
+
+        async def lane() -> None:
+            for item in left:
+                await work(item)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(2 * self.at_once):  # one is read or written down while another runs
+                    group.create_task(lane())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+
+@asynccontextmanager
+async def open_judge(suite: Suite, settings: Settings, *, own_programs: bool = False) -> AsyncIterator[Judge]:
+    """With a calibrated sandbox, as the settings have it; see `koderz.sandbox.open_sandbox`.
+
+    Raises Unreachable where nothing contains programs here.
+    """
+    how, judges = settings.judging(limits_of(suite)), settings.judge_count
+    async with calibrated_sandbox(
+        settings.sandbox,
+        judges=judges,
+        own_programs=own_programs,
+        image=settings.docker_image,
+        memory_mb=how.memory_mb,
+    ) as sandbox:
+        suite_here = checked(suite, sandbox, how)
+        try:
+            yield Judge(suite_here or suite, sandbox, how, judges)
+        finally:
+            if suite_here:
+                suite_here.remember()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of a samples file."""
+
+    samples: int
+    passed: int
+    pass_at_k: dict[str, float]  # fractions, over the tasks that have k samples
+    verdicts: dict[str, int]
+    faults: list[str]  # the tasks none of whose samples could be judged, and why
+
+
+async def judge(
+    task: str,
+    program: str,
+    *,
+    suite: str = "humaneval",
+    dataset: Path | None = None,
+    timeout: float | None = None,  # noqa: ASYNC109 CPU seconds of the program, not of this call
+    memory_mb: int | None = None,
+    sandbox: str = "contained",
+    image: str = DOCKER_IMAGE,
+) -> Verdict:
+    """The verdict on one whole program. `timeout` is CPU seconds; None: the suite's own limit, as for `memory_mb`.
+
+    `image` is that of the sandbox `docker`. Raises KoderzError for an unknown task, Unreachable where nothing contains
+    programs here, Fault where the task's own reference doesn't pass.
+    """
+    asked = load_suite(suite, dataset)
+    settings = Settings(test_timeout=timeout, test_memory=memory_mb, sandbox=sandbox, docker_image=image)
+    return await judge_one(asked, find_task(asked, task), program, settings)
+
+
+async def judge_one(suite: Suite, task: Task, program: str, settings: Settings) -> Verdict:
+    """The verdict on a program for one of the suite's tasks."""
+    async with open_judge(suite, replace(settings, judges=1)) as opened:
+        return await opened.verdict(Sample(task, program, "zero-shot", 0))
+
+
+async def judge_samples(suite: Suite, samples: Samples, settings: Settings, *, tell: Callable[[int], None]) -> Report:
+    """Judges every sample of a file; `tell` hears how many are done."""
+    verdicts: list[tuple[str, Verdict]] = []
+    faults: dict[str, str] = {}
+
+    async with open_judge(suite, settings) as opened:
+
+        async def work(sample: Sample) -> None:
+            try:
+                verdicts.append((sample.task.id, await opened.verdict(sample)))
+            except ReferenceFault as fault:
+                faults[sample.task.id] = f"{sample.task.id}: {fault}"
+            else:
+                tell(len(verdicts))
+
+        await opened.each(samples.samples, work)
+    return _report(verdicts, [*faults.values()])
+
+
+def find_task(suite: Suite, name: str) -> Task:
+    """The task of an id, a number or an index. Raises KoderzError where the suite has none."""
+    tasks = {task.id: task for task in suite.tasks}
+    if found := find_id(name, tuple(tasks)):
+        return tasks[found]
+    raise KoderzError(f"the suite {suite.name} has no task {name!r}; they are named like {suite.tasks[0].id}")
+
+
+def _report(verdicts: Sequence[tuple[str, Verdict]], faults: list[str]) -> Report:
+    tasks: dict[str, list[bool]] = defaultdict(list)
+    for task, verdict in verdicts:
+        tasks[task].append(verdict.passed)
+    fewest = min(map(len, tasks.values()), default=0)
+    return Report(
+        samples=len(verdicts),
+        passed=sum(verdict.passed for _, verdict in verdicts),
+        pass_at_k={
+            f"pass@{k}": statistics.fmean(pass_at_k(len(p), sum(p), k) for p in tasks.values())
+            for k in PASS_AT
+            if k <= fewest
+        },
+        verdicts=dict(Counter(verdict.cause or verdict.verdict for _, verdict in verdicts)),
+        faults=faults,
+    )

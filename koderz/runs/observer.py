@@ -1,0 +1,56 @@
+"""Whoever watches a session."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from koderz.engines import Engine
+    from koderz.plans.plan import Plan
+    from koderz.runs.orchestrator import Orchestrator
+    from tracker.records import Record
+    from tracker.tracker import Tracker
+
+
+NOTHING_TO_DO = "nothing to do"  # the reason of a session that found the run finished
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What an audience sees of a session."""
+
+    plan: Plan
+    tracker: Tracker
+    orchestrator: Orchestrator
+    engine: Engine
+
+
+class Audience(Protocol):
+    """Whoever watches a session: the terminal, or nobody."""
+
+    def showing(self, stage: Stage) -> AbstractAsyncContextManager[None]:
+        """Shows the session for as long as it is entered."""
+        ...
+
+    def recorded(self, record: Record) -> None:
+        """Something became durable."""
+        ...
+
+    def notice(self, text: str) -> None:
+        """Something that the user should hear once."""
+        ...
+
+
+class Nobody:
+    """An audience that isn't there."""
+
+    def showing(self, stage: Stage) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
+        return nullcontext()
+
+    def recorded(self, record: Record) -> None:  # noqa: ARG002
+        return
+
+    def notice(self, text: str) -> None:  # noqa: ARG002
+        return

@@ -1,0 +1,186 @@
+"""Carries out a plan: hands experiments to an engine, and what comes back to the tracker."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from koderz.engines import Engine
+from koderz.errors import FatalFault, Fault
+from koderz.experiments.budget import CapReached
+from koderz.experiments.replay import NeedsCallError, Replaying
+from koderz.experiments.work import Outcome, Work
+from koderz.plans.identity import Identity
+from koderz.plans.plan import Plan
+from koderz.suites.code.references import ReferenceFault
+from tracker.blobs import read_text
+from tracker.records import Call, Record, Text
+from tracker.tracker import Tracker
+
+_FAULTS_IN_A_ROW = 10  # and at least two rounds of what runs at once: then the run stops
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a run is doing right now, for whoever shows it."""
+
+    planned: int
+    started: float = field(default_factory=time.monotonic)
+    in_flight: int = 0  # experiments
+    done_before: int = 0  # experiments that ended in earlier sessions
+    stopping: str = ""  # why no more experiments are begun
+    tokens_out: int = 0  # of this session
+
+
+Observer = Callable[[Record], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a session ended."""
+
+    status: str  # complete | incomplete | interrupted | stopped | failed
+    reason: str = ""
+
+
+class Orchestrator:
+    """One session of one run: the `Driver` of its engine."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        tracker: Tracker,
+        engine: Engine,
+        *,
+        how: Replaying | None = None,
+        observe: Observer | None = None,
+        detach: bool = False,
+    ) -> None:
+        self.progress = Progress(plan.record.planned, done_before=tracker.tally.judged + tracker.tally.faults)
+        self.plan = plan
+        self.how = how or Replaying()
+        self.spent = tracker.tally.cost
+        self.detach = detach
+        self._tracker, self._engine = tracker, engine
+        self._observe = observe
+        self._ended: Ended | None = None
+        self._faults_in_a_row = 0
+        self._audience_error: Exception | None = None
+
+    async def run(self) -> Ended:
+        """Performs what is left of the plan. Raises StorageError where the disk refuses."""
+        engine = asyncio.create_task(self._engine.run(self))
+        with self._signals(engine):
+            try:
+                await engine
+            except BaseExceptionGroup as group:
+                raise _first(group) from None
+            except asyncio.CancelledError:
+                if self._ended is None:
+                    raise
+        tally = self._tracker.tally
+        if self._ended and tally.judged + tally.faults < self.plan.record.planned:
+            return self._ended
+        left = self.plan.record.planned - tally.judged - tally.faults
+        if left:
+            return Ended("incomplete", f"{left} experiments have not ended")
+        return Ended("incomplete" if tally.faults else "complete")
+
+    # What the engine reaches
+
+    @property
+    def stopping(self) -> str:
+        return self.progress.stopping
+
+    def work(self) -> Iterator[Work]:
+        """What is left of the plan, for as long as experiments are begun."""
+        for experiment in self._left():
+            if self.stopping:
+                return
+            self.progress.in_flight += 1
+            recorded = self._tracker.recorded(experiment.experiment_id)
+            yield Work(experiment, recorded, is_whole=self._tracker.is_whole(experiment.experiment_id))
+
+    async def record(self, *lines: Record) -> None:
+        await self._tracker.record(*lines)
+        self.progress.tokens_out += sum(line.tokens_out for line in lines if isinstance(line, Call))
+        if self._observe:
+            try:
+                for line in lines:
+                    self._observe(line)
+            except Exception as error:
+                self._audience_error = error  # which is not the solver's doing
+                raise
+
+    def text(self, text: Text) -> str:
+        return read_text(text, self._tracker.folder)
+
+    async def settle(self, outcome: Outcome) -> None:
+        """Records how an experiment ended, or ends the run where it could not."""
+        self.progress.in_flight -= 1
+        if self._audience_error:
+            raise self._audience_error
+        if outcome.record:
+            await self.record(outcome.record)
+        fault = outcome.fault
+        if isinstance(fault, CapReached):
+            self.stop("stopped", str(fault))
+        elif isinstance(fault, FatalFault):
+            self.stop("failed", str(fault))
+        elif fault is None:
+            self._faults_in_a_row = 0
+        elif not isinstance(fault, NeedsCallError | ReferenceFault):
+            self._count_fault(fault)
+
+    def stop(self, status: str, reason: str) -> None:
+        """Begins no more experiments. What is under way goes on."""
+        self._ended = self._ended or Ended(status, reason)
+        self.progress.stopping = self._ended.reason
+
+    def _left(self) -> Iterator[Identity]:
+        left = self.plan.experiments(self._tracker.ended)
+        if self.how.begins_new and not self.how.rescore:
+            return left
+        return (experiment for experiment in left if self._tracker.is_redone(experiment.experiment_id))
+
+    def _count_fault(self, fault: Fault) -> None:
+        self._faults_in_a_row += 1
+        if self._faults_in_a_row >= max(_FAULTS_IN_A_ROW, 2 * self.plan.settings.concurrency):
+            self.stop(
+                "incomplete",
+                f"{self._faults_in_a_row} experiments in a row ended in a fault, the last with: {fault}",
+            )
+
+    # Ending early
+
+    @contextmanager
+    def _signals(self, engine: asyncio.Task[None]) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self._interrupt, engine)
+        except (NotImplementedError, RuntimeError, ValueError):  # not in the main thread: its owner handles them
+            yield
+            return
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    def _interrupt(self, engine: asyncio.Task[None]) -> None:
+        if self.stopping:
+            engine.cancel()
+            return
+        grace = self.plan.settings.grace
+        self.stop("interrupted", "interrupted")
+        asyncio.get_running_loop().call_later(grace, engine.cancel)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -1,0 +1,126 @@
+"""From what the user says to the plan of a new run: nothing is created, no model is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from koderz.errors import KoderzError
+from koderz.experiments.recall import memory_details
+from koderz.modal.names import require_apart
+from koderz.plans.plan import Plan, Subject, load_solvers, load_subject, make_plan, settle_solvers
+from koderz.plans.selection import select_tasks
+from koderz.runs.observer import Audience, Nobody
+from koderz.settings.schema import FIELDS, Settings, from_environment, from_flags, layered
+from koderz.settings.toml import Config, load_config
+from tracker.sinks import check_names
+
+
+async def prepare(
+    given: Mapping[str, Any],
+    span: range | None,
+    *,
+    solver_arguments: Mapping[str, str] | None = None,
+    trust_config: bool = False,
+    single: bool = False,
+    audience: Audience | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Plan:
+    """The plan of a new run. Nothing is created, no model is asked; KoderzError for what doesn't fit."""
+    unknown = set(given) - set(FIELDS)
+    if unknown:
+        raise KoderzError(f"there is no setting {min(unknown)!r}")
+    flags = from_flags(given)
+    config = load_config(Path.cwd(), trust=trust_config, environ=environ)
+    by_environment = from_environment(environ)
+    settings = layered(flags, by_environment, config.settings)
+    if single:
+        settings = replace(settings, samples=1)
+    if single and settings.mode == "comparative":
+        raise KoderzError("one experiment has one solver: --mode zero-shot or iterative")
+    if settings.engine == "modal":
+        if "sandbox" not in {**flags, **by_environment, **config.settings}:
+            settings = replace(settings, sandbox="modal")
+        require_apart(settings.sandbox)
+    if settings.engine == "modal" and settings.use_memory != "off":
+        raise KoderzError("--use-memory: the memory store can't be reached from Modal; use --engine local")
+    # Whatever is wrong is said before anybody is asked.
+    check_names((*settings.sinks, *settings.no_sinks))
+    subject = load_subject(settings, _selection(settings, span))
+    arguments = dict(solver_arguments or {})
+    solvers = load_solvers(settings, arguments)
+    memory = await memory_details(settings, any("recall" in solver.wants for solver in solvers), environ)
+    settings = await _with_model(settings, audience or Nobody(), environ)
+    specs = _specs(settings, subject)
+    details = _details(config, settings, base_url_given="base_url" in {**flags, **by_environment})
+    details |= {"solver_arguments": arguments, "specs": specs, **memory}
+    return make_plan(
+        settings,
+        subject,
+        settle_solvers(solvers, settings, arguments, specs),
+        problem_range=f"{span.start}-{span.stop}" if span is not None else None,
+        details=details,
+        single=single,
+    )
+
+
+def _selection(settings: Settings, span: range | None) -> Any:
+    return partial(
+        select_tasks,
+        start=span.start if span is not None else None,
+        end=span.stop if span is not None else None,
+        problems=settings.problems,
+        limit=settings.limit,
+        shuffle=settings.shuffle,
+        seed=settings.seed,
+    )
+
+
+def _details(config: Config, settings: Settings, *, base_url_given: bool) -> dict[str, Any]:
+    return {
+        "prices": dict(config.prices),
+        "base_url_trusted": base_url_given or settings.base_url is None,
+    }
+
+
+async def _with_model(settings: Settings, audience: Audience, environ: Mapping[str, str]) -> Settings:
+    """The settings with a model: the one named, or what answers here; the simulated one where nothing does."""
+    if settings.local_model is not None:
+        from koderz.models import parse_model_name
+
+        return replace(settings, local_model=str(parse_model_name(settings.local_model)))
+    from koderz.models.discover import discover_ollama
+
+    if settings.base_url is not None:
+        raise KoderzError("--base-url says where, but not which model: name it with --model")
+    found = await discover_ollama(environ)
+    if found is None:
+        audience.notice(
+            "No model is named and no Ollama answers here, so this run uses the SIMULATED model: "
+            "its results say nothing about any real one. Name one with --model."
+        )
+        return replace(settings, local_model="simulated")
+    if len(found) == 1:
+        return replace(settings, local_model=found[0])
+    if not found:
+        raise KoderzError("Ollama runs here but has no chat model; get one with: ollama pull qwen2.5-coder:7b")
+    raise KoderzError(f"Ollama has several models; name one with --model: {', '.join(found)}")
+
+
+def _specs(settings: Settings, subject: Subject) -> dict[str, str]:
+    """Specifications that are in the cache, if they are to be used again."""
+    model = settings.effective_spec_model
+    if not (settings.reuse_spec and model):
+        return {}
+    from koderz.solvers.specifications import cached_spec
+
+    found = {}
+    for task in subject.tasks:
+        text = subject.prompts.render("spec", prompt=task.prompt.rstrip(), entry_point=task.entry_point)
+        if spec := cached_spec(model, ({"role": "user", "content": text},)):
+            found[task.id] = spec
+    return found

@@ -1,0 +1,96 @@
+"""A run that was begun before is taken up again: resumed, retried or rescored."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from koderz.engines.portable import laid_out
+from koderz.errors import KoderzError
+from koderz.experiments.replay import Replaying
+from koderz.plans.plan import restore_plan
+from koderz.runs.observer import NOTHING_TO_DO, Audience, Nobody
+from koderz.runs.orchestrator import Ended
+from koderz.runs.remote import FILES, find_anywhere
+from koderz.runs.session import Session, carry_on, reopened
+from koderz.settings.schema import CHANGEABLE, checked, flag_of
+from koderz.settings.toml import results_folder
+from koderz.settings.trust import require_trust, risks_of_plan
+from tracker.runs import plan_line
+from tracker.sinks import check_names
+from tracker.tracker import Tracker
+
+
+@dataclass(frozen=True, slots=True)
+class PickUp:
+    """How a run is taken up again."""
+
+    how: Literal["resume", "retry", "rescore"] = "resume"
+    calls: bool = False  # whether rescoring may make the calls that a new verdict asks for
+    accept_divergence: bool = False
+    accept_changes: bool = False
+    trust_config: bool = False
+    detach: bool = False
+
+    def replaying(self) -> Replaying:
+        """What that means for what is on record. Accepted changes make solvers go other ways."""
+        return Replaying(
+            accept_divergence=self.accept_divergence or self.accept_changes,
+            rescore=self.how == "rescore",
+            calls_allowed=self.calls or self.how != "rescore",
+            begins_new=self.how != "retry",
+        )
+
+
+async def pick_up(
+    name: str,
+    way: PickUp,
+    *,
+    results: Path | None = None,
+    changes: Mapping[str, Any] | None = None,
+    audience: Audience | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Session:
+    """Resumes, retries or rescores a run. Of a finished one only its summary and its sinks are redone."""
+    folder = await find_anywhere(results_folder(results, environ, trust_config=way.trust_config), name, environ)
+    given = {name: value for name, value in (changes or {}).items() if value is not None}
+    with Tracker.reopen(folder) as tracker:
+        _require_own(tracker, way.trust_config, environ)
+        _refuse_imported(tracker, way)
+        overrides = _overrides(given) | {"results": folder.parent} | laid_out(tracker.plan, folder / FILES)
+        plan = restore_plan(tracker.plan, overrides, accept_changes=way.accept_changes)
+        tracker.select(faults=way.how != "resume", judged=way.how == "rescore")
+        if way.how != "rescore" and tracker.tally.judged + tracker.tally.faults == plan.record.planned:
+            return reopened(plan, tracker, Ended("complete", NOTHING_TO_DO), environ)
+        audience = audience or Nobody()
+        return await carry_on(
+            plan, tracker, way.replaying(), audience, environ, how=way.how, changes=given, detach=way.detach
+        )
+
+
+def _require_own(tracker: Tracker, trust: bool, environ: Mapping[str, str]) -> None:
+    """Raises KoderzError for a plan that came from elsewhere and names a solver's file, an address or the like."""
+    for name, risk in risks_of_plan(tracker.plan.config).items():
+        what = f"{tracker.folder.name}: it wasn't begun here, and its {name.replace('_', '-')} could {risk}"
+        require_trust(plan_line(tracker.folder), what, grant=trust, environ=environ)
+
+
+def _refuse_imported(tracker: Tracker, way: PickUp) -> None:
+    """Its replies came from a file: a model that is asked now would answer for somebody else."""
+    if tracker.plan.config.get("imported") and way.replaying().calls_allowed:
+        raise KoderzError(
+            f"{tracker.folder.name} was imported, so there is nobody to ask for more; import a fuller file, "
+            f"or judge it anew: koderz benchmark rescore {tracker.folder.name}"
+        )
+
+
+def _overrides(changes: Mapping[str, Any]) -> dict[str, Any]:
+    for name in changes:
+        if name not in CHANGEABLE:
+            raise KoderzError(f"{name} is settled by the plan; only {', '.join(CHANGEABLE)} may differ")
+    overrides = {name: checked(name, value, flag_of(name)) for name, value in changes.items()}
+    check_names((*overrides.get("sinks", ()), *overrides.get("no_sinks", ())))
+    return overrides

@@ -1,0 +1,87 @@
+"""Samples files: programs that were written elsewhere, in HumanEval's, EvalPlus' or koderz' own format."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from koderz.errors import KoderzError
+from koderz.plans.plan import MODES
+from koderz.suites.dataset import Row, read_rows
+from koderz.types import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One program of a file."""
+
+    task: Task
+    program: str  # whole: what follows a prompt has the prompt before it
+    solver: str
+    number: int  # from 0, among those of its task and solver
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What a file holds."""
+
+    path: Path
+    samples: Sequence[Sample]
+    malformed: Sequence[str]  # what is wrong with the lines that were left out
+    models: frozenset[object]  # who wrote them, as far as the file says
+
+    @property
+    def solvers(self) -> tuple[str, ...]:
+        found = {sample.solver for sample in self.samples}
+        return tuple(name for name in MODES["comparative"] if name in found)
+
+    @property
+    def model(self) -> str:
+        """Who wrote all of them. Raises KoderzError where the file doesn't say."""
+        match [*self.models]:
+            case [str(model)] if model:
+                return model
+        raise KoderzError(f"{self.path} doesn't say who wrote its programs; name the model with --model")
+
+
+def read_samples(path: Path, tasks: Sequence[Task]) -> Samples:
+    """The samples of a file for these tasks.
+
+    A row has `task_id` and either `completion`, which goes after the task's prompt, or `solution`, which is whole. Of
+    an experiment with several attempts, as `export --attempts` writes them, the last counts. Raises KoderzError where
+    the file holds none that could be judged.
+    """
+    malformed: list[str] = []
+    known = {task.id: task for task in tasks}
+    last: dict[object, tuple[Row, Task]] = {}
+    for number, row in enumerate(read_rows(path, skip=lambda error: malformed.append(str(error)))):
+        try:
+            last[row.fields.get("experiment_id") or number] = row, _task_of(row, known)
+        except KoderzError as error:
+            malformed.append(str(error))
+    if not last:
+        reason = f"; the first that is wrong: {malformed[0]}" if malformed else ""
+        raise KoderzError(f"{path} holds no sample that could be judged{reason}")
+    models = frozenset(model if isinstance(model := row.fields.get("model"), str) else None for row, _ in last.values())
+    nth: Counter[tuple[str, str]] = Counter()
+    return Samples(path, [_sample(row, task, nth) for row, task in last.values()], malformed, models)
+
+
+def _task_of(row: Row, tasks: Mapping[str, Task]) -> Task:
+    task = tasks.get(row.text("task_id"))
+    if task is None:
+        raise row.error(f"there is no task {row.text('task_id')!r} in this suite; name another with --suite")
+    row.text("solution" if "solution" in row.fields else "completion")
+    return task
+
+
+def _sample(row: Row, task: Task, nth: Counter[tuple[str, str]]) -> Sample:
+    solver = row.fields.get("solver")
+    solver = solver if isinstance(solver, str) and solver in MODES["comparative"] else "zero-shot"
+    number = nth[task.id, solver]
+    nth[task.id, solver] += 1
+    if "solution" in row.fields:
+        return Sample(task, row.text("solution"), solver, number)
+    return Sample(task, task.prompt + row.text("completion"), solver, number)

@@ -1,0 +1,171 @@
+"""One session of a run: models and sandbox opened, the plan carried out, the summary written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from koderz.engines import Engine, open_engine
+from koderz.errors import KoderzError, Unreachable
+from koderz.experiments.replay import Replaying
+from koderz.plans.plan import Plan
+from koderz.runs.observer import Audience, Nobody, Stage
+from koderz.runs.orchestrator import Ended, Orchestrator
+from koderz.runs.sinks import start_sinks
+from koderz.settings.trust import remember, risks_of_plan
+from tracker.records import Record
+from tracker.runs import plan_line
+from tracker.sinks import JSON
+from tracker.sinks.json import write_summary
+from tracker.sinks.process import SinkProcess
+from tracker.sinks.standing import mark_up_to_date
+from tracker.summary import Summary, summarize
+from tracker.tracker import Tracker
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What is left when a session is over."""
+
+    ended: Ended
+    folder: Path
+    summary: Summary
+    summary_path: Path | None  # None: a single experiment, or json is not among the sinks
+    sinks: SinkProcess | None = None  # to be caught up, then stopped, by whoever has the session
+    sink_patience: float = 0.0  # seconds
+
+
+async def begin(
+    plan: Plan,
+    audience: Audience | None = None,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    detach: bool = False,
+) -> Session:
+    """A new run, from its first call to its summary. Nothing is created where a model can't be asked.
+
+    `detach`: what was submitted to an engine elsewhere is left to itself there, to be picked up by `resume`.
+    """
+    async with open_engine(plan, environ) as engine:
+        _refuse_detaching(engine, detach=detach)
+        facts = await engine.check()
+        environment = plan.record.environment | facts
+        plan = replace(plan, record=msgspec.structs.replace(plan.record, environment=environment))
+        with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
+            trust_own(plan, tracker, environ)
+            with _sinks_of(plan, tracker, environ) as sinks:
+                means = Means(engine, sinks, detach=detach)
+                return await _carry_out(plan, tracker, means, Replaying(), audience or Nobody())
+
+
+async def carry_on(
+    plan: Plan,
+    tracker: Tracker,
+    replaying: Replaying,
+    audience: Audience,
+    environ: Mapping[str, str],
+    *,
+    how: str,
+    changes: Mapping[str, Any],
+    detach: bool = False,
+) -> Session:
+    """A later session of a run."""
+    async with open_engine(plan, environ) as engine:
+        _refuse_detaching(engine, detach=detach)
+        if replaying.calls_allowed:
+            await engine.check()
+        await tracker.begin_session(how, dict(changes))
+        with _sinks_of(plan, tracker, environ) as sinks:
+            return await _carry_out(plan, tracker, Means(engine, sinks, detach=detach), replaying, audience)
+
+
+def _refuse_detaching(engine: Engine, *, detach: bool) -> None:
+    if detach and not engine.outlives:
+        raise KoderzError(
+            f"--detach: experiments on the engine {engine.name} end with this command; add --engine modal"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What it takes to carry out a plan."""
+
+    engine: Engine
+    sinks: SinkProcess | None
+    detach: bool
+
+
+async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Replaying, audience: Audience) -> Session:
+    engine, sinks = means.engine, means.sinks
+    heard = 0
+
+    def listen() -> None:
+        nonlocal heard
+        for text in engine.notices[heard:]:
+            heard += 1
+            audience.notice(text)
+
+    def observe(record: Record) -> None:
+        listen()
+        if sinks and (death := sinks.death()):
+            audience.notice(death)
+        audience.recorded(record)
+
+    listen()
+    orchestrator = Orchestrator(plan, tracker, engine, how=replaying, observe=observe, detach=means.detach)
+    async with audience.showing(Stage(plan, tracker, orchestrator, engine)):
+        ended = await orchestrator.run()
+    listen()
+    await tracker.finish(ended.status, ended.reason)
+    return close(plan, tracker, ended, sinks)
+
+
+@contextmanager
+def _sinks_of(plan: Plan, tracker: Tracker, environ: Mapping[str, str]) -> Iterator[SinkProcess | None]:
+    """Feeds the sinks; they are stopped here only where the session fails. A single experiment has none."""
+    if plan.record.run_id is None:
+        yield None
+        return
+    sinks = start_sinks(plan.settings, tracker.folder, environ)
+    with ExitStack() as stack:
+        stack.callback(sinks.stop)
+        yield sinks
+        stack.pop_all()
+
+
+def trust_own(plan: Plan, tracker: Tracker, environ: Mapping[str, str] = os.environ) -> None:
+    """Lets a plan that was made here be picked up again, whatever it may execute or send."""
+    if risks_of_plan(plan.record.config):
+        remember(plan_line(tracker.folder), environ)
+
+
+def close(plan: Plan, tracker: Tracker, ended: Ended, sinks: SinkProcess | None) -> Session:
+    """Writes the summary. The other sinks are left to be caught up; not after Ctrl-C, which asks for an end."""
+    if sinks is not None and ended.status == "interrupted":
+        sinks.stop()
+        sinks = None
+    patience = plan.settings.sink_patience
+    if plan.record.run_id is None or JSON not in plan.settings.chosen_sinks:
+        return Session(ended, tracker.folder, summarize(tracker.folder), None, sinks, patience)
+    path, summary = write_summary(tracker.folder)
+    mark_up_to_date(tracker.folder, JSON)
+    return Session(ended, tracker.folder, summary, path, sinks, patience)
+
+
+def reopened(plan: Plan, tracker: Tracker, ended: Ended, environ: Mapping[str, str]) -> Session:
+    """A run that is over already: its summary and sinks are brought up to date all the same."""
+    with _sinks_of(plan, tracker, environ) as sinks:
+        return close(plan, tracker, ended, sinks)
+
+
+def raise_if_failed(session: Session) -> Summary:
+    """The summary. Raises Unreachable where the run ended because nothing could be asked."""
+    if session.ended.status == "failed":
+        raise Unreachable(f"{session.ended.reason} (run {session.summary.run_id}; resume it once that is mended)")
+    return session.summary

@@ -1,0 +1,52 @@
+"""A run's sinks, beside the run and after it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from koderz.settings.schema import Settings
+from tracker.sinks import JSON, KNOWN
+from tracker.sinks.jobs import Job
+from tracker.sinks.process import SinkProcess, catch_up
+from tracker.sinks.standing import choose_sinks
+
+if TYPE_CHECKING:
+    from koderz.runs.session import Session
+
+
+def options_of(settings: Settings) -> dict[str, object]:
+    """What the sinks are handed of the settings."""
+    return {"mlflow_detail": settings.mlflow_detail}
+
+
+def start_sinks(settings: Settings, folder: Path, environ: Mapping[str, str]) -> SinkProcess:
+    """Begins to feed the chosen sinks from the journal in `folder`; the summary file is not among them."""
+    chosen = settings.chosen_sinks
+    choose_sinks(folder, chosen, KNOWN)
+    process = SinkProcess(environ)
+    if others := [name for name in chosen if name != JSON]:
+        process.begin(Job(folder=str(folder.absolute()), sinks=others, options=options_of(settings), follow=True))
+    return process
+
+
+async def settle_sinks(session: Session) -> Session:
+    """Waits until the sinks are level with a session that is over, and logs a warning of those that are not."""
+    if session.sinks is None:
+        return session
+    try:
+        behind = await asyncio.to_thread(catch_up, session.sinks, session.sink_patience, lambda _: None)
+    finally:
+        session.sinks.stop()
+    for name, reason in behind.items():
+        logging.getLogger("koderz").warning("%s", left_behind(name, reason, session.folder.name))
+    return session
+
+
+def left_behind(name: str, reason: str, *runs: str) -> str:
+    """What there is to say of a sink that was given up."""
+    what, command = ("this run", f"koderz sync {runs[0]}") if len(runs) == 1 else (f"{len(runs)} runs", "koderz sync")
+    return f"the sink {name} lacks some of {what} ({reason}); bring it up to date with: {command}"

@@ -1,0 +1,1 @@
+"""The judge, which holds the tests, and the candidates that it asks."""

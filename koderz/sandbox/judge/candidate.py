@@ -1,0 +1,264 @@
+"""The candidate's process: loads a program and answers calls to it, over one socket.
+
+Everything here shares its process with the untrusted program, so nothing here is believed: the
+program may rewrite it, answer in its place, or end it. The judge takes what arrives as data.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import types
+from collections.abc import Callable, Iterable
+from time import perf_counter
+from types import CodeType, TracebackType
+from typing import Any, NamedTuple, NoReturn
+
+from koderz.sandbox.judge import wire
+
+FILE = "<candidate>"
+EAGER = 32  # answers of a batch that are sent at once each, before they are gathered
+PATIENCE = 0.002  # seconds that an answer of a batch may wait for others
+GATHERED = 48 << 10  # bytes
+_READ = 32 << 10
+MESSAGE_LIMIT = 500  # characters of an exception's text
+
+Call = Callable[..., bytes]
+
+
+class Request(NamedTuple):
+    """What the judge sends first."""
+
+    program: str
+    entry_point: str  # empty for a program that reads stdin and writes stdout
+    output_limit: int  # bytes a call may print
+    call_seconds: float  # of CPU that a call may take; 0 for no limit. A program can lift it, but not that of the judge
+    test: str = ""  # only where tests have to run in this process
+    token: bytes = b""  # what HELD has to bring back
+
+
+def prepare() -> Printed:
+    """What every candidate needs alike, made before the fork: all that a fork changes has to be copied."""
+    printed = Printed(Channel())
+    sys.stdout = sys.stderr = printed.text()
+    for number in (signal.SIGPIPE, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    return printed
+
+
+def serve(printed: Printed, descriptor: int) -> NoReturn:
+    """Answers until the judge hangs up. Called once, in a process that ends with it."""
+    channel = printed.channel
+    channel.descriptor = descriptor
+    request = Request(*channel.receive())
+    printed.limit = request.output_limit
+    function = _loaded(channel, request, printed)
+    if request.call_seconds:
+        function = _timed(function, request.call_seconds)
+    if request.test:
+        _run_tests(channel, request)
+
+    def call(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bytes:
+        printed.bytes = 0
+        return _answer(function, arguments, keywords)
+
+    while True:
+        arguments, keywords = channel.receive()
+        if keywords is None:
+            _answer_ahead(channel, call, arguments)
+        else:
+            channel.send(call(arguments, keywords))
+
+
+class Channel:
+    """Whole frames in, whole frames out; ends the process when the judge is gone."""
+
+    def __init__(self) -> None:
+        self.descriptor = -1
+        self._ahead = b""  # what has come of later frames
+
+    def receive(self) -> Any:
+        data = self._ahead or self._more()
+        while len(data) < 4 or len(data) < (end := 4 + wire.HEADER.unpack_from(data)[0]):
+            data += self._more()
+        self._ahead = data[end:]
+        read = wire.from_trusted if data[4:5] == wire.MARSHALLED else wire.loads
+        return read(data[5:end])
+
+    def send(self, data: bytes) -> None:
+        sent = os.write(self.descriptor, data)
+        while sent < len(data):
+            sent += os.write(self.descriptor, data[sent : sent + (1 << 20)])
+
+    def _more(self) -> bytes:
+        data = os.read(self.descriptor, _READ)
+        if not data:
+            os._exit(0)
+        return data
+
+
+class Printed(io.RawIOBase):
+    """Where prints go: nowhere, counted; too many end the process, which no `except` can stop."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.bytes = 0
+        self.limit = 0
+        self.kept: list[bytes] | None = None
+
+    def text(self) -> io.TextIOWrapper:
+        return io.TextIOWrapper(io.BufferedWriter(self), encoding="utf-8", errors="backslashreplace")
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 1
+
+    def close(self) -> None:
+        """Stays open when a stream on top of it is dropped."""
+
+    def write(self, data: Any) -> int:
+        self.bytes += len(data)
+        if self.bytes > self.limit:
+            self.channel.send(wire.frame(wire.PRINTED))
+            os._exit(0)
+        if self.kept is not None:
+            self.kept.append(bytes(data))
+        return len(data)
+
+
+def report(error: BaseException, trace: TracebackType | None) -> bytes:
+    """`[type, nearest built-in type, message, [[line, function], …]]` of an exception."""
+    base = next(kind for kind in type(error).__mro__ if kind.__module__ == "builtins")
+    try:
+        message = str(error)[:MESSAGE_LIMIT]
+    except BaseException:  # noqa: BLE001 - the text comes from the program's own code
+        message = ""
+    return wire.dumps([type(error).__name__, base.__name__, message, _places(trace)])
+
+
+def _places(trace: TracebackType | None) -> list[list[Any]]:
+    """Lines of the program from the outermost in, at most the first and the last few."""
+    places = []
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == FILE:
+            places.append([trace.tb_lineno, trace.tb_frame.f_code.co_name])
+        trace = trace.tb_next
+    return places if len(places) <= 8 else places[:3] + places[-5:]
+
+
+def _timed(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+    """The function, which ends the process when a call takes so much CPU."""
+
+    def timed(*arguments: Any, **keywords: Any) -> Any:
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        try:
+            return function(*arguments, **keywords)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+    return timed
+
+
+def _answer(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bytes:
+    try:
+        return wire.frame(wire.VALUE, _written(function(*arguments, **keywords)))
+    except wire.NotPlainError as error:
+        return wire.frame(wire.UNPLAIN, wire.dumps(str(error)[:MESSAGE_LIMIT]))
+    except BaseException as error:  # noqa: BLE001 - whatever the program raises is its answer
+        return wire.frame(wire.RAISED, report(error, error.__traceback__))
+
+
+def _written(result: Any) -> bytes:
+    try:
+        return wire.dumps_result(result)
+    except wire.ForeignError:
+        return wire.dumps_opaque(result)
+
+
+def _answer_ahead(channel: Channel, call: Call, inputs: Iterable[bytes]) -> None:
+    """Answers many calls without waiting for each to be asked.
+
+    The first ones leave at once, so that a hang or a death is seen where it happens.
+    """
+    gathered = bytearray()
+    left = perf_counter()
+    for number, arguments in enumerate(inputs):
+        gathered += call(wire.from_trusted(arguments), {})
+        if number < EAGER or len(gathered) > GATHERED or perf_counter() - left > PATIENCE:
+            channel.send(bytes(gathered))
+            gathered.clear()
+            left = perf_counter()
+    if gathered:
+        channel.send(bytes(gathered))
+
+
+def _loaded(channel: Channel, request: Request, printed: Printed) -> Callable[..., Any]:
+    """The function to be called. A program that can't be loaded says why, and ends."""
+    module = types.ModuleType("__candidate__")
+    sys.modules[module.__name__] = module
+    cause = "syntax"
+    try:
+        code = compile(request.program, FILE, "exec", dont_inherit=True)
+        if not request.entry_point:
+            return lambda text="": _script(code, text, printed)
+        cause = "exception"
+        exec(code, module.__dict__)  # noqa: S102 - to run it is what this process is for
+        cause = "no_entry_point"
+        function: Callable[..., Any] = module.__dict__[request.entry_point]
+    except BaseException as error:  # noqa: BLE001 - whatever the program raises is why it doesn't load
+        channel.send(wire.frame(wire.UNLOADED, wire.dumps([cause, *_load_report(error)])))
+        os._exit(0)
+    return function
+
+
+def _load_report(error: BaseException) -> list[Any]:
+    kind, base, message, places = wire.loads(report(error, error.__traceback__))
+    if isinstance(error, SyntaxError):
+        message, places = str(error.msg)[:MESSAGE_LIMIT], [[error.lineno or 0, "<module>"]]
+    return [kind, base, message, places]
+
+
+def _script(code: CodeType, text: str, printed: Printed) -> str:
+    """What a whole program writes to stdout when it reads `text` on stdin."""
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    printed.kept = []
+    sys.stdin = io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8")
+    sys.stdout = printed.text()
+    try:
+        exec(code, main.__dict__)  # noqa: S102 - as above
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            raise
+    sys.stdout.flush()
+    return b"".join(printed.kept).decode("utf-8", "replace")
+
+
+def _run_tests(channel: Channel, request: Request) -> NoReturn:
+    """Program and tests in one process, for tests that reach into what they test. Not proof against forgery."""
+    namespace = sys.modules["__candidate__"].__dict__
+    try:
+        exec(compile(request.test, "<test>", "exec", dont_inherit=True), namespace)  # noqa: S102 - trusted
+        if "check" in namespace:
+            namespace["check"](namespace[request.entry_point])
+        else:
+            _run_cases(namespace)
+        answer = wire.frame(wire.HELD, request.token)
+    except BaseException as error:  # noqa: BLE001 - as above
+        answer = wire.frame(wire.RAISED, report(error, error.__traceback__))
+    channel.send(answer)
+    os._exit(0)
+
+
+def _run_cases(namespace: dict[str, Any]) -> None:
+    """The `unittest` cases of a test module; the first failure is raised."""
+    import unittest  # loaded for the few suites that use it: it would make every fork dearer
+
+    loader = unittest.TestLoader()
+    for case in [value for value in namespace.values() if isinstance(value, type)]:
+        if issubclass(case, unittest.TestCase):
+            loader.loadTestsFromTestCase(case).debug()

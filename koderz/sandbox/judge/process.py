@@ -1,0 +1,92 @@
+"""The trusted process: holds the tests, asks the candidates, tells koderz what it found.
+
+One socket to koderz as stdin; jobs come in one at a time as marshalled `Case`s from a side that is
+trusted, findings go back as JSON. `launch` starts it with next to nothing in its environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import resource
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from koderz.sandbox.judge import trial, wire
+from koderz.sandbox.judge.launch import ENVIRONMENT, Premises, Zygote
+from koderz.sandbox.judge.remote import RemoteZygote
+from koderz.sandbox.linux import kernel, limits
+
+_ADDRESSES = 4 << 30  # bytes; a result that unfolds to more is the candidate's failure, not this process's
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(trial.Finding))
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """`arguments`: a `Premises` as JSON."""
+    parent = socket.socket(fileno=os.dup(0))
+    kernel.die_with_parent()
+    kernel.hide_memory()
+    premises = Premises(**json.loads(arguments[0]))
+    _take_turns(premises.core)
+    with _zygote(premises) as zygote:
+        if kernel.LINUX:  # not before: what a zygote inherits is the most that its candidates can be given
+            limits.cap(resource.RLIMIT_AS, _ADDRESSES)
+        _forget_passed()
+        _hush()
+        _tell(parent, sorted(zygote.layers))
+        while (job := _received(parent)) is not None:
+            finding = trial.hold(trial.Case(*wire.from_trusted(job)), zygote, lambda: _tell(parent, None))
+            _tell(parent, _written(finding))
+    sys.exit()
+
+
+def _zygote(premises: Premises) -> Zygote | RemoteZygote:
+    if premises.container:
+        return RemoteZygote(premises.container, premises.layers)
+    return Zygote(premises.layers, premises.packages)
+
+
+def _forget_passed() -> None:
+    """What the container's command needed is no business of the tests."""
+    for name in {*os.environ} - {*ENVIRONMENT}:
+        del os.environ[name]
+
+
+def _take_turns(core: int) -> None:
+    """Has judge, zygote and candidate share a core, and none of them interrupt another to be told of its news."""
+    if core >= 0:
+        os.sched_setaffinity(0, {core})
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def _hush() -> None:
+    """From here on, what tests print or complain of goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def _received(parent: socket.socket) -> bytes | None:
+    header = parent.recv(wire.HEADER.size, socket.MSG_WAITALL)
+    if len(header) < wire.HEADER.size:
+        return None
+    (size,) = wire.HEADER.unpack(header)
+    job = bytearray(size)
+    view = memoryview(job)
+    while view:
+        view = view[parent.recv_into(view) or size :]
+    return bytes(job)
+
+
+def _written(finding: trial.Finding) -> dict[str, Any]:
+    return {name: getattr(finding, name) for name in _FIELDS}
+
+
+def _tell(parent: socket.socket, message: object) -> None:
+    data = json.dumps(message).encode()
+    parent.sendall(wire.HEADER.pack(len(data)) + data)

@@ -1,0 +1,221 @@
+"""The candidate as the tests see it: a function whose calls happen in another process."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from koderz.sandbox.judge import wire
+from koderz.sandbox.judge.launch import Connection
+
+NOT_PROXIABLE = b"?"
+"""The kind of loss when the tests hand the candidate what can't be sent, such as a function."""
+
+BROKEN = b"!"
+"""The kind of loss when the candidate sends what no answer looks like."""
+
+TOO_LARGE = b"+"
+"""The kind of loss when an answer is longer than any frame may be."""
+
+_LAST_LINE = 1 << 31  # that a line of a program can be
+
+_READ = 256 << 10
+_NEVER_RAISED = (StopIteration, StopAsyncIteration, GeneratorExit)  # would end a loop of the tests early
+
+
+class Lost(BaseException):
+    """The candidate can answer no more; `kind` is the frame that said so, empty when it just went.
+
+    Not an Exception, so that tests don't catch it by chance; and it stays lost, so that tests which catch
+    everything can't make a pass of it.
+    """
+
+    def __init__(self, kind: bytes = b"", payload: Any = None) -> None:
+        super().__init__(kind)
+        self.kind = kind
+        self.payload = payload
+
+
+class CandidateError(Exception):
+    """An exception of the candidate's that isn't a built-in one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception in the candidate, and the one that stands for it among the tests."""
+
+    name: str
+    message: str
+    places: tuple[tuple[int, str], ...]  # line and function, from the outermost in
+    error: Exception
+
+    @classmethod
+    def read(cls, report: Any) -> Self:
+        """Lost for a report that isn't one."""
+        match report:
+            case [str(name), str(base), str(message), [*places]]:
+                lines = tuple(map(_place, places[:8]))
+                named = name[:80] if name[:80].isidentifier() else "Exception"
+                return cls(named, said := message[:500], lines, _EXCEPTIONS.get(base, CandidateError)(said))
+        raise Lost(BROKEN)
+
+
+class Proxy:
+    """Calls the candidate over its socket. What it gets back is plain data, or an exception by name."""
+
+    def __init__(self, connection: Connection, name: str, *, foresees: bool = True) -> None:
+        self.__name__ = self.__qualname__ = name
+        self.foresees = foresees
+        self.calls = 0
+        self.arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+        self.result: Any = None
+        self.raised: Raised | None = None
+        self.lost: Lost | None = None
+        self.foresaw = False
+        self.made: list[bytes] | None = []  # the arguments of each call, unless one can't be written so
+        self._connection = connection
+        self._buffer = bytearray()
+        self._ahead: deque[bytes] = deque()
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        self.calls += 1
+        self.arguments = (arguments, keywords)
+        self.result = None
+        try:
+            self.result = self._asked(arguments, keywords)
+        except Lost as lost:
+            self.lost = lost
+            raise
+        return self.result
+
+    def ahead(self, inputs: Iterable[Iterable[Any]]) -> None:
+        """Sends the arguments of calls that will follow in this order, so that answers are there when asked.
+
+        A hint and no more: a call that comes otherwise is asked in the ordinary way.
+        """
+        with contextlib.suppress(ValueError, TypeError):
+            self.expect([wire.to_untrusted(tuple(arguments)) for arguments in inputs])
+
+    def expect(self, calls: Sequence[bytes]) -> None:
+        """The same, with each call's arguments as they are sent."""
+        if not self._ahead:
+            self._start(self._expecting(calls))
+
+    def _expecting(self, calls: Sequence[bytes]) -> list[tuple[Any, ...]]:
+        if not (self.foresees and calls):
+            return []
+        self._ahead.extend(calls)
+        self.foresaw = True
+        return [(calls, None)]
+
+    def _start(self, requests: Iterable[tuple[Any, ...]]) -> None:
+        """Sends what needs no answer yet. A candidate that is gone already is found lost at the next call."""
+        payloads = [wire.MARSHALLED + wire.to_untrusted(request) for request in requests]
+        with contextlib.suppress(Lost):
+            self._send(b"".join(wire.HEADER.pack(len(payload)) + payload for payload in payloads))
+
+    def greet(self, request: tuple[Any, ...], calls: Sequence[bytes] = ()) -> None:
+        """Tells the candidate what to load, and what it will most likely be asked."""
+        self._start([request, *self._expecting(calls)])
+
+    def receive(self) -> tuple[bytes, bytes]:
+        """The next frame's kind and payload. Lost for an end, a broken frame or one that is too long."""
+        buffer = self._buffer
+        while len(buffer) < 4 or len(buffer) < (end := 4 + wire.HEADER.unpack_from(buffer)[0]):
+            try:
+                data = self._connection.recv(_READ)
+            except OSError:
+                data = b""
+            if not data:
+                raise Lost
+            buffer += data
+            if len(buffer) >= 4 and wire.HEADER.unpack_from(buffer)[0] > wire.FRAME_LIMIT:
+                raise Lost(TOO_LARGE)
+        kind, payload = bytes(buffer[4:5]), bytes(buffer[5:end])
+        del buffer[:end]
+        return kind, payload
+
+    def _asked(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        if self.lost:
+            raise Lost(self.lost.kind, self.lost.payload)
+        if not self._is_next(arguments, keywords):
+            self._drop_predictions()
+            payload = _encoded(arguments, keywords)
+            self._send(wire.HEADER.pack(len(payload)) + payload)
+        kind, payload = self.receive()
+        value = _decoded(payload)
+        if kind == wire.RAISED:
+            self.raised = Raised.read(value)
+            raise self.raised.error
+        if kind != wire.VALUE:  # the kinds of loss that are this side's own aren't a candidate's to choose
+            raise Lost(kind, value) if kind in wire.LOSSES else Lost(BROKEN)
+        return value
+
+    def _is_next(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+        """Whether the answer to this call is on its way already. Notes the call, for the next candidate."""
+        if keywords or self.made is None:
+            self.made = None
+            return False
+        try:
+            call = wire.to_untrusted(arguments)
+        except ValueError:
+            self.made = None
+            return False
+        self.made.append(call)
+        if not self._ahead or self._ahead[0] != call:
+            return False
+        self._ahead.popleft()
+        return True
+
+    def _drop_predictions(self) -> None:
+        while self._ahead:
+            self.receive()
+            self._ahead.popleft()
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._connection.sendall(data)
+        except OSError as error:
+            raise Lost from error
+
+
+def _place(place: Any) -> tuple[int, str]:
+    match place:
+        case [int(line), str(function)] if 0 <= line <= _LAST_LINE:
+            return int(line), function[:80]
+    raise Lost(BROKEN)
+
+
+def _encoded(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bytes:
+    try:
+        return wire.MARSHALLED + wire.to_untrusted((arguments, keywords))
+    except ValueError:
+        pass
+    try:
+        return wire.TAGGED + wire.dumps((arguments, keywords))
+    except wire.ForeignError as error:
+        raise Lost(NOT_PROXIABLE, str(error)) from error
+    except wire.NotPlainError as error:  # made of the candidate's own results: no reason to trust it more
+        raise Lost(wire.UNPLAIN, str(error)) from error
+
+
+def _decoded(payload: bytes) -> Any:
+    try:
+        return wire.loads(payload) if payload else None
+    except wire.NotPlainError as error:
+        raise Lost(BROKEN) from error
+
+
+def _exceptions() -> Mapping[str, type[Exception]]:
+    """The built-in exceptions that a text makes, by name."""
+    kinds = {name: kind for name, kind in vars(builtins).items() if isinstance(kind, type)}
+    plain = {name: kind for name, kind in kinds.items() if issubclass(kind, Exception)}
+    odd = (*_NEVER_RAISED, UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError, ExceptionGroup)
+    return {name: kind for name, kind in plain.items() if kind not in odd}
+
+
+_EXCEPTIONS = _exceptions()

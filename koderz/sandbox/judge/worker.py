@@ -1,0 +1,175 @@
+"""One warm judge as asyncio sees it: nothing here ever blocks the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import marshal
+import math
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from fnmatch import fnmatchcase
+from typing import Any
+
+from koderz.errors import Fault
+from koderz.sandbox.judge import wire
+from koderz.sandbox.judge.launch import ENVIRONMENT, Premises, command
+from koderz.sandbox.judge.trial import Case, Finding
+from koderz.sandbox.linux import limits
+
+GRACE_SECONDS = 5.0  # beyond a case's wall limit, before the judge itself is taken for stuck
+BUSY = 0.05  # of that time; a judge that spends more of it on the processor isn't stuck, but busy with what it was told
+
+
+_FIELDS = tuple(field.name for field in fields(Case))
+
+
+class WorkerLostError(Exception):
+    """A judge that died, or, if `hung`, had to be ended; if `busy`, because the candidate's results kept it so."""
+
+    def __init__(self, *, hung: bool, busy: bool = False) -> None:
+        super().__init__("hung" if hung else "died")
+        self.hung, self.busy = hung, busy
+
+
+class _Meter:
+    """CPU that a process uses from some moment on."""
+
+    def __init__(self, process: int) -> None:
+        self._process = process
+        self._before = math.inf
+
+    def start(self) -> None:
+        with contextlib.suppress(OSError):  # it has just ended
+            self._before = limits.cpu_seconds(self._process)
+
+    def seconds(self) -> float:
+        """0 or less for a process that has ended, or before the start."""
+        try:
+            return limits.cpu_seconds(self._process) - self._before
+        except OSError:
+            return 0.0
+
+
+class Worker:
+    """One judge process with its zygote."""
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+        self.process = process
+        self.layers: frozenset[str] = frozenset()
+        self._connection = connection
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter | None = None
+
+    @classmethod
+    async def start(cls, premises: Premises) -> Worker:
+        """Fault when it doesn't come up."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = _begun(premises, theirs)
+        worker = cls(process, ours)
+        try:
+            await worker._greet(premises.start_seconds)
+        except BaseException:
+            await worker.kill()
+            raise
+        return worker
+
+    async def run(self, case: Case) -> Finding:
+        """WorkerLostError when the judge dies or gets stuck, after which it is of no more use."""
+        job = marshal.dumps(tuple(getattr(case, name) for name in _FIELDS))
+        assert self._writer is not None
+        self._writer.write(wire.HEADER.pack(len(job)) + job)
+        while (told := await self._told(case.wall)) is None:  # the tests are loaded, and the clock starts anew
+            pass
+        return Finding(**told)
+
+    async def _told(self, wall: float) -> Any:
+        """What the judge says next, within so many seconds and the grace. WorkerLostError as in `run`."""
+        overtime = _Meter(self.process.pid)
+        overdue = asyncio.get_running_loop().call_later(wall, overtime.start)
+        try:
+            async with asyncio.timeout(wall + GRACE_SECONDS):
+                return await self._received()
+        except TimeoutError as error:
+            raise WorkerLostError(hung=True, busy=overtime.seconds() > BUSY * GRACE_SECONDS) from error
+        except (asyncio.IncompleteReadError, OSError) as error:
+            raise WorkerLostError(hung=False) from error
+        finally:
+            overdue.cancel()
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    async def end(self) -> None:
+        """An idle judge ends when its socket does; one that doesn't is killed."""
+        try:
+            if self._writer and self._writer.can_write_eof():
+                self._writer.write_eof()
+                async with asyncio.timeout(GRACE_SECONDS):
+                    await self._reader.read()
+        except (TimeoutError, OSError):
+            pass  # what it would be waited for in vain is done all the same
+        finally:
+            await self.kill()
+
+    async def kill(self) -> None:
+        """Ends the judge and all that it started: one process group, which candidates can't leave."""
+        if self._writer is None:
+            self._connection.close()
+        else:
+            self._writer.close()
+        self._kill_group()
+        assert self.process.stderr is not None
+        with self.process.stderr:  # closed also where this is called off
+            await asyncio.to_thread(self.process.wait)
+
+    def _kill_group(self) -> None:
+        if self.is_alive:
+            with contextlib.suppress(ProcessLookupError):  # it ended just now
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    async def _greet(self, seconds: float) -> None:
+        self._reader, self._writer = await asyncio.open_connection(sock=self._connection)
+        try:
+            async with asyncio.timeout(seconds):
+                self.layers = frozenset(await self._received())
+        except (TimeoutError, asyncio.IncompleteReadError, OSError) as error:
+            self._kill_group()
+            await asyncio.to_thread(self.process.wait)
+            raise Fault(f"the judge doesn't start: {self._complaint()}") from error
+
+    def _complaint(self) -> str:
+        """The last line of what a judge that is no more had to say."""
+        assert self.process.stderr is not None
+        os.set_blocking(self.process.stderr.fileno(), False)
+        said = self.process.stderr.read() or b""
+        lines = said.decode(errors="replace").strip().splitlines() or ["no reason given"]
+        return lines[-1].removeprefix("EOFError: ")
+
+    async def _received(self) -> Any:
+        (size,) = wire.HEADER.unpack(await self._reader.readexactly(wire.HEADER.size))
+        return json.loads(await self._reader.readexactly(size))
+
+
+def _begun(premises: Premises, connection: socket.socket) -> subprocess.Popen[bytes]:
+    """Not by asyncio, which waits for ever when called off while a process starts (CPython issue 119710)."""
+    return subprocess.Popen(
+        command("process", [json.dumps(asdict(premises))], site=True),
+        stdin=connection.fileno(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**_passed(premises.passed), **ENVIRONMENT},
+        cwd="/",
+        start_new_session=True,  # Ctrl-C is koderz's to handle
+    )
+
+
+def _passed(patterns: Sequence[str]) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if any(fnmatchcase(name, one) for one in patterns)}

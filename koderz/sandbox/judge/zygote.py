@@ -1,0 +1,196 @@
+"""The process that candidates are forked from: warm, contained, and ignorant.
+
+It is started as an interpreter of its own, so its memory has never held a test, a key or a program:
+what a candidate is to run reaches the candidate alone, after the fork. `launch` starts it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.util
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, NoReturn
+
+from koderz.sandbox.judge import candidate
+from koderz.sandbox.linux import isolation as rungs
+from koderz.sandbox.linux import kernel, landlock, limits, namespaces, seccomp
+
+ORDER = struct.Struct("<dQ")  # CPU seconds, bytes of memory; the candidate's socket comes with it
+ENDING = struct.Struct("<idQ?")  # wait status, CPU seconds, largest resident bytes, out of CPU?
+END = b"."
+USED = b"?"  # asks for the CPU seconds that the candidate has used
+SECONDS = struct.Struct("<d")
+
+_PRELOADED = """
+    abc array bisect cmath collections contextlib copy ctypes dataclasses datetime decimal enum fractions
+    functools hashlib heapq itertools math operator queue random re statistics string textwrap threading
+    time typing
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What holds every candidate of this zygote."""
+
+    layers: frozenset[str]
+    addresses: int  # bytes of address space the warm interpreter takes
+    filter: seccomp.Filter | None  # what each candidate binds itself to
+    printed: candidate.Printed
+
+
+class Setup(NamedTuple):
+    """What the judge tells a zygote first, as a line of JSON."""
+
+    layers: list[str]  # wanted
+    readable: list[str]  # all that candidates may read
+    packages: dict[str, str]  # beyond the standard library: name and folder
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """`arguments`: the descriptor of the socket to the judge."""
+    control = socket.socket(fileno=int(arguments[0]))
+    with control.makefile("rb") as line:
+        setup = Setup(*json.loads(line.readline()))
+    _forget_surroundings()
+    _preload(setup.packages)
+    cell = _contain(control, setup)
+    gc.collect()
+    gc.freeze()  # no collection in a candidate looks at, and so copies, what was there before it
+    control.sendall(json.dumps(sorted(cell.layers)).encode() + b"\n")
+    while True:
+        _one_candidate(control, cell)
+
+
+def _forget_surroundings() -> None:
+    os.environ.clear()
+    sys.argv = [""]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "koderz"]:
+        del sys.modules[name]
+
+
+def _preload(packages: Mapping[str, str]) -> None:
+    """Imports what programs use most, so that each finds it there.
+
+    `random` and `threading` would run code after every fork, to part the child from a parent that
+    goes on using them. This one doesn't, and their code is half the price of a candidate. So every
+    candidate draws the same random numbers too, as a verdict that can be repeated needs.
+    """
+    ordinary = os.register_at_fork
+    os.register_at_fork = lambda **_: None
+    for name in _PRELOADED.split():
+        importlib.import_module(name)
+    for name, folder in packages.items():
+        _import_from(name, folder)
+    os.register_at_fork = ordinary
+    sys.modules["random"].seed(0)
+
+
+def _import_from(name: str, folder: str) -> None:
+    """A package, and nothing else of the folder that it lies in."""
+    spec = importlib.util.spec_from_file_location(name, f"{folder}/__init__.py", submodule_search_locations=[folder])
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+
+def _contain(control: socket.socket, setup: Setup) -> Cell:
+    """Puts on this process every layer that holds; a part of seccomp comes last, on each candidate."""
+    layers = rungs.available(setup.layers)
+    addresses = limits.address_space()
+    kernel.die_with_parent()
+    if rungs.NAMESPACES in layers:
+        namespaces.enter(control.fileno(), setup.readable if rungs.MOUNTS in layers else None)
+    elif kernel.LINUX:
+        kernel.drop_capabilities()
+    os.chdir("/")
+    os.dup2(0, 2)  # what candidates write there directly goes nowhere
+    kernel.hide_memory()  # candidates too: a fork inherits it
+    limits.share(own_user=rungs.NAMESPACES in layers)
+    if rungs.LANDLOCK in layers:
+        landlock.restrict(setup.readable)
+    return Cell(layers, addresses, _filter(layers), candidate.prepare())
+
+
+def _filter(layers: frozenset[str]) -> seccomp.Filter | None:
+    if rungs.SECCOMP not in layers:
+        return None
+    kernel.forgo_privileges()
+    own = seccomp.candidates()
+    seccomp.shared().install()
+    return own
+
+
+def _one_candidate(control: socket.socket, cell: Cell) -> None:
+    """Forks when the judge says so, watches until the judge has done, and tells how it ended."""
+    order, descriptors, _, _ = socket.recv_fds(control, ORDER.size, 1)
+    if not order:
+        os._exit(0)
+    cpu, memory = ORDER.unpack(order)
+    if cell.filter:
+        limits.bequeath_addresses(cell.addresses + memory)
+    child = os.fork()
+    if not child:
+        _become_candidate(control, descriptors[0], cell, cpu, memory)
+    os.close(descriptors[0])
+    overdue = _watch(child, control, cpu)
+    control.sendall(_ended(child, cell, overdue=overdue))
+
+
+def _become_candidate(control: socket.socket, descriptor: int, cell: Cell, cpu: float, memory: int) -> NoReturn:
+    """The little that is left to do after the fork: each page of memory it touches is copied."""
+    try:
+        control.close()
+        if rungs.NAMESPACES not in cell.layers:
+            kernel.die_with_parent()
+        if cell.filter:
+            cell.filter.install()
+        else:
+            os.setsid()  # so that what it starts can be ended with it
+            limits.bind(cpu, cell.addresses + memory)
+        candidate.serve(cell.printed, descriptor)
+    finally:
+        os._exit(1)
+
+
+def _watch(child: int, control: socket.socket, cpu: float) -> bool:
+    """Waits until the judge has done; ends a candidate that uses up its CPU first, and says whether it did."""
+    judge = select.poll()
+    judge.register(control, select.POLLIN)
+    left, overdue = cpu, False
+    while True:
+        if judge.poll(None if overdue else max(1.0, 1000 * left)):
+            if control.recv(1) != USED:
+                return overdue
+            control.sendall(SECONDS.pack(limits.cpu_seconds(child)))
+        left = cpu - limits.cpu_seconds(child)
+        if left <= 0 and not overdue:
+            os.kill(child, signal.SIGKILL)
+            overdue = True
+
+
+def _ended(child: int, cell: Cell, *, overdue: bool) -> bytes:
+    os.kill(child, signal.SIGKILL)
+    _, status, usage = os.wait4(child, 0)
+    if not cell.filter:  # it may have started others
+        _sweep(child, cell)
+    scale = 1024 if kernel.LINUX else 1
+    return ENDING.pack(status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * scale, overdue)
+
+
+def _sweep(child: int, cell: Cell) -> None:
+    if rungs.NAMESPACES in cell.layers:
+        namespaces.sweep()
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child, signal.SIGKILL)

@@ -1,0 +1,1 @@
+"""What the Linux kernel offers to contain a process."""

@@ -1,0 +1,96 @@
+"""The file tree that candidates see: what they may read, and nothing else by any name.
+
+Landlock refuses to open other files, but tells whether they exist, how large they are and where links
+lead; and to look at a file of an automounter or of FUSE is a message to whoever serves it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+
+from koderz.sandbox.linux import kernel
+
+_STAGE = "/proc"  # where the tree is made: a folder that every system has, and of which nothing is kept
+_COVERS = f"{_STAGE}/.covers"
+_FEW = 16  # entries of one folder that are mounted each; where there are more, the folder is
+_MOUNT_SETATTR, _CURRENT_FOLDER, _RECURSIVE = 442, -100, 0x8000
+_READ_ONLY_WITHOUT_SETUID = struct.pack("=4Q", 0x1 | 0x2, 0, 0, 0)
+
+
+def confine(readable: Iterable[str]) -> None:
+    """Makes a read-only tree of `readable` the root of this mount namespace. OSError where the kernel refuses."""
+    kernel.mount(None, "/", kernel.MS_PRIVATE | kernel.MS_REC)
+    kernel.mount("none", _STAGE, kind="tmpfs")
+    os.mkdir(_COVERS)
+    links: dict[str, str | None] = {}
+    paths = {_followed(path, links) for path in readable if os.path.exists(path)}
+    for path in sorted(_gathered(paths)):
+        _show(path, paths)
+    for link, target in links.items():
+        if target is not None and not os.path.lexists(_STAGE + link):
+            os.makedirs(os.path.dirname(_STAGE + link), exist_ok=True)
+            os.symlink(target, _STAGE + link)
+    kernel.change_root(_STAGE)
+    attributes, size = kernel.pointer_to(_READ_ONLY_WITHOUT_SETUID), len(_READ_ONLY_WITHOUT_SETUID)
+    kernel.syscall(_MOUNT_SETATTR, _CURRENT_FOLDER, kernel.pointer_to(b"/\0"), _RECURSIVE, attributes, size)
+
+
+def _followed(path: str, links: dict[str, str | None]) -> str:
+    """The path without links in it. `links` gets what is found on the way: targets, None for what is no link."""
+    at, left = "", path.split("/")[::-1]
+    while left:
+        name = left.pop()
+        here = f"{at}/{name}"
+        if name == "..":
+            at = os.path.dirname(at)
+        elif name not in ("", "."):
+            if here not in links:
+                links[here] = _target(here)
+            target = links[here]
+            if target is None:
+                at = here
+            else:
+                at = "" if target.startswith("/") else at
+                left += target.split("/")[::-1]
+    return at
+
+
+def _target(path: str) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
+
+
+def _gathered(paths: Iterable[str]) -> Iterator[str]:
+    """The same, with the folder in place of its entries where there are many of them."""
+    folders: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        folders[os.path.dirname(path)].append(path)
+    for folder, entries in folders.items():
+        yield from [folder] if len(entries) > _FEW else entries
+
+
+def _show(path: str, wanted: Collection[str]) -> None:
+    """Mounts a file or folder where it lies, unless one that it lies in is there already.
+
+    Folders in it that aren't `wanted` are covered by empty ones.
+    """
+    place = _STAGE + path
+    if os.path.lexists(place):
+        return
+    if not os.path.isdir(path):
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        os.close(os.open(place, os.O_CREAT | os.O_WRONLY, 0o444))
+    else:
+        os.makedirs(place)
+    kernel.mount(path, place, kernel.MS_BIND | kernel.MS_REC)
+    if path not in wanted:
+        for entry in os.scandir(path):
+            if entry.path not in wanted and entry.is_dir(follow_symlinks=False):
+                cover = f"{_COVERS}/{len(os.listdir(_COVERS))}"
+                os.mkdir(cover)
+                kernel.mount(cover, place + "/" + entry.name, kernel.MS_BIND)

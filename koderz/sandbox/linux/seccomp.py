@@ -1,0 +1,183 @@
+"""The system calls that a candidate may make: an allow-list, as a BPF program.
+
+Whatever isn't listed fails with EPERM, as a system administrator's refusal would, so that a program
+that probes goes on and only its harm is gone. A foreign architecture's calls kill. Without fork and
+exec nothing can outlive a candidate. What could carry a word out of one has been tried:
+
+- Sockets: there are pairs of streams and no others. Their ends can't be bound or connected elsewhere, and
+  the kernel refuses an address to send to, which it takes from pairs of datagrams. No out-of-band data,
+  which nobody uses and which has let programs into the kernel (CVE-2025-38236).
+- Descriptors: a candidate inherits /dev/null three times and its socket to the judge, which reads bytes and
+  lets go of descriptors that come with them. The handle on the judge that SO_PEERPIDFD gives can be waited for,
+  not signalled, entered, or taken descriptors from.
+- Pipes are its own. A FIFO, a device or a file of somebody else's can't be opened to be written.
+- No locks, leases, notifications, owners of descriptors, extended attributes, times of files, message queues,
+  semaphores, shared memory, keys.
+
+What remains needs somebody on this machine who watches: how busy it is, which pages of readable files are in
+memory, when they were last read, and futexes on them. Where mounts are refused (`mounts`), also that a name
+is looked up, of which an automounter or a file system in user space is told.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+
+from koderz.sandbox.linux import kernel
+from koderz.sandbox.linux.syscalls import AUDIT_ARCH, FREE, KEEPING, NUMBERS
+
+Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, operand
+Rule = tuple[str, list[Instruction]]  # a call by name, and what it comes to
+
+_LOAD, _EQUAL, _ABOVE, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_NUMBER_OFFSET, _ARCH_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
+_SECCOMP_MODE_FILTER = 2
+_X32_BIT = 0x40000000
+
+_AF_UNIX, _SOCK_STREAM, _SOCK_NONBLOCK, _SOCK_CLOEXEC = 1, 1, 0o4000, 0o2000000
+_STREAMS = tuple(_SOCK_STREAM | more for more in (0, _SOCK_NONBLOCK, _SOCK_CLOEXEC, _SOCK_NONBLOCK | _SOCK_CLOEXEC))
+_MSG_OOB = 1
+_CLONE_THREAD = 0x00010000
+_CLONE_NAMESPACES = 0x7E020000
+_TERMINAL_FREE_IOCTLS = (0x5421, 0x5451, 0x5450, 0x541B)  # FIONBIO, FIOCLEX, FIONCLEX, FIONREAD
+_PLAIN_FCNTLS = (0, 1, 2, 3, 4, 1030)  # duplicate, flags; no F_SETOWN, which would send signals to others
+_OPENS_TO_CHANGE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | 0o20000000  # the last: O_TMPFILE
+
+
+class Filter:
+    """A program laid out in memory beforehand, so that binding a process to it costs one call."""
+
+    def __init__(self, steps: Iterable[Instruction]) -> None:
+        code = b"".join(struct.pack("=HBBI", *step) for step in steps)
+        self._code = kernel.pointer_to(code)
+        header = kernel.pointer_to(struct.pack("=HxxxxxxQ", len(code) // 8, self._code.value or 0))
+        self._bind = kernel.prepared_prctl(kernel.PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header)
+
+    def install(self) -> None:
+        """Binds this thread, and all it will start. OSError when the kernel refuses."""
+        if self._bind():
+            raise OSError(errno.EPERM, "the kernel refuses the filter")
+
+
+def shared(machine: str = "") -> Filter:
+    """What a zygote binds itself to, and so its candidates. OSError where there is no list for this machine."""
+    return Filter(shared_steps(machine or os.uname().machine))
+
+
+def candidates(machine: str = "") -> Filter:
+    """What a candidate binds itself to in addition."""
+    return Filter(candidates_steps(machine or os.uname().machine))
+
+
+def shared_steps(machine: str) -> list[Instruction]:
+    """The list itself, with what a zygote needs to keep candidates."""
+    if machine not in NUMBERS:
+        raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
+    numbers = NUMBERS[machine]
+    free = sorted(numbers[name] for name in FREE | KEEPING if name in numbers)
+    rules = _ruled(_shared_rules(), numbers)
+    return [*_only_this_architecture(machine), *rules, *_allowed(free), _answer(errno.EPERM)]
+
+
+def candidates_steps(machine: str) -> list[Instruction]:
+    """None of what keeps candidates. Short, as it is paid for each of them."""
+    return [(_LOAD, 0, 0, _NUMBER_OFFSET), *_ruled(_candidates_rules(), NUMBERS[machine]), _answer(0)]
+
+
+def _only_this_architecture(machine: str) -> Iterator[Instruction]:
+    yield (_LOAD, 0, 0, _ARCH_OFFSET)
+    yield (_EQUAL, 1, 0, AUDIT_ARCH[machine])
+    yield (_RETURN, 0, 0, _KILL)
+    yield (_LOAD, 0, 0, _NUMBER_OFFSET)
+    yield (_AT_LEAST, 0, 1, _X32_BIT)
+    yield (_RETURN, 0, 0, _KILL)
+
+
+def _shared_rules() -> Iterator[Rule]:
+    """Calls that depend on their arguments. Each rule begins with the accumulator free and returns."""
+    yield "open", _without_bits(1, _OPENS_TO_CHANGE, errno.EACCES)
+    yield "openat", _without_bits(2, _OPENS_TO_CHANGE, errno.EACCES)
+    yield "clone3", [_answer(errno.ENOSYS)]  # its flags are in memory; libc falls back to clone
+    yield "clone", _without_bits(0, _CLONE_NAMESPACES, errno.EPERM)
+    yield "socketpair", [*_only(0, _AF_UNIX, errno.EPERM), *_one_of(1, _STREAMS, errno.EPERM)]  # asyncio has one
+    for name, flags in (("sendto", 3), ("recvfrom", 3), ("sendmsg", 2), ("recvmsg", 2)):
+        yield name, _without_bits(flags, _MSG_OOB, errno.EOPNOTSUPP)
+    yield "ioctl", _one_of(1, _TERMINAL_FREE_IOCTLS, errno.ENOTTY)
+    yield "fcntl", _one_of(1, _PLAIN_FCNTLS, errno.EPERM)
+
+
+def _candidates_rules() -> Iterator[Rule]:
+    yield "clone", _with_bits(0, _CLONE_THREAD, errno.EPERM)
+    yield "prlimit64", _read_only_limits()
+    for name in sorted(KEEPING - {"clone", "prlimit64"}):
+        yield name, [_answer(errno.EPERM)]
+
+
+def _ruled(rules: Iterable[Rule], numbers: Mapping[str, int]) -> Iterator[Instruction]:
+    for name, rule in rules:
+        if name in numbers:
+            yield from _when(numbers[name], rule)
+
+
+def _when(number: int, rule: list[Instruction]) -> list[Instruction]:
+    return [(_EQUAL, 0, len(rule), number), *rule]
+
+
+def _without_bits(argument: int, bits: int, refusal: int) -> list[Instruction]:
+    return [_low(argument), (_ANY_BIT, 0, 1, bits), _answer(refusal), _answer(0)]
+
+
+def _one_of(argument: int, values: tuple[int, ...], refusal: int) -> list[Instruction]:
+    tests = [(_EQUAL, len(values) - index, 0, value) for index, value in enumerate(values)]
+    return [_low(argument), *tests, _answer(refusal), _answer(0)]
+
+
+def _only(argument: int, value: int, refusal: int) -> list[Instruction]:
+    """Goes on with what follows where the argument is that."""
+    return [_low(argument), (_EQUAL, 1, 0, value), _answer(refusal)]
+
+
+def _with_bits(argument: int, bits: int, refusal: int) -> list[Instruction]:
+    return [_low(argument), (_ANY_BIT, 1, 0, bits), _answer(refusal), _answer(0)]
+
+
+def _read_only_limits() -> list[Instruction]:
+    """`new_limit`, a pointer, has to be null in both halves."""
+    return [
+        _low(2),
+        (_EQUAL, 0, 2, 0),
+        (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 2 * 8 + 4),
+        (_EQUAL, 1, 0, 0),
+        _answer(errno.EPERM),
+        _answer(0),
+    ]
+
+
+def _allowed(numbers: list[int]) -> Iterator[Instruction]:
+    for first, last in _spans(numbers):
+        yield (_AT_LEAST, 0, 2, first)
+        yield (_ABOVE, 1, 0, last)
+        yield _answer(0)
+
+
+def _spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    for number in numbers:
+        if spans and spans[-1][1] == number - 1:
+            spans[-1] = (spans[-1][0], number)
+        else:
+            spans.append((number, number))
+    return spans
+
+
+def _low(argument: int) -> Instruction:
+    """The lower half of an argument; both architectures are little-endian."""
+    return (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * argument)
+
+
+def _answer(number: int) -> Instruction:
+    return (_RETURN, 0, 0, _ERRNO | number if number else _ALLOW)

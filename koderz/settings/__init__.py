@@ -1,0 +1,1 @@
+"""What the user wants: flags over environment over koderz.toml over defaults."""

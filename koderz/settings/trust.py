@@ -1,0 +1,106 @@
+"""What settings of somebody else's could do to the user, and what the user has said they may.
+
+A koderz.toml and a run's plan can both come with somebody else's repository. What is trusted is remembered by the
+digest of the bytes that ask for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from koderz.errors import KoderzError
+from koderz.settings.schema import DOCKER_IMAGE
+from tracker.sinks import KNOWN
+
+RUNS_CODE, SENDS, SPENDS, WRITES = "run code", "send data elsewhere", "spend money", "write outside of this folder"
+
+_RISKS: Mapping[str, Callable[[Any], str]] = {
+    "solver": lambda _: RUNS_CODE,
+    "dataset": lambda _: RUNS_CODE,  # its tests, which no sandbox contains
+    "docker_image": lambda image: RUNS_CODE if image != DOCKER_IMAGE else "",
+    "sandbox": lambda name: {"contained": "", "docker": "", "uncontained": RUNS_CODE}.get(name, SPENDS),
+    "base_url": lambda _: SENDS,
+    "api_key_env": lambda _: SENDS,
+    "prompt_dir": lambda _: SENDS,  # a file of the user's, through a link
+    "use_memory": lambda what: SENDS if what != "off" else "",
+    "sinks": lambda names: SENDS if set(names) - set(KNOWN) else "",
+    "local_model": lambda name: SPENDS if _is_hosted(name) else "",
+    "frontier_spec_model": lambda name: SPENDS if _is_hosted(name) else "",
+    "frontier_checkpoint_model": lambda name: SPENDS if _is_hosted(name) else "",
+    "engine": lambda name: SPENDS if name != "local" else "",
+    "gpu": lambda _: SPENDS,
+    "max_containers": lambda _: SPENDS,
+    "prices": lambda prices: SPENDS if any(_is_understated(*price) for price in prices.items()) else "",
+    "results": lambda path: "" if path.resolve().is_relative_to(Path.cwd()) else WRITES,
+}
+"""The settings that could do more than choose tasks, local models and numbers, and what each could do."""
+
+
+def risks_of(settings: Mapping[str, Any]) -> dict[str, str]:
+    """What the settings could do that their user may not want; those that are harmless are left out."""
+    given = {name: _RISKS[name](settings[name]) for name in _RISKS if settings.get(name)}
+    return {name: risk for name, risk in given.items() if risk}
+
+
+def risks_of_plan(config: dict[str, Any]) -> dict[str, str]:
+    """The same of a recorded plan. What it may cost is known to whoever goes on with the run."""
+    return {name: risk for name, risk in risks_of(config | {"results": None}).items() if risk != SPENDS}
+
+
+def _is_hosted(name: str) -> bool:
+    from koderz.models.names import parse_model_name
+
+    return parse_model_name(name).provider not in ("ollama", "simulated")
+
+
+def _is_understated(name: str, price: tuple[float, float]) -> bool:
+    """Whether a price is below a published one, so that the user's cap would come to more than it says."""
+    from koderz.models.names import WIRE_FORMATS, parse_model_name
+    from koderz.models.prices import price_of
+
+    names = [parse_model_name(each) for each in (name, *(f"{provider}/{name}" for provider in WIRE_FORMATS))]
+    published = [found for found in (price_of(each, {}) for each in names) if found]
+    return any(price[0] < each.input or price[1] < each.output for each in published)
+
+
+def require_trust(data: bytes, what: str, *, grant: bool, environ: Mapping[str, str] = os.environ) -> None:
+    """Passes if these bytes are trusted, or are so from now on. Otherwise a KoderzError that begins with `what`."""
+    if grant:
+        remember(data, environ)
+    elif _digest(data) not in _trusted(_store(environ)):
+        raise KoderzError(f"{what}. Read it; if it may, say so once with --trust-config (it holds until it changes)")
+
+
+def remember(data: bytes, environ: Mapping[str, str] = os.environ) -> None:
+    """Trusts these bytes from now on. Raises KoderzError where that can't be written down."""
+    store = _store(environ)
+    draft = store.with_suffix(f".{os.getpid()}")
+    try:
+        store.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(orjson.dumps([*_trusted(store), _digest(data)]))
+        draft.replace(store)
+    except OSError as error:
+        raise KoderzError(f"{store} can't be written, so trust can't be remembered ({error.strerror})") from None
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _store(environ: Mapping[str, str]) -> Path:
+    base = environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "koderz" / "trusted.json"
+
+
+def _trusted(store: Path) -> list[Any]:
+    try:
+        found = orjson.loads(store.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return []
+    return found if isinstance(found, list) else []

@@ -1,0 +1,37 @@
+"""How a solver reaches the world: what each handle that it may name in its signature does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from koderz.types import Message, Reply, Task, Verdict
+
+
+class AskHandle(Protocol):
+    """How a solver asks a model, see `Handles.ask`."""
+
+    async def __call__(
+        self,
+        messages: Sequence[Message],
+        model: str | None = None,
+        purpose: str = "attempt",
+        **sampling: Any,
+    ) -> Reply: ...
+
+
+class JudgeHandle(Protocol):
+    """How a solver has an answer judged, see `Handles.judge`."""
+
+    async def __call__(self, task: Task, answer: Reply | str) -> Verdict: ...
+
+
+class RecallHandle(Protocol):
+    """How a solver asks for lessons: short texts, none where memory is off or has nothing to say."""
+
+    async def __call__(self, verdict: Verdict) -> Sequence[str]: ...
+
+
+async def no_recall(verdict: Verdict) -> Sequence[str]:  # noqa: ARG001 it is a RecallHandle
+    """What a solver gets where memory is off: nothing, and nothing is put on record."""
+    return ()

@@ -1,0 +1,1 @@
+"""Suites whose answers are Python programs."""

@@ -1,0 +1,125 @@
+"""Suites whose answers are Python functions, judged by running tests on them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from koderz.prompts import trimmed
+from koderz.sandbox import Job, Outcome, Sandbox
+from koderz.suites.code.tasks import parse
+from koderz.types import Judging, Reply, Task, Verdict
+
+if TYPE_CHECKING:  # neither is needed before the first answer
+    from koderz.suites.code.extraction.extraction import Extraction
+
+FEEDBACK_CHARS = 2000
+
+_UNDEFINED = "no_entry_point"
+
+_NO_PROGRAM: Mapping[str, str] = {
+    "no_code": "The answer holds no Python code. Put the whole function in one ```python code block.",
+    _UNDEFINED: "The answer doesn't define the function {entry_point}.",
+    "refused": "The answer holds no code, only a refusal. Put the whole function in one ```python code block.",
+    "length": "The answer was cut off before the function was complete. Answer more briefly.",
+    "syntax": "The code isn't valid Python.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSuite:
+    """Tasks that ask for one function each, with `check(candidate)` tests."""
+
+    name: str
+    source: str
+    tasks: tuple[Task, ...] = field(repr=False)
+    is_sound: bool = False  # every reference is known to pass
+    limits: Judging = field(default_factory=Judging)  # unless the user sets others
+
+    async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
+        """Takes the program out of the answer and runs the task's tests on it."""
+        from koderz.suites.code.extraction.limits import extract_within_limits
+
+        text, finish = (answer.text, answer.finish_reason) if isinstance(answer, Reply) else (answer, "stop")
+        found = await extract_within_limits(text, task.prompt, task.entry_point, finish)
+        if found.cause not in ("", _UNDEFINED) or found.program is None:
+            return _unusable(found, task, finish)
+        outcome, verdict = await self._run(task, found, sandbox, how)
+        if verdict.passed:
+            return verdict
+        if found.cause and _lacks(outcome, task.entry_point):
+            return _unusable(found, task, finish)
+        return replace(verdict, feedback=await _feedback(task, found, outcome, sandbox, how))
+
+    async def judge_program(
+        self, task: Task, program: str, sandbox: Sandbox, how: Judging, *, line_offset: int = 0
+    ) -> Verdict:
+        """Runs the task's tests on a whole program, as it is. `line_offset` lines before it aren't its author's."""
+        from koderz.suites.code.extraction.extraction import Extraction
+
+        _, verdict = await self._run(task, Extraction(program, "", line_offset), sandbox, how)
+        return verdict
+
+    async def _run(self, task: Task, found: Extraction, sandbox: Sandbox, how: Judging) -> tuple[Outcome, Verdict]:
+        outcome = await sandbox.judge(_job(task, found, task.test, how))
+        return outcome, Verdict(
+            verdict=outcome.verdict,
+            cause=outcome.cause,
+            detail=outcome.message,
+            program=found.program,
+            metrics={"cpu": outcome.cpu, "wall": outcome.wall},
+            sandbox=outcome.rung,
+        )
+
+
+def _job(task: Task, found: Extraction, test: str, how: Judging) -> Job:
+    assert found.program is not None
+    return Job(
+        program=found.program,
+        test=test,
+        entry_point=task.entry_point,
+        context=_context(task.prompt),
+        timeout=how.timeout,
+        memory_mb=how.memory_mb,
+        line_offset=found.line_offset,
+        call_timeout=how.call_timeout,
+    )
+
+
+def _context(prompt: str) -> str:
+    """What tests may lean on of the prompt, its last function given a body if it has none; prose gives nothing."""
+    for source in (prompt, f"{prompt.rstrip()}\n    pass\n"):
+        with contextlib.suppress(SyntaxError):
+            parse(source)
+            return source
+    return ""
+
+
+def _lacks(outcome: Outcome, entry_point: str) -> bool:
+    """Whether a program that was run doesn't define the function, or fails since it isn't there."""
+    return outcome.cause == _UNDEFINED or f"name {entry_point!r} is not defined" in outcome.message
+
+
+def _unusable(found: Extraction, task: Task, finish: str) -> Verdict:
+    cause = "length" if finish == "length" else found.cause or "no_code"
+    general = _NO_PROGRAM[cause].format(entry_point=task.entry_point)
+    feedback = found.reason if cause == "no_code" and found.reason else f"{general} {found.reason}".strip()
+    return Verdict("error", cause, feedback=feedback, detail=feedback, program=found.program)
+
+
+async def _feedback(task: Task, found: Extraction, outcome: Outcome, sandbox: Sandbox, how: Judging) -> str:
+    """What the solver may be told, which is less than the record holds unless tests are open to it."""
+    if how.feedback == "tests":
+        return trimmed(outcome.message, FEEDBACK_CHARS)
+    from koderz.suites.code.examples import examples_test
+
+    failed = "The function doesn't pass its tests."
+    test = examples_test(task.prompt, task.entry_point) if how.feedback == "examples" else None
+    if test is None:
+        return failed
+    shown = await sandbox.judge(_job(task, found, test, how))
+    if shown.verdict == "passed":
+        return "The function gives the results of the docstring's examples, but doesn't pass all tests."
+    return trimmed(shown.message, FEEDBACK_CHARS)

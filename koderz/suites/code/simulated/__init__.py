@@ -1,0 +1,183 @@
+"""The simulated model: answers a suite's tasks plausibly, at no cost and with nothing to install."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import struct
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import orjson
+
+from koderz.errors import Fault
+from koderz.models.names import ModelName
+from koderz.models.prices import Price
+from koderz.models.reasoning import part
+from koderz.suites.code.simulated import wording
+from koderz.suites.code.simulated.conversation import TaskIndex, failures_shown, guidance_given, wanted
+from koderz.suites.code.simulated.versions import Versions
+from koderz.types import Completion, Message, Sampling, Task
+from tracker.messages import text_of
+
+if TYPE_CHECKING:
+    from koderz.models.pool import Service
+
+CHARACTERS_PER_TOKEN = 4
+GUIDANCE = 0.08  # how much a specification, or a review, adds to the skill
+MENDABLE = 0.65  # of the tasks that go wrong at first, how many feedback can mend
+ROUNDS = 5  # the most rounds of feedback that a mendable task needs
+LUCK = 0.15  # chance a round that feedback mends a mendable task before its time
+VARIETY = 0.6  # how far temperature 1 moves a task between easy and hard
+ENDLESS = 0.01  # of all tasks, how many may meet a first answer that never ends
+SALT = "tasks 2287"  # chosen so that, with seed 0, the first ten tasks of HumanEval show every outcome
+
+
+def open_model(_: ModelName, __: Service, /) -> Simulated:
+    """The simulated model over HumanEval, where nobody said which tasks it is to answer."""
+    from koderz.suites import load_suite
+
+    return Simulated(load_suite("humaneval").tasks)
+
+
+class Simulated:
+    """A model made of the tasks' own references: right, or wrong by a slip that a model could make.
+
+    A reply is a pure function of the tasks, `seed`, the messages and, where the temperature is above 0,
+    the sampling seed: nothing is remembered from one call to the next, so a run that was killed and
+    resumed meets the same model. Some tasks are answered right at once (about the share `skill`), some
+    after one or more rounds of feedback, some never; a specification or a review in the prompt helps.
+
+    `latency` is the mean of the seconds that a reply takes, each between half and one and a half of it.
+    `fault_rate` is the share of calls that raise Fault. Faults alone are drawn afresh, since one that
+    followed from the messages would meet every retry of the call as well.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seed: int = 0,
+        skill: float = 0.6,
+        latency: float = 0.0,
+        fault_rate: float = 0.0,
+    ) -> None:
+        self.name = ModelName(provider="simulated", name="simulated")
+        self._tasks = len(tasks)
+        self._index = TaskIndex(tasks)
+        self._versions: dict[str, Versions] = {}  # follow from task and seed alone
+        self._seed, self._skill = seed, skill
+        self._latency, self._fault_rate = latency, fault_rate
+
+    async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
+        """One reply. Raises Fault for the share `fault_rate` of calls."""
+        draws = self._draws(messages, sampling)
+        latency = self._latency * (0.5 + draws[0])
+        await asyncio.sleep(latency)
+        if secrets.randbits(32) < self._fault_rate * 2**32:
+            raise Fault("simulated fault: the simulated model was told to fail now and then; retry the call")
+        return _completion(messages, sampling, self._reply(messages, sampling, draws), latency)
+
+    async def check(self) -> dict[str, str]:
+        """How many tasks it can answer."""
+        return {"tasks": str(self._tasks)}
+
+    def price(self) -> Price:
+        """US dollars a million tokens: nothing."""
+        return Price(input=0.0, output=0.0)
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+    def _draws(self, messages: Sequence[Message], sampling: Sampling) -> Sequence[float]:
+        varied = sampling.seed if sampling.temperature else None
+        return _draws([self._seed, varied, messages])
+
+    def _reply(self, messages: Sequence[Message], sampling: Sampling, draws: Sequence[float]) -> str:
+        task, wants = self._index.find(messages), wanted(messages)
+        if wants != "code":
+            return wording.specification(task) if wants == "specification" else wording.review(task)
+        if task is None:
+            return wording.unrecognised()
+        versions = self._versions_of(task)
+        if versions.right and self._is_right(task, messages, sampling, draws):
+            return wording.reply_with(_pick(versions.right, draws[1]), task.entry_point, draws[2])
+        return self._wrong_reply(task, versions, failures_shown(messages), draws)
+
+    def _versions_of(self, task: Task) -> Versions:
+        if task.id not in self._versions:
+            self._versions[task.id] = Versions(task, seed=self._seed)
+        return self._versions[task.id]
+
+    def _is_right(self, task: Task, messages: Sequence[Message], sampling: Sampling, draws: Sequence[float]) -> bool:
+        skill = min(1.0, self._skill + GUIDANCE * guidance_given(messages))
+        mendable = (1 - skill) * MENDABLE
+        hardness = self._task_draws(task)[0]
+        never = hardness >= skill + mendable
+        hardness = _varied(hardness, sampling, draws[3])
+        if hardness < skill or never:
+            return hardness < skill
+        shown = failures_shown(messages)
+        return shown > ROUNDS * (hardness - skill) / mendable or (shown > 0 and draws[4] < LUCK)
+
+    def _wrong_reply(self, task: Task, versions: Versions, shown: int, draws: Sequence[float]) -> str:
+        if shown == 0 and self._task_draws(task)[1] < ENDLESS:
+            return wording.reply_with(versions.endless, task.entry_point, draws[2])
+        if draws[5] < 0.03:
+            return _pick(wording.REFUSALS, draws[2])
+        if draws[5] < 0.05:
+            return wording.without_code(task.entry_point)
+        program = _pick(versions.wrong, draws[6])
+        if draws[5] < 0.09:
+            program = program.replace(":\n", "\n", 1)  # a syntax error in its first line
+        elif draws[5] < 0.11:
+            program = program.replace(task.entry_point, f"solve_{task.entry_point}")
+        return wording.reply_with(program, task.entry_point, draws[2])
+
+    def _task_draws(self, task: Task) -> Sequence[float]:
+        return _draws([SALT, self._seed, task.id])
+
+
+def _draws(parts: object) -> Sequence[float]:
+    """Eight numbers in 0..1 that follow from what is given."""
+    digest = blake2b(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS), digest_size=32).digest()
+    return [number / 2**32 for number in struct.unpack("<8I", digest)]
+
+
+def _varied(hardness: float, sampling: Sampling, draw: float) -> float:
+    """How hard a task is for one sample: the warmer, the further from its own hardness."""
+    warmth = min(1.0, sampling.temperature or 0.0)
+    return min(max(hardness + (draw - 0.5) * VARIETY * warmth, 0.0), 1.0 - 2**-32)
+
+
+def _pick(choices: Sequence[str], draw: float) -> str:
+    return choices[int(draw * len(choices))]
+
+
+def _completion(messages: Sequence[Message], sampling: Sampling, reply: str, latency: float) -> Completion:
+    sent, finish_reason = _cut(reply, sampling)
+    parted = part(sent, complete=finish_reason == "stop")
+    return Completion(
+        text=parted.text,
+        reasoning=parted.reasoning,
+        tokens_in=_tokens(sum(len(text_of(message)) for message in messages)),
+        tokens_out=_tokens(len(sent)),
+        latency=latency,
+        finish_reason=finish_reason,
+        model="simulated",
+        raw=sent if parted.cut else None,
+    )
+
+
+def _cut(reply: str, sampling: Sampling) -> tuple[str, str]:
+    for stop in sampling.stop:
+        reply = reply.partition(stop)[0]
+    limit = None if sampling.max_tokens is None else sampling.max_tokens * CHARACTERS_PER_TOKEN
+    if limit is None or len(reply) <= limit:
+        return reply, "stop"
+    return reply[:limit], "length"
+
+
+def _tokens(characters: int) -> int:
+    return max(1, characters // CHARACTERS_PER_TOKEN)

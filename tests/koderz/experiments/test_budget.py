@@ -1,0 +1,180 @@
+"""The cost cap: calls wait rather than fail while others may turn out cheaper, and none starts that could pass it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from koderz.experiments.budget import Budget, CapReached
+
+
+async def spend(budget: Budget, estimate: float, cost: float, seconds: float = 0.0) -> float:
+    async with budget.call(estimate):
+        await asyncio.sleep(seconds)
+        budget.paid(cost)
+    return cost
+
+
+def test_without_a_cap_nothing_is_held_back() -> None:
+    async def go() -> Budget:
+        budget = Budget(None)
+        await asyncio.gather(*(spend(budget, 1e9, 2.0) for _ in range(10)))
+        return budget
+
+    assert asyncio.run(go()).spent == 20.0
+
+
+@pytest.mark.parametrize(("spent", "estimate"), [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)])
+def test_a_call_that_just_fits_is_made(spent: float, estimate: float) -> None:
+    asyncio.run(spend(Budget(1.0, spent), estimate, 0.0))
+
+
+@pytest.mark.parametrize(("spent", "estimate"), [(0.0, 1.01), (0.5, 0.51), (1.2, 0.0)])
+def test_a_call_that_could_pass_the_cap_is_refused_with_what_to_do(spent: float, estimate: float) -> None:
+    with pytest.raises(CapReached, match=r"the cost cap of \$1 is reached: .* resume with a higher --max-cost"):
+        asyncio.run(spend(Budget(1.0, spent), estimate, 0.0))
+
+
+def test_a_call_waits_for_what_others_really_cost_and_is_made_if_it_fits_then() -> None:
+    async def go() -> list[float | BaseException]:
+        budget = Budget(1.0)
+        return await asyncio.gather(*(spend(budget, 0.6, 0.1, 0.001) for _ in range(5)), return_exceptions=True)
+
+    assert asyncio.run(go()) == [0.1] * 5  # one after the other: 0.6 + 0.6 would pass the cap
+
+
+def test_a_call_that_has_waited_in_vain_is_refused() -> None:
+    async def go() -> tuple[list[float | BaseException], Budget]:
+        budget = Budget(1.0)
+        done = await asyncio.gather(*(spend(budget, 0.6, 0.5, 0.001) for _ in range(4)), return_exceptions=True)
+        return done, budget
+
+    done, budget = asyncio.run(go())
+    assert [value for value in done if not isinstance(value, BaseException)] == [0.5]
+    assert all(isinstance(value, CapReached) for value in done[1:])
+    assert budget.spent == 0.5
+
+
+def test_calls_run_side_by_side_as_far_as_they_fit() -> None:
+    async def go() -> int:
+        budget, inside, most = Budget(1.0), 0, 0
+
+        async def one() -> None:
+            nonlocal inside, most
+            async with budget.call(0.25):
+                inside += 1
+                most = max(most, inside)
+                await asyncio.sleep(0.001)
+                inside -= 1
+
+        await asyncio.gather(*(one() for _ in range(20)))
+        return most
+
+    assert asyncio.run(go()) == 4
+
+
+def test_what_a_failed_call_held_is_free_again() -> None:
+    async def go() -> None:
+        budget = Budget(1.0)
+        for _ in range(3):
+            with pytest.raises(ValueError, match="oh"):
+                async with budget.call(0.9):
+                    raise ValueError("oh")
+        await spend(budget, 0.9, 0.0)
+
+    asyncio.run(go())
+
+
+async def _cancel(work: Awaitable[float]) -> None:
+    task = asyncio.ensure_future(work)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_a_call_that_is_cancelled_under_way_frees_what_it_held() -> None:
+    async def go() -> None:
+        budget = Budget(1.0)
+        waiting = asyncio.create_task(spend(budget, 0.5, 0.0))
+        await _cancel(spend(budget, 0.9, 0.0, 60))
+        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(spend(budget, 1.0, 0.0), 10)
+
+    asyncio.run(go())
+
+
+def test_a_call_that_is_cancelled_while_it_waits_holds_nothing() -> None:
+    async def go() -> None:
+        budget = Budget(1.0)
+        async with budget.call(0.9):
+            await _cancel(spend(budget, 0.9, 0.0))
+        await asyncio.wait_for(spend(budget, 1.0, 0.0), 10)
+
+    asyncio.run(go())
+
+
+def test_cancelled_at_any_moment_nothing_stays_held() -> None:
+    async def go() -> None:
+        chance = random.Random(3)
+        budget = Budget(1.0)
+        tasks = [asyncio.create_task(spend(budget, chance.uniform(0.1, 0.9), 0.0, 0.001)) for _ in range(200)]
+        while running := [task for task in tasks if not task.done()]:
+            chance.choice(running).cancel()
+            await asyncio.sleep(0)
+        await asyncio.wait_for(spend(budget, 1.0, 0.0), 10)
+
+    asyncio.run(go())
+
+
+def test_the_cap_holds_whatever_calls_turn_out_to_cost_below_their_estimates() -> None:
+    async def go() -> float:
+        chance = random.Random(5)
+        budget = Budget(10.0)
+
+        async def one() -> None:
+            estimate = chance.uniform(0.01, 1.0)
+            await spend(budget, estimate, estimate * chance.random(), 0.0)
+            assert budget.spent <= 10.0
+
+        await asyncio.gather(*(one() for _ in range(300)), return_exceptions=True)
+        return budget.spent
+
+    assert 9.0 < asyncio.run(go()) <= 10.0
+
+
+def _residue(cap: float, most: float, seed: int) -> Callable[[Budget], Awaitable[None]]:
+    """Calls that begin and end in an order of their own, until none is left."""
+
+    async def go(budget: Budget) -> None:
+        chance, under_way, held = random.Random(seed), [], 0.0
+        for _ in range(2000):
+            estimate = chance.random() * most
+            if held + estimate < cap and chance.random() < 0.55:
+                call = budget.call(estimate)
+                await call.__aenter__()
+                under_way.append((call, estimate))
+                held += estimate
+            elif under_way:
+                call, estimate = under_way.pop(chance.randrange(len(under_way)))
+                await call.__aexit__(None, None, None)
+                held -= estimate
+        for call, _ in under_way:
+            await call.__aexit__(None, None, None)
+
+    return go
+
+
+def test_when_no_call_is_under_way_none_is_waited_for() -> None:
+    async def go() -> None:
+        for seed in range(40):
+            budget = Budget(1000.0)
+            await _residue(1000.0, 10.0, seed)(budget)
+            with pytest.raises(CapReached):
+                await asyncio.wait_for(spend(budget, 1000.1, 0.0), 0.2)
+
+    asyncio.run(go())

@@ -1,0 +1,445 @@
+"""A solver is handed what is on record, in its order, and goes live only after it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from koderz.errors import Fault
+from koderz.experiments import recording as tape
+from koderz.experiments.recording import Divergence
+from koderz.experiments.replay import Ask, Handles, NeedsCallError, Replaying
+from koderz.plans.identity import Identity
+from koderz.types import Completion, Reply, Sampling, Task, Verdict
+from tracker.records import Attempt, Call, Once, Record, decode, encode
+
+TASK = Task("T/0", "def f(): ...", "f")
+OTHER = Task("T/1", "def g(): ...", "g")
+IDENTITY = Identity("exp_00000000000000ab", TASK, "test", 0)
+
+Solver = Callable[[Handles], Awaitable[Any]]
+
+
+class World:
+    """Answers each ask with its last message in capitals; passes what contains GOOD."""
+
+    def __init__(self, *, passing: str = "GOOD", delays: dict[str, float] | None = None) -> None:
+        self.lines: list[Record] = []
+        self.asked: list[str] = []
+        self._passing, self._delays = passing, delays or {}
+
+    async def complete(self, ask: Ask, sample: int) -> tuple[Completion, str, Sampling]:
+        text = ask.messages[-1]["content"]
+        self.asked.append(text)
+        delay = self._delays.get(text, 0)
+        await asyncio.sleep(delay)
+        return Completion(text.upper(), tokens_in=2, tokens_out=3, cost=0.5, latency=delay), "local", Sampling()
+
+    async def judge(self, task: Task, answer: Reply | str) -> Verdict:
+        text = answer.text if isinstance(answer, Reply) else answer
+        return Verdict("passed") if self._passing in text else Verdict("failed", "assertion", f"no {text}")
+
+    async def record(self, *lines: Record) -> None:
+        self.lines += lines
+
+    def text(self, text: Any) -> str:
+        assert isinstance(text, str)
+        return text
+
+
+def say(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def through_a_file(lines: list[Record]) -> list[Record]:
+    decoded = [decode(encode(line)) for line in lines]
+    assert None not in decoded
+    return [line for line in decoded if line is not None]
+
+
+async def play(solver: Solver, recorded: list[Record], how: Replaying | None = None, **world: Any) -> tuple[Any, World]:
+    there = World(**world)
+    async with Handles(IDENTITY, through_a_file(recorded), there, how) as handles:
+        value = await solver(handles)
+    return value, there
+
+
+def keys(lines: list[Record]) -> list[str]:
+    return [line.key for line in lines if isinstance(line, Call | Attempt | Once)]
+
+
+async def several(handles: Handles) -> Any:
+    """Asks at once, acts on the first answer, measures, draws, and goes on in turn."""
+    asks = [asyncio.create_task(handles.ask(say(name))) for name in ("a", "b", "c")]
+    done, _ = await asyncio.wait(asks, return_when=asyncio.FIRST_COMPLETED)
+    first = min((task.result() for task in done), key=lambda reply: reply.call).text
+    follow = await handles.ask(say(f"after {first}"))
+    measured = await handles.once("measure", lambda: {"at": (1, 2)})
+    rest = await asyncio.gather(*asks)
+    drawn = handles.rng.randrange(10**6)
+    verdict = await handles.judge(TASK, await handles.ask(say(f"good {drawn}")))
+    return first, follow.text, measured, [reply.text for reply in rest], drawn, verdict.verdict
+
+
+async def iterating(handles: Handles) -> Verdict:
+    told = "start"
+    verdict = Verdict("error")
+    for _ in range(3):
+        verdict = await handles.judge(TASK, await handles.ask(say(told)))
+        if verdict.passed:
+            break
+        told = f"again: {verdict.feedback}"
+    return verdict
+
+
+@pytest.mark.parametrize("solver", [several, iterating])
+def test_killed_between_any_two_lines_a_solver_ends_the_same_and_asks_nothing_twice(solver: Solver) -> None:
+    delays = {"a": 0.03, "b": 0.01, "c": 0.02}
+    whole, world = asyncio.run(play(solver, [], delays=delays))
+
+    for cut in range(len(world.lines) + 1):
+        value, again = asyncio.run(play(solver, world.lines[:cut], delays=delays))
+        assert value == whole, f"after {cut} lines"
+        assert sorted(keys(world.lines[:cut] + again.lines)) == sorted(keys(world.lines))
+
+
+def test_results_come_in_recorded_order_even_where_live_ones_would_be_faster() -> None:
+    _, world = asyncio.run(play(several, [], delays={"a": 0.03, "b": 0.01, "c": 0.02}))
+
+    value, again = asyncio.run(play(several, world.lines))
+
+    assert value[0] == "B"
+    assert again.asked == []
+
+
+def test_two_equal_asks_are_two_calls() -> None:
+    async def twice(handles: Handles) -> list[int]:
+        return [reply.call for reply in await asyncio.gather(handles.ask(say("x")), handles.ask(say("x")))]
+
+    value, world = asyncio.run(play(twice, []))
+
+    assert sorted(value) == [1, 2]
+    assert len(set(keys(world.lines))) == 2
+    assert asyncio.run(play(twice, world.lines))[0] == value
+
+
+def test_a_solver_that_goes_another_way_is_stopped_before_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tape, "GRACE", 0.05)
+    _, world = asyncio.run(play(iterating, []))
+
+    async def other(handles: Handles) -> Reply:
+        return await handles.ask(say("something else"))
+
+    async def stubborn(handles: Handles) -> None:
+        for text in ("something else", "start", "and more"):
+            with pytest.raises(Divergence):
+                await handles.ask(say(text))
+
+    with pytest.raises(Divergence, match="--accept-divergence"):
+        asyncio.run(play(other, world.lines))
+    assert asyncio.run(play(stubborn, world.lines))[1].asked == []
+    value, again = asyncio.run(play(other, world.lines, Replaying(accept_divergence=True)))
+    assert (value.text, again.asked) == ("SOMETHING ELSE", ["something else"])
+
+
+def test_a_solver_that_waits_for_something_of_its_own_has_not_diverged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tape, "GRACE", 0.05)
+
+    async def slow(handles: Handles) -> list[str]:
+        first = await handles.ask(say("one"))
+        await asyncio.sleep(0.2)
+        return [first.text, (await handles.ask(say("two"))).text]
+
+    value, world = asyncio.run(play(slow, []))
+
+    assert asyncio.run(play(slow, world.lines))[0] == value
+
+
+def test_one_result_is_acted_on_before_the_next_comes_however_it_is_waited_for() -> None:
+    async def acting(handles: Handles) -> list[int]:
+        asks = [asyncio.create_task(asyncio.wait_for(handles.ask(say(name)), 60)) for name in "abcd"]
+        async with asyncio.TaskGroup() as group:
+            waited = group.create_task(asyncio.wait(asks, return_when=asyncio.FIRST_COMPLETED))
+        done, _ = waited.result()
+        await asyncio.gather(*asks)
+        return [len(done), len([ask for ask in asks if ask.done()])]
+
+    _, world = asyncio.run(play(acting, [], delays=dict.fromkeys("abcd", 0.01)))
+
+    assert asyncio.run(play(acting, world.lines))[0] == [1, 4]
+
+
+def test_a_recorded_branch_waits_as_long_as_another_one_worked_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tape, "GRACE", 0.05)
+
+    async def two_branches(handles: Handles) -> list[str]:
+        async def cell() -> str:
+            await asyncio.to_thread(time.sleep, 0.3)  # code that runs again in a replay, and takes its time
+            return (await handles.ask(say("after the cell"))).text
+
+        async def other() -> str:
+            return (await handles.ask(say("other"))).text
+
+        return list(await asyncio.gather(cell(), other()))
+
+    value, world = asyncio.run(play(two_branches, [], delays={"other": 0.6}))
+    assert [line.reply for line in world.lines if isinstance(line, Call)] == ["AFTER THE CELL", "OTHER"]
+
+    again, silent = asyncio.run(play(two_branches, world.lines))
+
+    assert (again, silent.asked) == (value, [])
+
+
+def test_a_recorded_call_takes_one_turn_of_the_event_loop() -> None:
+    async def many(handles: Handles) -> None:
+        for number in range(300):
+            await handles.ask(say(str(number)))
+
+    async def turns_of(recorded: list[Record]) -> int:
+        passed = 0
+
+        async def count() -> None:
+            nonlocal passed
+            while True:
+                passed += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count())
+        await play(many, recorded)
+        counting.cancel()
+        return passed
+
+    _, world = asyncio.run(play(many, []))
+
+    assert asyncio.run(turns_of(world.lines)) <= 300 + 20
+
+
+BEST_OF = ("first", "second GOOD", "third")
+
+
+async def best_of_three(handles: Handles) -> Verdict:
+    """Judges candidates until one passes, has that one refined, and judges the outcome on another task."""
+    replies = [await handles.ask(say(text)) for text in BEST_OF]
+    for reply in replies:
+        verdict = await handles.judge(TASK, reply)
+        if verdict.passed:
+            refined = await handles.ask(say(f"refine {reply.text}"))
+            return await handles.judge(OTHER, refined)
+    return verdict
+
+
+def test_rescoring_runs_a_solver_that_judges_more_than_once_to_its_end() -> None:
+    value, world = asyncio.run(play(best_of_three, []))
+    assert value.passed
+
+    again, silent = asyncio.run(play(best_of_three, world.lines, Replaying(rescore=True, calls_allowed=False)))
+
+    assert (again.passed, silent.asked) == (True, [])
+    judged = [(line.number, line.task_id, line.verdict) for line in silent.lines if isinstance(line, Attempt)]
+    assert judged == [(1, "", "failed"), (2, "", "passed"), (3, "T/1", "passed")]
+
+
+def test_rescoring_stops_where_a_new_verdict_leads_to_a_request_that_is_not_on_record() -> None:
+    _, world = asyncio.run(play(best_of_three, []))
+
+    with pytest.raises(NeedsCallError, match="rescore: needs a call"):
+        asyncio.run(play(best_of_three, world.lines, Replaying(rescore=True, calls_allowed=False), passing="FIRST"))
+
+
+def test_rescoring_that_may_call_passes_over_what_it_needs_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tape, "GRACE", 0.05)
+    _, world = asyncio.run(play(best_of_three, []))
+
+    value, again = asyncio.run(play(best_of_three, world.lines, Replaying(rescore=True), passing="FIRST"))
+    assert (value.passed, again.asked) == (True, ["refine FIRST"])
+
+    # A later session replays that way, although what was recorded first went another.
+    once_more, silent = asyncio.run(play(best_of_three, world.lines + again.lines, passing="FIRST"))
+    assert (once_more.passed, silent.asked) == (True, [])
+
+
+def test_a_rescored_verdict_comes_before_what_was_recorded_after_it() -> None:
+    class Slow(World):
+        async def judge(self, task: Task, answer: Reply | str) -> Verdict:
+            await asyncio.sleep(0.05)
+            return await super().judge(task, answer)
+
+    async def racing(handles: Handles) -> list[str]:
+        order: list[str] = []
+
+        async def judged() -> None:
+            order.append((await handles.judge(TASK, "GOOD")).verdict)
+
+        async def asked() -> None:
+            order.append((await handles.ask(say("late"))).text)
+
+        await asyncio.gather(judged(), asked())
+        return order
+
+    async def rescored(lines: list[Record]) -> list[str]:
+        how = Replaying(rescore=True, calls_allowed=False)
+        async with Handles(IDENTITY, through_a_file(lines), Slow(), how) as handles:
+            return await racing(handles)
+
+    value, world = asyncio.run(play(racing, [], delays={"late": 0.05}))
+
+    assert asyncio.run(rescored(world.lines)) == value == ["passed", "LATE"]
+
+
+def test_an_attempt_names_the_task_that_was_judged_where_it_is_another_one() -> None:
+    async def both(handles: Handles) -> list[Verdict]:
+        return [await handles.judge(task, "GOOD") for task in (TASK, OTHER)]
+
+    _, world = asyncio.run(play(both, []))
+    own, other = (encode(line) for line in world.lines)
+
+    assert b"task_id" not in own
+    assert b'"problem_id":"T/0","task_id":"T/1"' in other
+    assert len(set(keys(world.lines))) == 2
+    assert asyncio.run(play(both, world.lines))[1].lines == []
+
+
+TOOL_CALL = {"id": "c1", "type": "function", "function": {"name": "run", "arguments": '{"x": 1}'}}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "content": None, "tool_calls": [TOOL_CALL]},
+        {"role": "tool", "content": "out", "tool_call_id": "c1"},
+        {"role": "user", "content": "hi", "name": "ann"},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "u"}}],
+        },
+    ],
+)
+def test_every_field_of_a_message_is_asked_recorded_and_told_apart(message: dict[str, Any]) -> None:
+    class Silent(World):
+        async def complete(self, ask: Ask, sample: int) -> tuple[Completion, str, Sampling]:
+            self.messages = ask.messages
+            return Completion("ok"), "local", Sampling()
+
+    async def run(sent: dict[str, Any], recorded: list[Record]) -> Silent:
+        world = Silent()
+        async with Handles(IDENTITY, through_a_file(recorded), world) as handles:
+            await handles.ask([sent])
+        return world
+
+    world = asyncio.run(run(message, []))
+
+    assert world.messages == (message,)
+    (call,) = world.lines
+    assert isinstance(call, Call)
+    assert list(call.messages) == [message]
+    assert (
+        Ask((message,), None, "attempt", {}).digest()
+        != Ask(({"role": "user", "content": "hi"},), None, "attempt", {}).digest()
+    )
+    assert not hasattr(asyncio.run(run(message, world.lines)), "messages"), "the same message is found on record"
+
+
+@pytest.mark.parametrize(
+    ("messages", "told"),
+    [
+        ("hello", "message 1 has to be a dict with role and content, not 'h'"),
+        ([{"role": "user"}], "message 1 has to be a dict with role and content"),
+        ([{"role": "user", "content": 3}], "the content of message 1 has to be text, a list of parts or None, not int"),
+        ([{"role": "user", "content": "x", "image": b"png"}], "can't be recorded as JSON"),
+    ],
+)
+def test_what_is_no_message_is_refused_in_one_line(messages: Any, told: str) -> None:
+    async def asking(handles: Handles) -> Reply:
+        return await handles.ask(messages)
+
+    with pytest.raises(Fault, match=told):
+        asyncio.run(play(asking, []))
+
+
+def test_rescoring_keeps_the_old_feedback_of_what_still_fails_up_to_a_new_pass() -> None:
+    _, world = asyncio.run(play(iterating, []))
+    texts = [line.reply for line in world.lines if isinstance(line, Call)]
+    how = Replaying(rescore=True, calls_allowed=False)
+
+    value, again = asyncio.run(play(iterating, world.lines, how, passing=str(texts[1])))
+
+    assert value.passed
+    assert again.asked == []
+    assert [(line.number, line.verdict) for line in again.lines if isinstance(line, Attempt)] == [
+        (1, "failed"),
+        (2, "passed"),
+    ]
+
+
+def test_rescoring_a_pass_that_fails_now_needs_a_call_and_makes_none_by_itself() -> None:
+    value, world = asyncio.run(play(iterating, [], passing="START"))
+    assert value.passed
+
+    with pytest.raises(Fault, match="rescore: needs a call"):
+        asyncio.run(play(iterating, world.lines, Replaying(rescore=True, calls_allowed=False)))
+    _, again = asyncio.run(play(iterating, world.lines, Replaying(rescore=True)))
+    assert len(again.asked) == 2
+
+
+def test_rescored_twice_the_last_verdicts_count() -> None:
+    _, world = asyncio.run(play(iterating, []))
+    how = Replaying(rescore=True, calls_allowed=False)
+    _, second = asyncio.run(play(iterating, world.lines, how, passing="START"))
+
+    value, third = asyncio.run(play(iterating, world.lines + second.lines, how))
+
+    assert (value.verdict, third.asked) == ("failed", [])
+
+
+def test_a_fault_counts_even_if_the_solver_goes_on_after_it() -> None:
+    class Broken(World):
+        async def complete(self, ask: Ask, sample: int) -> tuple[Completion, str, Sampling]:
+            raise Fault("gone")
+
+    async def stubborn(handles: Handles) -> Verdict:
+        try:
+            await handles.ask(say("x"))
+        except Exception:
+            return await handles.judge(TASK, "whatever")
+        raise AssertionError
+
+    async def run() -> Fault | None:
+        async with Handles(IDENTITY, [], Broken()) as handles:
+            await stubborn(handles)
+            return handles.fault
+
+    assert str(asyncio.run(run())) == "gone"
+
+
+def test_a_call_that_the_solver_gives_up_on_is_recorded_all_the_same() -> None:
+    async def impatient(handles: Handles) -> None:
+        task = asyncio.create_task(handles.ask(say("slow")))
+        await asyncio.sleep(0.01)
+        task.cancel()
+
+    _, world = asyncio.run(play(impatient, [], delays={"slow": 0.05}))
+
+    assert [line.reply for line in world.lines if isinstance(line, Call)] == ["SLOW"]
+
+
+def test_costs_and_tokens_of_replayed_calls_count_once() -> None:
+    async def totals(recorded: list[Record]) -> tuple[int, float, int]:
+        async with Handles(IDENTITY, through_a_file(recorded), World()) as handles:
+            await iterating(handles)
+            return handles.totals.calls, handles.totals.cost, handles.totals.tokens_out
+
+    _, world = asyncio.run(play(iterating, []))
+
+    assert asyncio.run(totals(world.lines[:3])) == asyncio.run(totals([])) == (3, 1.5, 9)
+
+
+def test_random_numbers_are_the_same_each_time_an_experiment_runs() -> None:
+    async def draw(handles: Handles) -> float:
+        return handles.rng.random()
+
+    assert asyncio.run(play(draw, []))[0] == random.Random(IDENTITY.experiment_id).random()

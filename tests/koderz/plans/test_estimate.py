@@ -1,0 +1,102 @@
+"""What a plan may cost: from all passing at once to none ever passing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from koderz.models import Price
+from koderz.plans.estimate import Estimate, estimate
+from tests.koderz.world import Scripted, bad, begun, good, planned
+
+PRICED = {"scripted": Price(1.0, 2.0), "frontier": Price(10.0, 20.0)}
+
+
+def guess(folder: Path, n: int = 2, prices: Mapping[str, Price | None] | None = None, **settings: Any) -> Estimate:
+    return estimate(asyncio.run(planned(folder, n, **settings)), prices or PRICED)
+
+
+def test_zero_shot_is_one_call_each(tmp_path: Path) -> None:
+    found = guess(tmp_path, 3)
+
+    assert (found.experiments, found.calls, found.tokens_out) == (3, (3, 3), (1200, 1200))
+    assert found.tokens_in[0] == found.tokens_in[1] > 100
+    assert found.cost is not None
+    assert found.cost[0] == pytest.approx((found.tokens_in[0] + 2 * 1200) / 1e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("settings", "calls"),
+    [
+        ({"mode": "iterative", "max_iterations": 5}, (2, 10)),
+        ({"mode": "comparative", "max_iterations": 5}, (4, 12)),
+        ({"mode": "iterative", "max_iterations": 5, "samples": 3}, (6, 30)),
+        ({"mode": "iterative", "max_iterations": 1}, (2, 2)),
+        ({"mode": "iterative", "max_iterations": 10, "history": 0}, (2, 20)),
+        ({"mode": "iterative", "max_iterations": 4, "frontier_spec_model": "frontier"}, (4, 10)),
+        ({"mode": "iterative", "max_iterations": 4, "frontier_spec_model": "frontier", "spec": False}, (2, 8)),
+        ({"mode": "iterative", "max_iterations": 10, "frontier_checkpoint_model": "frontier"}, (2, 22)),
+        ({"mode": "iterative", "max_iterations": 11, "frontier_checkpoint_model": "frontier"}, (2, 26)),
+        ({"mode": "zero-shot", "frontier_spec_model": "frontier"}, (2, 2)),
+    ],
+)
+def test_calls_are_counted_from_the_least_to_the_most(
+    tmp_path: Path, settings: dict[str, Any], calls: tuple[int, int]
+) -> None:
+    assert guess(tmp_path, 2, **settings).calls == calls
+
+
+def test_specifications_at_hand_cost_nothing(tmp_path: Path) -> None:
+    plan = asyncio.run(planned(tmp_path, 3, mode="iterative", max_iterations=2, frontier_spec_model="frontier"))
+    at_hand = {**plan.record.details, "specs": {plan.tasks[0].id: "it sorts"}}
+    shorter = replace(plan, record=msgspec.structs.replace(plan.record, details=at_hand))
+
+    assert estimate(plan, PRICED).calls == (6, 9)
+    assert estimate(shorter, PRICED).calls == (5, 8)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"mode": "zero-shot"},
+        {"mode": "iterative", "max_iterations": 6, "temperature": 0.5},
+        {"mode": "comparative", "max_iterations": 3, "temperature": 0.5, "samples": 2},
+        {
+            "mode": "iterative",
+            "max_iterations": 7,
+            "temperature": 0.5,
+            "frontier_spec_model": "frontier",
+            "frontier_checkpoint_model": "frontier",
+            "checkpoint_interval": 2,
+        },
+    ],
+)
+def test_a_run_makes_as_many_calls_as_were_foretold(tmp_path: Path, settings: dict[str, Any]) -> None:
+    async def go() -> list[int]:
+        made = []
+        for line in (good, bad):
+            models = {"scripted": Scripted(line), "frontier": Scripted(bad)}
+            await begun(await planned(tmp_path, 2, **settings), models)
+            made.append(sum(len(model.asked) for model in models.values()))
+        return made
+
+    assert tuple(asyncio.run(go())) == guess(tmp_path, 2, **settings).calls
+
+
+def test_a_frontier_model_is_reckoned_at_its_own_price(tmp_path: Path) -> None:
+    free = {"scripted": Price(0, 0), "frontier": Price(0, 0)}
+    dear = {"scripted": Price(0, 0), "frontier": Price(0, 1e6)}
+    settings = {"mode": "iterative", "frontier_spec_model": "frontier"}
+
+    assert guess(tmp_path, 2, free, **settings).cost == (0.0, 0.0)
+    assert guess(tmp_path, 2, dear, **settings).cost == (800.0, 800.0)
+
+
+def test_where_a_price_is_unknown_so_is_the_cost(tmp_path: Path) -> None:
+    assert guess(tmp_path, 2, {"scripted": Price(1, 1), "frontier": None}).cost is None

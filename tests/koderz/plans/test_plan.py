@@ -1,0 +1,244 @@
+"""A plan says everything that a run will do, and tells when the world is no longer what it was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from koderz.errors import KoderzError
+from koderz.plans.plan import Plan, restore_plan
+from koderz.settings.schema import Settings, from_config
+from tests.koderz.world import planned
+from tracker import records
+from tracker.records import decode, encode
+
+
+def plan(folder: Path, n: int = 3, **settings: Any) -> Plan:
+    return asyncio.run(planned(folder, n, **settings))
+
+
+def through_a_file(record: records.Plan) -> records.Plan:
+    found = decode(encode(record))
+    assert isinstance(found, records.Plan)
+    return found
+
+
+def restored(made: Plan, *, accept_changes: bool = False, **overrides: Any) -> Plan:
+    return restore_plan(through_a_file(made.record), overrides, accept_changes=accept_changes)
+
+
+# What is written down
+
+
+def test_the_record_holds_the_prompts_that_the_run_may_use_and_the_references(tmp_path: Path) -> None:
+    zero_shot, iterative = (plan(tmp_path, mode=mode).record.details for mode in ("zero-shot", "iterative"))
+
+    assert set(zero_shot["prompts"]) == {"system", "task", "reasoning"}
+    assert set(iterative["prompts"]) == {*zero_shot["prompts"], "feedback"}
+    assert "${prompt}" in iterative["prompts"]["task"]
+    assert set(iterative["expectations"]) == {"T/0", "T/1", "T/2"}
+    assert "return" in iterative["expectations"]["T/0"]["expected_response"]
+
+
+def test_the_run_has_an_id_with_its_time(tmp_path: Path) -> None:
+    assert re.fullmatch(r"bench_[0-9a-f]{8}_\d{8}_\d{6}", plan(tmp_path).name)
+
+
+def test_two_plans_have_different_ids(tmp_path: Path) -> None:
+    assert plan(tmp_path).name != plan(tmp_path).name
+
+
+def test_the_config_holds_every_setting_and_what_was_selected(tmp_path: Path) -> None:
+    config = plan(tmp_path, 2, samples=3, seed=5).record.config
+
+    assert config.keys() >= set(Settings.__dataclass_fields__)
+    expected = {"local_model": "scripted", "problem_range": "0-2", "problems": ["T/0", "T/1"], "temperature": 0.8}
+    assert config.items() >= expected.items()
+    assert json.loads(json.dumps(config)) == config
+
+
+def test_the_environment_says_what_the_run_was_made_with(tmp_path: Path) -> None:
+    environment = plan(tmp_path).record.environment
+
+    assert environment.keys() >= {"koderz", "python", "platform", "git_commit", "dataset_digest"}
+    assert environment["dataset_digest"] != plan(tmp_path, 4).record.environment["dataset_digest"]
+
+
+@pytest.mark.parametrize(("model", "simulated"), [("simulated", True), ("scripted", False)])
+def test_a_simulated_model_is_on_record_as_one(tmp_path: Path, model: str, simulated: bool) -> None:
+    assert plan(tmp_path, local_model=model).record.simulated is simulated
+
+
+@pytest.mark.parametrize(
+    ("settings", "mode", "solvers", "count"),
+    [
+        ({"mode": "zero-shot"}, "zero-shot", ["zero-shot"], 3),
+        ({"mode": "iterative"}, "iterative", ["iterative"], 3),
+        ({"mode": "comparative"}, "comparative", ["zero-shot", "iterative"], 6),
+        ({"mode": "comparative", "samples": 4}, "comparative", ["zero-shot", "iterative"], 24),
+        ({"solver": "zero-shot"}, "zero-shot", ["zero-shot"], 3),
+    ],
+)
+def test_a_mode_is_its_solvers(
+    tmp_path: Path, settings: dict[str, Any], mode: str, solvers: list[str], count: int
+) -> None:
+    made = plan(tmp_path, **settings)
+
+    assert (made.record.mode, list(made.record.solvers)) == (mode, solvers)
+    assert made.record.planned == len(list(made.experiments())) == count
+
+
+def test_a_users_own_solver_is_a_mode_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("async def my_solver(task, ask, judge):\n    ...\n")
+    made = plan(tmp_path, solver=f"{tmp_path}/own.py:my_solver")
+
+    assert (made.record.mode, list(made.record.solvers)) == ("my-solver", ["my-solver"])
+    assert restored(made).record.mode == "my-solver"
+
+
+# Experiments
+
+
+def test_the_arms_of_a_task_stand_beside_each_other(tmp_path: Path) -> None:
+    made = plan(tmp_path, 2, mode="comparative", samples=2)
+
+    order = [(e.sample, e.task.id, e.solver) for e in made.experiments()]
+    assert order == [
+        (sample, f"T/{task}", solver)
+        for sample in range(2)
+        for task in range(2)
+        for solver in ("zero-shot", "iterative")
+    ]
+
+
+def test_experiments_have_ids_of_their_own_which_a_resumed_run_finds_again(tmp_path: Path) -> None:
+    made = plan(tmp_path, mode="comparative", samples=2)
+    ids = [experiment.experiment_id for experiment in made.experiments()]
+
+    assert all(re.fullmatch(r"exp_[0-9a-f]{16}", one) for one in ids)
+    assert len(set(ids)) == 12
+    assert [experiment.experiment_id for experiment in restored(made, concurrency=2).experiments()] == ids
+
+
+def test_other_settings_or_another_run_make_other_experiments(tmp_path: Path) -> None:
+    def first(made: Plan) -> str:
+        return next(made.experiments()).experiment_id
+
+    one = plan(tmp_path)
+    same_run = replace(
+        plan(tmp_path, seed=1), record=msgspec.structs.replace(plan(tmp_path, seed=1).record, run_id=one.record.run_id)
+    )
+    assert first(one) != first(same_run)
+    assert first(one) != first(plan(tmp_path))
+
+
+def test_a_task_is_told_as_it_is_asked(tmp_path: Path) -> None:
+    (task, *_) = plan(tmp_path, cot=False).tasks
+
+    assert [message["role"] for message in task.messages] == ["system", "user"]
+    assert "def f0():" in task.messages[1]["content"]
+    assert "step by step" not in task.messages[1]["content"]
+
+
+# Picked up again
+
+
+def test_a_plan_that_still_matches_is_restored_as_it_was(tmp_path: Path) -> None:
+    made = plan(tmp_path, mode="comparative", samples=2, max_iterations=4, seed=9)
+    again = restored(made)
+
+    assert again.settings == replace(made.settings, temperature=0.8, problems=("T/0", "T/1", "T/2"))
+    assert again.tasks == made.tasks
+    assert [solver.parameters for solver in again.solvers] == [solver.parameters for solver in made.solvers]
+
+
+def test_few_settings_may_differ(tmp_path: Path) -> None:
+    again = restored(plan(tmp_path), concurrency=2, max_cost=3.0)
+
+    assert (again.settings.concurrency, again.settings.max_cost) == (2, 3.0)
+
+
+def edit(path: Path, before: str, after: str) -> None:
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
+def own_solver(folder: Path) -> dict[str, Any]:
+    (folder / "own.py").write_text("async def solve(task, ask, judge):\n    ...\n")
+    return {"solver": f"{folder}/own.py:solve"}
+
+
+def own_prompts(folder: Path) -> dict[str, Any]:
+    (folder / "prompts").mkdir()
+    (folder / "prompts" / "system.md").write_text("Be brief.\n")
+    return {"prompt_dir": folder / "prompts"}
+
+
+CHANGES: dict[str, tuple[Callable[[Path], dict[str, Any]], tuple[str, str, str], str]] = {
+    "a task": (lambda folder: {}, ("tasks.jsonl", "Return 1.", "Return one."), "task T/1"),
+    "a test": (lambda folder: {}, ("tasks.jsonl", "== 1", "== 11"), "task T/1"),
+    "a prompt": (own_prompts, ("prompts/system.md", "brief", "long"), "prompt system"),
+    "a solver": (own_solver, ("own.py", "...", "return None"), "solver solve"),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_what_changed_since_is_named_and_has_to_be_accepted(tmp_path: Path, case: str) -> None:
+    arrange, (file, before, after), named = CHANGES[case]
+    made = plan(tmp_path, **arrange(tmp_path))
+    edit(tmp_path / file, before, after)
+
+    with pytest.raises(KoderzError, match=f"{made.name}: not what it was when the run began: {named}"):
+        restored(made)
+    assert restored(made, accept_changes=True).tasks
+
+
+def test_a_task_that_is_gone_cannot_be_accepted(tmp_path: Path) -> None:
+    made = plan(tmp_path)
+    edit(tmp_path / "tasks.jsonl", '"T/2"', '"T/3"')
+
+    with pytest.raises(KoderzError, match="no task 'T/2' any more"):
+        restored(made, accept_changes=True)
+
+
+def test_tasks_that_were_added_since_do_not_matter(tmp_path: Path) -> None:
+    made = plan(tmp_path, 2)
+    plan(tmp_path, 5)  # writes more tasks into the same file
+
+    assert [task.id for task in restored(made).tasks] == ["T/0", "T/1"]
+
+
+def test_a_solver_of_koderz_own_may_change_with_its_version(tmp_path: Path) -> None:
+    assert plan(tmp_path).record.details["matches"]["solver"] == {}
+
+
+def test_a_plan_of_a_later_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
+    record = through_a_file(plan(tmp_path).record)
+    later = msgspec.structs.replace(
+        record, config={**record.config, "colour": "red"}, details={**record.details, "more": 1}
+    )
+
+    assert restore_plan(later, {}, accept_changes=False).settings == from_config(record.config)
+
+
+def test_a_single_experiment_has_no_run_and_its_own_id_each_time(tmp_path: Path) -> None:
+    from koderz.runs.prepare import prepare
+    from tests.koderz.world import write_tasks
+
+    async def single() -> Plan:
+        given = {"local_model": "scripted", "dataset": write_tasks(tmp_path, 3), "problems": ("T/1",)}
+        return await prepare(given, None, single=True, environ={"XDG_STATE_HOME": str(tmp_path)})
+
+    one, two = asyncio.run(single()), asyncio.run(single())
+    assert one.record.run_id is None
+    assert one.name.startswith("exp_")
+    assert one.name != two.name

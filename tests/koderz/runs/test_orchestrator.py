@@ -1,0 +1,510 @@
+"""A plan is carried out: each experiment once, whatever solvers, models and the disk do meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koderz.errors import FatalFault, Fault
+from koderz.experiments import recording as tape
+from koderz.experiments.replay import Replaying
+from koderz.models import Price
+from koderz.runs.orchestrator import Orchestrator
+from koderz.types import Completion, Message, Sampling
+from tests.koderz.world import Run, Scripted, bad, begun, picked_up, planned
+from tracker.index import index_path
+from tracker.journal import NAME
+from tracker.records import Record, encode
+
+
+def carried_out(folder: Path, model: Scripted, n: int = 3, **settings: Any) -> Run:
+    async def go() -> Run:
+        return await begun(await planned(folder, n, **settings), model)
+
+    return asyncio.run(go())
+
+
+def with_solver(folder: Path, source: str, model: Scripted | None = None, **settings: Any) -> Run:
+    """A run by a user's own solver, `solve` in a file."""
+    path = folder / "own.py"
+    path.write_text(source)
+    return carried_out(folder, model or Scripted(), solver=f"{path}:solve", **settings)
+
+
+def failing(*failures: BaseException, then: str = "GOOD") -> Callable[[Sequence[Message], Sampling], str]:
+    """A line that raises each failure once, in turn."""
+    left = list(failures)
+
+    def line(messages: Sequence[Message], sampling: Sampling) -> str:
+        if left:
+            raise left.pop(0)
+        return then
+
+    return line
+
+
+def of_task(number: int, otherwise: str, failure: Fault) -> Callable[[Sequence[Message], Sampling], str]:
+    """A line that fails on one task."""
+
+    def line(messages: Sequence[Message], sampling: Sampling) -> str:
+        if f"def f{number}()" in messages[1]["content"]:
+            raise failure
+        return otherwise
+
+    return line
+
+
+# Whole runs
+
+
+def test_every_experiment_is_performed_once_and_recorded_step_by_step(tmp_path: Path) -> None:
+    run = carried_out(tmp_path, Scripted(), n=3)
+
+    assert run.ended.status == "complete"
+    kinds = Counter(line.kind for line in run.lines)
+    assert kinds == {"plan": 1, "call": 3, "attempt": 3, "experiment": 3, "finished": 1}
+    assert run.summary.summary.successes == len(run.summary.results) == 3
+
+
+def test_a_comparative_run_alternates_between_its_solvers(tmp_path: Path) -> None:
+    run = carried_out(tmp_path, Scripted(bad), n=2, mode="comparative", max_iterations=2, concurrency=1)
+
+    names = {line.experiment_id: (line.problem_id, line.solver) for line in run.of("experiment")}
+    assert [*dict.fromkeys(names[call.experiment_id] for call in run.of("call"))] == [
+        (f"T/{i}", solver) for i in range(2) for solver in ("zero-shot", "iterative")
+    ]
+
+
+def test_as_many_calls_are_in_flight_as_asked_for_and_no_more(tmp_path: Path) -> None:
+    model = Scripted(delay=0.01)
+
+    carried_out(tmp_path, model, n=20, concurrency=4)
+
+    assert (len(model.asked), model.most_at_once) == (20, 4)
+
+
+def test_each_sample_is_a_call_of_its_own_with_a_seed_of_its_own(tmp_path: Path) -> None:
+    model = Scripted()
+    run = carried_out(tmp_path, model, n=2, samples=3, seed=40)
+
+    assert sorted(sampling.seed or 0 for _, sampling in model.asked) == [40, 40, 41, 41, 42, 42]
+    assert {sampling.temperature for _, sampling in model.asked} == {0.8}
+    assert len({line.experiment_id for line in run.of("experiment")}) == 6
+    assert {line.sampling["seed"] for line in run.of("call")} == {40, 41, 42}
+
+
+def test_whoever_watches_hears_of_lines_that_are_on_disk(tmp_path: Path) -> None:
+    heard: dict[str, list[str]] = {}
+
+    async def go() -> Run:
+        plan = await planned(tmp_path, 2, concurrency=1)
+        journal = plan.settings.results / plan.name / NAME
+
+        def observe(record: Record) -> None:
+            heard.setdefault(getattr(record, "experiment_id", ""), []).append(record.kind)
+            assert f'{{"kind":"{record.kind}","time":"{record.time}"' in journal.read_text()
+
+        return await begun(plan, Scripted(), observe=observe)
+
+    assert asyncio.run(go()).ended.status == "complete"
+    assert [*heard.values()] == [["call", "attempt", "experiment"]] * 2
+
+
+def test_an_audience_that_has_gone_is_not_the_solvers_fault(tmp_path: Path) -> None:
+    def observe(record: Record) -> None:
+        if record.kind == "call":
+            raise BrokenPipeError(32, "Broken pipe")
+
+    async def go() -> None:
+        await begun(await planned(tmp_path, 1), Scripted(), observe=observe)
+
+    with pytest.raises(BrokenPipeError):
+        asyncio.run(go())
+
+
+# Faults
+
+
+def test_a_fault_ends_its_experiment_alone_and_a_retry_runs_just_that_one(tmp_path: Path) -> None:
+    async def go() -> tuple[Run, Run, Scripted]:
+        plan = await planned(tmp_path, 4)
+        first = await begun(plan, Scripted(of_task(1, "GOOD", Fault("the server is gone"))))
+        assert first.ended.status == "incomplete"
+        assert [line.reason for line in first.of("fault")] == ["the server is gone"]
+        well = Scripted()
+        return first, await picked_up(first.folder, plan, well, faults=True), well
+
+    _, retried, well = asyncio.run(go())
+    assert retried.ended.status == "complete"
+    assert len(well.asked) == 1
+    assert (len(retried.summary.results), retried.summary.faults) == (4, [])
+
+
+def test_when_one_experiment_after_the_other_ends_in_a_fault_the_run_stops(tmp_path: Path) -> None:
+    def line(messages: Sequence[Message], sampling: Sampling) -> str:
+        raise Fault("no route")
+
+    model = Scripted(line)
+    run = carried_out(tmp_path, model, n=60, concurrency=2)
+
+    assert run.ended.status == "incomplete"
+    assert "10 experiments in a row ended in a fault, the last with: no route" in run.ended.reason
+    assert len(model.asked) < 20
+    assert (run.summary.status, run.summary.reason) == ("incomplete", run.ended.reason)
+
+
+def test_a_fault_now_and_then_does_not_stop_the_run(tmp_path: Path) -> None:
+    def line(messages: Sequence[Message], sampling: Sampling) -> str:
+        if "def f7()" in messages[1]["content"]:
+            return "GOOD"
+        raise Fault("now and then")
+
+    run = carried_out(tmp_path, Scripted(line), n=16, concurrency=1)
+
+    assert len(run.of("fault")) == 15
+    assert run.ended.reason == ""
+
+
+def test_what_no_further_call_could_mend_ends_the_run_and_leaves_the_rest_undone(tmp_path: Path) -> None:
+    async def go() -> tuple[Run, Run]:
+        plan = await planned(tmp_path, 20, concurrency=8)
+        first = await begun(plan, Scripted(failing(*[FatalFault("the key is wrong")] * 20)))
+        return first, await picked_up(first.folder, plan, Scripted())
+
+    first, second = asyncio.run(go())
+    assert (first.ended.status, first.ended.reason) == ("failed", "the key is wrong")
+    assert not first.of("call")
+    assert (second.ended.status, len(second.summary.results), second.of("fault")) == ("complete", 20, [])
+
+
+def test_a_bad_key_is_tried_once(tmp_path: Path) -> None:
+    model = Scripted(failing(*[FatalFault("the key is wrong")] * 20))
+
+    carried_out(tmp_path, model, n=20, concurrency=8)
+
+    assert len(model.asked) == 1
+
+
+# The cost cap
+
+
+def test_the_cap_stops_the_run_before_it_is_passed_and_a_higher_one_goes_on_without_paying_again(
+    tmp_path: Path,
+) -> None:
+    priced = Price(0.0, 1e4)  # a cent a token
+
+    def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
+        return Completion("GOOD", tokens_out=5, cost=0.05)
+
+    async def go() -> tuple[Run, Run, Scripted]:
+        plan = await planned(tmp_path, 20, max_cost=0.52, max_tokens=10, concurrency=4)
+        first = await begun(plan, Scripted(line, priced))
+        richer = replace(plan, settings=replace(plan.settings, max_cost=50.0))
+        model = Scripted(line, priced)
+        return first, await picked_up(first.folder, richer, model), model
+
+    first, second, model = asyncio.run(go())
+    assert first.ended.status == "stopped"
+    assert "the cost cap of $0.52 is reached" in first.ended.reason
+    assert len(first.of("call")) == 9  # 0.45 is spent, and 0.10 more might pass the cap
+    assert (second.ended.status, len(second.summary.results)) == ("complete", 20)
+    assert len(model.asked) == 11
+    assert second.summary.paid["total"] == pytest.approx(1.0)
+
+
+# Resuming
+
+
+def test_cut_off_after_any_line_a_run_ends_the_same_and_asks_nothing_twice(tmp_path: Path) -> None:
+    def line(messages: Sequence[Message], sampling: Sampling) -> str:
+        failures = len(messages) // 2 - 1
+        return "GOOD" if failures == 1 and "def f1()" in messages[1]["content"] else f"BAD {failures}"
+
+    async def go() -> None:
+        plan = await planned(tmp_path, 2, mode="comparative", max_iterations=3, concurrency=2)
+        model = Scripted(line)
+        whole = await begun(plan, model)
+        journal = whole.folder / NAME
+        lines = journal.read_bytes().splitlines(keepends=True)
+        keys = Counter((call.experiment_id, call.key) for call in whole.of("call"))
+        for kept in range(1, len(lines)):
+            journal.write_bytes(b"".join(lines[:kept]))
+            again = Scripted(line)
+            run = await picked_up(whole.folder, plan, again)
+            assert Counter((call.experiment_id, call.key) for call in run.of("call")) == keys
+            assert len(again.asked) == len(model.asked) - sum(b'{"kind":"call"' in text for text in lines[:kept])
+            assert _figures(run) == _figures(whole), f"cut off after {kept} lines"
+
+    asyncio.run(go())
+
+
+def _figures(run: Run) -> list[Any]:
+    return [(r.experiment_id, r.success, r.iterations, r.calls, r.tokens) for r in run.summary.results]
+
+
+def test_a_moment_in_which_everything_stood_still_is_no_divergence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The solver's own wait and the replay's grace end in the same turn of the event loop."""
+    monkeypatch.setattr(tape, "GRACE", 0.05)
+    source = """
+import asyncio, time
+
+async def solve(task, ask, judge):
+    first = await ask(task.messages)
+    asyncio.get_running_loop().call_later(0.02, time.sleep, 0.1)
+    await asyncio.sleep(0.04)
+    return await judge(task, await ask([*task.messages, {"role": "assistant", "content": first.text}]))
+"""
+    (tmp_path / "own.py").write_text(source)
+
+    async def go() -> Run:
+        plan = await planned(tmp_path, 1, solver=f"{tmp_path}/own.py:solve")
+        run = await begun(plan, Scripted())
+        lines = (run.folder / NAME).read_bytes().splitlines(keepends=True)
+        (run.folder / NAME).write_bytes(b"".join(line for line in lines if b'"kind":"experiment"' not in line))
+        return await picked_up(run.folder, plan, Scripted())
+
+    assert [line.reason for line in asyncio.run(go()).of("fault")] == []
+
+
+def test_a_solver_that_cannot_replay_starts_over_and_what_it_paid_stays_paid(tmp_path: Path) -> None:
+    source = """
+async def solve(task, ask, judge):
+    await ask(task.messages, purpose="first")
+    return await judge(task, await ask(task.messages, purpose="second"))
+
+solve.resume = "restart"
+"""
+    (tmp_path / "own.py").write_text(source)
+
+    def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
+        return Completion("GOOD", cost=1.0)
+
+    async def go() -> tuple[Run, Scripted]:
+        plan = await planned(tmp_path, 1, solver=f"{tmp_path}/own.py:solve")
+        run = await begun(plan, Scripted(line))
+        lines = (run.folder / NAME).read_bytes().splitlines(keepends=True)
+        (run.folder / NAME).write_bytes(b"".join(lines[:2]))  # the plan and the first call
+        model = Scripted(line)
+        return await picked_up(run.folder, plan, model), model
+
+    run, model = asyncio.run(go())
+    assert len(model.asked) == 2
+    assert [call.call for call in run.of("call")] == [1, 2, 3]
+    (result,) = run.summary.results
+    assert (result.success, result.cost, result.calls) == (True, 3.0, 3)
+
+
+def test_nothing_is_begun_once_the_run_is_to_stop(tmp_path: Path) -> None:
+    async def go() -> tuple[Run, Run]:
+        plan = await planned(tmp_path, 12, concurrency=2)
+        running: list[Orchestrator] = []
+
+        class Stopper(Scripted):
+            async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
+                if len(self.asked) == 4:
+                    running[0].stop("interrupted", "enough")
+                return await super().complete(messages, sampling)
+
+        first = await begun(plan, Stopper(), started=running.append)
+        return first, await picked_up(first.folder, plan, Scripted())
+
+    first, second = asyncio.run(go())
+    assert (first.ended.status, first.ended.reason) == ("interrupted", "enough")
+    assert 4 <= len(first.of("experiment")) <= 6
+    assert len(first.of("call")) == len(first.of("experiment"))  # what was under way went on
+    assert len(second.summary.results) == 12
+
+
+# Rescoring
+
+
+def rescored(folder: Path, *, lines_kept: int, judged_as: str, n: int, calls: bool = False) -> tuple[Run, Scripted]:
+    """A run of GOOD answers one by one, cut off after some lines, rescored by a judge that passes `judged_as` alone."""
+
+    async def go() -> tuple[Run, Scripted]:
+        plan = await planned(folder, n, concurrency=1)
+        run = await begun(plan, Scripted())
+        lines = [encode(line) for line in _one_by_one(run.lines)]
+        (run.folder / NAME).write_bytes(b"".join(lines[:lines_kept]))
+        index_path(run.folder / NAME).unlink()
+        plan.suite.passing = judged_as  # type: ignore[attr-defined]
+        model = Scripted()
+        how = Replaying(rescore=True, calls_allowed=calls)
+        return await picked_up(run.folder, plan, model, how, faults=True, judged=True), model
+
+    return asyncio.run(go())
+
+
+def _one_by_one(lines: Sequence[Record]) -> list[Record]:
+    """The lines of each experiment together."""
+    first = {getattr(line, "experiment_id", line.kind): place for place, line in reversed([*enumerate(lines)])}
+    return sorted(lines, key=lambda line: first[getattr(line, "experiment_id", line.kind)])
+
+
+def test_rescoring_judges_what_is_on_record_anew_and_asks_nothing(tmp_path: Path) -> None:
+    run, model = rescored(tmp_path, lines_kept=1 + 9 + 1, judged_as="nothing", n=3)
+
+    assert model.asked == []
+    assert [result.success for result in run.summary.results] == [False] * 3
+    assert run.ended.status == "complete"
+
+
+def test_rescoring_leaves_alone_what_was_never_begun(tmp_path: Path) -> None:
+    run, _ = rescored(tmp_path, lines_kept=1 + 6, judged_as="GOOD", n=4)
+
+    assert run.summary.faults == []
+    assert len(run.summary.results) == 2
+
+
+def test_rescoring_goes_on_however_many_experiments_need_a_call(tmp_path: Path) -> None:
+    async def go() -> Run:
+        plan = await planned(tmp_path, 30, mode="iterative", max_iterations=2, concurrency=1)
+        run = await begun(plan, Scripted())
+        plan.suite.passing = "nothing"  # type: ignore[attr-defined]
+        how = Replaying(rescore=True, calls_allowed=False)
+        return await picked_up(run.folder, plan, Scripted(), how, faults=True, judged=True)
+
+    run = asyncio.run(go())
+    assert len(run.summary.faults) == 30
+    assert {row["reason"] for row in run.summary.faults} == {"rescore: needs a call"}
+
+
+# Solvers of the user's own
+
+
+def test_a_solver_of_the_users_own_is_handed_what_it_names(tmp_path: Path) -> None:
+    source = """
+async def solve(task, ask, judge, once, rng, prompts, *, seed, max_iterations=3):
+    measured = await once("measured", lambda: {"at": (1, 2)})
+    assert measured == {"at": [1, 2]}
+    assert 0 <= rng.random() < 1
+    assert "Python" in prompts.render("system")
+    assert (seed, max_iterations) == (7, 4)
+    reply = await ask(task.messages, temperature=0.3, purpose="probe")
+    assert (reply.text, reply.call, reply.tokens) == ("GOOD", 1, 15)
+    return await judge(task, reply)
+"""
+    model = Scripted()
+    run = with_solver(tmp_path, source, model, seed=7, max_iterations=4)
+
+    assert [result.solver for result in run.summary.results] == ["solve"] * 3
+    assert {sampling.temperature for _, sampling in model.asked} == {0.3}
+    assert Counter(line.kind for line in run.lines)["once"] == 3
+    assert {call.purpose for call in run.of("call")} == {"probe"}
+
+
+ENDS = {
+    "raises": ("raise RuntimeError('oh')", "the solver raised RuntimeError: oh"),
+    "returns nothing": ("await judge(task, 'GOOD')", "the solver returned NoneType, not the Verdict that judge"),
+    "returns a truth": ("return True", "the solver returned bool, not the Verdict that judge"),
+    "asks an unplanned model": (
+        "return await ask(task.messages, model='gpt-4o')",
+        "asks gpt-4o, which the plan doesn't",
+    ),
+    "asks oddly": ("return await ask(task.messages, heat=3)", "ask has no sampling parameter heat; it has temperature"),
+    "asks in prose": ("return await ask('hello')", "ask: message 1 has to be a dict with role and content"),
+    "keeps no JSON": ("return await once('x', lambda: object())", "the solver raised TypeError"),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_what_goes_wrong_in_a_solver_is_a_fault_with_its_reason(tmp_path: Path, case: str) -> None:
+    body, reason = ENDS[case]
+    run = with_solver(tmp_path, f"async def solve(task, ask, judge, once):\n    {body}\n", n=2)
+
+    assert run.ended.status == "incomplete"
+    assert len(run.summary.faults) == 2
+    assert all(reason in row["reason"] for row in run.summary.faults)
+    assert run.summary.results == []
+
+
+def test_a_fault_that_a_solver_swallows_is_a_fault_all_the_same(tmp_path: Path) -> None:
+    source = """
+async def solve(task, ask, judge):
+    try:
+        await ask(task.messages)
+    except Exception:
+        return await judge(task, "GOOD")
+"""
+    run = with_solver(tmp_path, source, Scripted(failing(*[Fault("gone")] * 3)))
+
+    assert [row["reason"] for row in run.summary.faults] == ["gone"] * 3
+
+
+def test_a_call_that_a_solver_does_not_wait_for_is_on_record(tmp_path: Path) -> None:
+    source = """
+import asyncio
+
+async def solve(task, ask, judge):
+    task_ = asyncio.create_task(ask(task.messages))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return await judge(task, "GOOD")
+"""
+    run = with_solver(tmp_path, source, Scripted(delay=0.02))
+
+    assert len(run.of("call")) == 3
+    assert [result.calls for result in run.summary.results] == [1] * 3
+
+
+def test_a_solver_that_ends_by_a_cancellation_of_its_own_is_a_fault(tmp_path: Path) -> None:
+    source = """
+import asyncio
+
+async def solve(task, ask, judge):
+    asking = asyncio.create_task(ask(task.messages))
+    asking.cancel()
+    await asking
+"""
+    run = with_solver(tmp_path, source)
+
+    assert run.ended.status == "incomplete"
+    assert len(run.summary.faults) == 3
+
+
+def test_a_solver_that_cancels_itself_is_a_fault(tmp_path: Path) -> None:
+    body = "asyncio.current_task().cancel()\n    await asyncio.sleep(0)"
+    run = with_solver(tmp_path, f"import asyncio\n\nasync def solve(task):\n    {body}\n", n=20, concurrency=4)
+
+    assert run.ended.status == "incomplete"
+    assert len(run.summary.faults) > 0
+
+
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan"])
+def test_a_metric_that_is_not_finite_leaves_the_journal_readable(tmp_path: Path, number: str) -> None:
+    body = f"replace(await judge(task, 'GOOD'), metrics={{'x': float('{number}')}})"
+    run = with_solver(
+        tmp_path, f"from dataclasses import replace\n\nasync def solve(task, judge):\n    return {body}\n", n=2
+    )
+
+    assert len(run.summary.results) + len(run.summary.faults) == 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "from koderz import KoderzError; raise KoderzError('mine')",
+        "raise ValueError('\\ud800')",
+        "return __import__('dataclasses').replace(await judge(task, 'GOOD'), note='\\ud800')",
+        "return __import__('dataclasses').replace(await judge(task, 'GOOD'), metrics={'x': object()})",
+    ],
+    ids=["an error of koderz'", "half a character raised", "half a character noted", "a metric that is no number"],
+)
+def test_whatever_a_solver_does_ends_its_own_experiment_alone(tmp_path: Path, body: str) -> None:
+    run = with_solver(tmp_path, f"async def solve(task, judge):\n    {body}\n")
+
+    assert len(run.summary.faults) == 3
+
+
+def test_a_verdict_that_no_judge_gives_is_not_taken(tmp_path: Path) -> None:
+    run = with_solver(tmp_path, "from koderz import Verdict\n\nasync def solve(task):\n    return Verdict('great')\n")
+
+    assert len(run.summary.faults) == 3

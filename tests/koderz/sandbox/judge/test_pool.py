@@ -1,0 +1,290 @@
+"""Judges that die, hang or are called off: nothing is lost, nothing is wrong, nothing is left running."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import random
+import signal
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koderz.errors import Fault
+from koderz.sandbox import Job
+from koderz.sandbox.contained import ContainedSandbox
+from koderz.sandbox.judge.launch import Premises
+from koderz.sandbox.judge.pool import Pool
+from koderz.sandbox.judge.trial import Case, Finding
+from koderz.sandbox.judge.worker import Worker, WorkerLostError
+from koderz.sandbox.linux import isolation as rungs
+from koderz.sandbox.linux import kernel
+from tests.conftest import are_gone, judges, wait_for, with_descendants
+
+TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
+RIGHT, WRONG = "def add(x, y): return x + y", "def add(x, y): return x - y"
+
+Story = Callable[[Pool], Coroutine[Any, Any, None]]
+
+
+def case(program: str, *, cpu: float = 5.0, wall: float = 20.0, test: str = TEST) -> Case:
+    return Case(program, test, "add", "", cpu, wall, 256 << 20, 1 << 20, 0, 0)
+
+
+def play(story: Story, *, size: int = 1) -> None:
+    async def played() -> None:
+        async with Pool(size, Premises(rungs.LAYERS, {})) as pool:
+            await story(pool)
+
+    asyncio.run(played())
+
+
+@pytest.fixture(autouse=True)
+def contained(holds: frozenset[str]) -> None:
+    if not rungs.contained(holds):
+        pytest.skip("this machine contains nothing")
+
+
+def test_a_judge_killed_between_jobs_is_replaced() -> None:
+    async def story(pool: Pool) -> None:
+        for _ in range(3):
+            assert (await pool.run(case(RIGHT))).verdict == "passed"
+            os.killpg(max(judges()), signal.SIGKILL)
+
+    play(story)
+
+
+def test_no_verdict_is_lost_or_wrong_when_judges_are_killed_at_random() -> None:
+    async def story(pool: Pool) -> None:
+        verdicts: asyncio.Queue[str] = asyncio.Queue()
+
+        async def judged(number: int) -> str:
+            verdict = (await pool.run(case((RIGHT, WRONG)[number % 2]))).verdict
+            verdicts.put_nowait(verdict)
+            return verdict
+
+        killer = asyncio.create_task(_kill_at_random(random.Random(7), verdicts))
+        found = await asyncio.gather(*map(judged, range(160)))
+        killer.cancel()
+        assert found == ["passed", "failed"] * 80
+
+    play(story, size=2)
+
+
+def test_a_wall_limit_ends_who_waits_and_not_who_is_busy() -> None:
+    busy = "import time\ndef add(x, y):\n    while time.process_time() < 2.5: pass\n    return x + y"
+    waiting = "import time\ndef add(x, y):\n    time.sleep(30)"
+
+    async def story(pool: Pool) -> None:
+        assert (await pool.run(case(busy, wall=2.0))).verdict == "passed"
+        assert (await pool.run(case(waiting, wall=2.0))).cause == "wall"
+        assert (await pool.run(case(busy.replace("2.5", "99"), cpu=2.5, wall=2.0))).cause == "cpu"
+
+    play(story)
+
+
+def test_a_candidate_that_every_judge_dies_over_is_the_one_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def dies(self: Worker, case: Case) -> Finding:
+        raise WorkerLostError(hung=False)
+
+    async def story(pool: Pool) -> None:
+        monkeypatch.setattr(Worker, "run", dies)
+        finding = await pool.run(case(RIGHT))
+        assert (finding.verdict, finding.cause) == ("error", "killed")
+
+    play(story)
+
+
+def test_results_that_hold_the_tests_for_ever_are_the_candidates_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koderz.sandbox.judge.worker.GRACE_SECONDS", 0.5)
+    endless = "def check(candidate):\n    assert sum(candidate(1, 2)) == 3\n"  # in one call of C, deaf to alarms
+
+    async def story(pool: Pool) -> None:
+        finding = await pool.run(case("def add(x, y): return range(1 << 60)", wall=0.5, test=endless))
+        assert (finding.verdict, finding.cause) == ("error", "killed")
+        assert (await pool.run(case(RIGHT))).verdict == "passed"
+
+    play(story)
+
+
+def test_a_verdict_called_off_leaves_the_judge_fit_for_the_next() -> None:
+    async def story(pool: Pool) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await pool.run(case("def add(x, y):\n    while True: pass"))
+        assert (await pool.run(case(RIGHT))).verdict == "passed"
+
+    play(story)
+
+
+def test_judging_does_not_hold_up_the_loop() -> None:
+    async def story(pool: Pool) -> None:
+        busy = asyncio.create_task(pool.run(case("def add(x, y):\n    while True: pass", cpu=0.5)))
+        ticks = 0
+        while not busy.done():
+            await asyncio.sleep(0.01)
+            ticks += 1
+        assert ticks > 5
+        assert (await busy).cause == "cpu"
+
+    play(story)
+
+
+def test_alone_means_alone() -> None:
+    async def story(pool: Pool) -> None:
+        findings = await asyncio.gather(
+            *(pool.run_alone(case(RIGHT)) for _ in range(4)), *(pool.run(case(WRONG)) for _ in range(4))
+        )
+        assert [finding.verdict for finding in findings] == ["passed"] * 4 + ["failed"] * 4
+
+    play(story, size=2)
+
+
+def test_nothing_is_left_when_the_pool_is_closed() -> None:
+    descriptors, started = _descriptors(os.getpid()), set[int]()
+
+    async def story(pool: Pool) -> None:
+        await asyncio.gather(*(pool.run(case(RIGHT)) for _ in range(8)))
+        started.update(with_descendants(judges()))
+
+    play(story, size=2)
+    assert len(started) >= 4
+    wait_for(lambda: are_gone(started))
+    assert _descriptors(os.getpid()) == descriptors
+
+
+def test_koderz_cannot_be_looked_into_while_programs_run() -> None:
+    async def story(pool: Pool) -> None:
+        await pool.run(case(RIGHT))
+        assert _dumpable() == 0
+
+    before = _dumpable()
+    play(story)
+    assert _dumpable() == before
+
+
+def test_nothing_grows_over_many_verdicts() -> None:
+    async def story(pool: Pool) -> None:
+        await asyncio.gather(*(pool.run(case(RIGHT)) for _ in range(20)))
+        before = _standing()
+        await asyncio.gather(*(pool.run(case((RIGHT, WRONG)[number % 2])) for number in range(300)))
+        after = _standing()
+        assert (after[0], after[1]) == (before[0], before[1])
+        assert after[2] - before[2] < 4 << 20
+
+    play(story, size=2)
+
+
+def test_a_judge_that_does_not_start_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing = ["/bin/sh", "-c", "echo no room >&2; exit 1"]
+    monkeypatch.setattr("koderz.sandbox.judge.worker.command", lambda *_, **__: refusing)
+
+    async def story() -> None:
+        async with Pool(1, Premises(rungs.LAYERS, {})):
+            pass
+
+    with pytest.raises(Fault, match="no room"):
+        asyncio.run(story())
+
+
+def test_a_judge_killed_while_it_starts_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Worker.start
+    left = 4
+
+    async def hindered(*arguments: Any, **settings: Any) -> Worker:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            asyncio.get_running_loop().call_later(0.02, _kill_judges)
+        return await start(*arguments, **settings)
+
+    async def story(pool: Pool) -> None:
+        assert (await pool.run(case(RIGHT))).verdict == "passed"
+        assert left < 0
+
+    monkeypatch.setattr(Worker, "start", hindered)
+    play(story)
+
+
+def test_a_judge_called_off_while_it_starts_holds_nobody_up() -> None:
+    async def story(pool: Pool) -> None:
+        os.killpg(max(judges()), signal.SIGKILL)
+        for delay in (0.0, 0.001, 0.01, 0.05):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await pool.run(case("def add(x, y):\n    while True: pass"))
+        assert (await pool.run(case(RIGHT))).verdict == "passed"
+
+    play(story)
+
+
+def test_a_verdict_near_its_limit_is_reached_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+    run, alone = Pool.run, Pool.run_alone
+
+    async def near(self: Pool, case: Case) -> Finding:
+        limits.append(case.cpu)
+        return Finding("passed", cpu=0.95)
+
+    async def again(self: Pool, case: Case) -> Finding:
+        limits.append(case.cpu)
+        return Finding("timeout", "cpu", cpu=1.0)
+
+    async def story() -> str:
+        async with ContainedSandbox(judges=1) as sandbox:
+            monkeypatch.setattr(Pool, "run", near)
+            monkeypatch.setattr(Pool, "run_alone", again)
+            outcome = await sandbox.judge(Job(RIGHT, TEST, "add", timeout=1.0))
+            monkeypatch.setattr(Pool, "run", run)
+            monkeypatch.setattr(Pool, "run_alone", alone)
+            return outcome.verdict
+
+    assert asyncio.run(story()) == "timeout"
+    assert limits == [1.2, 1.0]
+
+
+def _kill_judges() -> None:
+    for judge in judges():
+        os.killpg(judge, signal.SIGKILL)
+
+
+async def _kill_at_random(chance: random.Random, verdicts: asyncio.Queue[str]) -> None:
+    """After a few verdicts each time: on a machine however slow, some are reached between two deaths."""
+    while True:
+        for _ in range(chance.randrange(1, 12)):
+            await verdicts.get()
+        if victims := sorted(with_descendants(judges())):
+            try:
+                os.kill(chance.choice(victims), signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+def _dumpable() -> int:
+    """What keeps other processes of the same user out of this one's memory when it is 0."""
+    return int(ctypes.CDLL(None).prctl(kernel.PR_GET_DUMPABLE)) if kernel.LINUX else 0
+
+
+def _standing() -> tuple[int, int, int]:
+    """Processes, their descriptors, and the bytes that they hold in memory."""
+    processes = {process for process in with_descendants(judges()) if _state(process) != "Z"}
+    descriptors = sum(_descriptors(process) for process in processes)
+    return len(processes), descriptors, sum(map(_resident, processes))
+
+
+def _state(process: int) -> str:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _descriptors(process: int) -> int:
+    try:
+        return len([*Path(f"/proc/{process}/fd").iterdir()])
+    except OSError:
+        return 0
+
+
+def _resident(process: int) -> int:
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096

@@ -1,0 +1,263 @@
+"""Settings: flags over environment over koderz.toml over defaults, each checked where it is said."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koderz.errors import KoderzError
+from koderz.settings.schema import (
+    BOUNDS,
+    FIELDS,
+    Settings,
+    as_config,
+    checked,
+    from_config,
+    from_environment,
+    layered,
+    misspelt,
+)
+
+SOME: dict[str, Any] = {
+    "local_model": "qwen2.5-coder:32b",
+    "temperature": 0.5,
+    "problems": ("HumanEval/3", "HumanEval/7"),
+    "dataset": Path("own.jsonl"),
+    "mode": "comparative",
+    "samples": 3,
+    "shuffle": True,
+    "cot": False,
+    "max_cost": 2.5,
+    "feedback": "none",
+    "results": Path("elsewhere"),
+}
+
+
+def test_without_a_word_there_are_defaults() -> None:
+    found = layered({}, {}, {})
+
+    assert (found.mode, found.max_iterations, found.samples, found.concurrency) == ("iterative", 10, 1, 8)
+    assert (found.local_model, found.max_cost, found.results) == (None, None, Path("benchmark_results"))
+
+
+def test_the_first_layer_that_says_something_wins() -> None:
+    flags, environment, file = {"seed": 1}, {"seed": 2, "samples": 2}, {"seed": 3, "samples": 3, "limit": 3}
+
+    found = layered(flags, environment, file)
+
+    assert (found.seed, found.samples, found.limit) == (1, 2, 3)
+
+
+def test_what_is_given_as_nothing_is_given_all_the_same() -> None:
+    assert layered({"max_cost": None}, {"max_cost": 3.0}).max_cost is None
+
+
+# The environment
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "name", "value"),
+    [
+        ("KODERZ_LOCAL_MODEL", "m", "local_model", "m"),
+        ("KODERZ_SAMPLES", "5", "samples", 5),
+        ("KODERZ_TEMPERATURE", "0.5", "temperature", 0.5),
+        ("KODERZ_MAX_COST", "3", "max_cost", 3.0),
+        ("KODERZ_SHUFFLE", "1", "shuffle", True),
+        ("KODERZ_SHUFFLE", "Yes", "shuffle", True),
+        ("KODERZ_COT", "false", "cot", False),
+        ("KODERZ_COT", "0", "cot", False),
+        ("KODERZ_MODE", "zero-shot", "mode", "zero-shot"),
+        ("KODERZ_RESULTS", "/tmp/r", "results", Path("/tmp/r")),
+        ("KODERZ_PROBLEMS", "T/1, T/2 T/3", "problems", ("T/1", "T/2", "T/3")),
+        ("KODERZ_SEED", "0", "seed", 0),
+        ("KODERZ_SINKS", "json,memory", "sinks", ("json", "memory")),
+        ("KODERZ_SINKS", "none", "sinks", ()),
+        ("KODERZ_SINKS", "", "sinks", ()),
+        ("KODERZ_NO_SINKS", "mlflow", "no_sinks", ("mlflow",)),
+        ("KODERZ_MLFLOW_DETAIL", "runs", "mlflow_detail", "runs"),
+    ],
+)
+def test_a_variable_is_read_as_its_settings_type(variable: str, text: str, name: str, value: Any) -> None:
+    assert from_environment({variable: text}) == {name: value}
+
+
+def test_variables_that_are_unknown_or_empty_are_ignored() -> None:
+    assert from_environment({"KODERZ_COLOUR": "red", "KODERZ_SEED": "", "SEED": "3"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("KODERZ_SINK", "KODERZ_SINKS"),
+        ("KODERZ_MAXCOST", "KODERZ_MAX_COST"),
+        ("KODERZ_TEMPRATURE", "KODERZ_TEMPERATURE"),
+        ("KODERZ_LIMTI", "KODERZ_LIMIT"),
+        ("KODERZ_SEEDS", "KODERZ_SEED"),
+        ("KODERZ_MODAL_AP", "KODERZ_MODAL_APP"),
+        ("KODERZ-SEED", "KODERZ_SEED"),
+        ("KODERZMODEL", "KODERZ_MODEL"),
+    ],
+)
+def test_a_variable_that_is_one_edit_away_from_one_that_counts_is_misspelt(variable: str, meant: str) -> None:
+    assert misspelt({variable: "1", "PATH": "/bin"}) == {variable: meant}
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["KODERZ_SETUP", "KODERZ_DEBUG", "KODERZ_MODEL", "KODERZ_MODE", "KODERZ_TEST_DATA", "KODERZ_SERVE_GPU", "KODERZ_A"],
+)
+def test_variables_of_ours_or_far_from_them_are_not_misspelt(variable: str) -> None:
+    assert misspelt({variable: "1", "_KODERZ_COMPLETE": "x"}) == {}
+
+
+def test_the_model_may_be_named_by_either_of_its_options() -> None:
+    assert from_environment({"KODERZ_MODEL": "qwen2.5-coder:32b"}) == {"local_model": "qwen2.5-coder:32b"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("KODERZ_SAMPLES", "many"),
+        ("KODERZ_SAMPLES", "1.5"),
+        ("KODERZ_SAMPLES", "0"),
+        ("KODERZ_SHUFFLE", "maybe"),
+        ("KODERZ_TEMPERATURE", "nan"),
+        ("KODERZ_MAX_COST", "inf"),
+        ("KODERZ_MAX_COST", "-0.01"),
+        ("KODERZ_MODE", "fast"),
+        ("KODERZ_SEED", "9" * 5000),
+    ],
+)
+def test_a_wrong_variable_is_named(variable: str, text: str) -> None:
+    with pytest.raises(KoderzError, match=f"^{variable}: "):
+        from_environment({variable: text})
+
+
+# Checks
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_number_may_be_either_of_its_bounds_and_nothing_beyond(name: str) -> None:
+    low, high = BOUNDS[name]
+    whole = FIELDS[name].type in ("int", "int | None")
+    for value in (low, high):
+        assert checked(name, int(value) if whole else float(value), "--x") == value
+    for value in (low - 1, high + 1, high * 2 + 1):
+        with pytest.raises(KoderzError, match=r"invalid value .*; it must be between"):
+            checked(name, int(value) if whole else float(value), "--x")
+
+
+@pytest.mark.parametrize("name", [name for name in BOUNDS if FIELDS[name].type not in ("int", "int | None")])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_no_number_is_infinite_or_none_at_all(name: str, value: float) -> None:
+    with pytest.raises(KoderzError, match="invalid value"):
+        checked(name, value, "--x")
+
+
+def test_every_setting_that_is_a_number_has_bounds() -> None:
+    numbers = {name for name, field in FIELDS.items() if str(field.type).split(" ")[0] in ("int", "float")}
+
+    assert numbers == set(BOUNDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("mode", "fast", "--mode: invalid value 'fast'; choose from zero-shot, iterative, comparative"),
+        ("feedback", "all", "choose from tests, examples, none"),
+        ("samples", "5", "expected `int`, got `str`"),
+        ("samples", True, "expected `int`, got `bool`"),
+        ("samples", 2.0, "expected `int`, got `float`"),
+        ("shuffle", 1, "expected `bool`, got `int`"),
+        ("problems", "HumanEval/1", "expected `array`, got `str`"),
+        ("local_model", 3, "got `int`"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_what_would_do(name: str, value: Any, said: str) -> None:
+    with pytest.raises(KoderzError) as raised:
+        checked(name, value, f"--{name}")
+
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("value", [3, True, [], {"a": 1}, 1.5])
+@pytest.mark.parametrize("name", ["results", "dataset", "prompt_dir"])
+def test_a_path_that_is_no_text_is_refused_too(name: str, value: Any) -> None:
+    with pytest.raises(KoderzError):
+        checked(name, value, f"--{name}")
+
+
+# In and out of a plan
+
+
+def test_settings_come_back_from_a_plan_as_they_were() -> None:
+    settings = Settings(**SOME)
+
+    assert from_config(orjson.loads(orjson.dumps(as_config(settings)))) == settings
+
+
+@given(st.fixed_dictionaries({}, optional={name: st.just(value) for name, value in SOME.items()}))
+def test_any_settings_come_back(given_values: dict[str, Any]) -> None:
+    settings = Settings(**given_values)
+
+    assert from_config(orjson.loads(orjson.dumps(as_config(settings)))) == settings
+
+
+def test_settings_that_a_later_version_wrote_are_left_out() -> None:
+    assert from_config({"seed": 3, "colour": "red"}) == Settings(seed=3)
+
+
+def test_a_plan_with_an_impossible_setting_is_refused() -> None:
+    with pytest.raises(KoderzError, match=r"^config\.concurrency: invalid value 0"):
+        from_config({"concurrency": 0})
+
+
+def test_every_setting_is_in_the_config_as_json_has_it() -> None:
+    config = as_config(Settings(**SOME))
+
+    assert list(config) == [field.name for field in dataclasses.fields(Settings)]
+    assert (config["dataset"], config["results"]) == ("own.jsonl", "elsewhere")
+    assert orjson.dumps(config)
+
+
+# What follows from others
+
+
+@pytest.mark.parametrize(
+    ("given_values", "temperature"),
+    [({}, 0.0), ({"samples": 2}, 0.8), ({"samples": 2, "temperature": 0.0}, 0.0), ({"temperature": 1.5}, 1.5)],
+)
+def test_one_sample_is_cold_and_several_warm_unless_said(given_values: dict[str, Any], temperature: float) -> None:
+    assert Settings(**given_values).sampling_temperature == temperature
+
+
+def test_a_frontier_model_counts_unless_its_part_is_left_out() -> None:
+    both = Settings(frontier_spec_model="s", frontier_checkpoint_model="c")
+    neither = dataclasses.replace(both, spec=False, checkpoints=False)
+
+    assert (both.effective_spec_model, both.effective_checkpoint_model) == ("s", "c")
+    assert (neither.effective_spec_model, neither.effective_checkpoint_model) == (None, None)
+
+
+def test_zero_shot_asks_no_frontier_model_but_a_solver_of_ones_own_may() -> None:
+    frontier: dict[str, Any] = {"frontier_spec_model": "a", "frontier_checkpoint_model": "b"}
+    for settings, asked in (
+        (Settings(mode="zero-shot", **frontier), False),
+        (Settings(mode="comparative", **frontier), True),
+        (Settings(mode="zero-shot", solver="mine.py:mine", **frontier), True),
+    ):
+        assert (settings.effective_spec_model is not None) is asked
+        assert (settings.effective_checkpoint_model is not None) is asked
+
+
+def test_there_are_more_judges_than_cores_unless_said() -> None:
+    assert Settings().judge_count > (os.cpu_count() or 1)
+    assert Settings(judges=3).judge_count == 3

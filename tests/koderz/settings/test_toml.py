@@ -1,0 +1,231 @@
+"""koderz.toml: what it may say, how it is told what is wrong, and what it needs to be trusted for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koderz.errors import KoderzError
+from koderz.settings.schema import DOCKER_IMAGE, FIELDS
+from koderz.settings.toml import Config, load_config, results_folder
+
+
+def loaded(folder: Path, text: str | bytes, *, trust: bool = False) -> Config:
+    (folder / "koderz.toml").write_bytes(text.encode() if isinstance(text, str) else text)
+    return load_config(folder, trust=trust, environ=state(folder))
+
+
+def state(folder: Path) -> Mapping[str, str]:
+    return {"XDG_STATE_HOME": str(folder / "state")}
+
+
+def test_no_file_says_nothing(tmp_path: Path) -> None:
+    assert load_config(tmp_path, environ={}) == Config()
+
+
+def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "") == Config(tmp_path / "koderz.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("concurrency = 4", {"concurrency": 4}),
+        ('local-model = "m"', {"local_model": "m"}),
+        ('model = "m"', {"local_model": "m"}),
+        ("max_cost = 3", {"max_cost": 3.0}),
+        ("max-cost = 2.5\ntemperature = 0", {"max_cost": 2.5, "temperature": 0.0}),
+        ('problems = ["HumanEval/1", "HumanEval/2"]', {"problems": ("HumanEval/1", "HumanEval/2")}),
+        ("cot = false\nshuffle = true", {"cot": False, "shuffle": True}),
+        ('results = "runs"', {"results": Path("runs")}),
+    ],
+)
+def test_keys_are_the_options_of_the_command(tmp_path: Path, text: str, settings: dict[str, Any]) -> None:
+    assert loaded(tmp_path, text).settings == settings
+
+
+def test_prices_are_dollars_a_million_tokens_in_and_out(tmp_path: Path) -> None:
+    text = '[prices."openai/gpt-4o"]\ninput = 2.5\noutput = 10\n\n[prices.mine]\ninput = 0\noutput = 0.5\n'
+
+    assert loaded(tmp_path, text, trust=True).prices == {"openai/gpt-4o": (2.5, 10.0), "mine": (0.0, 0.5)}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("\n\nconcurrency = 0", "line 3, concurrency: invalid value 0; it must be between 1 and 4,096"),
+        ("seed = 1\nmax-cost = -1", "line 2, max-cost: invalid value -1"),
+        ("seed = 1\nmax_cost = -1", "line 2, max-cost: invalid value -1"),
+        ("\n  model = 3", "line 2, local-model: invalid value 3"),
+        ('"mode" = "fast"', "line 1, mode: invalid value 'fast'; choose from"),
+        ("colour = 1", "line 1, colour: there is no such setting; see koderz benchmark --help"),
+        ("[benchmark]\nseed = 1", "line 1, benchmark: there is no such setting"),
+        ("no-cot = true", "line 1, no-cot: there is no such setting"),
+        ("prices = 3", 'line 1, prices: write [prices."MODEL"]'),
+        ("[prices.m]\ninput = 1", "prices.m: give input and output"),
+        ("[prices.m]\ninput = -1\noutput = 1", "prices.m: give input and output"),
+        ("[prices.m]\ninput = inf\noutput = 1", "prices.m: give input and output"),
+        ("[prices.m]\ninput = nan\noutput = 1", "prices.m: give input and output"),
+        ('[prices.m]\ninput = "1"\noutput = 1', "prices.m: give input and output"),
+        ("[prices]\nm = 3", "prices.m: give input and output"),
+        ("a = [", "at end of document"),
+        ("seed = 1\nseed = 2\n", "(at line 2"),
+        ("temperature = nan", "line 1, temperature: invalid value nan"),
+    ],
+)
+def test_what_is_wrong_is_named_by_file_line_and_key(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(KoderzError) as raised:
+        loaded(tmp_path, text)
+
+    assert str(tmp_path / "koderz.toml") in str(raised.value)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b"\x00", "\ufeffseed = 1".encode(), b"a" * 10_000, b"[" * 100_000])
+def test_what_is_no_toml_is_said_so(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(KoderzError, match=r"koderz\.toml: "):
+        loaded(tmp_path, data)
+
+
+@pytest.mark.parametrize("text", ["seed = " + "1" * 5000, 'prompt-dir = "a\\u0000b"', 'results = "\\u0000"'])
+def test_a_value_that_nothing_can_hold_is_said_so(tmp_path: Path, text: str) -> None:
+    with pytest.raises(KoderzError, match=r"koderz\.toml"):
+        loaded(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", ["results = 3", "dataset = true", "prompt-dir = []"])
+def test_a_path_that_is_no_text_is_named_by_its_line(tmp_path: Path, text: str) -> None:
+    with pytest.raises(KoderzError, match="line 1, "):
+        loaded(tmp_path, text)
+
+
+def test_a_folder_in_place_of_the_file_is_said(tmp_path: Path) -> None:
+    (tmp_path / "koderz.toml").mkdir()
+
+    with pytest.raises(KoderzError, match="can't be read"):
+        load_config(tmp_path, environ={})
+
+
+# Trust
+
+
+RISKY = {
+    "solver": ("own.py:solve", "zero-shot"),
+    "dataset": ("d.jsonl", "/etc/passwd"),
+    "docker_image": ("someone/image",),
+    "sandbox": ("uncontained", "modal", "another"),
+    "base_url": ("http://127.0.0.1:1",),
+    "api_key_env": ("HOME",),
+    "prompt_dir": ("prompts", "/etc", "../elsewhere"),
+    "use_memory": ("other-tasks", "same-task"),
+    "sinks": (["json", "elsewhere"],),
+    "local_model": ("openai/gpt-4o-mini", "gpt-4o-mini", "anthropic/claude-sonnet-4-5", "claude-opus-4-1"),
+    "frontier_spec_model": ("openai/o3",),
+    "frontier_checkpoint_model": ("anthropic/claude-opus-4-1",),
+    "engine": ("modal", "ray"),
+    "gpu": ("H100:8",),
+    "max_containers": (100,),
+    "results": ("/tmp", "..", "~/../.."),
+}
+HARMLESS = {
+    "docker_image": (DOCKER_IMAGE,),
+    "sandbox": ("contained", "docker"),
+    "use_memory": ("off",),
+    "sinks": (["json"], ["json", "mlflow", "memory"], []),
+    "local_model": ("qwen2.5-coder:7b", "simulated", "hf.co/someone/model"),
+    "frontier_spec_model": ("qwen2.5-coder:32b",),
+    "frontier_checkpoint_model": ("simulated",),
+    "engine": ("local",),
+    "results": (".", "runs", "runs/../a"),
+}
+CHOICES_OF_THE_BENCHMARK = (  # tasks and numbers: they change what a run says and how long it takes, nothing else
+    *("suite", "problems", "limit", "shuffle", "seed", "samples", "mode", "max_iterations", "history", "feedback"),
+    *("temperature", "top_p", "max_tokens", "context", "keep_alive", "request_timeout", "max_retries"),
+    *("simulated_skill", "simulated_latency", "simulated_fault_rate", "checkpoint_interval", "baseline_model"),
+    *("reuse_spec", "spec", "checkpoints", "cot", "memory_live", "test_timeout", "test_memory", "judges"),
+    *("concurrency", "max_cost", "grace", "tags", "no_sinks", "sink_patience", "mlflow_detail"),
+)
+
+
+def as_toml(name: str, value: Any) -> str:
+    return f"seed = 1\n{name.replace('_', '-')} = {json.dumps(value)}\n"
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in RISKY.items() for value in values])
+def test_what_could_cost_run_or_send_something_needs_trust(tmp_path: Path, name: str, value: Any) -> None:
+    what = "(run code|send data elsewhere|spend money|write outside of this folder)"
+    with pytest.raises(KoderzError, match=rf"line 2, [a-z-]+: this could {what}\. .* say so once with --trust-config"):
+        loaded(tmp_path, as_toml(name, value))
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in HARMLESS.items() for value in values])
+def test_what_stays_here_and_costs_nothing_needs_none(tmp_path: Path, name: str, value: Any) -> None:
+    assert name in loaded(tmp_path, as_toml(name, value)).settings
+
+
+def as_price(model: str, dollars: float) -> str:
+    return f'[prices."{model}"]\ninput = {dollars}\noutput = {dollars}\n'
+
+
+@pytest.mark.parametrize("model", ["openai/gpt-4o", "gpt-4o", "anthropic/claude-sonnet-4-5"])
+def test_a_price_below_the_published_one_needs_trust_as_caps_count_by_it(tmp_path: Path, model: str) -> None:
+    with pytest.raises(KoderzError, match="line 1, prices: this could spend money"):
+        loaded(tmp_path, as_price(model, 0))
+
+
+@pytest.mark.parametrize(("model", "dollars"), [("openai/gpt-4o", 1000), ("openai/my-finetune", 0), ("own:7b", 0)])
+def test_a_price_that_no_published_one_exceeds_needs_none(tmp_path: Path, model: str, dollars: float) -> None:
+    assert loaded(tmp_path, as_price(model, dollars)).prices == {model: (dollars, dollars)}
+
+
+def test_every_setting_was_looked_at_for_what_it_could_do() -> None:
+    assert sorted({*RISKY, *CHOICES_OF_THE_BENCHMARK}) == sorted(FIELDS)
+
+
+def test_what_is_not_used_needs_no_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(KoderzError, match="--trust-config"):
+        loaded(tmp_path, 'engine = "modal"\nresults = "runs"\n')
+
+    assert results_folder(environ=state(tmp_path)) == Path("runs")
+
+
+def test_a_link_that_leads_out_of_the_folder_needs_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = tmp_path / "repository"
+    inner.mkdir()
+    (inner / "runs").symlink_to(tmp_path)
+    monkeypatch.chdir(inner)
+
+    with pytest.raises(KoderzError, match="--trust-config"):
+        loaded(inner, 'results = "runs"')
+
+
+@pytest.mark.parametrize(("text", "file"), [('solver = "own.py:solve"', "own.py"), ('dataset = "d.jsonl"', "d.jsonl")])
+def test_trust_holds_for_the_code_that_was_read_and_no_other(tmp_path: Path, text: str, file: str) -> None:
+    (tmp_path / file).write_text("one")
+    assert loaded(tmp_path, text, trust=True).settings
+    assert loaded(tmp_path, text).settings
+
+    (tmp_path / file).write_text("two")
+    with pytest.raises(KoderzError, match="--trust-config"):
+        loaded(tmp_path, text)
+
+
+def test_trust_is_given_once_and_holds_until_the_file_changes(tmp_path: Path) -> None:
+    risky = 'solver = "own.py:solve"\n'
+    assert loaded(tmp_path, risky, trust=True).settings == {"solver": "own.py:solve"}
+
+    assert loaded(tmp_path, risky).settings == {"solver": "own.py:solve"}
+    with pytest.raises(KoderzError, match="--trust-config"):
+        loaded(tmp_path, risky + "# changed")
+    assert loaded(tmp_path, risky).settings  # as it was
+
+
+def test_what_is_wrong_is_said_before_trust_is_asked_for_or_given(tmp_path: Path) -> None:
+    with pytest.raises(KoderzError, match="line 2, seed"):
+        loaded(tmp_path, 'solver = "own.py:solve"\nseed = -1', trust=True)
+    assert not (tmp_path / "state").exists()

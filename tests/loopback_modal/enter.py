@@ -1,0 +1,71 @@
+"""Run as a script: makes a folder the root of everything, with other folders bound into it, and becomes a program.
+
+The folder then has what the container has and nothing else: the mounted files at their places, the volumes at theirs.
+The program ends with whoever started it, however that ends.
+It keeps honest, it doesn't contain: whoever needs containment has `koderz.sandbox`.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+_NEW_MOUNTS, _NEW_USER, _NEW_NETWORK = 0x00020000, 0x10000000, 0x40000000
+_DIE_WITH_PARENT = 1
+_BIND, _RECURSIVE, _PRIVATE = 4096, 16384, 1 << 18
+
+
+def main() -> None:
+    spec = json.loads(Path(sys.argv[1]).read_text())
+    _unshare(0 if spec["network"] else _NEW_NETWORK)
+    root = Path(spec["root"])
+    for source, target in spec["binds"]:
+        _bind(Path(source), root / target.lstrip("/"))
+    os.chroot(root)
+    os.makedirs(spec["folder"], exist_ok=True)  # noqa: PTH103  # of the new root, which pathlib says no better
+    os.chdir(spec["folder"])
+    _libc().prctl(_DIE_WITH_PARENT, signal.SIGKILL)  # last, since whoever changes its rights loses this
+    os.execvp(spec["command"][0], spec["command"])
+
+
+def _unshare(more: int) -> None:
+    user, group = os.getuid(), os.getgid()
+    _checked(_libc().unshare(_NEW_MOUNTS | _NEW_USER | more), "unshare")
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    _mount("none", "/", _RECURSIVE | _PRIVATE)
+
+
+def _bind(source: Path, target: Path) -> None:
+    if source.is_symlink():
+        with contextlib.suppress(FileExistsError):  # another command was here before
+            target.symlink_to(source.readlink())
+        return
+    if source.is_dir():
+        target.mkdir(parents=True, exist_ok=True)
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.touch()
+    _mount(str(source), str(target), _BIND | _RECURSIVE)
+
+
+def _mount(source: str, target: str, flags: int) -> None:
+    _checked(_libc().mount(source.encode(), target.encode(), None, flags, None), f"mount of {source}")
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+if __name__ == "__main__":
+    main()
