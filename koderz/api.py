@@ -17,7 +17,7 @@ from tracker.summary import Summary
 async def benchmark(
     problems: range | Sequence[str] | None = None,
     *,
-    model: str | None = None,
+    model: str | Sequence[str] | None = None,
     solver_args: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Summary:
@@ -35,8 +35,10 @@ async def benchmark(
         settings["problems"] = tuple(problems)
         if not settings["problems"]:
             raise KoderzError("an empty list of problems leaves nothing to run; None means all of them")
-    if model is not None:
+    if isinstance(model, str):
         settings["local_model"] = model
+    elif model is not None:
+        settings |= {"local_model": next(iter(model), ""), "models": tuple(model)}
     arguments = {key: str(value) for key, value in (solver_args or {}).items()}
     plan = await prepare(settings, span, solver_arguments=arguments)
     return raise_if_failed(await settle_sinks(await begin(plan)))

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import TypeVar
+
+    P = TypeVar("P", default=Any)
+else:
+    from typing import TypeVar
+
+    P = TypeVar("P")
 
 Message = dict[str, Any]
 """`{"role": "system" | "user" | "assistant" | "tool", "content": text}`, as OpenAI's chat completions have it.
@@ -12,6 +23,12 @@ The content may also be a list of parts (`{"type": "text", "text": …}`, `{"typ
 None beside `tool_calls`; a tool's result has its `tool_call_id`. Every field is recorded, sent, and part of the key by
 which a replay finds the reply.
 """
+
+JUDGE = "judge"
+"""What a task needs whose answers are programs: somewhere to run them."""
+
+MAIN = "main"
+"""The role of the model that answers. A solver's other roles help it."""
 
 FeedbackKind = Literal["tests", "examples", "none"]
 """What a solver is told of a failure: the failing test, the task's own examples, only that it failed."""
@@ -85,18 +102,26 @@ class Verdict:
         return self.verdict == "passed"
 
 
+class Expected(NamedTuple):
+    """The calls that a solver expects to make of one role in one experiment, each figure from the least to the most."""
+
+    role: str
+    calls: tuple[float, float]
+    tokens_in: tuple[float, float]  # of all of them
+    tokens_out: tuple[float, float]
+
+
 @dataclass(frozen=True, slots=True)
-class Task:
-    """One thing asked. `messages` is the first prompt, ready to be sent."""
+class Task(Generic[P]):
+    """One thing asked. What its suite alone knows of it is its `payload`."""
 
     id: str
-    prompt: str
-    entry_point: str
-    test: str = field(repr=False, default="")
-    reference: str = field(repr=False, default="")
-    digest: str = ""
-    messages: tuple[Message, ...] = ()
-    extra: dict[str, Any] = field(default_factory=dict, repr=False)
+    prompt: str = ""
+    payload: P = field(repr=False, default=cast("P", None))
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)  # what the prompts' templates may say of it
+    needs: frozenset[str] = frozenset({JUDGE})  # what has to be there to work on it
+    digest: str = ""  # changes with whatever a verdict or a prompt may depend on
+    messages: tuple[Message, ...] = ()  # the first prompt, ready to be sent; the plan has the suite make it
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
-"""Tokens and keys by their formats: detect-secrets' rules, and formats that it doesn't know.
+"""What secrets look like: tokens by their formats, private keys, passwords in addresses, values of telling names.
 
-They are looked for around long runs of letters and digits only, which few texts have, and no farther than a
-token is long: a model may write anything, and rules that are quick on a line can take hours on a megabyte.
+Formats are detect-secrets' rules, and some that it doesn't know. They are looked for around long runs of letters and
+digits only, and no farther than a token is long: a model may write anything, and rules that are quick on a line can
+take hours on a megabyte.
 """
 
 from __future__ import annotations
@@ -10,16 +11,15 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+
+from tracker.scrubbing import REDACTED, RUN_LENGTH, may_hold_tokens
 
 Span = tuple[int, int]
 
-_RUN_LENGTH = 16  # characters of the shortest run that a token could be part of
 _BEFORE, _BEHIND = 64, 1024  # characters of the same line, beside the beginning of a run, that rules are shown
 
-_RUN = re.compile(rf"[A-Za-z0-9_-]{{{_RUN_LENGTH},}}")
-_IN_RUNS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
-_CLASSES = bytes(ord("x") if code in _IN_RUNS else ord(" ") for code in range(256))
+_RUN = re.compile(rf"[A-Za-z0-9_-]{{{RUN_LENGTH},}}")
 _REST = re.compile(r"[A-Za-z0-9_/+=-]*")
 
 # Where detect-secrets knows a format too, it knows one length of it.
@@ -53,11 +53,38 @@ _CUT = re.compile(r"(?:(?<=\.\.\.)|(?<=…)|(?<=… ))[\w+/-]{12,}|(?<![\w+/-])[
 _RANDOM = 4.3  # bits a character: names and paths have less, and forty that were drawn at random 4.8
 _UNUSED = frozenset({"Public IP (ipv4)", "Private Key", "Basic Auth Credentials"})  # none, or found otherwise
 
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY.*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,9}-----|\Z)", re.DOTALL
+)
+_URL_CREDENTIALS = re.compile(r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,20}://([^/\s@\"']{1,512})@", re.IGNORECASE)
+_AUTHORIZATION = re.compile(
+    r"""(?:\bauthorization["']?\s*[:=]\s*["']?(?:(?:basic|bearer|token|digest)\s+)?|\bbearer\s+)"""
+    r"""([A-Za-z0-9+/=._~-]{8,})""",
+    re.IGNORECASE,
+)
+_NAME = (
+    r"[A-Za-z0-9_-]*(?:api[_-]?key|secret(?:[_-]?(?:access[_-]?)?key)?|passw(?:or)?d|passphrase"
+    r"|access[_-]?key|private[_-]?key|credentials?|token|(?-i:[A-Z0-9]_KEY))"
+)
+_ASSIGNED = re.compile(
+    rf"""(?<![A-Za-z0-9_-])({_NAME})(["']?)([ \t]*[:=][ \t]*)(?:(["'])(.{{0,4096}}?)\4|([^\s"',;&)\]}}]+))""",
+    re.IGNORECASE,
+)
+_SECRET_NAME = re.compile(rf"{_NAME}|authorization|cookie", re.IGNORECASE)
+_TELLING = re.compile(
+    r"(?:(?:api|access|private|secret|_)[_-]?key|token|secret|passw(?:or)?d|passphrase|credentials?|authorization)"
+    r"[\"']?[ \t]*[:=]|bearer\s"
+)
+"""What a text in lower case has to have for one of the patterns of names to match."""
+_CODE = re.compile(r"[A-Za-z_][A-Za-z_.]*(?:[\[({].*)?|[\[({].*")  # a name, an attribute, the beginning of more
+_CONSTANTS = frozenset({"None", "True", "False", "null", "true", "false", "..."})
 
-def tokens(text: str) -> Iterator[Span]:
+
+def tokens(text: str) -> list[Span]:
     """Where tokens and keys stand, from the first to the last."""
-    if b"x" * _RUN_LENGTH not in text.encode("utf-8", "surrogatepass").translate(_CLASSES):
-        return  # at the speed of a comparison of bytes
+    spans: list[Span] = []
+    if not may_hold_tokens(text):
+        return spans
     done = 0
     for run in _RUN.finditer(text):
         start, end = run.span()
@@ -67,7 +94,8 @@ def tokens(text: str) -> Iterator[Span]:
         last = text.find("\n", start, start + _BEHIND)
         last = min(start + _BEHIND, len(text)) if last < 0 else last
         done = last
-        yield from _in_line(text, first, last)
+        spans += _in_line(text, first, last)
+    return spans
 
 
 def _in_line(text: str, first: int, last: int) -> list[Span]:
@@ -92,7 +120,7 @@ def _is_random(text: str) -> bool:
 
 def _secret(match: re.Match[str], offset: int) -> Span:
     """The group of the match that is the secret, else all of it, without what only borders on it."""
-    group = max(range(len(match.groups()) + 1), key=lambda number: number and len(match[number] or "") >= _RUN_LENGTH)
+    group = max(range(len(match.groups()) + 1), key=lambda number: number and len(match[number] or "") >= RUN_LENGTH)
     start, end = match.span(group)
     found = match[group]
     start += len(found) - len(found.lstrip(" \t\"'=:"))
@@ -109,3 +137,47 @@ def _rules() -> list[re.Pattern[str]]:
     kinds: dict[str, type] = get_mapping_from_secret_type_to_class()
     used = [kind for name, kind in kinds.items() if issubclass(kind, RegexBasedDetector) and name not in _UNUSED]
     return [rule for kind in used for rule in kind().denylist]
+
+
+def private_keys(text: str) -> Sequence[Span]:
+    """Where private keys stand, whole."""
+    return [match.span() for match in _PRIVATE_KEY.finditer(text)] if "PRIVATE KEY" in text else ()
+
+
+def user_parts(text: str) -> Sequence[Span]:
+    """Where addresses say who asks: `user:password` or a token."""
+    return [match.span(1) for match in _URL_CREDENTIALS.finditer(text)] if "@" in text and "://" in text else ()
+
+
+@functools.lru_cache(maxsize=1024)
+def is_telling(name: str) -> bool:
+    """Whether a name says of its value that it is a secret."""
+    return _SECRET_NAME.fullmatch(name) is not None
+
+
+def named_values(text: str) -> Sequence[Span]:
+    """Where values stand whose names, such as `password`, say that they are secret."""
+    if not _TELLING.search(text.lower()):
+        return ()
+    spans = [match.span(1) for match in _AUTHORIZATION.finditer(text)]
+    spans += [match.span(5 if match[4] else 6) for match in _ASSIGNED.finditer(text) if _is_secret(match)]
+    return sorted(spans)
+
+
+def _is_secret(match: re.Match[str]) -> bool:
+    """Whether an assigned value is more likely a secret than a word or a piece of code."""
+    name, name_quote, sign, quote, quoted, bare = match.groups()
+    value = quoted if quote else bare
+    if REDACTED in value or value.lower() == name.lower():
+        return False
+    if not quote and (name_quote or "(" in bare or bare in _CONSTANTS):  # JSON's numbers and null; a call
+        return False
+    if not quote and sign[0] in " \t" and _CODE.fullmatch(bare):  # as in `password = given`
+        return False
+    if name.lower().endswith("token") and not name.isupper():
+        return len(value) >= 16 or (len(value) >= 6 and any(map(str.isdigit, value)))
+    return len(value) >= 4
+
+
+FINDERS: Sequence[Callable[[str], Sequence[Span]]] = (private_keys, user_parts, tokens, named_values)
+"""To be applied one after the other."""

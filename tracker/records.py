@@ -36,6 +36,24 @@ class Blob(Struct, frozen=True):
 Text = str | Blob
 
 
+class Arm(Struct, frozen=True, kw_only=True):
+    """What is compared with other arms: a solver, the models in its roles, its parameters."""
+
+    name: str
+    solver: str
+    models: dict[str, str] = {}  # by role: "main" answers, others help
+    parameters: dict[str, Any] = {}  # those that were given to this arm alone
+    source: str = ""  # FILE:NAME of a user's own solver
+
+
+class Cell(Struct, frozen=True):
+    """One task in one arm, with so many samples."""
+
+    task: str
+    arm: str
+    samples: int
+
+
 class Plan(Struct, frozen=True, kw_only=True):
     """The first line: everything that the run will do."""
 
@@ -44,9 +62,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     schema_version: int = SCHEMA_VERSION
     run_id: str | None  # None: a single experiment
     mode: str
-    solvers: Sequence[str]  # one an arm
+    arms: Sequence[Arm]
     tasks: Sequence[str]  # ids, in the order of the run
-    samples: int
+    samples: int  # the most that any cell has
+    cells: Sequence[Cell] | None = None  # None: each task in each arm, with `samples`
     config: dict[str, Any]  # the settings as users know them: `config` of the summary
     environment: dict[str, Any]
     simulated: bool = False
@@ -55,7 +74,17 @@ class Plan(Struct, frozen=True, kw_only=True):
     @property
     def planned(self) -> int:
         """How many experiments there are to be."""
-        return len(self.tasks) * len(self.solvers) * self.samples
+        if self.cells is not None:
+            return sum(cell.samples for cell in self.cells)
+        return len(self.tasks) * len(self.arms) * self.samples
+
+    def arm(self, name: str) -> Arm:
+        """The arm of that name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def model_of(self, arm: str) -> str:
+        """The model that answers in the arm of that name."""
+        return self.arm(arm).models.get("main") or str(self.config.get("local_model") or "")
 
 
 class LongMessage(Struct, frozen=True, kw_only=True):
@@ -76,6 +105,7 @@ class Call(Struct, frozen=True, kw_only=True):
     experiment_id: str
     call: int  # from 1 within the experiment
     purpose: str
+    role: str = "main"  # of the model within its arm
     model: str
     messages: Sequence[dict[str, Any]]  # {role, content}, or {role, digest, bytes} of a LongMessage
     reply: Text  # raw and whole
@@ -103,6 +133,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     problem_id: str
     task_id: str = ""  # of the judged task, where that isn't the experiment's own; in the line only then
     solver: str
+    arm: str
     sample: int
     number: int  # from 1 within the experiment
     call: int | None = None  # of the judged reply
@@ -141,6 +172,8 @@ class Experiment(Struct, frozen=True, kw_only=True):
     experiment_id: str
     problem_id: str
     solver: str
+    arm: str
+    model: str = ""  # that of the role main
     sample: int
     success: bool
     verdict: str
@@ -169,6 +202,7 @@ class Fault(Struct, frozen=True, kw_only=True):
     experiment_id: str
     problem_id: str
     solver: str
+    arm: str
     sample: int
     reason: str
     cost: float = 0.0  # US dollars already paid

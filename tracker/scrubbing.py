@@ -9,54 +9,35 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tracker.credentials import Span, tokens
 from tracker.records import Plan
 
 R = TypeVar("R", bound=Struct)
 
 REDACTED = "[redacted]"
 
-_SECRET_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSW(?:OR)?D|PASSPHRASE|CREDENTIALS?)(_\d+)?$", re.IGNORECASE)
+_SECRET_VARIABLE = re.compile(
+    r"(?:API_?KEY|_KEY|TOKEN|SECRET|PASSW(?:OR)?D|PASSPHRASE|CREDENTIALS?)(_\d+)?$", re.IGNORECASE
+)
+_SHORT, _REMEMBERED = 40, 10_000  # characters of a text that is remembered, and how many are
 _LEAST_LENGTH = 6  # of a variable's value: a shorter one is more likely a word of the text
 _PLACEHOLDER = re.compile(
-    r"[A-Za-z]{1,7}|not?[-_ ]?(?:needed|required|key.*)|lm-studio|placeholder|simulated|sk-x+", re.IGNORECASE
+    r"[A-Za-z]{1,7}|[0-9]{1,9}|not?[-_ ]?(?:needed|required|key.*)|lm-studio|placeholder|simulated|sk-x+", re.IGNORECASE
 )
 """Values that keys are given where none is needed."""
 
-_PRIVATE_KEY = re.compile(
-    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY.*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,9}-----|\Z)", re.DOTALL
-)
-_URL_CREDENTIALS = re.compile(r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,20}://([^/\s@\"']{1,512})@", re.IGNORECASE)
-_AUTHORIZATION = re.compile(
-    r"""(?:\bauthorization["']?\s*[:=]\s*["']?(?:(?:basic|bearer|token|digest)\s+)?|\bbearer\s+)"""
-    r"""([A-Za-z0-9+/=._~-]{8,})""",
-    re.IGNORECASE,
-)
-_NAME = (
-    r"[A-Za-z0-9_-]*(?:api[_-]?key|secret(?:[_-]?(?:access[_-]?)?key)?|passw(?:or)?d|passphrase"
-    r"|access[_-]?key|private[_-]?key|credentials?|token|(?-i:[A-Z0-9]_KEY))"
-)
-_ASSIGNED = re.compile(
-    rf"""(?<![A-Za-z0-9_-])({_NAME})(["']?)([ \t]*[:=][ \t]*)(?:(["'])(.{{0,4096}}?)\4|([^\s"',;&)\]}}]+))""",
-    re.IGNORECASE,
-)
-_SECRET_NAME = re.compile(rf"{_NAME}|authorization|cookie", re.IGNORECASE)
-_TELLING = re.compile(
-    r"(?:(?:api|access|private|secret|_)[_-]?key|token|secret|passw(?:or)?d|passphrase|credentials?|authorization)"
-    r"[\"']?[ \t]*[:=]|bearer\s"
-)
-"""What a text in lower case has to have for one of the patterns of names to match."""
-_WORDS = ("key", "token", "secret", "passw", "passphrase", "credential", "authorization", "bearer")
-_CODE = re.compile(r"[A-Za-z_][A-Za-z_.]*(?:[\[({].*)?|[\[({].*")  # a name, an attribute, the beginning of more
-_CONSTANTS = frozenset({"None", "True", "False", "null", "true", "false", "..."})
+RUN_LENGTH = 16  # characters of the shortest run of letters and digits that a token could be part of
+_SOME_RUN = b"x" * RUN_LENGTH
+_IN_RUNS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+_CLASSES = bytes(ord("x") if code in _IN_RUNS else ord(" ") for code in range(256))
+_WORDS = ("key", "token", "secret", "passw", "passphrase", "credential", "authorization", "bearer", "cookie")
+"""What is in the names of secrets, in lower case."""
 
 
 class Scrubber:
@@ -69,21 +50,22 @@ class Scrubber:
         named = {environ.get(name, "") for name in variables}
         named |= {value for name, value in environ.items() if _SECRET_VARIABLE.search(name)}
         values = {value for value in named if len(value) >= _LEAST_LENGTH and not _PLACEHOLDER.fullmatch(value)}
-        forms = {
-            form for value in values for form in (value, orjson.dumps(value).decode()[1:-1], quote(value, safe=""))
-        }
-        self._known = sorted(forms, key=len, reverse=True)
+        self._known = sorted({form for value in values for form in _forms(value)}, key=len, reverse=True)
+        self._words: set[str] = set()  # short texts without secrets: the same few in every record
 
     def text(self, text: str) -> str:
         """The text with `[redacted]` in place of each secret."""
-        if len(text) < _LEAST_LENGTH:
+        if len(text) < _LEAST_LENGTH or text in self._words:
             return text
+        scrubbed = text
         for value in self._known:
-            if value in text:
-                text = text.replace(value, REDACTED)
-        for spans in (_private_keys, _user_parts, tokens, _named_values):
-            text = _without(text, spans(text))
-        return text
+            if value in scrubbed:
+                scrubbed = scrubbed.replace(value, REDACTED)
+        if not _is_plain(scrubbed):
+            scrubbed = _without_credentials(scrubbed)
+        if len(text) <= _SHORT and scrubbed == text and len(self._words) < _REMEMBERED:
+            self._words.add(text)
+        return scrubbed
 
     def value(self, value: Any) -> Any:
         """A JSON value with its texts scrubbed, and those of secret-like names left out."""
@@ -93,6 +75,8 @@ class Scrubber:
             return [self.value(item) for item in value]
         if isinstance(value, dict):
             return {self.text(name): self._named(name, item) for name, item in value.items()}
+        if isinstance(value, Struct):
+            return self.record(value)
         return value
 
     def record(self, record: R) -> R:
@@ -105,7 +89,7 @@ class Scrubber:
         return replace(record, **changed) if changed else record
 
     def _named(self, name: str, value: Any) -> Any:
-        if isinstance(value, str) and value and _is_word_of_secrets(name) and _SECRET_NAME.fullmatch(name):
+        if isinstance(value, str) and value and _is_telling(name):
             return REDACTED
         return self.value(value)
 
@@ -128,8 +112,10 @@ _IDENTITIES = frozenset(
         "digest",
         "key",
         "solver",
-        "solvers",
+        "arm",
+        "cells",
         "model",
+        "models",
         "answered_by",
     }
 )
@@ -143,56 +129,52 @@ def _texts_of(kind: type[Struct]) -> tuple[str, ...]:
     return tuple(name for name in kind.__struct_fields__ if name not in _IDENTITIES and hints[name] not in plain)
 
 
-def _without(text: str, spans: Iterable[Span]) -> str:
-    pieces, at = [], 0
+def may_hold_tokens(text: str) -> bool:
+    """Whether there is a long run of letters and digits: told at the speed of a comparison of bytes."""
+    return _SOME_RUN in text.encode("utf-8", "surrogatepass").translate(_CLASSES)
+
+
+def _forms(value: str) -> Iterable[str]:
+    """A value as it is, as JSON has it, and as an address has it."""
+    from urllib.parse import quote
+
+    return value, orjson.dumps(value).decode()[1:-1], quote(value, safe="")
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a text holds no credentials for sure, so that nothing has to be loaded to look for them."""
+    if may_hold_tokens(text) or ("@" in text and "://" in text):
+        return False
+    lowered = text.lower()
+    for word in _WORDS:  # noqa: SIM110 a generator would take four times as long
+        if word in lowered:
+            return False
+    return True
+
+
+def _without_credentials(text: str) -> str:
+    from tracker.credentials import FINDERS  # whose patterns take longer to compile than most commands to start
+
+    for find in FINDERS:
+        if spans := find(text):
+            text = _without(text, spans)
+    return text
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_telling(name: str) -> bool:
+    if not any(word in name.lower() for word in _WORDS):
+        return False
+    from tracker.credentials import is_telling
+
+    return is_telling(name)
+
+
+def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    pieces: list[str] = []
+    at = 0
     for start, end in spans:
         if start >= at:
             pieces += [text[at:start], REDACTED]
         at = max(at, end)
-    return "".join([*pieces, text[at:]]) if at else text
-
-
-def _private_keys(text: str) -> Iterator[Span]:
-    if "PRIVATE KEY" in text:
-        yield from (match.span() for match in _PRIVATE_KEY.finditer(text))
-
-
-def _user_parts(text: str) -> Iterator[Span]:
-    if "@" in text and "://" in text:
-        yield from (match.span(1) for match in _URL_CREDENTIALS.finditer(text))
-
-
-def _is_word_of_secrets(text: str) -> bool:
-    lowered = text.lower()
-    return any(word in lowered for word in (*_WORDS, "cookie"))
-
-
-def _is_telling(text: str) -> bool:
-    lowered = text.lower()
-    for word in _WORDS:
-        if word in lowered:
-            return _TELLING.search(lowered) is not None
-    return False
-
-
-def _named_values(text: str) -> list[Span]:
-    if not _is_telling(text):
-        return []
-    spans = [match.span(1) for match in _AUTHORIZATION.finditer(text)]
-    spans += [match.span(5 if match[4] else 6) for match in _ASSIGNED.finditer(text) if _is_secret(match)]
-    return sorted(spans)
-
-
-def _is_secret(match: re.Match[str]) -> bool:
-    """Whether an assigned value is more likely a secret than a word or a piece of code."""
-    name, name_quote, sign, quote, quoted, bare = match.groups()
-    value = quoted if quote else bare
-    if REDACTED in value or value.lower() == name.lower():
-        return False
-    if not quote and (name_quote or "(" in bare or bare in _CONSTANTS):  # JSON's numbers and null; a call
-        return False
-    if not quote and sign[0] in " \t" and _CODE.fullmatch(bare):  # as in `password = given`
-        return False
-    if name.lower().endswith("token") and not name.isupper():
-        return len(value) >= 16 or (len(value) >= 6 and any(map(str.isdigit, value)))
-    return len(value) >= 4
+    return "".join([*pieces, text[at:]])

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tracker.blobs import texts_of, whole
 from tracker.errors import JournalError
-from tracker.index import CODES, DAMAGED, DOUBLED, Entry, experiment_number, load_index, read_records, scan
+from tracker.index import CODES, DAMAGED, DOUBLED, Entry, experiment_number, load_index, read_records, scan, tell
 from tracker.journal import NAME
 from tracker.messages import restored
 from tracker.records import Attempt, Call, Experiment, LongMessage, Once, Plan, Record
@@ -90,6 +90,7 @@ class Stories:
         try:
             record = whole(record, self.folder)
         except JournalError:  # what else the run holds is worth telling
+            tell(f"{self.folder}: texts are gone from blobs/; see koderz doctor --repair {self.folder.name}")
             record = _without_lost(record)
         if isinstance(record, Call):
             return replace(record, messages=[self._message(message) for message in record.messages])

@@ -31,6 +31,8 @@ class Result:
     iterations: int
     cost: float  # US dollars
     solver: str
+    arm: str
+    model: str
     sample: int
     verdict: str
     cause: str
@@ -119,7 +121,7 @@ class Summary:
     reason: str
     planned: int
     config: dict[str, Any]
-    arms: dict[str, Arm] = field(repr=False)  # by solver
+    arms: dict[str, Arm] = field(repr=False)  # by name
     comparison: Comparison | None
     faults: Sequence[dict[str, Any]]
     paid: dict[str, float]  # US dollars: total, results, faults, unfinished
@@ -149,18 +151,18 @@ def summarize(folder: Path) -> Summary:
     plan = scrubber.record(plan)
     order = {task: position for position, task in enumerate(plan.tasks)}
     results: list[Result] = []
-    baselines: dict[str, list[float]] = defaultdict(list)  # known costs on the baseline model, by solver
+    baselines: dict[str, list[float]] = defaultdict(list)  # known costs on the baseline model, by name
     faults: list[Fault] = []
     for record in read_records(journal, lines.outcomes()):
         if isinstance(record, Experiment):
             results.append(_result(scrubber.record(record) if record.note else record))
             if record.baseline_cost is not None:
-                baselines[record.solver].append(record.baseline_cost)
+                baselines[record.arm].append(record.baseline_cost)
         elif isinstance(record, Fault):
             faults.append(scrubber.record(record))
     results.sort(key=lambda r: (r.sample, order.get(r.problem_id, len(order))))
-    faults.sort(key=lambda f: (f.sample, order.get(f.problem_id, len(order)), f.solver))
-    arms = {solver: _arm(solver, results, baselines[solver]) for solver in plan.solvers}
+    faults.sort(key=lambda f: (f.sample, order.get(f.problem_id, len(order)), f.arm))
+    arms = {arm.name: _arm(arm.name, results, baselines[arm.name]) for arm in plan.arms}
     finished = _last_finished(journal, lines)
     times = [plan.time, *(_time(line) for line in read_spans(journal, lines.session_ends))]
     return Summary(
@@ -227,8 +229,8 @@ def _by_tier(results: Sequence[Result]) -> dict[str, float]:
     return tiers
 
 
-def _arm(solver: str, results: Iterable[Result], baseline: Sequence[float]) -> Arm:
-    mine = [result for result in results if result.solver == solver]
+def _arm(name: str, results: Iterable[Result], baseline: Sequence[float]) -> Arm:
+    mine = [result for result in results if result.arm == name]
     return Arm(mine, figures(mine, math.fsum(baseline) if baseline and len(baseline) == len(mine) else None))
 
 
@@ -240,6 +242,8 @@ def _result(e: Experiment) -> Result:
         iterations=e.iterations,
         cost=e.cost,
         solver=sys.intern(e.solver),
+        arm=sys.intern(e.arm),
+        model=sys.intern(e.model),
         sample=e.sample,
         verdict=sys.intern(e.verdict),
         cause=sys.intern(e.cause),
@@ -262,6 +266,7 @@ def _fault_row(fault: Fault) -> dict[str, Any]:
         "experiment_id": fault.experiment_id,
         "problem_id": fault.problem_id,
         "solver": fault.solver,
+        "arm": fault.arm,
         "sample": fault.sample,
         "reason": fault.reason,
         "cost": fault.cost,

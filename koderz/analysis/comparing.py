@@ -73,15 +73,17 @@ def compare_runs(
         if names
         else last_comparable(results, allow_simulated=allow_simulated)
     )
-    if len(runs) > 2:
+    if len(runs) > 2 or (len(runs) == 1 and len(runs[0].arms) > 2 and arm is None):
         if gates.are_asked:
-            raise KoderzError("gates judge one candidate; name one run, or the baseline and then the candidate")
+            raise KoderzError(
+                "gates judge one candidate; name one run or --arm, or the baseline and then the candidate"
+            )
         return Outcome(leaderboard([side for run in runs for side in sides_of(run, arm)], alpha))
     sides = sides_to_compare(runs[0], runs[1], arm) if len(runs) == 2 else _alone(runs[0], arm)
     if not sides:
         side = sides_of(runs[0], arm)[-1]
         if not gates.are_asked:
-            raise KoderzError(f"{side.label} is one arm alone, {side.solver}; name a second run to compare it with")
+            raise KoderzError(f"{side.label} is one arm alone, {side.arm}; name a second run to compare it with")
         return Outcome(side, why_shut(gates, side, None), caution_on(gates, side))
     comparison = of_sides(sides, alpha)
     return Outcome(comparison, why_shut(gates, comparison.b, comparison), caution_on(gates, comparison.b))
@@ -95,7 +97,7 @@ def comparison_document(one: Comparison) -> dict[str, Any]:
         "a_compared": asdict(one.a_compared),
         "b_compared": asdict(one.b_compared),
         **{name: getattr(one, name) for name in _PLAIN},
-        "arms": {solver: comparison_document(arm) for solver, arm in one.arms.items()},
+        "arms": {name: comparison_document(arm) for name, arm in one.arms.items()},
     }
 
 
@@ -143,4 +145,4 @@ def _alone(run: Run, arm: str | None) -> list[tuple[Side, Side]]:
     if arm is None:
         return sides
     (wanted,) = sides_of(run, arm)
-    return [(a, b) for a, b in sides if b.solver == wanted.solver]
+    return [(a, b) for a, b in sides if b.arm == wanted.arm]

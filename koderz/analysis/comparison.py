@@ -115,7 +115,7 @@ def compare(
 def of_sides(sides: Sequence[tuple[Side, Side]], alpha: float = ALPHA) -> Comparison:
     """The comparison of the last pair, with those of all in `arms` where there are several."""
     each = [between(a, b, alpha) for a, b in sides]
-    return each[-1] if len(each) == 1 else replace(each[-1], arms={one.b.solver: one for one in each})
+    return each[-1] if len(each) == 1 else replace(each[-1], arms={one.b.arm: one for one in each})
 
 
 def last_comparable(results: Path, *, allow_simulated: bool = False) -> list[Run]:

@@ -24,7 +24,7 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     yield Text(f"B (candidate) {_described(comparison.b)}")
     for one in each:
         if len(each) > 1:
-            yield Heading(f"Arm: {one.b.solver}")
+            yield Heading(f"Arm: {one.b.arm}")
         yield from _one(one)
     for note in dict.fromkeys(note for one in each for note in one.notes):
         yield Text(f"note: {note}")
@@ -61,8 +61,8 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
             [
                 str(rank),
                 standing.side.run.name,
-                standing.side.run.model,
-                standing.side.solver,
+                standing.side.model,
+                standing.side.arm,
                 _rate(standing.side),
                 _per_cent(standing.interval),
                 f"${standing.side.figures.avg_cost:.5f}",
@@ -160,8 +160,8 @@ def _differing(title: str, values: Mapping[str, tuple[Any, Any]]) -> Iterator[Bl
 
 def _described(side: Side) -> str:
     run = side.run
-    simulated = "SIMULATED " if run.simulated and run.model != "simulated" else ""
-    return f"{run.name}: {simulated}{run.model}, {side.solver}, {run.status}, {run.start_time[:16].replace('T', ' ')}"
+    simulated = "SIMULATED " if run.simulated and side.model != "simulated" else ""
+    return f"{run.name}: {simulated}{side.model}, {side.arm}, {run.status}, {run.start_time[:16].replace('T', ' ')}"
 
 
 def _compared_rate(found: Compared) -> str:

@@ -68,8 +68,8 @@ def _problem(task: str, judged: Sequence[tuple[Side, Result]]) -> Problem:
     results = [result for _, result in judged]
     n, successes = len(results), sum(result.success for result in results)
     low, high = wilson(successes, n)
-    models = dict.fromkeys(side.run.model for side, _ in judged)
-    solvers = dict.fromkeys(side.run.model for side, result in judged if result.success)
+    models = dict.fromkeys(side.model for side, _ in judged)
+    solvers = dict.fromkeys(side.model for side, result in judged if result.success)
     return Problem(
         problem_id=task,
         success_rate=100 * successes / n,
@@ -89,7 +89,7 @@ def _flakiness(judged: Sequence[tuple[Side, Result]]) -> float | None:
     """The mean over arms that drew several samples; what differs between arms isn't luck."""
     arms: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for side, result in judged:
-        arms[str(side.run.path), side.solver].append(result.success)
+        arms[str(side.run.path), side.arm].append(result.success)
     several = [flakiness(outcomes) for outcomes in arms.values() if len(outcomes) > 1]
     return sum(several) / len(several) if several else None
 

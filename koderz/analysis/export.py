@@ -33,6 +33,7 @@ _IDENTITY: dict[str, type] = {
     "model": str,
     "mode": str,
     "solver": str,
+    "arm": str,
     "sample": int,
     "simulated": bool,
 }
@@ -114,9 +115,11 @@ def export(
 
 
 def _arms_of(plan: Plan, arm: str | None) -> dict[str, str]:
-    """The arms that are wanted of a run: by solver, each as an evaluator should know it."""
-    solvers = plan.solvers if arm is None else [arm_named(arm, plan.solvers, plan.run_id or "the experiment")]
-    return {solver: f"{solver} of {plan.config.get('local_model')}" for solver in solvers}
+    """The arms that are wanted of a run: by name, each as an evaluator should know it."""
+    names = [each.name for each in plan.arms]
+    if arm is not None:
+        names = [arm_named(arm, names, plan.run_id or "the experiment")]
+    return {name: f"{plan.arm(name).solver} of {plan.model_of(name)}" for name in names}
 
 
 def _refuse_mixture(arms: Sequence[str]) -> None:
@@ -135,18 +138,19 @@ def rows_of(folder: Path, arms: Container[str], *, attempts: bool = False) -> It
     run = {
         "run_id": plan.run_id or "",
         "suite": str(plan.config.get("suite") or ""),
-        "model": str(plan.config.get("local_model") or ""),
         "mode": plan.mode,
         "simulated": plan.simulated,
         "test_timeout": plan.config.get("test_timeout"),
         "test_memory": plan.config.get("test_memory"),
         "cpu_scale": plan.environment.get("cpu_scale"),
     }
-    for story in (experiments.story(outcome) for outcome in experiments.outcomes if outcome.solver in arms):
+    for story in (experiments.story(outcome) for outcome in experiments.outcomes if outcome.arm in arms):
         identity = run | {
             "experiment_id": story.experiment_id,
             "problem_id": story.problem_id,
             "solver": story.solver,
+            "arm": story.arm,
+            "model": plan.model_of(story.arm),
             "sample": story.sample,
         }
         if attempts:

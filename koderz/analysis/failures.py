@@ -48,7 +48,7 @@ def failures_of(side: Side) -> Failures:
     """From the journal where it is there, else from how the experiments ended."""
     folder = side.run.folder
     results = side.results
-    causes = _by_attempts(folder, side.solver, results) if folder else _by_outcome(results)
+    causes = _by_attempts(folder, side.arm, results) if folder else _by_outcome(results)
     solved = [result for result in results if result.success]
     return Failures(
         causes=sorted(causes, key=lambda cause: (-(cause.attempts or cause.experiments), cause.cause)),
@@ -76,13 +76,13 @@ def _shown(count: int | None) -> str:
     return "" if count is None else str(count)
 
 
-def _by_attempts(folder: Path, solver: str, results: Sequence[Result]) -> Iterator[Cause]:
+def _by_attempts(folder: Path, arm: str, results: Sequence[Result]) -> Iterator[Cause]:
     passed = {result.experiment_id: result.success for result in results}
     counted = {result.experiment_id: result.iterations for result in results}  # later ones are of before a rescoring
     iterates = any(result.iterations > 1 for result in results)
     attempts: Counter[str] = Counter()
     where: dict[str, set[str]] = defaultdict(set)
-    for attempt in _failed_attempts(folder, solver):
+    for attempt in _failed_attempts(folder, arm):
         if attempt.number <= counted.get(attempt.experiment_id, 0):
             cause = attempt.cause or attempt.verdict
             attempts[cause] += 1
@@ -107,13 +107,13 @@ def _endings(results: Sequence[Result]) -> Counter[str]:
     return Counter(result.cause or result.verdict for result in results if not result.success)
 
 
-def _failed_attempts(folder: Path, solver: str) -> Iterator[Attempt]:
+def _failed_attempts(folder: Path, arm: str) -> Iterator[Attempt]:
     """As last judged: a rescored attempt is in the journal twice."""
     journal = folder / NAME
     spans = [entry.span for entry in load_index(journal) if entry.code == CODES["attempt"]]
     last: dict[tuple[str, int], tuple[int, int]] = {}
     for span, attempt in zip(spans, read_records(journal, spans), strict=True):
-        if isinstance(attempt, Attempt) and attempt.solver == solver:
+        if isinstance(attempt, Attempt) and attempt.arm == arm:
             last[attempt.experiment_id, attempt.number] = span
     for attempt in read_records(journal, last.values()):
         if isinstance(attempt, Attempt) and not attempt.passed:

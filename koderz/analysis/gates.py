@@ -95,7 +95,7 @@ def _shut_by_figures(gates: Gates, b: Side) -> Iterator[str]:
 
 def _shut_by_drop(gates: Gates, one: Comparison) -> Iterator[str]:
     drop = -(one.difference or 0.0)
-    arm = f" ({one.b.solver})" if len(one.b.run.arms) > 1 else ""
+    arm = f" ({one.b.arm})" if len(one.b.run.arms) > 1 else ""
     tasks = _some(one.lost)
     if gates.fail_on_regression and one.significant and drop > 0:
         yield f"the success rate{arm} dropped by {drop:.1f} points, p = {one.p_value:.3g}{tasks}"

@@ -116,9 +116,9 @@ def row_of(side: Side) -> Mapping[str, Any]:
     return {
         "run_id": run.run_id,
         "path": str(run.path),
-        "model": run.model,
+        "model": side.model,
         "mode": run.mode,
-        "solver": side.solver,
+        "solver": side.arm,
         "status": run.status,
         "simulated": run.simulated,
         "total_problems": figures.total_problems,

@@ -19,25 +19,30 @@ class Side:
     """One arm of one run."""
 
     run: Run
-    solver: str
+    arm: str
 
     @property
     def label(self) -> str:
         """Its run, and its arm where the run has several."""
-        return f"{self.run.name} {self.solver}" if len(self.run.arms) > 1 else self.run.name
+        return f"{self.run.name} {self.arm}" if len(self.run.arms) > 1 else self.run.name
+
+    @property
+    def model(self) -> str:
+        """The model that answers in this arm."""
+        return next((result.model for result in self.results if result.model), self.run.model)
 
     @property
     def results(self) -> Sequence[Result]:
-        return self.run.arms[self.solver].results
+        return self.run.arms[self.arm].results
 
     @property
     def figures(self) -> Figures:
-        return self.run.arms[self.solver].summary
+        return self.run.arms[self.arm].summary
 
     @property
     def faults(self) -> int:
         """How many experiments of this arm could not be judged."""
-        return sum(fault.get("solver") in (self.solver, None) for fault in self.run.faults)
+        return sum(fault.get("arm", fault.get("solver")) in (self.arm, None) for fault in self.run.faults)
 
     def by_task(self) -> dict[str, list[Result]]:
         """The results of each task, in the order of the run."""
@@ -74,12 +79,12 @@ def match(a: Side, b: Side) -> Matched:
 
 
 def sides_to_compare(a: Run, b: Run, arm: str | None = None) -> list[tuple[Side, Side]]:
-    """Arm by arm where two runs share solvers, else their main arms. Raises KoderzError for an arm that isn't there."""
+    """Arm by arm where two runs share arms, else their main arms. Raises KoderzError for an arm that isn't there."""
     if arm is not None:
         return [(Side(a, _arm(a, arm)), Side(b, _arm(b, arm)))]
-    shared = [solver for solver in a.arms if solver in b.arms]
+    shared = [name for name in a.arms if name in b.arms]
     if shared:
-        return [(Side(a, solver), Side(b, solver)) for solver in shared]
+        return [(Side(a, name), Side(b, name)) for name in shared]
     return [(Side(a, list(a.arms)[-1]), Side(b, list(b.arms)[-1]))]
 
 
@@ -91,7 +96,7 @@ def own_arms(run: Run) -> list[tuple[Side, Side]]:
 
 def sides_of(run: Run, arm: str | None = None) -> list[Side]:
     """Every arm of a run, or the one asked for."""
-    return [Side(run, solver) for solver in ([_arm(run, arm)] if arm is not None else run.arms)]
+    return [Side(run, name) for name in ([_arm(run, arm)] if arm is not None else run.arms)]
 
 
 def arm_named(name: str, arms: Collection[str], run: str) -> str:

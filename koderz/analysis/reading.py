@@ -33,6 +33,8 @@ class _Row:
     iterations: Count = 1
     cost: Amount = 0.0
     solver: str | None = None
+    arm: str | None = None
+    model: str = ""
     sample: Count | None = None
     verdict: str | None = None
     cause: str = ""
@@ -94,15 +96,17 @@ class Document:
         """The arms by solver. Raises KoderzError where an arm's figures contradict its results."""
         found = dict(self.arms)
         if self.zero_shot:
-            found.setdefault("zero-shot", self.zero_shot)
+            found["zero-shot"] = self.zero_shot
         if self.iterative:
-            found.setdefault("iterative", self.iterative)
-        if self.results is not None and not self.arms:
+            found["iterative"] = self.iterative
+        if self.results is not None:
             solver = next((row.solver for row in self.results if row.solver), None)
-            found[solver or self.mode or "iterative"] = _Arm(results=self.results, summary=self.summary)
+            only = next(iter(self.arms), None) if len(self.arms) == 1 else None
+            found[only or solver or self.mode or "iterative"] = _Arm(results=self.results, summary=self.summary)
         if not found:
             raise _foreign(path)
-        return {solver: _checked(path, solver, arm) for solver, arm in found.items()}
+        model = str(self.config.get("local_model") or "unknown")
+        return {name: _checked(path, name, arm, model) for name, arm in found.items()}
 
 
 def read_document(path: Path) -> Document:
@@ -149,20 +153,20 @@ def _remedy(path: Path) -> str:
     return "get it again from where it came"
 
 
-def _checked(path: Path, solver: str, arm: _Arm) -> Arm:
-    results = _results(solver, arm.results)
+def _checked(path: Path, name: str, arm: _Arm, model: str) -> Arm:
+    results = _results(name, arm.results, model)
     _refuse_twins(path, results)
     baseline = arm.summary.baseline_cost
     found = Arm(results, figures(results, baseline))
     claimed = arm.summary
-    for name, says, is_ in (
+    for figure, says, is_ in (
         ("total_problems", claimed.total_problems, len(results)),
         ("successes", claimed.successes, found.summary.successes),
         ("success_rate", claimed.success_rate, found.summary.success_rate or 0.0),
     ):
         if says is not None and not math.isclose(says, is_, rel_tol=0.0, abs_tol=_TOLERANCE):
             raise KoderzError(
-                f"{path} was edited: {solver} says {name} {says:g}, its results come to {is_:g}; {_remedy(path)}"
+                f"{path} was edited: {name} says {figure} {says:g}, its results come to {is_:g}; {_remedy(path)}"
             )
     return found
 
@@ -175,24 +179,26 @@ def _refuse_twins(path: Path, results: Sequence[Result]) -> None:
         )
 
 
-def _results(solver: str, rows: Sequence[_Row]) -> list[Result]:
+def _results(name: str, rows: Sequence[_Row], model: str) -> list[Result]:
     """The rows as results. Rows of one task that name no sample are its samples in order."""
     seen: Counter[str] = Counter()
     results = []
     for row in rows:
-        results.append(_result(row, solver, row.sample if row.sample is not None else seen[row.problem_id]))
+        results.append(_result(row, name, row.sample if row.sample is not None else seen[row.problem_id], model))
         seen[row.problem_id] += 1
     return results
 
 
-def _result(row: _Row, solver: str, sample: int) -> Result:
+def _result(row: _Row, arm: str, sample: int, model: str) -> Result:
     return Result(
         experiment_id=row.experiment_id,
         problem_id=row.problem_id,
         success=row.success,
         iterations=row.iterations,
         cost=row.cost,
-        solver=row.solver or solver,
+        solver=row.solver or arm,
+        arm=row.arm or arm,
+        model=row.model or model,
         sample=sample,
         verdict=row.verdict or ("passed" if row.success else "failed"),
         cause=row.cause,

@@ -35,6 +35,7 @@ class Story:
     experiment_id: str
     problem_id: str
     solver: str
+    arm: str
     sample: int
     steps: tuple[Step, ...]
     outcome: Outcome | None  # None: it has not ended
@@ -79,10 +80,10 @@ class Experiments:
 
     def _ordered(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
         tasks = {task: number for number, task in enumerate(self.plan.tasks)}
-        solvers = {solver: number for number, solver in enumerate(self.plan.solvers)}
+        arms = {arm.name: number for number, arm in enumerate(self.plan.arms)}
         return sorted(
             outcomes,
-            key=lambda o: (o.sample, tasks.get(o.problem_id, len(tasks)), solvers.get(o.solver, len(solvers))),
+            key=lambda o: (o.sample, tasks.get(o.problem_id, len(tasks)), arms.get(o.arm, len(arms))),
         )
 
 
@@ -97,7 +98,13 @@ def journal_folder(path: Path) -> Path:
 def told(outcome: Outcome, records: Sequence[Record]) -> Story:
     """The story that ended so. Where attempts were judged anew, the last verdict on each counts."""
     return Story(
-        outcome.experiment_id, outcome.problem_id, outcome.solver, outcome.sample, tuple(_steps(records)), outcome
+        outcome.experiment_id,
+        outcome.problem_id,
+        outcome.solver,
+        outcome.arm,
+        outcome.sample,
+        tuple(_steps(records)),
+        outcome,
     )
 
 

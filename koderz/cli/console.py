@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from koderz.cli.piping import while_read
 from koderz.runs.observer import NOTHING_TO_DO
+from koderz.types import MAIN
 
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan
@@ -124,9 +125,9 @@ class Console:
         say(f"Local model: {config['local_model']}")
         both = "Testing both zero-shot and iterative modes"
         say(both if plan.record.mode == "comparative" else f"Mode: {plan.record.mode}")
-        for tier in ("spec", "checkpoint"):
-            if model := getattr(plan.settings, f"effective_{tier}_model"):
-                say(f"Frontier {tier} model: {model}")
+        helpers = {role: model for arm in plan.arms for role, model in arm.models.items() if role != MAIN}
+        for role, model in helpers.items():
+            say(f"Frontier {role} model: {model}")
         if plan.record.samples > 1:
             say(f"Samples: {plan.record.samples}")
         say()
@@ -169,6 +170,8 @@ def _result_lines(summary: Summary) -> Iterator[str]:
         yield ""
     if summary.comparison:
         yield from _comparison_lines(summary, summary.comparison)
+    elif len(summary.arms) > 1:
+        yield from _arm_lines(summary)
     else:
         yield from _single_lines(summary)
     if extra := list(_extra_lines(summary)):
@@ -195,15 +198,26 @@ def _comparison_lines(summary: Summary, comparison: Comparison) -> Iterator[str]
     yield "Mode            | Success Rate    | Avg Cost     | Avg Iterations"
     yield _RULE
     for name, label in (("zero-shot", "Zero-Shot"), ("iterative", "Iterative")):
-        figures = summary.arms[name].summary
-        rate = f"{_known(figures.success_rate, '5.1f', '%')} ({figures.successes:2d}/{figures.total_problems:2d})"
-        iterations = _known(figures.avg_iterations, ">14.1f")
-        yield f"{label:<15} | {rate:<15} | $ {figures.avg_cost:>7.4f}    | {iterations}"
+        yield _row(label, summary.arms[name].summary)
     yield _RULE
     points = _known(comparison.success_rate_improvement, "+5.1f", "% points")
     cost = f"$ {comparison.avg_cost_difference:>+8.4f}"
     iterations = _known(comparison.iteration_difference, ">+14.1f")
     yield f"{'Improvement':<15} | {points:<15} | {cost:<12} | {iterations}"
+
+
+def _row(label: str, figures: Figures) -> str:
+    rate = f"{_known(figures.success_rate, '5.1f', '%')} ({figures.successes:2d}/{figures.total_problems:2d})"
+    return f"{label:<15} | {rate:<15} | $ {figures.avg_cost:>7.4f}    | {_known(figures.avg_iterations, '>14.1f')}"
+
+
+def _arm_lines(summary: Summary) -> Iterator[str]:
+    width = max(15, *map(len, summary.arms))
+    yield _heading(summary)
+    yield f"{'Arm':<{width}} | Success Rate    | Avg Cost     | Avg Iterations"
+    yield "-" * (width - 15) + _RULE
+    for name, arm in summary.arms.items():
+        yield _row(f"{name:<{width}}", arm.summary)
 
 
 def _known(value: float | None, form: str, unit: str = "") -> str:

@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from koderz.cli.console import print_json, say
-from koderz.engines.resources import asked_models, listed_tariff
+from koderz.engines.resources import listed_tariff
 from koderz.models.prices import Tariff, told
+from koderz.plans.arms import asked_models
 from koderz.plans.estimate import Estimate, estimate
 from koderz.plans.plan import Plan
 
 
 def show_plan(plan: Plan, *, json: bool, environ: Mapping[str, str] = os.environ) -> None:
     """Prints the plan. No model is asked, and no key is needed."""
-    tariffs = {name: listed_tariff(plan, name, environ) for name in asked_models(plan.settings)}
+    tariffs = {name: listed_tariff(plan, name, environ) for name in asked_models(plan.arms)}
     guess = estimate(plan, {name: tariff.price if tariff else None for name, tariff in tariffs.items()})
     if json:
         document = {

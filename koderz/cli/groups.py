@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import os
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
-    from typer._click.core import Command, Context, Parameter
+    from typer._click.core import Command, Context
     from typer._click.formatting import HelpFormatter
     from typer._click.shell_completion import CompletionItem
 
@@ -32,10 +29,6 @@ class LazyGroup(TyperGroup):
         for name, (_, help_line) in self.lazy.items():
             self.commands[name] = TyperCommand(name, help=help_line)
 
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        _spare_conversions(self.get_params(ctx))
-        return super().parse_args(ctx, args)
-
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
         if args and args[0] in self.lazy:
             self.commands[args[0]] = _load(args[0], self.lazy[args[0]][0])
@@ -52,7 +45,6 @@ class PanelCommand(TyperCommand):
     """A command whose help lists its options by panel, without loading what draws boxes around them."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        _spare_conversions(self.get_params(ctx))
         return super().parse_args(ctx, _spelled_out(args))
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
@@ -107,38 +99,6 @@ class DefaultGroup(LazyGroup):
         inner.info_name = None
         run.format_help(inner, formatter)
         super().format_help(ctx, formatter)
-
-
-def _spare_conversions(params: Iterable[Parameter]) -> None:
-    """Leaves to typer only what is hard to convert: it loads pydantic for that, which takes 0.1 s."""
-    for param in params:
-        param.process_value = partial(_processed, param, param.process_value)  # type: ignore[method-assign]
-
-
-def _processed(param: Any, process: Callable[[Context, Any], Any], ctx: Context, value: Any) -> Any:
-    """What `process` makes of a value, or of None where none was given."""
-    if value is None and not param.required:
-        found = () if param.multiple or param.nargs == -1 else None
-    elif (found := _at_once(param, value)) is None:
-        return process(ctx, value)
-    return param.callback(ctx, param, found) if param.callback else found
-
-
-def _at_once(param: Any, value: Any) -> Any:
-    """The value where it plainly fits, else None, and typer says why. No path here has to meet conditions."""
-    kind = getattr(getattr(param, "type_descriptor", None), "annotation", None)
-    if kind in (str, int, float, Path) and isinstance(value, kind):
-        return value  # a text, or a default
-    if kind is int and _is_short_number(value) and param.min is param.max is None:
-        return int(value)
-    if kind is Path and isinstance(value, str):
-        path = Path(value)
-        return path if os.access(path, os.R_OK) or not path.exists() else None
-    return None
-
-
-def _is_short_number(value: Any) -> bool:
-    return isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 10
 
 
 def _spelled_out(args: list[str]) -> list[str]:

@@ -54,7 +54,8 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
     _MODEL: {
         "local_model": Text(
             "qwen2.5-coder:32b (Ollama), openai/gpt-4o-mini, anthropic/claude-…, simulated. "
-            "Without it: the only model of a running Ollama, else the simulated one.",
+            "Without it: the only model of a running Ollama, else the simulated one. Repeatable: each model has "
+            "arms of its own.",
             "MODEL",
             ("--model", "--local-model", "-m"),
         ),
@@ -71,6 +72,8 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
     _SOLVER: {
         "mode": Text("zero-shot, iterative, or comparative: both on the same problems.", "MODE"),
         "solver": Text("A solver of your own in place of --mode: an async function in a file.", "FILE:NAME"),
+        "matrix": Text("Arms and cells in place of --mode and --solver: a TOML file, see docs.", "FILE"),
+        "roles": Text("A model that helps the solver in a role of its own; repeatable.", "ROLE=MODEL", ("--role",)),
         "max_iterations": Text("Attempts of the iterative solver.", "N"),
         "history": Text("Earlier attempts that each new one sees.", "N"),
         "feedback": Text(
@@ -131,7 +134,7 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
     },
 }
 
-_REPEATABLE = ("sinks", "no_sinks", "tags")
+_REPEATABLE = ("local_model", "roles", "sinks", "no_sinks", "tags")
 _NEGATED = ("spec", "checkpoints", "cot")  # on unless --no-…
 _TYPES = typing.get_type_hints(Settings)
 
@@ -228,6 +231,10 @@ def _problems_file() -> inspect.Parameter:
 
 def _joined(given: dict[str, Any]) -> dict[str, Any]:
     """The settings as `koderz.settings.schema` knows them: ids split, flags that say no turned round."""
+    if isinstance(models := given.get("local_model"), list):
+        given["local_model"] = models[0]
+        if len(models) > 1:
+            given["models"] = models
     if "problems" in given:
         given["problems"] = split_problems(given["problems"])
     if "problems_file" in given:

@@ -66,15 +66,16 @@ def _chosen(
 
     plan = experiments.plan
     name = problem_named(problem, plan.tasks) if problem is not None else None
-    if arm is not None and arm not in plan.solvers:
-        raise KoderzError(f"--arm {arm}: the run has {' and '.join(plan.solvers)}")
+    arms = [each.name for each in plan.arms]
+    if arm is not None and arm not in arms:
+        raise KoderzError(f"--arm {arm}: the run has {' and '.join(arms)}")
     if sample is not None and sample >= plan.samples:
         raise KoderzError(f"--sample {sample}: the run has {plan.samples}, counted from 0")
     found = [
         outcome
         for outcome in experiments.outcomes
         if (name is None or outcome.problem_id == name)
-        and (arm is None or outcome.solver == arm)
+        and (arm is None or outcome.arm == arm)
         and (sample is None or outcome.sample == sample)
         and not (failures and getattr(outcome, "success", False))
     ]
@@ -139,7 +140,7 @@ def _failure_row(outcome: Outcome) -> list[str]:
     from tracker.records import Fault
 
     sample = f"sample {outcome.sample}" if outcome.sample else ""
-    which = [outcome.problem_id, outcome.solver, sample]
+    which = [outcome.problem_id, outcome.arm, sample]
     if isinstance(outcome, Fault):
         return [*which, outcome.reason]
     return [*which, outcome.verdict, counted(outcome.iterations, "attempt"), f"${outcome.cost:.4f}"]
@@ -164,6 +165,6 @@ def _only(story: Story, number: int | None) -> Story:
     steps = tuple(step for step in story.steps if step.attempt and step.attempt.number == number)
     if not steps:
         raise KoderzError(
-            f"{story.problem_id} ({story.solver}) ended after {len(story.attempts)}, so there is no attempt {number}"
+            f"{story.problem_id} ({story.arm}) ended after {len(story.attempts)}, so there is no attempt {number}"
         )
     return replace(story, steps=steps)

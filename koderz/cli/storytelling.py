@@ -29,7 +29,7 @@ def tell(story: Story, run: str) -> None:
 
 def _lines(story: Story, run: str) -> Iterator[str]:
     sample = f" · sample {story.sample}" if story.sample else ""
-    yield _ink(f"{story.problem_id} · {story.solver}{sample} · {run}", _BOLD)
+    yield _ink(f"{story.problem_id} · {story.arm}{sample} · {run}", _BOLD)
     for step in story.steps:
         yield from _step(step)
     yield ""

@@ -18,7 +18,7 @@ from koderz.experiments.work import Work
 from koderz.plans.plan import Plan
 from koderz.sandbox import FULL, Sandbox
 from koderz.suites.code.calibration import cpu_scale
-from koderz.suites.code.references import CheckedSuite
+from koderz.suites.references import CheckedSuite
 
 if TYPE_CHECKING:
     from koderz.models import Model, Price

@@ -41,7 +41,7 @@ def unpack_plan(data: bytes, folder: Path) -> Plan:
     """The plan, its files laid out in `folder`. KoderzError where this koderz' suite or prompts are others."""
     lay_out(data, folder)
     record = plan_record(data)
-    return restore_plan(record, laid_out(record, folder), accept_changes=False)
+    return restore_plan(record, laid_out(folder), accept_changes=False, solver_files=solver_files(folder))
 
 
 def lay_out(data: bytes, folder: Path) -> None:
@@ -54,14 +54,19 @@ def lay_out(data: bytes, folder: Path) -> None:
             (place / Path(file).name).write_bytes(base64.b64decode(coded))
 
 
-def laid_out(record: records.Plan, folder: Path) -> dict[str, Any]:
+def laid_out(folder: Path) -> dict[str, Any]:
     """The settings that name what `lay_out` has written to `folder`; none where it has written nothing."""
     settings: dict[str, Any] = {}
-    for place in (folder / name for name in _NAMED_BY_PATH if (folder / name).is_dir()):
-        settings[place.name] = place if place.name == "prompt_dir" else next(place.iterdir())
-    if "solver" in settings:
-        settings["solver"] = f"{settings['solver']}:{str(record.config['solver']).rpartition(':')[2]}"
+    if (folder / "dataset").is_dir():
+        settings["dataset"] = next((folder / "dataset").iterdir())
+    if (folder / "prompt_dir").is_dir():
+        settings["prompt_dir"] = folder / "prompt_dir"
     return settings
+
+
+def solver_files(folder: Path) -> Path | None:
+    """Where `lay_out` has put the user's own solvers; None where the plan has none."""
+    return folder / "solver" if (folder / "solver").is_dir() else None
 
 
 def pack_work(work: Work, text: Callable[[Text], str]) -> dict[str, Any]:
@@ -70,7 +75,7 @@ def pack_work(work: Work, text: Callable[[Text], str]) -> dict[str, Any]:
     return {
         "experiment_id": identity.experiment_id,
         "task": identity.task.id,
-        "solver": identity.solver,
+        "arm": identity.arm.name,
         "sample": identity.sample,
         "recorded": [encode(_inlined(record, text)) for record in work.recorded],
         "is_whole": work.is_whole,
@@ -82,7 +87,7 @@ def unpack_work(data: dict[str, Any], plan: Plan) -> Work:
     task = next((task for task in plan.tasks if task.id == data["task"]), None)
     if task is None:
         raise KoderzError(f"{plan.record.run_id}: the plan has no task {data['task']!r}")
-    identity = Identity(data["experiment_id"], task, data["solver"], data["sample"])
+    identity = Identity(data["experiment_id"], task, plan.arm(data["arm"]), data["sample"])
     return Work(identity, read_lines(data["recorded"]), data["is_whole"])
 
 
@@ -120,8 +125,10 @@ def _files(plan: Plan) -> dict[str, dict[str, str]]:
         found["dataset"] = [settings.dataset]
     if settings.prompt_dir is not None:
         found["prompt_dir"] = sorted(settings.prompt_dir.glob("*.md"))
-    if settings.solver and ":" in settings.solver:
-        found["solver"] = [Path(settings.solver.rpartition(":")[0])]
+    if own := {Path(arm.source.rpartition(":")[0]) for arm in plan.record.arms if arm.source}:
+        found["solver"] = sorted(own)
+        if len({path.name for path in own}) < len(own):
+            raise KoderzError(f"two files of solvers are called {found['solver'][0].name}; rename one of them")
     return {
         name: {path.name: base64.b64encode(path.read_bytes()).decode() for path in paths}
         for name, paths in found.items()

@@ -7,11 +7,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from koderz.errors import KoderzError, Unreachable
+from koderz.plans.arms import asked_models
 from koderz.plans.plan import Plan
 from koderz.sandbox import Sandbox
-from koderz.settings.schema import Settings
 from koderz.suites.code.calibration import calibrated_sandbox
-from koderz.suites.code.references import CheckedSuite, checked
+from koderz.suites.references import CheckedSuite, checked
 
 if TYPE_CHECKING:
     from koderz.models import Endpoint, Model, ModelName, Opener, Price
@@ -25,14 +25,14 @@ async def open_models(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[t
     from koderz.models.pool import ModelPool
 
     async with ModelPool(_endpoints(plan, environ), prices=own_prices(plan), openers=_simulated(plan)) as pool:
-        models = {name: pool.open(name) for name in asked_models(plan.settings)}
+        models = {name: pool.open(name) for name in asked_models(plan.arms)}
         pool.load()
         yield pool, models
 
 
 async def model_facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
     """What the servers say of the models, such as a digest. Raises Unreachable, or KoderzError for a cap."""
-    names = asked_models(plan.settings)
+    names = asked_models(plan.arms)
     if plan.settings.max_cost is not None:
         _require_prices({name: models[name].price() for name in names})
     checked = {name: await models[name].check() for name in names}
@@ -41,7 +41,7 @@ async def model_facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]
 
 def require_prices(plan: Plan, environ: Mapping[str, str]) -> None:
     """KoderzError where a model that isn't opened here has no known price, so that no cap can hold."""
-    _require_prices({name: listed_tariff(plan, name, environ) for name in asked_models(plan.settings)})
+    _require_prices({name: listed_tariff(plan, name, environ) for name in asked_models(plan.arms)})
 
 
 def sandbox_of(plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
@@ -50,7 +50,7 @@ def sandbox_of(plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
     return calibrated_sandbox(
         settings.sandbox,
         judges=settings.judge_count,
-        own_programs=plan.record.simulated,
+        own_programs=asked_models(plan.arms) == ["simulated"],
         image=settings.docker_image,
         memory_mb=plan.judging.memory_mb,
     )
@@ -111,15 +111,15 @@ def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[[ModelName], 
         num_ctx=settings.context,
         keep_alive=settings.keep_alive,
     )
-    local = parse_model_name(settings.local_model or "simulated")
+    answering = {parse_model_name(arm.model) for arm in plan.arms}
 
     def endpoint_of(name: ModelName) -> Endpoint:
         return endpoint_for(
             name,
             environ=environ,
-            base_url=settings.base_url if name == local else None,
+            base_url=settings.base_url if name in answering else None,
             base_url_trusted=bool(plan.record.details.get("base_url_trusted", True)),
-            api_key_env=settings.api_key_env if name == local else None,
+            api_key_env=settings.api_key_env if name in answering else None,
             settings=common,
         )
 
@@ -142,9 +142,3 @@ def _simulated(plan: Plan) -> dict[str, Opener]:
         )
 
     return {"simulated": opener}
-
-
-def asked_models(settings: Settings) -> list[str]:
-    """The models that a run may ask, the local one first, each once. The baseline model is only a price."""
-    names = (settings.local_model, settings.effective_spec_model, settings.effective_checkpoint_model)
-    return list(dict.fromkeys(name for name in names if name))

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from koderz.errors import FatalFault, Fault
 from koderz.experiments.budget import Budget
-from koderz.experiments.replay import Ask
+from koderz.experiments.replay import Answer, Ask
+from koderz.plans.arms import Arm
+from koderz.plans.identity import Identity
 from koderz.settings.schema import Settings
-from koderz.solvers.specifications import keep_spec
-from koderz.types import Completion, Sampling
+from koderz.types import MAIN, Sampling
 from tracker.messages import text_of
 
 if TYPE_CHECKING:
@@ -32,22 +33,19 @@ class Caller:
         self.tokens_out = 0  # of this session
         self.closed: Fault | None = None  # why no more calls are made
         self._models = models
-        self._local = settings.local_model or ""
         self._baseline = baseline
         self._budget = Budget(settings.max_cost, spent)
         self._sampling = Sampling(settings.sampling_temperature, settings.max_tokens, settings.top_p, settings.seed)
         self._unproven = {name: asyncio.Lock() for name in models}  # models that haven't answered yet
 
-    async def complete(self, ask: Ask, sample: int) -> tuple[Completion, str, Sampling]:
-        """The completion, the model that was asked and the sampling that was sent.
+    async def complete(self, ask: Ask, identity: Identity) -> Answer:
+        """One paid answer.
 
         Raises Fault; CapReached where the call might pass the cost cap, or no more calls are made.
         """
-        name = ask.model or self._local
-        model = self._models.get(name)
-        if model is None:
-            raise Fault(f"the solver asks {name}, which the plan doesn't name; it names {', '.join(self._models)}")
-        sampling = self._sampling_of(ask, sample)
+        role, name = _role(ask, identity.arm)
+        model = self._models[name]
+        sampling = self._sampling_of(ask, identity.sample)
         async with self._budget.call(self._estimate(model, ask, sampling)), self._proving(name):
             if self.closed:
                 raise self.closed
@@ -58,9 +56,7 @@ class Caller:
                 raise
             self._budget.paid(completion.cost)
         self.tokens_out += completion.tokens_out
-        if ask.purpose == "spec":
-            keep_spec(name, ask.messages, completion.text)
-        return completion, name, sampling
+        return Answer(completion, role, name, sampling)
 
     def also_spent(self, dollars: float) -> None:
         """Counts something other than a call against the cost cap."""
@@ -100,3 +96,13 @@ class Caller:
                     del self._unproven[name]
                     return
         yield
+
+
+def _role(ask: Ask, arm: Arm) -> tuple[str, str]:
+    """The role that is asked and the model in it. Raises Fault where the arm has no such role or model."""
+    asked = ask.model or MAIN
+    for role, name in arm.models.items():
+        if asked in (role, name):
+            return role, name
+    known = ", ".join(f"{role} ({name})" for role, name in arm.models.items())
+    raise Fault(f"the solver asks {asked}, which its arm hasn't got; it has {known}")

@@ -24,13 +24,11 @@ from koderz.errors import Fault
 from koderz.experiments.recording import Tape
 from koderz.experiments.slots import Place
 from koderz.plans.identity import Identity
-from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict, VerdictWord
+from koderz.types import MAIN, Completion, Message, Reply, Sampling, Task, Verdict, VerdictWord
 from tracker import records
 from tracker.records import Record, Text
 
 T = TypeVar("T")
-
-_TIERS = ("spec", "checkpoint")  # purposes that are paid for on another tier than the local one
 
 
 class NeedsCallError(Fault):
@@ -42,7 +40,7 @@ class Ask:
     """One call as the solver meant it, before any adaptation to a wire."""
 
     messages: tuple[Message, ...]
-    model: str | None  # None: the run's own
+    model: str | None  # the role of one of the arm's models, or its name; None: the one that answers
     purpose: str
     sampling: dict[str, Any]  # only what the solver chose itself
 
@@ -54,11 +52,21 @@ class Ask:
             raise Fault(f"ask: what is asked can't be recorded as JSON: {error}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of one call."""
+
+    completion: Completion
+    role: str  # of the model within its arm
+    model: str  # that was asked
+    sampling: Sampling  # that was sent
+
+
 class World(Protocol):
     """What is beyond the handles. `complete` and `judge` raise Fault for what is not the model's doing."""
 
-    async def complete(self, ask: Ask, sample: int) -> tuple[Completion, str, Sampling]:
-        """The completion, the name of the model that was asked, and the sampling that was sent."""
+    async def complete(self, ask: Ask, identity: Identity) -> Answer:
+        """One paid answer, and how it was asked for."""
         ...
 
     async def judge(self, task: Task, answer: Reply | str) -> Verdict: ...
@@ -107,7 +115,7 @@ class Totals:
         self.tokens_out += call.tokens_out
         self.latency += call.latency
         self.cost_known = self.cost_known and call.cost_known
-        tier = call.purpose if call.purpose in _TIERS else "local"
+        tier = "local" if call.role == MAIN else call.role
         self.costs.append((tier, call.cost))
         if tier == "local":
             tokens_in, tokens_out = self.local_tokens
@@ -221,8 +229,8 @@ class Handles:
 
     async def _call(self, ask: Ask, key: str) -> records.Call:
         async with self.place.in_use():
-            completion, model, sampling = await self._world.complete(ask, self.identity.sample)
-        call = _call_record(self, ask, key, completion, model, sampling)
+            answer = await self._world.complete(ask, self.identity)
+        call = _call_record(self, ask, key, answer)
         self.totals.add(call)
         await self._world.record(call)
         return call
@@ -249,7 +257,8 @@ class Handles:
             experiment_id=self.identity.experiment_id,
             problem_id=self.identity.task.id,
             task_id="" if task.id == self.identity.task.id else task.id,
-            solver=self.identity.solver,
+            solver=self.identity.arm.solver.name,
+            arm=self.identity.arm.name,
             sample=self.identity.sample,
             number=number,
             call=answer.call if isinstance(answer, Reply) else None,
@@ -297,15 +306,15 @@ def _digest(value: Any) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _call_record(
-    handles: Handles, ask: Ask, key: str, completion: Completion, model: str, sampling: Sampling
-) -> records.Call:
+def _call_record(handles: Handles, ask: Ask, key: str, answer: Answer) -> records.Call:
+    completion = answer.completion
     raw = completion.text if completion.raw is None else completion.raw
     return records.Call(
         experiment_id=handles.identity.experiment_id,
         call=handles.totals.calls + 1,
         purpose=ask.purpose,
-        model=model,
+        role=answer.role,
+        model=answer.model,
         messages=ask.messages,
         reply=raw,
         text=None if completion.raw is None else completion.text,
@@ -317,7 +326,7 @@ def _call_record(
         latency=completion.latency,
         finish_reason=completion.finish_reason,
         answered_by=completion.model,
-        sampling=_given(sampling),
+        sampling=_given(answer.sampling),
         retries=completion.retries,
         adapted=completion.adapted,
         key=key,

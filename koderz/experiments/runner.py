@@ -17,16 +17,16 @@ from koderz.errors import FatalFault, Fault, StorageError
 from koderz.experiments.budget import CapReached
 from koderz.experiments.calls import Caller
 from koderz.experiments.recall import Lessons, recall_for
-from koderz.experiments.replay import Ask, Handles, Replaying
+from koderz.experiments.replay import Answer, Ask, Handles, Replaying
 from koderz.experiments.slots import Place
 from koderz.experiments.work import Ledger, Outcome, Work
 from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan
 from koderz.sandbox import Sandbox
 from koderz.solvers import Solver
-from koderz.suites import judge_written
-from koderz.suites.code.references import ReferenceFault
-from koderz.types import Completion, Reply, Sampling, Task, Verdict
+from koderz.suites import judge_written, judging_programs
+from koderz.suites.references import ReferenceFault
+from koderz.types import Reply, Task, Verdict
 from tracker import records
 from tracker.records import Record, Text
 
@@ -53,7 +53,7 @@ class Performer:
 
     async def perform(self, work: Work, place: Place | None = None) -> Outcome:
         """How the experiment ended. Raises StorageError where what happens can't be written down."""
-        solver = self._plan.solver(work.identity.solver)
+        solver = work.identity.arm.solver
         how = replace(self._how, restart=True) if solver.restarts else self._how
         if not work.is_whole:
             how = replace(how, accept_divergence=True)
@@ -78,14 +78,14 @@ class Performer:
 
     # What the handles reach
 
-    async def complete(self, ask: Ask, sample: int) -> tuple[Completion, str, Sampling]:
-        return await self._caller.complete(ask, sample)
+    async def complete(self, ask: Ask, identity: Identity) -> Answer:
+        return await self._caller.complete(ask, identity)
 
     async def judge(self, task: Task, answer: Reply | str) -> Verdict:
         suite = self._plan.suite
         if self._plan.record.config.get("imported"):
             program = answer.text if isinstance(answer, Reply) else answer
-            return await judge_written(suite, task, program, self._sandbox, self._judging)
+            return await judge_written(judging_programs(suite), task, program, self._sandbox, self._judging)
         return await suite.judge(task, answer, self._sandbox, self._judging)
 
     async def record(self, *lines: Record) -> None:
@@ -103,7 +103,15 @@ class Performer:
             try:
                 # In a task of its own, so that one that cancels itself isn't taken for the run being cut off.
                 recall = recall_for(handles, self._lessons)
-                solve = partial(solver, handles, task=handles.identity.task, prompts=self._plan.prompts, recall=recall)
+                identity = handles.identity
+                solve = partial(
+                    solver,
+                    handles,
+                    task=identity.task,
+                    prompts=self._plan.prompts,
+                    recall=recall,
+                    models=identity.arm.models,
+                )
                 verdict = await asyncio.create_task(_without_exit(solve))
             except (Fault, StorageError):
                 raise
@@ -124,7 +132,9 @@ def experiment_of(
     return records.Experiment(
         experiment_id=identity.experiment_id,
         problem_id=identity.task.id,
-        solver=identity.solver,
+        solver=identity.arm.solver.name,
+        arm=identity.arm.name,
+        model=identity.arm.model,
         sample=identity.sample,
         success=verdict.passed,
         verdict=verdict.verdict,
@@ -151,7 +161,8 @@ def fault_of(identity: Identity, fault: Fault, *, cost: float, calls: int) -> re
     return records.Fault(
         experiment_id=identity.experiment_id,
         problem_id=identity.task.id,
-        solver=identity.solver,
+        solver=identity.arm.solver.name,
+        arm=identity.arm.name,
         sample=identity.sample,
         reason=str(fault),
         cost=cost,

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from koderz.engines.resources import baseline_price, checked_suite, open_models, sandbox_of
 from koderz.experiments.calls import Caller
-from koderz.experiments.replay import Ask
+from koderz.experiments.replay import Answer, Ask
 from koderz.modal.names import SANDBOXES, require_apart
+from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan
 from koderz.sandbox import Sandbox
-from koderz.types import Completion, Sampling, Task
+from koderz.types import Task
 
 if TYPE_CHECKING:
     from koderz.models import Model
@@ -91,11 +92,11 @@ class MeteredCaller(Caller):
         self._rate, self._meter, self._mark = rate, station.meter, station.meter.enter()
         self._counted = 0.0
 
-    async def complete(self, ask: Ask, sample: int) -> tuple[Completion, str, Sampling]:
+    async def complete(self, ask: Ask, identity: Identity) -> Answer:
         used = self._meter.read(self._mark) * self._rate
         self.also_spent(used - self._counted)
         self._counted = used
-        return await super().complete(ask, sample)
+        return await super().complete(ask, identity)
 
     def seconds(self) -> float:
         """What the experiment has used of the container in all. To be asked once, at its end."""

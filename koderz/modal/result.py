@@ -11,7 +11,7 @@ from koderz.errors import FatalFault, Fault
 from koderz.experiments.budget import CapReached
 from koderz.experiments.replay import NeedsCallError
 from koderz.experiments.work import Outcome
-from koderz.suites.code.references import ReferenceFault
+from koderz.suites.references import ReferenceFault
 from tracker.records import Experiment, Record, decode, encode
 from tracker.records import Fault as FaultRecord
 

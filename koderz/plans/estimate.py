@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from koderz.models import Price
+from koderz.plans.arms import Arm
 from koderz.plans.plan import Plan
+from koderz.types import Expected, Task
 from tracker.messages import text_of
 
 _CHARS_A_TOKEN = 4
-_REPLY_TOKENS = 400  # of a usual answer to a function-sized task
+
+Span = tuple[float, float]
+"""From: every first attempt passes. To: none ever does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """From: every first attempt passes. To: none ever does. Replies are reckoned at 400 tokens."""
+    """What a plan may come to, from the least to the most."""
 
     experiments: int
     calls: tuple[int, int]
@@ -25,56 +29,39 @@ class Estimate:
 
 
 def estimate(plan: Plan, prices: Mapping[str, Price | None]) -> Estimate:
-    """What the plan may come to. `prices` are those of the models that it asks, by name."""
-    spans = [_solver_span(plan, solver.name, prices) for solver in plan.solvers]
-    total = [(sum(low), sum(high)) for low, high in (zip(*column, strict=True) for column in zip(*spans, strict=True))]
-    calls, tokens_in, tokens_out, cost = total
+    """What the plan may come to, by what its solvers expect. `prices` are those of the models that it asks, by name."""
+    calls = tokens_in = tokens_out = cost = (0.0, 0.0)
+    for arm, samples, expected in _expected(plan):
+        name = arm.models[expected.role]
+        price = prices.get(name) or Price(0, 0)
+        asked, told = _times(samples, expected.tokens_in), _times(samples, expected.tokens_out)
+        calls = _sum(calls, _times(samples, expected.calls))
+        tokens_in, tokens_out = _sum(tokens_in, asked), _sum(tokens_out, told)
+        cost = _sum(cost, _sum(_times(price.input / 1e6, asked), _times(price.output / 1e6, told)))
     known = all(price is not None for price in prices.values())
-    return Estimate(
-        plan.record.planned,
-        (int(calls[0]), int(calls[1])),
-        (int(tokens_in[0]), int(tokens_in[1])),
-        (int(tokens_out[0]), int(tokens_out[1])),
-        cost if known else None,
-    )
+    return Estimate(plan.record.planned, _whole(calls), _whole(tokens_in), _whole(tokens_out), cost if known else None)
 
 
-_Span = tuple[float, float]
+def _expected(plan: Plan) -> Iterator[tuple[Arm, int, Expected]]:
+    """The calls of each cell that the solver of its arm expects, by role."""
+    for task, arm, samples in plan.cells():
+        for expected in arm.solver.expected(_tokens(task), task.id):
+            if expected.role in arm.models:
+                yield arm, samples, expected
 
 
-def _solver_span(plan: Plan, solver: str, prices: Mapping[str, Price | None]) -> tuple[_Span, _Span, _Span, _Span]:
-    """Calls, tokens in, tokens out and cost of one solver on all tasks and samples."""
-    settings, samples = plan.settings, plan.record.samples
-    prompt = sum(len(text_of(m)) for task in plan.tasks for m in task.messages) / _CHARS_A_TOKEN * samples
-    n = len(plan.tasks) * samples
-    most = 1 if solver == "zero-shot" else settings.max_iterations
-    seen = min(settings.history, most - 1)  # attempts that a late prompt repeats, with their feedback
-    calls = (float(n), float(n * most))
-    tokens_in = (prompt, prompt * most + n * most * seen * _REPLY_TOKENS * 1.5)
-    tokens_out = (float(n * _REPLY_TOKENS), float(n * most * _REPLY_TOKENS))
-    price = prices.get(settings.local_model or "") or Price(0, 0)
-    cost = tuple((i * price.input + o * price.output) / 1e6 for i, o in zip(tokens_in, tokens_out, strict=True))
-    return _with_frontier(plan, solver, prices, calls, tokens_in, tokens_out, (cost[0], cost[1]))
+def _tokens(task: Task) -> float:
+    """Of its first messages."""
+    return sum(len(text_of(message)) for message in task.messages) / _CHARS_A_TOKEN
 
 
-def _with_frontier(
-    plan: Plan, solver: str, prices: Mapping[str, Price | None], calls: _Span, tin: _Span, tout: _Span, cost: _Span
-) -> tuple[_Span, _Span, _Span, _Span]:
-    """The same with specifications and reviews."""
-    settings, n = plan.settings, len(plan.tasks) * plan.record.samples
-    if solver != "iterative":
-        return calls, tin, tout, cost
-    unspecified = n - len(plan.record.details.get("specs", {})) * plan.record.samples
-    reviews = (settings.max_iterations - 1) // settings.checkpoint_interval
-    for model, low, high, size in (
-        (settings.effective_spec_model, unspecified, unspecified, 300),
-        (settings.effective_checkpoint_model, 0, n * reviews, 300 + settings.checkpoint_interval * 600),
-    ):
-        if model:
-            price = prices.get(model) or Price(0, 0)
-            each = (size * price.input + _REPLY_TOKENS * price.output) / 1e6
-            calls = (calls[0] + low, calls[1] + high)
-            tin = (tin[0] + low * size, tin[1] + high * size)
-            tout = (tout[0] + low * _REPLY_TOKENS, tout[1] + high * _REPLY_TOKENS)
-            cost = (cost[0] + low * each, cost[1] + high * each)
-    return calls, tin, tout, cost
+def _times(factor: float, span: Span) -> Span:
+    return factor * span[0], factor * span[1]
+
+
+def _sum(a: Span, b: Span) -> Span:
+    return a[0] + b[0], a[1] + b[1]
+
+
+def _whole(span: Span) -> tuple[int, int]:
+    return int(span[0]), int(span[1])

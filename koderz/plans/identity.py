@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from koderz.plans.arms import Arm
 from koderz.types import Task
 
 
@@ -13,5 +14,5 @@ class Identity:
 
     experiment_id: str
     task: Task
-    solver: str
+    arm: Arm
     sample: int

@@ -1,4 +1,4 @@
-"""What a run will do: tasks × solvers × model × samples, decided and written down before anything is spent."""
+"""What a run will do: cells of task, arm and samples, decided and written down before anything is spent."""
 
 from __future__ import annotations
 
@@ -8,25 +8,22 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec import to_builtins
 
 from koderz.errors import KoderzError
+from koderz.plans.arms import MODES, Arm, restore_arms
 from koderz.plans.environment import describe_environment
 from koderz.plans.identity import Identity
 from koderz.prompts import Prompts, load_prompts
 from koderz.settings.schema import OF_SINKS, Settings, as_config, from_config
-from koderz.solvers import Solver, load_solver
-from koderz.suites import Suite, limits_of, load_suite, suite_digest
+from koderz.solvers import load_solver
+from koderz.suites import Suite, judging_programs, limits_of, load_suite, suite_digest
 from koderz.types import Judging, Task
 from tracker import records
-
-MODES: Mapping[str, tuple[str, ...]] = {
-    "zero-shot": ("zero-shot",),
-    "iterative": ("iterative",),
-    "comparative": ("zero-shot", "iterative"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,7 @@ class Plan:
     settings: Settings
     suite: Suite
     tasks: tuple[Task, ...]
-    solvers: tuple[Solver, ...]
+    arms: tuple[Arm, ...]
     prompts: Prompts
 
     @property
@@ -51,24 +48,29 @@ class Plan:
         return self.record.run_id or next(self.experiments()).experiment_id
 
     def experiments(self, ended: Container[int] = ()) -> Iterator[Identity]:
-        """Those whose id, as a number, isn't in `ended`: a task's solvers in turn, so that load hits all alike."""
+        """Those whose id, as a number, isn't in `ended`: a task's arms in turn, so that load hits all alike."""
         digest = self.record.details["digest"]
         begun = [
-            (
-                _NumberOfSamples(self.record.run_id, task.id, solver.name, self.settings.local_model, digest),
-                task,
-                solver,
-            )
-            for task in self.tasks
-            for solver in self.solvers
+            (_NumberOfSamples(self.record.run_id, task.id, arm.name, digest), task, arm, samples)
+            for task, arm, samples in self.cells()
         ]
         for sample in range(self.record.samples):
-            for number_of, task, solver in begun:
-                if (number := number_of(sample)) not in ended:
-                    yield Identity(f"exp_{number:016x}", task, solver.name, sample)
+            for number_of, task, arm, samples in begun:
+                if sample < samples and (number := number_of(sample)) not in ended:
+                    yield Identity(f"exp_{number:016x}", task, arm, sample)
 
-    def solver(self, name: str) -> Solver:
-        return next(solver for solver in self.solvers if solver.name == name)
+    def arm(self, name: str) -> Arm:
+        """The arm of that name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def cells(self) -> Iterator[tuple[Task, Arm, int]]:
+        """Each task in each of its arms, with how many samples."""
+        if self.record.cells is None:
+            yield from ((task, arm, self.record.samples) for task in self.tasks for arm in self.arms)
+            return
+        tasks = {task.id: task for task in self.tasks}
+        arms = {arm.name: arm for arm in self.arms}
+        yield from ((tasks[cell.task], arms[cell.arm], cell.samples) for cell in self.record.cells)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +86,15 @@ def load_subject(settings: Settings, select: Callable[[Sequence[Task]], Sequence
     """Raises KoderzError for what in the settings doesn't fit the suite or the prompts."""
     suite = load_suite(settings.suite, settings.dataset)
     prompts = load_prompts(settings.prompt_dir)
-    return Subject(suite, _with_messages(select(suite.tasks), prompts, settings), prompts)
+    return Subject(suite, _with_messages(suite, select(suite.tasks), prompts, settings), prompts)
 
 
 def make_plan(
     settings: Settings,
     subject: Subject,
-    solvers: tuple[Solver, ...],
+    arms: tuple[Arm, ...],
     *,
+    cells: Sequence[records.Cell] | None = None,
     problem_range: str | None = None,
     details: Mapping[str, Any] | None = None,
     single: bool = False,
@@ -100,43 +103,56 @@ def make_plan(
     how = settings.judging(limits_of(subject.suite))
     settings = replace(settings, test_timeout=how.timeout, test_memory=how.memory_mb)
     config = as_config(settings) | {
-        "mode": solvers[0].name if settings.solver else settings.mode,
+        "mode": "matrix" if settings.matrix else arms[0].solver.name if settings.solver else settings.mode,
+        "local_model": ", ".join(dict.fromkeys(arm.model for arm in arms)),
         "temperature": settings.sampling_temperature,
         "problem_range": problem_range,
         "problems": [task.id for task in subject.tasks],
     }
-    matches = _matches(subject, solvers)
+    matches = _matches(subject, arms)
+    stated = [arm.record for arm in arms]
+    samples = max((cell.samples for cell in cells), default=1) if cells is not None else settings.samples
     record = records.Plan(
         run_id=None if single else _run_id(),
         mode=config["mode"],
-        solvers=[solver.name for solver in solvers],
+        arms=stated,
         tasks=config["problems"],
-        samples=settings.samples,
+        samples=samples,
+        cells=cells,
         config=config,
         environment=describe_environment() | {"dataset_digest": suite_digest(subject.suite)},
-        simulated=settings.local_model == "simulated",
+        simulated=any("simulated" in arm.models.values() for arm in arms),
         details={
             **(details or {}),
-            "digest": secrets.token_hex(16) if single else _digest([_decisive(config), matches, details or {}]),
+            "digest": secrets.token_hex(16)
+            if single
+            else _digest([_decisive(config), to_builtins(stated), to_builtins(cells), matches, details or {}]),
             "matches": matches,
-            "prompts": _used_prompts(subject.prompts, settings),
-            "expectations": {
-                task.id: {"expected_response": task.reference.strip("\n")} for task in subject.tasks if task.reference
-            },
+            "prompts": _used_prompts(subject.prompts, settings, arms),
+            "expectations": _expectations(subject),
         },
     )
-    return Plan(record, settings, subject.suite, subject.tasks, solvers, subject.prompts)
+    return Plan(record, settings, subject.suite, subject.tasks, arms, subject.prompts)
 
 
-def _used_prompts(prompts: Prompts, settings: Settings) -> dict[str, str]:
-    """The texts that models may be told in a run with these settings, by name."""
+def _expectations(subject: Subject) -> dict[str, dict[str, str]]:
+    """What would be right, by task, as far as the suite knows."""
+    if not hasattr(subject.suite, "reference"):
+        return {}
+    references = {task.id: judging_programs(subject.suite).reference(task) for task in subject.tasks}
+    return {task: {"expected_response": text.strip("\n")} for task, text in references.items() if text}
+
+
+def _used_prompts(prompts: Prompts, settings: Settings, arms: Sequence[Arm]) -> dict[str, str]:
+    """The texts that models may be told in a run with these settings and arms, by name."""
+    roles = {role for arm in arms for role in arm.models}
     used = {
         "reasoning": settings.cot,
-        "feedback": settings.mode != "zero-shot" or settings.solver,
-        "spec": settings.effective_spec_model,
-        "specification": settings.effective_spec_model,
-        "checkpoint": settings.effective_checkpoint_model,
-        "guidance": settings.effective_checkpoint_model,
+        "feedback": any(arm.solver.name != "zero-shot" for arm in arms),
+        "spec": "spec" in roles,
+        "specification": "spec" in roles,
+        "checkpoint": "checkpoint" in roles,
+        "guidance": "checkpoint" in roles,
         "lessons": settings.use_memory != "off",
     }
     return {name: text for name, text in prompts.texts.items() if used.get(name, True)}
@@ -147,24 +163,28 @@ def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name not in OF_SINKS}
 
 
-def restore_plan(record: records.Plan, overrides: Mapping[str, Any], *, accept_changes: bool) -> Plan:
+def restore_plan(
+    record: records.Plan, overrides: Mapping[str, Any], *, accept_changes: bool, solver_files: Path | None = None
+) -> Plan:
     """The plan of a run that is picked up again, with the few settings in `overrides` that may differ.
 
+    `solver_files`: the folder where the user's own solvers lie by now, if not where they were.
     Raises KoderzError where the suite, the prompts or a solver are no longer what they were.
     """
     settings = replace(from_config(_known_mode(record.config)), **overrides)
     subject = load_subject(settings, partial(_same_tasks, record))
     details = record.details
-    solvers = load_solvers(settings, details.get("solver_arguments", {}), details.get("specs", {}))
+    arguments, specs = details.get("solver_arguments", {}), details.get("specs", {})
+    arms = restore_arms(record.arms, settings, arguments, specs, solver_files)
     if record.config.get("imported"):  # whatever an arm is called, each experiment has one reply on record
-        solvers = tuple(replace(load_solver("zero-shot", {}, {}), name=solver.name) for solver in solvers)
-    changed = _changed(details.get("matches", {}), _matches(subject, solvers))
+        arms = tuple(replace(arm, solver=load_solver("zero-shot", {}, {})) for arm in arms)
+    changed = _changed(details.get("matches", {}), _matches(subject, arms))
     if changed and not accept_changes:
         raise KoderzError(
             f"{record.run_id}: not what it was when the run began: {', '.join(changed)}. "
             "Put it back, or mix old and new with --accept-changes"
         )
-    return Plan(record, settings, subject.suite, subject.tasks, solvers, subject.prompts)
+    return Plan(record, settings, subject.suite, subject.tasks, arms, subject.prompts)
 
 
 def _same_tasks(record: records.Plan, tasks: Sequence[Task]) -> list[Task]:
@@ -175,37 +195,8 @@ def _same_tasks(record: records.Plan, tasks: Sequence[Task]) -> list[Task]:
     return [known[name] for name in record.tasks]
 
 
-def _with_messages(tasks: Sequence[Task], prompts: Prompts, settings: Settings) -> tuple[Task, ...]:
-    return tuple(
-        replace(task, messages=prompts.first_messages(task.prompt, task.entry_point, cot=settings.cot))
-        for task in tasks
-    )
-
-
-def load_solvers(
-    settings: Settings, arguments: Mapping[str, str], specs: Mapping[str, str] | None = None
-) -> tuple[Solver, ...]:
-    """The solvers of a mode, or the user's own, with their parameters settled."""
-    offered = _offered(settings, specs or {})
-    names = (settings.solver,) if settings.solver else MODES[settings.mode]
-    return tuple(load_solver(name, offered, arguments) for name in names)
-
-
-def settle_solvers(
-    solvers: Sequence[Solver], settings: Settings, arguments: Mapping[str, str], specs: Mapping[str, str]
-) -> tuple[Solver, ...]:
-    """Loaded solvers with the parameters that these settings give: the file of one is not executed again."""
-    offered = _offered(settings, specs)
-    return tuple(solver.settled(offered, arguments) for solver in solvers)
-
-
-def _offered(settings: Settings, specs: Mapping[str, str]) -> dict[str, Any]:
-    return as_config(settings) | {
-        "temperature": settings.sampling_temperature,
-        "specs": dict(specs),
-        "spec_model": settings.effective_spec_model,
-        "checkpoint_model": settings.effective_checkpoint_model,
-    }
+def _with_messages(suite: Suite, tasks: Sequence[Task], prompts: Prompts, settings: Settings) -> tuple[Task, ...]:
+    return tuple(replace(task, messages=suite.messages(task, prompts, cot=settings.cot)) for task in tasks)
 
 
 def _known_mode(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,13 +204,13 @@ def _known_mode(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "mode": config["mode"] if config.get("mode") in MODES else "iterative"}
 
 
-def _matches(subject: Subject, solvers: Sequence[Solver]) -> dict[str, dict[str, str]]:
+def _matches(subject: Subject, arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
     """What has to be the same when the run is picked up again, by kind and name."""
     return {
         "suite": {"name": subject.suite.name},
         "task": {task.id: task.digest for task in subject.tasks},
         "prompt": subject.prompts.digests(),
-        "solver": {solver.name: solver.digest for solver in solvers if solver.is_foreign},
+        "solver": {arm.solver.name: arm.solver.digest for arm in arms if arm.solver.is_foreign},
     }
 
 

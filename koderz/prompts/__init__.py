@@ -39,20 +39,20 @@ class Prompts:
     def render(self, name: str, **values: str) -> str:
         """The prompt with its values in place; a paragraph whose only value is empty is left out."""
         text = self.texts[name]
+        values = dict.fromkeys(PLACEHOLDERS[name], "") | values
         for key, value in values.items():
             if not value:
                 text = text.replace(f"${{{key}}}\n\n", "")
         return Template(text).substitute(values).strip()
 
     def first_messages(
-        self, prompt: str, entry_point: str, *, cot: bool = True, specification: str = ""
+        self, values: Mapping[str, str], *, cot: bool = True, specification: str = ""
     ) -> tuple[Message, ...]:
-        """What a model is told first of a task."""
+        """What a model is told first of a task, with the task's own values in place."""
         told = self.render("specification", specification=specification) if specification else ""
         user = self.render(
             "task",
-            prompt=prompt.rstrip(),
-            entry_point=entry_point,
+            **values,
             reasoning=self.render("reasoning") if cot else "",
             specification=told,
         )

@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
-from koderz.experiments.replay import Ask, Handles
+from koderz.experiments.replay import Answer, Ask, Handles
 from koderz.experiments.runner import experiment_of, fault_of
+from koderz.plans.arms import draft_arms, settle_arms
 from koderz.plans.identity import Identity
-from koderz.plans.plan import Plan, load_solvers, load_subject, make_plan
+from koderz.plans.plan import Plan, load_subject, make_plan
 from koderz.runs.judging import Judge, open_judge
 from koderz.runs.orchestrator import Ended
 from koderz.runs.samples import Sample, Samples, read_samples
@@ -24,8 +25,8 @@ from koderz.runs.session import Session, close, trust_own
 from koderz.settings.schema import Settings
 from koderz.suites import load_suite
 from koderz.suites.code.calibration import cpu_scale
-from koderz.suites.code.references import ReferenceFault
-from koderz.types import Completion, Reply, Sampling, Task, Verdict
+from koderz.suites.references import ReferenceFault
+from koderz.types import MAIN, Completion, Reply, Sampling, Task, Verdict
 from tracker.blobs import read_text
 from tracker.records import Record, Text
 from tracker.tracker import Tracker
@@ -73,7 +74,7 @@ def _plan(samples: Samples, settings: Settings) -> Plan:
     settings = replace(settings, local_model=settings.local_model or samples.model, mode=mode, samples=most)
     named = {sample.task.id for sample in samples.samples}
     subject = load_subject(settings, lambda tasks: [task for task in tasks if task.id in named])
-    plan = make_plan(settings, subject, load_solvers(settings, {}))
+    plan = make_plan(settings, subject, settle_arms(draft_arms(settings, {}), settings, {}, {}))
     source = {"file": samples.path.name, "sha256": hashlib.sha256(samples.path.read_bytes()).hexdigest()}
     record = msgspec.structs.replace(
         plan.record,
@@ -88,7 +89,7 @@ async def _judge_all(plan: Plan, samples: Samples, tracker: Tracker, judge: Judg
     experiments = (
         (experiment, known[key])
         for experiment in plan.experiments()
-        if (key := (experiment.task.id, experiment.solver, experiment.sample)) in known
+        if (key := (experiment.task.id, experiment.arm.name, experiment.sample)) in known
     )
     done = 0
 
@@ -123,9 +124,9 @@ class _Page:
     tracker: Tracker
     own_judge: Judge
 
-    async def complete(self, ask: Ask, sample: int) -> tuple[Completion, str, Sampling]:  # noqa: ARG002
-        model = self.plan.settings.local_model or ""
-        return Completion(self.sample.program, finish_reason="imported", model=model), model, Sampling()
+    async def complete(self, ask: Ask, identity: Identity) -> Answer:  # noqa: ARG002
+        model = identity.arm.model
+        return Answer(Completion(self.sample.program, finish_reason="imported", model=model), MAIN, model, Sampling())
 
     async def judge(self, task: Task, answer: Reply | str) -> Verdict:  # noqa: ARG002 - the sample has both
         return await self.own_judge.verdict(self.sample)

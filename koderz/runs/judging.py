@@ -16,9 +16,9 @@ from koderz.plans.selection import find_id
 from koderz.runs.samples import Sample, Samples
 from koderz.sandbox import Sandbox
 from koderz.settings.schema import DOCKER_IMAGE, Settings
-from koderz.suites import Suite, judge_written, limits_of, load_suite
+from koderz.suites import ProgramSuite, Suite, judge_written, judging_programs, limits_of, load_suite
 from koderz.suites.code.calibration import calibrated_sandbox
-from koderz.suites.code.references import ReferenceFault, checked
+from koderz.suites.references import ReferenceFault, checked
 from koderz.types import Judging, Task, Verdict
 from tracker.rates import pass_at_k
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 class Judge:
     """A suite whose references are tried first, and the sandbox in which programs run."""
 
-    suite: Suite
+    suite: ProgramSuite
     sandbox: Sandbox
     how: Judging
     at_once: int
@@ -72,7 +72,7 @@ async def open_judge(suite: Suite, settings: Settings, *, own_programs: bool = F
     ) as sandbox:
         suite_here = checked(suite, sandbox, how)
         try:
-            yield Judge(suite_here or suite, sandbox, how, judges)
+            yield Judge(suite_here or judging_programs(suite), sandbox, how, judges)
         finally:
             if suite_here:
                 suite_here.remember()

@@ -16,7 +16,7 @@ from koderz.experiments.replay import NeedsCallError, Replaying
 from koderz.experiments.work import Outcome, Work
 from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan
-from koderz.suites.code.references import ReferenceFault
+from koderz.suites.references import ReferenceFault
 from tracker.blobs import read_text
 from tracker.records import Call, Record, Text
 from tracker.tracker import Tracker

@@ -12,7 +12,9 @@ from typing import Any
 from koderz.errors import KoderzError
 from koderz.experiments.recall import memory_details
 from koderz.modal.names import require_apart
-from koderz.plans.plan import Plan, Subject, load_solvers, load_subject, make_plan, settle_solvers
+from koderz.plans.arms import draft_arms, settle_arms
+from koderz.plans.matrix import read_matrix
+from koderz.plans.plan import Plan, Subject, load_subject, make_plan
 from koderz.plans.selection import select_tasks
 from koderz.runs.observer import Audience, Nobody
 from koderz.settings.schema import FIELDS, Settings, from_environment, from_flags, layered
@@ -52,8 +54,11 @@ async def prepare(
     check_names((*settings.sinks, *settings.no_sinks))
     subject = load_subject(settings, _selection(settings, span))
     arguments = dict(solver_arguments or {})
-    solvers = load_solvers(settings, arguments)
-    memory = await memory_details(settings, any("recall" in solver.wants for solver in solvers), environ)
+    matrix = read_matrix(settings.matrix) if settings.matrix else None
+    drafts = draft_arms(settings, arguments, matrix)
+    memory = await memory_details(settings, any("recall" in draft.solver.wants for draft in drafts), environ)
+    if all(draft.model for draft in drafts):  # whom the run is about is said by its arms
+        settings = replace(settings, local_model=drafts[0].model, models=())
     settings = await _with_model(settings, audience or Nobody(), environ)
     specs = _specs(settings, subject)
     details = _details(config, settings, base_url_given="base_url" in {**flags, **by_environment})
@@ -61,7 +66,8 @@ async def prepare(
     return make_plan(
         settings,
         subject,
-        settle_solvers(solvers, settings, arguments, specs),
+        settle_arms(drafts, settings, arguments, specs),
+        cells=matrix.cells_of([task.id for task in subject.tasks], settings.samples) if matrix else None,
         problem_range=f"{span.start}-{span.stop}" if span is not None else None,
         details=details,
         single=single,
@@ -89,10 +95,11 @@ def _details(config: Config, settings: Settings, *, base_url_given: bool) -> dic
 
 async def _with_model(settings: Settings, audience: Audience, environ: Mapping[str, str]) -> Settings:
     """The settings with a model: the one named, or what answers here; the simulated one where nothing does."""
-    if settings.local_model is not None:
+    if settings.models or settings.local_model is not None:
         from koderz.models import parse_model_name
 
-        return replace(settings, local_model=str(parse_model_name(settings.local_model)))
+        names = tuple(dict.fromkeys(str(parse_model_name(name)) for name in settings.main_models))
+        return replace(settings, local_model=names[0], models=names if len(names) > 1 else ())
     from koderz.models.discover import discover_ollama
 
     if settings.base_url is not None:
@@ -113,14 +120,14 @@ async def _with_model(settings: Settings, audience: Audience, environ: Mapping[s
 
 def _specs(settings: Settings, subject: Subject) -> dict[str, str]:
     """Specifications that are in the cache, if they are to be used again."""
-    model = settings.effective_spec_model
-    if not (settings.reuse_spec and model):
+    model = settings.frontier_spec_model
+    if not (settings.reuse_spec and settings.spec and model):
         return {}
     from koderz.solvers.specifications import cached_spec
 
     found = {}
     for task in subject.tasks:
-        text = subject.prompts.render("spec", prompt=task.prompt.rstrip(), entry_point=task.entry_point)
+        text = subject.prompts.render("spec", **task.values)
         if spec := cached_spec(model, ({"role": "user", "content": text},)):
             found[task.id] = spec
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from koderz.engines.portable import laid_out
+from koderz.engines.portable import laid_out, solver_files
 from koderz.errors import KoderzError
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import restore_plan
@@ -60,8 +60,10 @@ async def pick_up(
     with Tracker.reopen(folder) as tracker:
         _require_own(tracker, way.trust_config, environ)
         _refuse_imported(tracker, way)
-        overrides = _overrides(given) | {"results": folder.parent} | laid_out(tracker.plan, folder / FILES)
-        plan = restore_plan(tracker.plan, overrides, accept_changes=way.accept_changes)
+        overrides = _overrides(given) | {"results": folder.parent} | laid_out(folder / FILES)
+        plan = restore_plan(
+            tracker.plan, overrides, accept_changes=way.accept_changes, solver_files=solver_files(folder / FILES)
+        )
         tracker.select(faults=way.how != "resume", judged=way.how == "rescore")
         if way.how != "rescore" and tracker.tally.judged + tracker.tally.faults == plan.record.planned:
             return reopened(plan, tracker, Ended("complete", NOTHING_TO_DO), environ)

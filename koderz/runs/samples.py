@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from koderz.errors import KoderzError
-from koderz.plans.plan import MODES
+from koderz.plans.arms import MODES
 from koderz.suites.dataset import Row, read_rows
 from koderz.types import Task
 

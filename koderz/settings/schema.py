@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ class Settings:
 
     # who answers
     local_model: str | None = None
+    models: tuple[str, ...] = ()  # where there are several; `local_model` is the first
+    roles: tuple[str, ...] = ()  # ROLE=MODEL: models that help a solver
     base_url: str | None = None
     api_key_env: str | None = None  # the variable that holds the key for base_url
     temperature: float | None = None  # None: 0 for one sample, 0.8 for several
@@ -53,6 +56,7 @@ class Settings:
     # how it is worked on
     mode: Literal["zero-shot", "iterative", "comparative"] = "iterative"
     solver: str | None = None  # FILE:NAME or a registered name, in place of mode
+    matrix: Path | None = None  # a file of arms and cells, in place of both
     max_iterations: int = 10
     history: int = 3
     feedback: FeedbackKind = "tests"
@@ -98,17 +102,14 @@ class Settings:
         return 0.0 if self.samples == 1 else 0.8
 
     @property
-    def effective_spec_model(self) -> str | None:
-        return self.frontier_spec_model if self.spec and self._asks_frontier else None
+    def main_models(self) -> tuple[str, ...]:
+        """The models that answer, each in arms of its own."""
+        return self.models or ("simulated" if self.local_model is None else self.local_model,)
 
     @property
-    def effective_checkpoint_model(self) -> str | None:
-        return self.frontier_checkpoint_model if self.checkpoints and self._asks_frontier else None
-
-    @property
-    def _asks_frontier(self) -> bool:
-        """Zero-shot asks no frontier model, so none needs to be there, or its key."""
-        return self.solver is not None or self.mode != "zero-shot"
+    def given_roles(self) -> dict[str, str]:
+        """The models that help, by role, as `--role` names them."""
+        return dict(role.split("=", 1) for role in self.roles)
 
     def judging(self, own: Judging) -> Judging:
         """How answers are judged where `own` are the limits of the suite."""
@@ -220,6 +221,8 @@ def checked(name: str, value: Any, where: str, *, lax: bool = False) -> Any:
         raise KoderzError(f"{where}: invalid value {value!r}; {_in_words(name, error)}") from None
     if name == "tags" and not all(map(_is_tag, converted)):
         raise KoderzError(f"{where}: invalid value {value!r}; a tag has 1 to {_TAG_CHARS} printable characters")
+    if name == "roles" and not all(re.fullmatch(r"\w+=\S.*", role) for role in converted):
+        raise KoderzError(f"{where}: invalid value {value!r}; write ROLE=MODEL, such as judge=openai/gpt-4o")
     low, high = BOUNDS.get(name, (float("-inf"), float("inf")))
     if isinstance(converted, int | float) and not low <= converted <= high:
         raise KoderzError(f"{where}: invalid value {value}; it must be between {_number(low)} and {_number(high)}")
@@ -230,6 +233,8 @@ def layered(*layers: Mapping[str, Any]) -> Settings:
     """One Settings from layers, the first of which wins."""
     values: dict[str, Any] = {}
     for layer in reversed(layers):
+        if "local_model" in layer:  # which is the only one, unless the same layer says otherwise
+            values["models"] = ()
         values |= layer
     return Settings(**values)
 

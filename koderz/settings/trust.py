@@ -22,6 +22,7 @@ RUNS_CODE, SENDS, SPENDS, WRITES = "run code", "send data elsewhere", "spend mon
 
 _RISKS: Mapping[str, Callable[[Any], str]] = {
     "solver": lambda _: RUNS_CODE,
+    "matrix": lambda _: RUNS_CODE,  # by the solvers that it names
     "dataset": lambda _: RUNS_CODE,  # its tests, which no sandbox contains
     "docker_image": lambda image: RUNS_CODE if image != DOCKER_IMAGE else "",
     "sandbox": lambda name: {"contained": "", "docker": "", "uncontained": RUNS_CODE}.get(name, SPENDS),
@@ -31,6 +32,8 @@ _RISKS: Mapping[str, Callable[[Any], str]] = {
     "use_memory": lambda what: SENDS if what != "off" else "",
     "sinks": lambda names: SENDS if set(names) - set(KNOWN) else "",
     "local_model": lambda name: SPENDS if _is_hosted(name) else "",
+    "models": lambda names: SPENDS if any(map(_is_hosted, names)) else "",
+    "roles": lambda roles: SPENDS if any(_is_hosted(role.split("=", 1)[1]) for role in roles) else "",
     "frontier_spec_model": lambda name: SPENDS if _is_hosted(name) else "",
     "frontier_checkpoint_model": lambda name: SPENDS if _is_hosted(name) else "",
     "engine": lambda name: SPENDS if name != "local" else "",

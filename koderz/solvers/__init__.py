@@ -1,8 +1,12 @@
 """How a model works on a task.
 
 A solver is an async function. It is handed by name what its signature names: `task`, `ask`, `judge`,
-`once`, `rng`, `prompts` and `recall`; every other parameter comes from the settings (or `--solver-arg k=v`). It
-returns the final Verdict. A solver that can't be replayed says so: `solver.resume = "restart"`.
+`once`, `rng`, `prompts`, `recall` and `models`; every other parameter comes from the settings (or
+`--solver-arg k=v`). It returns the final Verdict.
+
+What else there is to know of one stands in attributes of the function: `resume = "restart"` where it can't be
+replayed, `roles` that it asks besides the model that answers (without them: any that is named), and `estimate`,
+which says what calls an experiment may take.
 """
 
 from __future__ import annotations
@@ -11,13 +15,14 @@ import hashlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from koderz.errors import KoderzError
-from koderz.types import Verdict
+from koderz.solvers.zero_shot import asks_once
+from koderz.types import Expected, Verdict
 from tracker.registry import find
 
 SOLVERS: Mapping[str, str] = {
@@ -26,7 +31,7 @@ SOLVERS: Mapping[str, str] = {
 }
 """Name → `module:function`. Other packages add theirs by the entry-point group `koderz.solvers`."""
 
-HANDLES = frozenset({"task", "ask", "judge", "once", "rng", "prompts", "recall"})
+HANDLES = frozenset({"task", "ask", "judge", "once", "rng", "prompts", "recall", "models"})
 
 SolverFunction = Callable[..., Awaitable[Verdict]]
 
@@ -40,12 +45,24 @@ class Solver:
     wants: frozenset[str]  # the handles that its signature names
     parameters: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""  # of its source
+    source: str = ""  # FILE:NAME of a user's own
     is_foreign: bool = False  # not one of koderz' own, whose source changes with every version
 
     @property
     def restarts(self) -> bool:
         """Whether it starts over instead of being replayed."""
         return getattr(self.function, "resume", "replay") == "restart"
+
+    def has_role(self, role: str) -> bool:
+        """Whether it may ask a model in that role besides the one that answers; one that doesn't say asks any."""
+        roles: Collection[str] | None = getattr(self.function, "roles", None)
+        return roles is None or role in roles
+
+    def expected(self, prompt_tokens: float, task_id: str) -> Sequence[Expected]:
+        """The calls of one experiment. One that doesn't say is taken for one that asks once."""
+        estimate = getattr(self.function, "estimate", asks_once)
+        calls: Sequence[Expected] = estimate(prompt_tokens, task_id, self.parameters)
+        return calls
 
     def settled(self, settings: Mapping[str, Any], arguments: Mapping[str, str]) -> Solver:
         """The same with its parameters settled anew; nothing is loaded. Raises KoderzError as `load_solver` does."""
@@ -74,7 +91,14 @@ def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, 
     function = _from_file(name) if ":" in name else _checked(find("solver", name, SOLVERS, "koderz.solvers"), name)
     label = name.rpartition(":")[2].replace("_", "-") if ":" in name else name
     wants = HANDLES & set(inspect.signature(function).parameters)
-    solver = Solver(label, function, wants, digest=_source_digest(function), is_foreign=name not in SOLVERS)
+    solver = Solver(
+        label,
+        function,
+        wants,
+        digest=_source_digest(function),
+        source=name if ":" in name else "",
+        is_foreign=name not in SOLVERS,
+    )
     return solver.settled(settings, arguments)
 
 

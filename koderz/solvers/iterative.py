@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from koderz.prompts import Prompts, trimmed
 from koderz.solvers.handles import AskHandle, JudgeHandle, RecallHandle, no_recall
-from koderz.types import Message, Reply, Task, Verdict
+from koderz.solvers.specifications import keep_spec
+from koderz.solvers.zero_shot import REPLY_TOKENS
+from koderz.types import Expected, Message, Reply, Task, Verdict
 from tracker.messages import text_of
 
 _LEAST_ROOM = 1000  # characters of the last attempt that are shown whatever the context
+_ATTEMPT_TOKENS = 600  # of a usual attempt with its feedback, for estimates
+_REVIEW_TOKENS = 300  # of a usual problem as a reviewer is shown it
 _CHARS_A_TOKEN = 3  # on the careful side, so that a conversation that is said to fit does
 
 
@@ -29,6 +33,7 @@ async def iterative(
     ask: AskHandle,
     judge: JudgeHandle,
     prompts: Prompts,
+    models: Mapping[str, str],
     recall: RecallHandle = no_recall,
     *,
     max_iterations: int = 10,
@@ -38,21 +43,19 @@ async def iterative(
     temperature: float | None = None,
     cot: bool = True,
     specs: dict[str, str] | None = None,
-    spec_model: str | None = None,
-    checkpoint_model: str | None = None,
     checkpoint_interval: int = 5,
 ) -> Verdict:
     """Up to `max_iterations` attempts, each with the last `history` ones and their feedback in view.
 
     `context` is what a conversation and its reply may come to, in tokens, `max_tokens` the reply alone.
-    `specs` are specifications at hand, by task; `spec_model` writes one where there is none.
-    `checkpoint_model` reviews every `checkpoint_interval` failed attempts. What `recall` says of the last
+    `specs` are specifications at hand, by task; the model in the role `spec` writes one where there is none.
+    The one in the role `checkpoint` reviews every `checkpoint_interval` failed attempts. What `recall` says of the last
     failure stands at the end of the next prompt.
     """
     first = task.messages
-    if spec_model:
-        specification = (specs or {}).get(task.id) or await _write_spec(task, ask, prompts, spec_model)
-        first = prompts.first_messages(task.prompt, task.entry_point, cot=cot, specification=specification)
+    if "spec" in models:
+        specification = (specs or {}).get(task.id) or await _write_spec(task, ask, prompts, models["spec"])
+        first = prompts.first_messages(task.values, cot=cot, specification=specification)
     room = (context - min(max_tokens, context // 2)) * _CHARS_A_TOKEN - _size(first)
     tries: list[Try] = []
     lessons = ""
@@ -66,26 +69,30 @@ async def iterative(
             return replace(verdict, note=f"stopped after {iteration}: the reply repeats at temperature 0")
         tries.append(Try(reply, verdict))
         lessons = _told(await recall(verdict), prompts)
-        if checkpoint_model and iteration % checkpoint_interval == 0:
-            guidance = await _review(task, tries[-checkpoint_interval:], ask, prompts, checkpoint_model, room)
+        if "checkpoint" in models and iteration % checkpoint_interval == 0:
+            guidance = await _review(task, tries[-checkpoint_interval:], ask, prompts, room)
             tries[-1] = tries[-1]._replace(guidance=guidance)
     raise AssertionError("max_iterations is at least 1")
 
 
 async def _write_spec(task: Task, ask: AskHandle, prompts: Prompts, model: str) -> str:
-    text = prompts.render("spec", prompt=task.prompt.rstrip(), entry_point=task.entry_point)
-    return (await ask([{"role": "user", "content": text}], model=model, purpose="spec")).text
+    """What the model `model` writes, kept for runs that reuse specifications."""
+    text = prompts.render("spec", **task.values)
+    messages: tuple[Message, ...] = ({"role": "user", "content": text},)
+    specification = (await ask(messages, model="spec", purpose="spec")).text
+    keep_spec(model, messages, specification)
+    return specification
 
 
-async def _review(task: Task, tries: Sequence[Try], ask: AskHandle, prompts: Prompts, model: str, room: int) -> str:
-    """What `model` says of the attempts, all of which share the `room` in characters alike."""
+async def _review(task: Task, tries: Sequence[Try], ask: AskHandle, prompts: Prompts, room: int) -> str:
+    """What a reviewer says of the attempts, all of which share the `room` in characters alike."""
     share = max(room // len(tries), _LEAST_ROOM)
     shown = "\n\n".join(
         trimmed(f"Attempt {number}:\n\n{attempt.reply.text.strip()}\n\nResult: {attempt.verdict.feedback}", share)
         for number, attempt in enumerate(tries, 1)
     )
-    text = prompts.render("checkpoint", prompt=task.prompt.rstrip(), entry_point=task.entry_point, attempts=shown)
-    return (await ask([{"role": "user", "content": text}], model=model, purpose="checkpoint")).text
+    text = prompts.render("checkpoint", **task.values, attempts=shown)
+    return (await ask([{"role": "user", "content": text}], model="checkpoint", purpose="checkpoint")).text
 
 
 def _turns(tries: Sequence[Try], history: int, prompts: Prompts, room: int) -> list[Message]:
@@ -138,3 +145,27 @@ def _ended(messages: Sequence[Message], text: str) -> list[Message]:
 
 def _size(messages: Sequence[Message]) -> int:
     return sum(len(text_of(message)) for message in messages)
+
+
+def expected_calls(prompt_tokens: float, task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
+    """From a first attempt that passes to as many as there may be, with a specification and reviews."""
+    most, every = parameters["max_iterations"], parameters["checkpoint_interval"]
+    seen = min(parameters["history"], most - 1)  # attempts that a late prompt repeats, with their feedback
+    attempts = Expected(
+        "main",
+        (1, most),
+        (prompt_tokens, most * (prompt_tokens + seen * _ATTEMPT_TOKENS)),
+        (REPLY_TOKENS, most * REPLY_TOKENS),
+    )
+    written = 0 if task_id in (parameters["specs"] or {}) else 1
+    reviews = (most - 1) // every
+    review_tokens = _REVIEW_TOKENS + every * _ATTEMPT_TOKENS
+    return [
+        attempts,
+        Expected("spec", (written, written), (written * _REVIEW_TOKENS,) * 2, (written * REPLY_TOKENS,) * 2),
+        Expected("checkpoint", (0, reviews), (0, reviews * review_tokens), (0, reviews * REPLY_TOKENS)),
+    ]
+
+
+iterative.roles = ("spec", "checkpoint")  # type: ignore[attr-defined]
+iterative.estimate = expected_calls  # type: ignore[attr-defined]

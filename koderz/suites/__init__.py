@@ -7,22 +7,36 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
+from koderz.errors import KoderzError
 from tracker.registry import find
 
 if TYPE_CHECKING:
+    from koderz.prompts import Prompts
     from koderz.sandbox import Sandbox
-    from koderz.types import Judging, Reply, Task, Verdict
+    from koderz.types import Judging, Message, Reply, Task, Verdict
 
 
 class Suite(Protocol):
-    """A set of tasks and their judge. Task messages are filled in by the plan."""
+    """A set of tasks, what models are told of them, and their judge."""
 
     name: str
     source: str  # where the tasks come from, for the record
     tasks: tuple[Task, ...]
 
+    def messages(self, task: Task, prompts: Prompts, *, cot: bool) -> tuple[Message, ...]:
+        """What a model is told first of a task; `cot`: with the request to think step by step."""
+        ...
+
     async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
         """Raises Fault only where no candidate is to blame."""
+        ...
+
+
+class ProgramSuite(Suite, Protocol):
+    """A suite whose answers are programs, which may also be judged as such."""
+
+    def reference(self, task: Task) -> str:
+        """A program that should pass; empty where none is known."""
         ...
 
     async def judge_program(
@@ -58,7 +72,14 @@ def limits_of(suite: object) -> Judging:
     return own if isinstance(own, Judging) else Judging()
 
 
-async def judge_written(suite: Suite, task: Task, program: str, sandbox: Sandbox, how: Judging) -> Verdict:
+def judging_programs(suite: Suite) -> ProgramSuite:
+    """The suite as one of programs. Raises KoderzError where it judges replies alone."""
+    if not hasattr(suite, "judge_program"):
+        raise KoderzError(f"the suite {suite.name} judges replies, not programs")
+    return cast("ProgramSuite", suite)
+
+
+async def judge_written(suite: ProgramSuite, task: Task, program: str, sandbox: Sandbox, how: Judging) -> Verdict:
     """The verdict on a program that was written down as such, alone or after the task's prompt; not on a reply."""
     from koderz.types import Verdict
 

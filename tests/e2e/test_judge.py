@@ -40,7 +40,7 @@ def test_a_task_may_be_named_by_its_number(koderz: Shell) -> None:
 
 def test_samples_are_judged_and_give_pass_at_k(koderz: Shell) -> None:
     tasks = load_suite("humaneval").tasks[:20]
-    rows = [{"task_id": task.id, "completion": task.reference} for task in tasks]
+    rows = [{"task_id": task.id, "completion": task.payload.reference} for task in tasks]
     rows += [{"task_id": task.id, "solution": "def nothing(): pass"} for task in tasks]
     (koderz.folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -51,7 +51,7 @@ def test_samples_are_judged_and_give_pass_at_k(koderz: Shell) -> None:
 
 
 def test_malformed_lines_are_named_and_the_others_judged(koderz: Shell) -> None:
-    reference = load_suite("humaneval").tasks[2].reference
+    reference = load_suite("humaneval").tasks[2].payload.reference
     right = json.dumps({"task_id": "HumanEval/2", "completion": reference})
     unknown = json.dumps({"task_id": "HumanEval/999", "completion": ""})
     (koderz.folder / "samples.jsonl").write_text(f'{{"task_id": 3}}\nnot json\n{right}\n{unknown}\n')

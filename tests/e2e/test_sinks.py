@@ -233,7 +233,7 @@ def test_sinks_are_chosen_in_the_file_of_the_folder_too(koderz: Shell, env: Mapp
     (koderz.folder / "koderz.toml").write_text('sinks = ["ledger"]\n')
     environ = koderz.environment(env)
     del environ["KODERZ_SINKS"]
-    koderz("benchmark", 0, 1, "--quiet", "--sink", "json", env=env)
+    koderz("benchmark", 0, 1, "--quiet", "--sink", "json", "--trust-config", env=env)
     assert states(koderz)["json"] == "up to date"
 
     koderz("sync", env={**environ, "KODERZ_SINKS": "ledger"})

@@ -1,7 +1,8 @@
-"""A loopback Modal with koderz deployed on it, for all tests of a process."""
+"""A loopback Modal with koderz deployed on it, and what this machine contains programs by; once a process."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from koderz.sandbox.contained import ContainedSandbox
 from tests.loopback_modal import ModalServer
 
 
@@ -26,3 +28,14 @@ def cloud(deployed: ModalServer, monkeypatch: pytest.MonkeyPatch) -> ModalServer
     for name, value in deployed.environment.items():
         monkeypatch.setenv(name, value)
     return deployed
+
+
+@pytest.fixture(scope="session")
+def holds() -> frozenset[str]:
+    """The layers that this machine allows."""
+
+    async def found() -> frozenset[str]:
+        async with ContainedSandbox(judges=1, uncontained=True) as sandbox:
+            return sandbox.layers
+
+    return asyncio.run(found())

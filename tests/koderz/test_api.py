@@ -22,10 +22,11 @@ from tracker.journal import NAME
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speed: Path) -> Path:
-    """A folder of three tasks and a koderz.toml that names them, and nothing of the user's about."""
+    """A folder of three tasks, which a variable names, and a koderz.toml; nothing of the user's is about."""
     for name in [name for name in os.environ if name.startswith("KODERZ_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("KODERZ_SINKS", "json")
+    monkeypatch.setenv("KODERZ_DATASET", "tasks.jsonl")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -33,9 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speed: Path) -> Path
     monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
     shutil.copytree(speed, tmp_path / "cache")
     write_tasks(tmp_path, 3)
-    (tmp_path / "koderz.toml").write_text(
-        'model = "simulated"\ndataset = "tasks.jsonl"\nmode = "zero-shot"\njudges = 1\n'
-    )
+    (tmp_path / "koderz.toml").write_text('model = "simulated"\nmode = "zero-shot"\njudges = 1\n')
     return tmp_path
 
 
@@ -112,7 +111,7 @@ def test_a_solver_of_ones_own_gets_its_arguments() -> None:
 
 
 def test_the_file_of_a_solver_is_executed_once_though_its_model_is_found_only_later() -> None:
-    Path("koderz.toml").write_text('dataset = "tasks.jsonl"\njudges = 1\n')
+    Path("koderz.toml").write_text("judges = 1\n")
     Path("own.py").write_text(
         "with open('executed', 'a') as file:\n    file.write('x')\n\n\n"
         "async def solve(task, ask, judge, *, local_model):\n"
@@ -261,7 +260,7 @@ def test_a_run_by_a_solver_of_ones_own_is_picked_up_where_it_was_begun_and_nowhe
     cut_short('"problem_id":"T/1"')
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "another user"))
 
-    with pytest.raises(KoderzError, match="its plan sets solver, and it wasn't begun here"):
+    with pytest.raises(KoderzError, match="it wasn't begun here, and its solver could run code"):
         asyncio.run(koderz.resume())
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     assert asyncio.run(koderz.resume()).status == "complete"

@@ -10,6 +10,7 @@ from koderz.errors import KoderzError
 from koderz.prompts import PLACEHOLDERS, load_prompts
 
 PROMPT = 'def f(x):\n    """Costs $5, ${prompt} and ${reasoning}."""\n'
+VALUES = {"prompt": PROMPT.rstrip(), "entry_point": "f"}
 
 
 def overriding(folder: Path, **texts: str) -> Path:
@@ -30,7 +31,7 @@ def test_every_prompt_is_there_and_uses_what_it_may() -> None:
 
 
 def test_a_model_is_told_the_task_as_it_is() -> None:
-    system, user = load_prompts().first_messages(PROMPT, "f")
+    system, user = load_prompts().first_messages(VALUES)
 
     assert (system["role"], user["role"]) == ("system", "user")
     assert f"```python\n{PROMPT.rstrip()}\n```" in user["content"]
@@ -39,7 +40,7 @@ def test_a_model_is_told_the_task_as_it_is() -> None:
 
 
 def test_thinking_step_by_step_can_be_left_out() -> None:
-    (_, user) = load_prompts().first_messages(PROMPT, "f", cot=False)
+    (_, user) = load_prompts().first_messages(VALUES, cot=False)
 
     assert "step by step" not in user["content"]
     assert "\n\n\n" not in user["content"]
@@ -47,7 +48,7 @@ def test_thinking_step_by_step_can_be_left_out() -> None:
 
 def test_a_specification_is_shown_where_there_is_one() -> None:
     prompts = load_prompts()
-    (_, without), (_, shown) = (prompts.first_messages(PROMPT, "f", specification=text) for text in ("", "it adds"))
+    (_, without), (_, shown) = (prompts.first_messages(VALUES, specification=text) for text in ("", "it adds"))
 
     assert "it adds" in shown["content"]
     assert "specification" not in without["content"]

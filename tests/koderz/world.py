@@ -12,6 +12,7 @@ from koderz.engines.local import LocalEngine
 from koderz.experiments.replay import Replaying
 from koderz.models import ModelName, Price
 from koderz.plans.plan import Plan
+from koderz.prompts import Prompts
 from koderz.runs.orchestrator import Ended, Observer, Orchestrator
 from koderz.runs.prepare import prepare
 from koderz.sandbox import Job, Outcome, Sandbox
@@ -76,6 +77,12 @@ class Words:
     passing: str = "GOOD"
     name: str = "words"
     source: str = "here"
+
+    def messages(self, task: Task, prompts: Prompts, *, cot: bool) -> tuple[Message, ...]:
+        return prompts.first_messages(task.values, cot=cot)
+
+    def reference(self, task: Task) -> str:
+        return ""
 
     async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
         text = answer.text if isinstance(answer, Reply) else answer

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tracker.records import Attempt, Call, Experiment, Fault, Plan, Record
+from tracker.records import Arm, Attempt, Call, Experiment, Fault, Plan, Record
 from tracker.tracker import Tracker
 
 RUN = "bench_0a1b2c3d_20260131_120000"
@@ -21,7 +21,9 @@ def plan(tasks: int = 3, *, solvers: Sequence[str] = ("zero-shot",), run_id: str
         "environment": {"python": "3.11"},
         **more,
     }
-    return Plan(run_id=run_id, solvers=list(solvers), tasks=[f"T/{i}" for i in range(tasks)], **given)
+    model = given["config"].get("local_model", "m")
+    arms = [Arm(name=solver, solver=solver, models={"main": model}) for solver in solvers]
+    return Plan(run_id=run_id, arms=arms, tasks=[f"T/{i}" for i in range(tasks)], **given)
 
 
 def experiment_id(task: int, solver: str = "zero-shot", sample: int = 0) -> str:
@@ -53,6 +55,7 @@ def attempt(task: int, number: int = 1, *, solver: str = "zero-shot", verdict: s
         experiment_id=experiment_id(task, solver),
         problem_id=f"T/{task}",
         solver=solver,
+        arm=solver,
         sample=0,
         number=number,
         verdict=verdict,
@@ -76,6 +79,8 @@ def judged(task: int, success: bool = True, *, solver: str = "zero-shot", sample
         experiment_id=experiment_id(task, solver, sample),
         problem_id=f"T/{task}",
         solver=solver,
+        arm=solver,
+        model="m",
         sample=sample,
         success=success,
         **given,
@@ -85,7 +90,12 @@ def judged(task: int, success: bool = True, *, solver: str = "zero-shot", sample
 def fault(task: int, *, solver: str = "zero-shot", sample: int = 0, **more: Any) -> Fault:
     given = {"reason": "gone", **more}
     return Fault(
-        experiment_id=experiment_id(task, solver, sample), problem_id=f"T/{task}", solver=solver, sample=sample, **given
+        experiment_id=experiment_id(task, solver, sample),
+        problem_id=f"T/{task}",
+        solver=solver,
+        arm=solver,
+        sample=sample,
+        **given,
     )
 
 

@@ -176,7 +176,9 @@ def test_a_text_whose_file_was_damaged_is_stored_again(tmp_path: Path) -> None:
     assert read_text(blob, tmp_path)
 
 
-def test_a_lost_text_or_message_leaves_the_rest_of_its_experiment_to_be_told(tmp_path: Path) -> None:
+def test_a_lost_text_or_message_leaves_the_rest_of_its_experiment_to_be_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     long, message = "x" * (BLOB_BYTES + 1), [{"role": "user", "content": "m" * (MESSAGE_BYTES + 1)}]
     call = builders.call(0, reply=long, messages=message)
     once = Once(experiment_id=call.experiment_id, name="log", value="y" * (BLOB_BYTES + 1), key="once:log/1")
@@ -190,6 +192,7 @@ def test_a_lost_text_or_message_leaves_the_rest_of_its_experiment_to_be_told(tmp
     stories.refresh()
     found_call, found_attempt, found_once, _ = stories.of(call.experiment_id)
 
+    assert caplog.text.count("texts are gone from blobs/") == 1
     assert isinstance(found_call, Call)
     assert isinstance(found_attempt, Attempt)
     assert isinstance(found_once, Once)

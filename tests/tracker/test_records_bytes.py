@@ -9,6 +9,7 @@ import pytest
 
 from tracker.records import (
     KINDS,
+    Arm,
     Attempt,
     Blob,
     Call,
@@ -28,7 +29,13 @@ from tracker.records import (
 
 _TIME = "2026-01-31T23:45:12.000345"
 _ID = "exp_00000000000000ab"
-_WHERE: dict[str, Any] = {"experiment_id": _ID, "problem_id": "HumanEval/0", "solver": "iterative", "sample": 2}
+_WHERE: dict[str, Any] = {
+    "experiment_id": _ID,
+    "problem_id": "HumanEval/0",
+    "solver": "iterative",
+    "arm": "i",
+    "sample": 2,
+}
 _ASKED: list[dict[str, Any]] = [
     {"role": "user", "content": 'é "\\ \n\t\x07\x7f\u2028😀'},
     {"role": "user", "digest": "cd" * 32, "bytes": 9},
@@ -37,12 +44,13 @@ _DEEP: dict[str, Any] = {"none": None, "yes": True, "list": [1, -2.5, 1e-7, 2**6
 
 RECORDS: tuple[Record, ...] = (
     Plan(
-        time=_TIME, run_id=None, mode="iterative", solvers=("iterative",), tasks=[], samples=1, config={},
-        environment={},
+        time=_TIME, run_id=None, mode="iterative", arms=(Arm(name="iterative", solver="iterative"),), tasks=[],
+        samples=1, config={}, environment={},
     ),
     Plan(
         time=_TIME, schema_version=1, run_id="bench_abc123de_20260131_234512", mode="comparative",
-        solvers=["zero-shot", "iterative"], tasks=("HumanEval/0", "HumanEval/1"), samples=3, config=_DEEP,
+        arms=[Arm(name="z · m", solver="zero-shot", models={"main": "m"}), Arm(name="i", solver="iterative")],
+        tasks=("HumanEval/0", "HumanEval/1"), samples=3, config=_DEEP,
         environment={"python": "3.11"}, simulated=True, details={"matches": {"task": {"HumanEval/0": "ab"}}},
     ),
     LongMessage(time=_TIME, digest="cd" * 32, role="user", content="long"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.tracker.secrets import NAMED, SECRETS
 from tracker import credentials
-from tracker.records import Attempt, Call, Plan
+from tracker.records import Arm, Attempt, Call, Plan
 from tracker.scrubbing import REDACTED, Scrubber
 
 SCRUBBER = Scrubber(
@@ -181,7 +181,7 @@ def test_records_are_scrubbed_but_for_what_tells_them_apart() -> None:
     assert secret not in str(scrubbed)
     assert (scrubbed.key, scrubbed.model, scrubbed.time) == (call.key, call.model, call.time)
     assert scrubbed.reply == f"I use {REDACTED}"
-    plain = Attempt(experiment_id="exp_00", problem_id="T/0", solver="s", sample=0, number=1, verdict="passed")
+    plain = Attempt(experiment_id="exp_00", problem_id="T/0", solver="s", arm="s", sample=0, number=1, verdict="passed")
     assert SCRUBBER.record(plain) is plain
 
 
@@ -194,7 +194,7 @@ def test_plan_is_scrubbed() -> None:
     plan = Plan(
         run_id="bench_abc123de_20260131_234512",
         mode="m",
-        solvers=["s"],
+        arms=[Arm(name="s", solver="s", models={"main": "m"}, parameters={"api_key": "abcd"})],
         tasks=["t"],
         samples=1,
         config=config,

@@ -88,6 +88,7 @@ def test_a_fault_is_told_with_its_reason_and_its_cost(tmp_path: Path) -> None:
             "experiment_id": experiment_id(1),
             "problem_id": "T/1",
             "solver": "zero-shot",
+            "arm": "zero-shot",
             "sample": 0,
             "reason": "the server is gone",
             "cost": 0.5,

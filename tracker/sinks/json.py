@@ -53,7 +53,7 @@ def _entries(summary: Summary) -> Iterator[tuple[str, Any]]:
 
 
 def _arm_entries(summary: Summary) -> Iterator[tuple[str, Any]]:
-    """Those of a mode have places of their own; any others stand in `arms` by name."""
+    """Each arm stands in `arms` by name; those of a mode also where the seed's schema has a place for them."""
     if len(summary.arms) == 1:
         (arm,) = summary.arms.values()
         yield "results", arm.results
@@ -61,8 +61,7 @@ def _arm_entries(summary: Summary) -> Iterator[tuple[str, Any]]:
     elif summary.arms.keys() == {"zero-shot", "iterative"}:
         yield "zero_shot", summary.arms["zero-shot"]
         yield "iterative", summary.arms["iterative"]
-    else:
-        yield "arms", summary.arms
+    yield "arms", summary.arms
 
 
 def _value(value: Any, margin: bytes) -> Iterator[bytes]:

@@ -83,7 +83,7 @@ class MemorySink:
             summary = summarize(self._source.folder)
         except JournalError as error:
             raise SinkDown(str(error)) from error
-        model = str(plan.config.get("local_model"))
+        models = dict.fromkeys(plan.model_of(arm.name) for arm in plan.arms)
         return Draft(
             key=plan.run_id,
             title=f"Benchmark Run {plan.run_id}",
@@ -91,11 +91,11 @@ class MemorySink:
             category="architecture",
             type="long_term",
             importance="critical",
-            tags=["benchmark_run", str(plan.run_id), plan.mode, model],
+            tags=["benchmark_run", str(plan.run_id), plan.mode, *models],
             metadata={
                 "benchmark_run_id": plan.run_id,
                 "mode": plan.mode,
-                "model": model,
+                "model": ", ".join(models),
                 "status": summary.status,
                 "planned": plan.planned,
                 "success_rates": {name: arm.summary.success_rate for name, arm in summary.arms.items()},
@@ -139,10 +139,11 @@ def _metadata(plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attemp
         "experiment_id": outcome.experiment_id,
         "problem_id": outcome.problem_id,
         "solver": outcome.solver,
+        "arm": outcome.arm,
         "success": None,
         "iterations": len(attempts),
         "cost": outcome.cost,
-        "model": plan.config.get("local_model"),
+        "model": plan.model_of(outcome.arm),
         "mode": plan.mode,
         "sample": outcome.sample,
         "suite": plan.config.get("suite"),
@@ -168,7 +169,7 @@ def _told(
     plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attempt], story: Sequence[Record]
 ) -> Iterator[str]:
     """What people and agents read of it: nothing of hidden tests, and no program."""
-    yield f"{outcome.problem_id} · {outcome.solver} · {plan.config.get('local_model')}: {_ending(outcome)}"
+    yield f"{outcome.problem_id} · {outcome.solver} · {plan.model_of(outcome.arm)}: {_ending(outcome)}"
     if asked := _asked(story):
         yield f"Asked:\n{asked}"
     if attempts:

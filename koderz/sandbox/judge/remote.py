@@ -18,6 +18,7 @@ from koderz.sandbox.judge.zygote import ORDER
 _SANDBOX = Path(__file__).resolve().parents[1]
 _MODULES = (
     "judge.candidate",
+    "linux.mounts",
     "judge.relay",
     "judge.wire",
     "judge.zygote",
@@ -25,7 +26,6 @@ _MODULES = (
     "linux.kernel",
     "linux.landlock",
     "linux.limits",
-    "linux.mounts",
     "linux.namespaces",
     "linux.readable",
     "linux.seccomp",
@@ -173,8 +173,10 @@ class RemoteCandidate:
 
 def _package(layers: Sequence[str]) -> bytes:
     """All that runs there, preceded by its size: the other side has none of koderz' files."""
-    files = {name: _SANDBOX.joinpath(*name.split(".")).with_suffix(".py") for name in _MODULES}
-    sources = {f"koderz.sandbox.{name}": file.read_text() for name, file in files.items()}
+    sources = {
+        f"koderz.sandbox.{name}": _SANDBOX.joinpath(*name.split(".")).with_suffix(".py").read_text()
+        for name in _MODULES
+    }
     script = f"SOURCES = {(dict.fromkeys(_PACKAGES, '') | sources)!r}\n" + _PACKAGE.format(layers=[*layers])
     data = script.encode()
     return len(data).to_bytes(4, "little") + data

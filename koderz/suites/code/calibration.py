@@ -58,4 +58,6 @@ def _jobs() -> list[Job]:
     from koderz.suites.code.humaneval import humaneval
 
     chosen = [task for task in humaneval(None).tasks if task.id in YARDSTICK]
-    return [Job(t.prompt + t.reference, t.test, t.entry_point, context=t.prompt) for t in chosen]
+    return [
+        Job(t.prompt + t.payload.reference, t.payload.test, t.payload.entry_point, context=t.prompt) for t in chosen
+    ]

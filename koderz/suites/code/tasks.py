@@ -8,6 +8,7 @@ import contextlib
 import keyword
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from koderz.errors import KoderzError
@@ -18,9 +19,21 @@ from koderz.types import Task
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def read_tasks(path: Path, as_task: Callable[[Row], Task]) -> tuple[Task, ...]:
+@dataclass(frozen=True, slots=True)
+class Function:
+    """The function that a task asks for."""
+
+    entry_point: str  # its name
+    test: str = ""  # trusted source that defines `check(candidate)`
+    reference: str = ""  # a solution: whole, or the body that follows the prompt
+
+
+CodeTask = Task[Function]
+
+
+def read_tasks(path: Path, as_task: Callable[[Row], CodeTask]) -> tuple[CodeTask, ...]:
     """The tasks of a file, in its order. Raises KoderzError naming the line that is off."""
-    tasks: dict[str, Task] = {}
+    tasks: dict[str, CodeTask] = {}
     for row in read_rows(path):
         task = as_task(row)
         if task.id in tasks:
@@ -31,7 +44,7 @@ def read_tasks(path: Path, as_task: Callable[[Row], Task]) -> tuple[Task, ...]:
     return tuple(tasks.values())
 
 
-def program_task(row: Row, *, task_id: str, prompt: str, entry_point: str, test: str, reference: str) -> Task:
+def program_task(row: Row, *, task_id: str, prompt: str, entry_point: str, test: str, reference: str) -> CodeTask:
     """A task that asks for one function. KoderzError for an id or a name that can't be one."""
     if not task_id.isprintable() or not task_id or len(task_id) > 200:
         raise row.error("the field 'task_id' has to be 1 to 200 printable characters")
@@ -40,24 +53,23 @@ def program_task(row: Row, *, task_id: str, prompt: str, entry_point: str, test:
     return Task(
         id=task_id,
         prompt=prompt,
-        entry_point=entry_point,
-        test=test,
-        reference=reference,
+        payload=Function(entry_point, test, reference),
+        values={"prompt": prompt.rstrip(), "entry_point": entry_point},
         digest=task_digest(task_id, prompt, entry_point, test, reference),
     )
 
 
-def reference_program(task: Task) -> str:
+def reference_program(task: CodeTask) -> str:
     """The reference as a program: HumanEval's is the body that follows the prompt, others' are whole.
 
     Empty without one.
     """
-    if task.reference.strip():
-        for source in (task.reference, task.prompt + task.reference):
+    if task.payload.reference.strip():
+        for source in (task.payload.reference, task.prompt + task.payload.reference):
             with contextlib.suppress(SyntaxError):
-                if task.entry_point in bindings(parse(source)):
+                if task.payload.entry_point in bindings(parse(source)):
                     return source
-        return task.prompt + task.reference  # which the judge will say what is wrong with
+        return task.prompt + task.payload.reference  # which the judge will say what is wrong with
     return ""
 
 

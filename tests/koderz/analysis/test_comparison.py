@@ -144,7 +144,7 @@ def test_one_comparative_run_alone_compares_its_arms(tmp_path: Path) -> None:
 
     found = koderz.compare(path)
 
-    assert (found.a.solver, found.b.solver, found.b_only) == ("zero-shot", "iterative", 8)
+    assert (found.a.arm, found.b.arm, found.b_only) == ("zero-shot", "iterative", 8)
     assert found.mcnemar_p == pytest.approx(2 / 256)
 
 
@@ -155,7 +155,7 @@ def test_two_comparative_runs_are_compared_arm_by_arm(tmp_path: Path) -> None:
     found = koderz.compare(a, b)
 
     assert {solver: one.difference for solver, one in found.arms.items()} == {"zero-shot": 100.0, "iterative": 0.0}
-    assert found.b.solver == "iterative"
+    assert found.b.arm == "iterative"
     assert koderz.compare(a, b, arm="zero_shot").difference == 100.0
     with pytest.raises(KoderzError, match="has no arm best; it has zero-shot, iterative"):
         koderz.compare(a, b, arm="best")

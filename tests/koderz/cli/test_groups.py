@@ -268,19 +268,6 @@ def loaded_by(arguments: list[str], folder: Path | None = None) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        "benchmark list --results . --mode iterative",
-        "benchmark 0 1 -m simulated --results new --samples 2 --dry-run",
-        "sync",
-        "--version",
-    ],
-)
-def test_pydantic_is_not_loaded_for_values_that_are_easily_converted(words: str, tmp_path: Path) -> None:
-    assert "pydantic" not in loaded_by(words.split(), tmp_path)
-
-
-@pytest.mark.parametrize(
     ("words", "said"),
     [
         ("benchmark 0 ten", "'end': Input should be a valid integer"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +13,12 @@ from koderz.experiments.budget import CapReached
 from koderz.experiments.calls import Caller
 from koderz.experiments.replay import Ask
 from koderz.models import Price
+from koderz.plans.arms import Arm
+from koderz.plans.identity import Identity
 from koderz.settings.schema import Settings
-from koderz.solvers.specifications import cached_spec
-from koderz.types import Completion, Message, Sampling
+from koderz.solvers import load_solver
+from koderz.types import Completion, Message, Sampling, Task
 from tests.koderz.world import Scripted
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def asked(text: str = "hello", model: str | None = None, purpose: str = "attempt", **sampling: Any) -> Ask:
@@ -35,11 +31,17 @@ def caller(*models: Scripted, spent: float = 0.0, baseline: Price | None = None,
     return Caller(Settings(local_model="m0", **settings), named, spent=spent, baseline=baseline)
 
 
+def at(sample: int) -> Identity:
+    """A sample of an arm whose models are m0, which answers, and m1, which helps."""
+    arm = Arm("test", load_solver("zero-shot", {}, {}), {"main": "m0", "spec": "m1"})
+    return Identity("exp_00000000000000ab", Task("T/0", "", "f"), arm, sample)
+
+
 def sampling_sent(ask: Ask, sample: int = 0, **settings: Any) -> Sampling:
     model = Scripted()
-    _, _, sampling = asyncio.run(caller(model, **settings).complete(ask, sample))
-    assert model.asked[0][1] == sampling
-    return sampling
+    answer = asyncio.run(caller(model, **settings).complete(ask, at(sample)))
+    assert model.asked[0][1] == answer.sampling
+    return answer.sampling
 
 
 # Which model, with what
@@ -48,17 +50,18 @@ def sampling_sent(ask: Ask, sample: int = 0, **settings: Any) -> Sampling:
 def test_the_runs_own_model_answers_unless_another_is_named() -> None:
     own, other = Scripted(lambda m, s: "own"), Scripted(lambda m, s: "other")
 
-    async def go() -> list[tuple[str, str]]:
+    async def go() -> list[tuple[str, str, str]]:
         calls = caller(own, other)
-        answers = [await calls.complete(asked(model=model), 0) for model in (None, "m1", "m0")]
-        return [(completion.text, name) for completion, name, _ in answers]
+        answers = [await calls.complete(asked(model=model), at(0)) for model in (None, "spec", "m1", "m0")]
+        return [(answer.completion.text, answer.role, answer.model) for answer in answers]
 
-    assert asyncio.run(go()) == [("own", "m0"), ("other", "m1"), ("own", "m0")]
+    helped = ("other", "spec", "m1")
+    assert asyncio.run(go()) == [("own", "main", "m0"), helped, helped, ("own", "main", "m0")]
 
 
 def test_a_model_that_the_plan_does_not_name_is_a_fault() -> None:
-    with pytest.raises(Fault, match="asks gpt-4o, which the plan doesn't name; it names m0, m1"):
-        asyncio.run(caller(Scripted(), Scripted()).complete(asked(model="gpt-4o"), 0))
+    with pytest.raises(Fault, match=r"asks gpt-4o, which its arm hasn't got; it has main \(m0\), spec \(m1\)"):
+        asyncio.run(caller(Scripted(), Scripted()).complete(asked(model="gpt-4o"), at(0)))
 
 
 def test_sampling_is_the_runs_where_the_solver_says_nothing() -> None:
@@ -92,7 +95,7 @@ def test_an_unknown_sampling_parameter_is_a_fault_that_names_the_known_ones() ->
     with pytest.raises(
         Fault, match="no sampling parameter heat, zest; it has temperature, max_tokens, top_p, seed, stop"
     ):
-        asyncio.run(caller(Scripted()).complete(asked(zest=1, heat=2), 0))
+        asyncio.run(caller(Scripted()).complete(asked(zest=1, heat=2), at(0)))
 
 
 # The first call alone
@@ -110,7 +113,7 @@ def test_of_twenty_calls_at_once_one_goes_out_until_it_has_come_back() -> None:
 
         model = Gated()
         calls = caller(model)
-        tasks = [asyncio.create_task(calls.complete(asked(str(i)), 0)) for i in range(20)]
+        tasks = [asyncio.create_task(calls.complete(asked(str(i)), at(0))) for i in range(20)]
         for _ in range(50):
             await asyncio.sleep(0)
         assert len(model.asked) == 1
@@ -125,7 +128,7 @@ def test_once_a_model_has_answered_its_calls_go_side_by_side() -> None:
     async def go() -> int:
         model = Scripted(delay=0.005)
         calls = caller(model)
-        await asyncio.gather(*(calls.complete(asked(str(i)), 0) for i in range(8)))
+        await asyncio.gather(*(calls.complete(asked(str(i)), at(0)) for i in range(8)))
         return model.most_at_once
 
     assert asyncio.run(go()) == 7  # the first alone
@@ -135,8 +138,8 @@ def test_each_model_has_to_prove_itself() -> None:
     async def go() -> None:
         one, two = Scripted(), Scripted(delay=0.005)
         calls = caller(one, two)
-        await calls.complete(asked(), 0)
-        pending = [asyncio.create_task(calls.complete(asked(str(i), "m1"), 0)) for i in range(5)]
+        await calls.complete(asked(), at(0))
+        pending = [asyncio.create_task(calls.complete(asked(str(i), "m1"), at(0))) for i in range(5)]
         await asyncio.sleep(0.001)
         assert len(two.asked) <= 1
         await asyncio.gather(*pending)
@@ -155,7 +158,7 @@ def test_where_the_first_call_fails_another_one_tries() -> None:
     async def go() -> list[Any]:
         model = Scripted(line, delay=0.001)
         calls = caller(model)
-        done = await asyncio.gather(*(calls.complete(asked(str(i)), 0) for i in range(6)), return_exceptions=True)
+        done = await asyncio.gather(*(calls.complete(asked(str(i)), at(0)) for i in range(6)), return_exceptions=True)
         return [done, model.most_at_once]
 
     done, _ = asyncio.run(go())
@@ -166,10 +169,10 @@ def test_a_caller_that_is_closed_makes_no_more_calls() -> None:
     async def go() -> Scripted:
         model = Scripted()
         calls = caller(model)
-        await calls.complete(asked(), 0)
+        await calls.complete(asked(), at(0))
         calls.closed = CapReached("the run is over")
         with pytest.raises(CapReached, match="the run is over"):
-            await calls.complete(asked(), 0)
+            await calls.complete(asked(), at(0))
         return model
 
     assert len(asyncio.run(go()).asked) == 1
@@ -179,9 +182,9 @@ def test_a_first_call_that_is_cancelled_lets_another_through() -> None:
     async def go() -> None:
         model = Scripted(delay=60)
         calls = caller(model)
-        first = asyncio.create_task(calls.complete(asked("a"), 0))
+        first = asyncio.create_task(calls.complete(asked("a"), at(0)))
         await asyncio.sleep(0.001)
-        second = asyncio.create_task(calls.complete(asked("b"), 0))
+        second = asyncio.create_task(calls.complete(asked("b"), at(0)))
         await asyncio.sleep(0.001)
         model.delay = 0
         first.cancel()
@@ -196,7 +199,7 @@ def test_a_fatal_fault_is_handed_on() -> None:
         raise FatalFault("the key is wrong")
 
     with pytest.raises(FatalFault, match="the key is wrong"):
-        asyncio.run(caller(Scripted(line)).complete(asked(), 0))
+        asyncio.run(caller(Scripted(line)).complete(asked(), at(0)))
 
 
 # Money
@@ -205,7 +208,7 @@ def test_a_fatal_fault_is_handed_on() -> None:
 def test_a_call_is_estimated_by_its_characters_and_its_longest_reply() -> None:
     async def go(cap: float) -> None:
         model = Scripted(cost=Price(3e6, 1e6))  # $3 a token in, $1 a token out
-        await caller(model, max_cost=cap, max_tokens=10).complete(asked("x" * 30), 0)
+        await caller(model, max_cost=cap, max_tokens=10).complete(asked("x" * 30), at(0))
 
     asyncio.run(go(40.0))
     with pytest.raises(CapReached, match=r"the next call could cost \$40.0000"):
@@ -215,7 +218,7 @@ def test_a_call_is_estimated_by_its_characters_and_its_longest_reply() -> None:
 def test_a_longest_reply_of_the_solvers_own_counts() -> None:
     async def go(longest: int) -> None:
         model = Scripted(cost=Price(0, 1e6))
-        await caller(model, max_cost=50, max_tokens=10).complete(asked(max_tokens=longest), 0)
+        await caller(model, max_cost=50, max_tokens=10).complete(asked(max_tokens=longest), at(0))
 
     asyncio.run(go(50))
     with pytest.raises(CapReached):
@@ -226,18 +229,18 @@ def test_what_was_spent_before_counts() -> None:
     model = Scripted(cost=Price(0, 1e6))
 
     with pytest.raises(CapReached, match=r"\$95.0000 is spent"):
-        asyncio.run(caller(model, spent=95.0, max_cost=100, max_tokens=10).complete(asked(), 0))
+        asyncio.run(caller(model, spent=95.0, max_cost=100, max_tokens=10).complete(asked(), at(0)))
 
 
 def test_a_free_model_is_never_held_back() -> None:
-    asyncio.run(caller(Scripted(), max_cost=0.0).complete(asked("x" * 1000), 0))
+    asyncio.run(caller(Scripted(), max_cost=0.0).complete(asked("x" * 1000), at(0)))
 
 
 def test_the_tokens_of_a_session_are_counted() -> None:
     async def go() -> int:
         calls = caller(Scripted())
         for _ in range(3):
-            await calls.complete(asked(), 0)
+            await calls.complete(asked(), at(0))
         return calls.tokens_out
 
     assert asyncio.run(go()) == 15
@@ -246,16 +249,3 @@ def test_the_tokens_of_a_session_are_counted() -> None:
 def test_tokens_are_priced_on_the_baseline_model_where_there_is_one() -> None:
     assert caller(Scripted(), baseline=Price(2.0, 10.0)).baseline_cost(1_000_000, 500_000) == 7.0
     assert caller(Scripted()).baseline_cost(1_000_000, 500_000) is None
-
-
-def test_a_specification_is_kept_for_another_run_and_nothing_else_is() -> None:
-    messages = asked("write a specification").messages
-
-    async def go() -> None:
-        calls = caller(Scripted(), Scripted(lambda m, s: "the specification"))
-        await calls.complete(asked("write a specification", "m1", "attempt"), 0)
-        assert cached_spec("m1", messages) is None
-        await calls.complete(asked("write a specification", "m1", "spec"), 0)
-
-    asyncio.run(go())
-    assert cached_spec("m1", messages) == "the specification"

@@ -13,14 +13,17 @@ import pytest
 from koderz.errors import Fault
 from koderz.experiments import recording as tape
 from koderz.experiments.recording import Divergence
-from koderz.experiments.replay import Ask, Handles, NeedsCallError, Replaying
+from koderz.experiments.replay import Answer, Ask, Handles, NeedsCallError, Replaying
+from koderz.plans.arms import Arm
 from koderz.plans.identity import Identity
+from koderz.solvers import load_solver
 from koderz.types import Completion, Reply, Sampling, Task, Verdict
 from tracker.records import Attempt, Call, Once, Record, decode, encode
 
 TASK = Task("T/0", "def f(): ...", "f")
 OTHER = Task("T/1", "def g(): ...", "g")
-IDENTITY = Identity("exp_00000000000000ab", TASK, "test", 0)
+ARM = Arm("test", load_solver("zero-shot", {}, {}), {"main": "local"})
+IDENTITY = Identity("exp_00000000000000ab", TASK, ARM, 0)
 
 Solver = Callable[[Handles], Awaitable[Any]]
 
@@ -33,12 +36,13 @@ class World:
         self.asked: list[str] = []
         self._passing, self._delays = passing, delays or {}
 
-    async def complete(self, ask: Ask, sample: int) -> tuple[Completion, str, Sampling]:
+    async def complete(self, ask: Ask, identity: Identity) -> Answer:
         text = ask.messages[-1]["content"]
         self.asked.append(text)
         delay = self._delays.get(text, 0)
         await asyncio.sleep(delay)
-        return Completion(text.upper(), tokens_in=2, tokens_out=3, cost=0.5, latency=delay), "local", Sampling()
+        completion = Completion(text.upper(), tokens_in=2, tokens_out=3, cost=0.5, latency=delay)
+        return Answer(completion, ask.model or "main", "local", Sampling())
 
     async def judge(self, task: Task, answer: Reply | str) -> Verdict:
         text = answer.text if isinstance(answer, Reply) else answer
@@ -321,9 +325,9 @@ TOOL_CALL = {"id": "c1", "type": "function", "function": {"name": "run", "argume
 )
 def test_every_field_of_a_message_is_asked_recorded_and_told_apart(message: dict[str, Any]) -> None:
     class Silent(World):
-        async def complete(self, ask: Ask, sample: int) -> tuple[Completion, str, Sampling]:
+        async def complete(self, ask: Ask, identity: Identity) -> Answer:
             self.messages = ask.messages
-            return Completion("ok"), "local", Sampling()
+            return Answer(Completion("ok"), "main", "local", Sampling())
 
     async def run(sent: dict[str, Any], recorded: list[Record]) -> Silent:
         world = Silent()
@@ -398,7 +402,7 @@ def test_rescored_twice_the_last_verdicts_count() -> None:
 
 def test_a_fault_counts_even_if_the_solver_goes_on_after_it() -> None:
     class Broken(World):
-        async def complete(self, ask: Ask, sample: int) -> tuple[Completion, str, Sampling]:
+        async def complete(self, ask: Ask, identity: Identity) -> Answer:
             raise Fault("gone")
 
     async def stubborn(handles: Handles) -> Verdict:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from koderz.models import Price
@@ -54,8 +53,9 @@ def test_calls_are_counted_from_the_least_to_the_most(
 
 def test_specifications_at_hand_cost_nothing(tmp_path: Path) -> None:
     plan = asyncio.run(planned(tmp_path, 3, mode="iterative", max_iterations=2, frontier_spec_model="frontier"))
-    at_hand = {**plan.record.details, "specs": {plan.tasks[0].id: "it sorts"}}
-    shorter = replace(plan, record=msgspec.structs.replace(plan.record, details=at_hand))
+    (arm,) = plan.arms
+    parameters = {**arm.solver.parameters, "specs": {plan.tasks[0].id: "it sorts"}}
+    shorter = replace(plan, arms=(replace(arm, solver=replace(arm.solver, parameters=parameters)),))
 
     assert estimate(plan, PRICED).calls == (6, 9)
     assert estimate(shorter, PRICED).calls == (5, 8)

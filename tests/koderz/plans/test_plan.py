@@ -92,7 +92,7 @@ def test_a_mode_is_its_solvers(
 ) -> None:
     made = plan(tmp_path, **settings)
 
-    assert (made.record.mode, list(made.record.solvers)) == (mode, solvers)
+    assert (made.record.mode, [arm.name for arm in made.record.arms]) == (mode, solvers)
     assert made.record.planned == len(list(made.experiments())) == count
 
 
@@ -100,7 +100,7 @@ def test_a_users_own_solver_is_a_mode_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("async def my_solver(task, ask, judge):\n    ...\n")
     made = plan(tmp_path, solver=f"{tmp_path}/own.py:my_solver")
 
-    assert (made.record.mode, list(made.record.solvers)) == ("my-solver", ["my-solver"])
+    assert (made.record.mode, [arm.name for arm in made.record.arms]) == ("my-solver", ["my-solver"])
     assert restored(made).record.mode == "my-solver"
 
 
@@ -110,7 +110,7 @@ def test_a_users_own_solver_is_a_mode_by_its_name(tmp_path: Path) -> None:
 def test_the_arms_of_a_task_stand_beside_each_other(tmp_path: Path) -> None:
     made = plan(tmp_path, 2, mode="comparative", samples=2)
 
-    order = [(e.sample, e.task.id, e.solver) for e in made.experiments()]
+    order = [(e.sample, e.task.id, e.arm.name) for e in made.experiments()]
     assert order == [
         (sample, f"T/{task}", solver)
         for sample in range(2)
@@ -157,7 +157,7 @@ def test_a_plan_that_still_matches_is_restored_as_it_was(tmp_path: Path) -> None
 
     assert again.settings == replace(made.settings, temperature=0.8, problems=("T/0", "T/1", "T/2"))
     assert again.tasks == made.tasks
-    assert [solver.parameters for solver in again.solvers] == [solver.parameters for solver in made.solvers]
+    assert [arm.solver.parameters for arm in again.arms] == [arm.solver.parameters for arm in made.arms]
 
 
 def test_few_settings_may_differ(tmp_path: Path) -> None:

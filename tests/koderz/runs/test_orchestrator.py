@@ -407,7 +407,7 @@ ENDS = {
     "returns a truth": ("return True", "the solver returned bool, not the Verdict that judge"),
     "asks an unplanned model": (
         "return await ask(task.messages, model='gpt-4o')",
-        "asks gpt-4o, which the plan doesn't",
+        "asks gpt-4o, which its arm hasn't got",
     ),
     "asks oddly": ("return await ask(task.messages, heat=3)", "ask has no sampling parameter heat; it has temperature"),
     "asks in prose": ("return await ask('hello')", "ask: message 1 has to be a dict with role and content"),

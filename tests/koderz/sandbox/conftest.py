@@ -20,17 +20,6 @@ RUNGS = {
 }
 
 
-@pytest.fixture(scope="session")
-def holds() -> frozenset[str]:
-    """The layers that this machine allows."""
-
-    async def found() -> frozenset[str]:
-        async with ContainedSandbox(judges=1, uncontained=True) as sandbox:
-            return sandbox.layers
-
-    return asyncio.run(found())
-
-
 @pytest.fixture(params=RUNGS)
 def layers(request: pytest.FixtureRequest, holds: frozenset[str]) -> Sequence[str]:
     """One rung after the other; those that this machine doesn't allow are skipped."""

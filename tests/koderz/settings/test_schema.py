@@ -239,25 +239,6 @@ def test_one_sample_is_cold_and_several_warm_unless_said(given_values: dict[str,
     assert Settings(**given_values).sampling_temperature == temperature
 
 
-def test_a_frontier_model_counts_unless_its_part_is_left_out() -> None:
-    both = Settings(frontier_spec_model="s", frontier_checkpoint_model="c")
-    neither = dataclasses.replace(both, spec=False, checkpoints=False)
-
-    assert (both.effective_spec_model, both.effective_checkpoint_model) == ("s", "c")
-    assert (neither.effective_spec_model, neither.effective_checkpoint_model) == (None, None)
-
-
-def test_zero_shot_asks_no_frontier_model_but_a_solver_of_ones_own_may() -> None:
-    frontier: dict[str, Any] = {"frontier_spec_model": "a", "frontier_checkpoint_model": "b"}
-    for settings, asked in (
-        (Settings(mode="zero-shot", **frontier), False),
-        (Settings(mode="comparative", **frontier), True),
-        (Settings(mode="zero-shot", solver="mine.py:mine", **frontier), True),
-    ):
-        assert (settings.effective_spec_model is not None) is asked
-        assert (settings.effective_checkpoint_model is not None) is asked
-
-
 def test_there_are_more_judges_than_cores_unless_said() -> None:
     assert Settings().judge_count > (os.cpu_count() or 1)
     assert Settings(judges=3).judge_count == 3

@@ -115,6 +115,7 @@ def test_a_folder_in_place_of_the_file_is_said(tmp_path: Path) -> None:
 
 RISKY = {
     "solver": ("own.py:solve", "zero-shot"),
+    "matrix": ("arms.toml",),
     "dataset": ("d.jsonl", "/etc/passwd"),
     "docker_image": ("someone/image",),
     "sandbox": ("uncontained", "modal", "another"),
@@ -124,6 +125,8 @@ RISKY = {
     "use_memory": ("other-tasks", "same-task"),
     "sinks": (["json", "elsewhere"],),
     "local_model": ("openai/gpt-4o-mini", "gpt-4o-mini", "anthropic/claude-sonnet-4-5", "claude-opus-4-1"),
+    "models": (["simulated", "openai/gpt-4o"],),
+    "roles": (["judge=openai/gpt-4o"],),
     "frontier_spec_model": ("openai/o3",),
     "frontier_checkpoint_model": ("anthropic/claude-opus-4-1",),
     "engine": ("modal", "ray"),
@@ -137,6 +140,8 @@ HARMLESS = {
     "use_memory": ("off",),
     "sinks": (["json"], ["json", "mlflow", "memory"], []),
     "local_model": ("qwen2.5-coder:7b", "simulated", "hf.co/someone/model"),
+    "models": (["simulated", "llama3.2:3b"],),
+    "roles": (["judge=llama3.2:3b"],),
     "frontier_spec_model": ("qwen2.5-coder:32b",),
     "frontier_checkpoint_model": ("simulated",),
     "engine": ("local",),

@@ -13,13 +13,14 @@ import pytest
 from koderz.models import Price
 from koderz.prompts import load_prompts
 from koderz.solvers.iterative import iterative
-from koderz.solvers.specifications import keep_spec
+from koderz.solvers.specifications import cached_spec, keep_spec
 from koderz.solvers.zero_shot import zero_shot
 from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
 from tests.koderz.world import Run, Scripted, begun, planned
 
 PROMPTS = load_prompts()
-TASK = Task("T/0", "def f():\n    ...\n", "f", messages=PROMPTS.first_messages("def f():\n    ...\n", "f"))
+VALUES = {"prompt": "def f():\n    ...", "entry_point": "f"}
+TASK = Task("T/0", values=VALUES, messages=PROMPTS.first_messages(VALUES))
 
 
 @dataclass
@@ -52,8 +53,15 @@ class Table:
         return [message["content"] for message in self.of("attempt")[attempt - 1][2:]]
 
 
-def iterated(table: Table, **parameters: Any) -> Verdict:
-    return asyncio.run(iterative(TASK, table.ask, table.judge, PROMPTS, **parameters))
+def iterated(table: Table, *helpers: str, **parameters: Any) -> Verdict:
+    """The end of an experiment in whose arm there is a frontier model in each role of `helpers`."""
+    models = {"main": "local"} | dict.fromkeys(helpers, "frontier")
+    return asyncio.run(iterative(TASK, table.ask, table.judge, PROMPTS, models, **parameters))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def test_zero_shot_is_one_reply_and_its_verdict() -> None:
@@ -163,16 +171,16 @@ def test_a_pass_that_repeats_is_a_pass() -> None:
 
 def test_a_specification_is_written_first_and_every_attempt_sees_it() -> None:
     table = Table()
-    iterated(table, max_iterations=3, spec_model="frontier")
+    iterated(table, "spec", max_iterations=3)
 
-    assert [(purpose, model) for purpose, _, model in table.asked] == [("spec", "frontier"), *[("attempt", None)] * 3]
+    assert [(purpose, model) for purpose, _, model in table.asked] == [("spec", "spec"), *[("attempt", None)] * 3]
     assert "def f():" in table.of("spec")[0][0]["content"]
     assert all("spec 1" in messages[1]["content"] for messages in table.of("attempt"))
 
 
 def test_a_specification_at_hand_is_used() -> None:
     table = Table(1)
-    iterated(table, spec_model="frontier", specs={"T/0": "it is at hand", "T/1": "of another"})
+    iterated(table, "spec", specs={"T/0": "it is at hand", "T/1": "of another"})
 
     assert [purpose for purpose, _, _ in table.asked] == ["attempt"]
     assert "it is at hand" in table.of("attempt")[0][1]["content"]
@@ -180,7 +188,7 @@ def test_a_specification_at_hand_is_used() -> None:
 
 def test_one_at_hand_for_another_task_is_not() -> None:
     table = Table(1)
-    iterated(table, spec_model="frontier", specs={"T/1": "of another"})
+    iterated(table, "spec", specs={"T/1": "of another"})
 
     assert [purpose for purpose, _, _ in table.asked] == ["spec", "attempt"]
 
@@ -188,7 +196,7 @@ def test_one_at_hand_for_another_task_is_not() -> None:
 @pytest.mark.parametrize("cot", [True, False])
 def test_thinking_step_by_step_is_asked_for_beside_a_specification_too(cot: bool) -> None:
     table = Table(1)
-    iterated(table, spec_model="frontier", cot=cot)
+    iterated(table, "spec", cot=cot)
 
     assert ("step by step" in table.of("attempt")[0][1]["content"]) is cot
 
@@ -203,15 +211,15 @@ def test_reviews_come_every_few_failures_and_none_after_the_last_attempt(
     interval: int, most: int, reviews: int
 ) -> None:
     table = Table()
-    iterated(table, max_iterations=most, checkpoint_model="frontier", checkpoint_interval=interval)
+    iterated(table, "checkpoint", max_iterations=most, checkpoint_interval=interval)
 
     assert (len(table.of("attempt")), len(table.of("checkpoint"))) == (most, reviews)
-    assert {model for purpose, _, model in table.asked if purpose == "checkpoint"} <= {"frontier"}
+    assert {model for purpose, _, model in table.asked if purpose == "checkpoint"} <= {"checkpoint"}
 
 
 def test_a_review_fits_into_the_context_too() -> None:
     table = Table(replies=lambda number: f"attempt {number} ".ljust(9000, "."))
-    iterated(table, max_iterations=11, checkpoint_model="frontier", checkpoint_interval=5, context=8192)
+    iterated(table, "checkpoint", max_iterations=11, checkpoint_interval=5, context=8192)
 
     for (message,) in table.of("checkpoint"):
         assert len(message["content"]) / 3 + 4096 <= 8192
@@ -220,7 +228,7 @@ def test_a_review_fits_into_the_context_too() -> None:
 
 def test_a_review_sees_the_attempts_since_the_last_one_and_its_advice_joins_the_next_prompt() -> None:
     table = Table()
-    iterated(table, max_iterations=6, checkpoint_model="frontier", checkpoint_interval=2)
+    iterated(table, "checkpoint", max_iterations=6, checkpoint_interval=2)
 
     second = table.of("checkpoint")[1][0]["content"]
     assert all(f"attempt {number}" in second for number in (3, 4))
@@ -233,7 +241,7 @@ def test_a_review_sees_the_attempts_since_the_last_one_and_its_advice_joins_the_
 
 def test_advice_that_was_paid_for_is_seen_also_without_a_history() -> None:
     table = Table()
-    iterated(table, max_iterations=3, history=0, checkpoint_model="frontier", checkpoint_interval=1)
+    iterated(table, "checkpoint", max_iterations=3, history=0, checkpoint_interval=1)
 
     assert "checkpoint 1" in " ".join(message["content"] for message in table.of("attempt")[1])
 
@@ -260,11 +268,6 @@ def tiered(folder: Path, *, baseline: Price | None = None, **settings: Any) -> t
         return await begun(await planned(folder, 2, **given), models, baseline=baseline)
 
     return asyncio.run(go()), models
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def test_cost_is_kept_by_tier(tmp_path: Path) -> None:
@@ -326,3 +329,10 @@ def test_the_note_of_an_early_stop_is_in_the_record(tmp_path: Path) -> None:
 
     (result,) = asyncio.run(go()).summary.results
     assert (result.iterations, result.note) == (2, "stopped after 2: the reply repeats at temperature 0")
+
+
+def test_a_specification_is_kept_for_another_run() -> None:
+    table = Table(passes=1)
+    iterated(table, "spec")
+    (messages,) = table.of("spec")
+    assert cached_spec("frontier", tuple(messages)) == "spec 1"

@@ -12,7 +12,7 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.sandbox import Job, Outcome, open_sandbox
-from koderz.suites.code.programs import ProgramSuite
+from koderz.suites.code.programs import CodeSuite
 from koderz.types import Task
 
 Row = Mapping[str, Any]
@@ -41,7 +41,8 @@ def complaint(load: Callable[[Path], object], path: Path) -> str:
 
 def whole(task: Task) -> str:
     """The task's reference as a program."""
-    return task.reference if f"def {task.entry_point}" in task.reference else task.prompt + task.reference
+    reference = str(task.payload.reference)
+    return reference if f"def {task.payload.entry_point}" in reference else task.prompt + reference
 
 
 def outcomes(task: Task, programs: Iterable[str]) -> list[Outcome]:
@@ -49,7 +50,9 @@ def outcomes(task: Task, programs: Iterable[str]) -> list[Outcome]:
 
     async def judged() -> list[Outcome]:
         async with open_sandbox("contained", judges=2, own_programs=True) as sandbox:
-            jobs = [Job(program, task.test, task.entry_point, context=task.prompt) for program in programs]
+            jobs = [
+                Job(program, task.payload.test, task.payload.entry_point, context=task.prompt) for program in programs
+            ]
             return await asyncio.gather(*map(sandbox.judge, jobs))
 
     return asyncio.run(judged())
@@ -59,6 +62,6 @@ def verdicts(task: Task, *programs: str) -> list[str]:
     return [outcome.verdict for outcome in outcomes(task, programs)]
 
 
-def only_task(suite: ProgramSuite) -> Task:
+def only_task(suite: CodeSuite) -> Task:
     (task,) = suite.tasks
     return task

@@ -12,7 +12,8 @@ from koderz.errors import Fault
 from koderz.suites.code.extraction import limits
 from koderz.suites.code.extraction.extraction import Extraction, extract_program
 from koderz.suites.code.extraction.limits import LONGEST, SHORT, extract_within_limits
-from koderz.suites.code.programs import ProgramSuite
+from koderz.suites.code.programs import CodeSuite
+from koderz.suites.code.tasks import Function
 from koderz.types import Judging, Reply, Task, Verdict
 from tests.conftest import descendants, wait_for
 
@@ -93,8 +94,8 @@ def test_verdict_on_a_reply_that_is_too_long_is_no_code() -> None:
     class Unused:
         name = rung = ""
 
-    task = Task("T/0", PROMPT, "area", "def check(candidate):\n    assert candidate(1) == 1\n")
-    suite = ProgramSuite("mine", "here", (task,))
+    task = Task("T/0", PROMPT, Function("area", "def check(candidate):\n    assert candidate(1) == 1\n"))
+    suite = CodeSuite("mine", "here", (task,))
 
     async def judged() -> Verdict:
         return await suite.judge(task, Reply(1, "x" * (LONGEST + 1)), Unused(), Judging())  # type: ignore[arg-type]

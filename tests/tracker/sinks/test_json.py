@@ -51,7 +51,8 @@ def test_a_run_of_one_solver_has_results_and_their_summary_on_top(tmp_path: Path
     found = written(tmp_path, judged(0, True), judged(1, False), fault(2), Finished(status="incomplete"))
 
     assert found.keys() >= ALWAYS | {"results", "summary"}
-    assert not found.keys() & {"zero_shot", "iterative", "comparison", "arms"}
+    assert not found.keys() & {"zero_shot", "iterative", "comparison"}
+    assert found["arms"] == {"zero-shot": {"results": found["results"], "summary": found["summary"]}}
     assert found["results"][1].keys() >= {
         "experiment_id",
         "problem_id",
@@ -79,7 +80,8 @@ def test_a_comparative_run_has_both_arms_and_their_comparison(tmp_path: Path) ->
     found = written(tmp_path, *records, of=builders.plan(1, solvers=BOTH))
 
     assert found.keys() >= ALWAYS | {"zero_shot", "iterative", "comparison"}
-    assert not found.keys() & {"results", "summary", "arms"}
+    assert not found.keys() & {"results", "summary"}
+    assert found["arms"] == {"zero-shot": found["zero_shot"], "iterative": found["iterative"]}
     for arm in ("zero_shot", "iterative"):
         assert found[arm].keys() == {"results", "summary"}
         assert len(found[arm]["results"]) == found[arm]["summary"]["total_problems"] == 1
@@ -182,8 +184,7 @@ def whole(summary: Summary) -> dict[str, Any]:
                 document |= next(iter(arms.values()))
             elif arms.keys() == set(BOTH):
                 document |= {name.replace("-", "_"): arms[name] for name in BOTH}
-            else:
-                document["arms"] = arms
+            document["arms"] = arms
         elif item.name != "comparison" or value is not None:
             document[item.name] = value
     return document

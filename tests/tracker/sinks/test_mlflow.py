@@ -176,7 +176,7 @@ def test_traces_of_two_runs_are_told_apart_by_what_was_asked_and_by_nothing_else
         project(folder)
 
     assert seen(one).traces[0].info.request_preview == '{"problem_id":"T/0"}'
-    assert {json.loads(trace.info.request_preview)["solver"] for trace in seen(both).traces} == set(BOTH)
+    assert {json.loads(trace.info.request_preview)["arm"] for trace in seen(both).traces} == set(BOTH)
 
 
 def test_the_run_has_curves_figures_table_and_files(results: Path) -> None:

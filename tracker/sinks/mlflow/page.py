@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,6 +16,9 @@ from tracker.records import Attempt, Call, Experiment, Fault, Plan, Record
 
 _CHILD_PARAMS = ("suite", "temperature", "max_iterations", "feedback", "seed")
 _MILLISECOND = 1000
+
+
+_UNNAMEABLE = re.compile(r"[^/\w.\- :]")  # what MLflow has no place for in a metric's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ def child_page(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault,
         "koderz.kind": "experiment",
         "koderz.experiment_id": outcome.experiment_id,
         "koderz.solver": outcome.solver,
+        "koderz.arm": outcome.arm,
         "koderz.sample": str(outcome.sample),
         "koderz.outcome": word_of(outcome),
         "koderz.fault": outcome.reason if isinstance(outcome, Fault) else "",
@@ -75,7 +80,7 @@ def child_page(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault,
 def child_name(plan: Plan, outcome: Experiment | Fault) -> str:
     """`HumanEval/3 · iterative`, with the sample where there are several."""
     sample = f" · sample {outcome.sample}" if plan.samples > 1 else ""
-    return f"{outcome.problem_id} · {outcome.solver}{sample}"
+    return f"{outcome.problem_id} · {outcome.arm}{sample}"
 
 
 def word_of(outcome: Experiment | Fault) -> str:
@@ -164,7 +169,7 @@ def points(figures: Mapping[str, float | None], time: int, step: int = 0) -> Ite
     """The figures that are numbers."""
     for key, value in figures.items():
         if value is not None and math.isfinite(value):
-            yield Point(key, float(value), time, step)
+            yield Point(_UNNAMEABLE.sub("-", key), float(value), time, step)
 
 
 def _attempt_points(story: Sequence[Record]) -> Iterator[Point]:

@@ -133,14 +133,14 @@ def curve(plan: Plan, outcomes: Sequence[Experiment | Fault], *, after: int = 0,
     run only every so-manieth is told, and with `whole` the last of each arm, so that a curve ends where
     the run does.
     """
-    stride = max(1, plan.planned // len(plan.solvers) // _CURVE_POINTS)
-    last = {outcome.solver: number for number, outcome in enumerate(outcomes)} if whole else {}
-    arms = {solver: _Running() for solver in plan.solvers}
+    stride = max(1, plan.planned // len(plan.arms) // _CURVE_POINTS)
+    last = {outcome.arm: number for number, outcome in enumerate(outcomes)} if whole else {}
+    arms = {arm.name: _Running() for arm in plan.arms}
     for number, outcome in enumerate(outcomes):
-        arm = arms.setdefault(outcome.solver, _Running())
+        arm = arms.setdefault(outcome.arm, _Running())
         arm.take(outcome)
-        if (number >= after and arm.steps % stride == 0) or last.get(outcome.solver) == number:
-            named = {f"{key}/{outcome.solver}": value for key, value in arm.figures().items()}
+        if (number >= after and arm.steps % stride == 0) or last.get(outcome.arm) == number:
+            named = {f"{key}/{outcome.arm}": value for key, value in arm.figures().items()}
             yield from points(named, milliseconds(outcome.time), arm.steps)
 
 

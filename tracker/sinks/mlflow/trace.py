@@ -69,6 +69,7 @@ def trace_of(
             "koderz.simulated": str(plan.simulated).lower(),
             "problem_id": outcome.problem_id,
             "solver": outcome.solver,
+            "arm": outcome.arm,
         },
         assessments=list(_assessments(plan, name, story, outcome, place)),
     )
@@ -152,8 +153,8 @@ def _verdict_words(outcome: Experiment | Fault) -> str:
 
 def _inputs(plan: Plan, outcome: Experiment | Fault) -> dict[str, Any]:
     """What was asked, in as few words as tell the traces of a run apart: MLflow compares runs by these."""
-    several = {"solver": len(plan.solvers) > 1, "sample": plan.samples > 1}
-    given = {"problem_id": outcome.problem_id, "solver": outcome.solver, "sample": outcome.sample}
+    several = {"arm": len(plan.arms) > 1, "sample": plan.samples > 1}
+    given = {"problem_id": outcome.problem_id, "arm": outcome.arm, "sample": outcome.sample}
     return {name: value for name, value in given.items() if several.get(name, True)}
 
 

@@ -18,7 +18,8 @@ from koderz.models.reasoning import part
 from koderz.suites.code.simulated import wording
 from koderz.suites.code.simulated.conversation import TaskIndex, failures_shown, guidance_given, wanted
 from koderz.suites.code.simulated.versions import Versions
-from koderz.types import Completion, Message, Sampling, Task
+from koderz.suites.code.tasks import CodeTask
+from koderz.types import Completion, Message, Sampling
 from tracker.messages import text_of
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Simulated:
 
     def __init__(
         self,
-        tasks: Sequence[Task],
+        tasks: Sequence[CodeTask],
         *,
         seed: int = 0,
         skill: float = 0.6,
@@ -102,15 +103,17 @@ class Simulated:
             return wording.unrecognised()
         versions = self._versions_of(task)
         if versions.right and self._is_right(task, messages, sampling, draws):
-            return wording.reply_with(_pick(versions.right, draws[1]), task.entry_point, draws[2])
+            return wording.reply_with(_pick(versions.right, draws[1]), task.payload.entry_point, draws[2])
         return self._wrong_reply(task, versions, failures_shown(messages), draws)
 
-    def _versions_of(self, task: Task) -> Versions:
+    def _versions_of(self, task: CodeTask) -> Versions:
         if task.id not in self._versions:
             self._versions[task.id] = Versions(task, seed=self._seed)
         return self._versions[task.id]
 
-    def _is_right(self, task: Task, messages: Sequence[Message], sampling: Sampling, draws: Sequence[float]) -> bool:
+    def _is_right(
+        self, task: CodeTask, messages: Sequence[Message], sampling: Sampling, draws: Sequence[float]
+    ) -> bool:
         skill = min(1.0, self._skill + GUIDANCE * guidance_given(messages))
         mendable = (1 - skill) * MENDABLE
         hardness = self._task_draws(task)[0]
@@ -121,21 +124,21 @@ class Simulated:
         shown = failures_shown(messages)
         return shown > ROUNDS * (hardness - skill) / mendable or (shown > 0 and draws[4] < LUCK)
 
-    def _wrong_reply(self, task: Task, versions: Versions, shown: int, draws: Sequence[float]) -> str:
+    def _wrong_reply(self, task: CodeTask, versions: Versions, shown: int, draws: Sequence[float]) -> str:
         if shown == 0 and self._task_draws(task)[1] < ENDLESS:
-            return wording.reply_with(versions.endless, task.entry_point, draws[2])
+            return wording.reply_with(versions.endless, task.payload.entry_point, draws[2])
         if draws[5] < 0.03:
             return _pick(wording.REFUSALS, draws[2])
         if draws[5] < 0.05:
-            return wording.without_code(task.entry_point)
+            return wording.without_code(task.payload.entry_point)
         program = _pick(versions.wrong, draws[6])
         if draws[5] < 0.09:
             program = program.replace(":\n", "\n", 1)  # a syntax error in its first line
         elif draws[5] < 0.11:
-            program = program.replace(task.entry_point, f"solve_{task.entry_point}")
-        return wording.reply_with(program, task.entry_point, draws[2])
+            program = program.replace(task.payload.entry_point, f"solve_{task.payload.entry_point}")
+        return wording.reply_with(program, task.payload.entry_point, draws[2])
 
-    def _task_draws(self, task: Task) -> Sequence[float]:
+    def _task_draws(self, task: CodeTask) -> Sequence[float]:
         return _draws([SALT, self._seed, task.id])
 
 

@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from koderz.types import Message, Task
+from koderz.suites.code.tasks import CodeTask
+from koderz.types import Message
 from tracker.messages import text_of
 
 Wanted = Literal["code", "specification", "review"]
@@ -29,15 +30,15 @@ _GUIDANCE = (
 class TaskIndex:
     """Finds the task that a conversation asks for, however its prompt was dressed up."""
 
-    def __init__(self, tasks: Iterable[Task]) -> None:
-        self._by_message: dict[str, Task] = {}
-        self._by_name: defaultdict[str, list[Task]] = defaultdict(list)
+    def __init__(self, tasks: Iterable[CodeTask]) -> None:
+        self._by_message: dict[str, CodeTask] = {}
+        self._by_name: defaultdict[str, list[CodeTask]] = defaultdict(list)
         for task in tasks:
-            self._by_name[task.entry_point].append(task)
+            self._by_name[task.payload.entry_point].append(task)
             if task.messages:
                 self._by_message.setdefault(text_of(task.messages[-1]), task)
 
-    def find(self, messages: Sequence[Message]) -> Task | None:
+    def find(self, messages: Sequence[Message]) -> CodeTask | None:
         """The task of the first message that names one; None where no message does."""
         texts = [*_contents(messages, "user"), *_contents(messages, "system")]
         for text in texts:
@@ -47,7 +48,7 @@ class TaskIndex:
         named = (self._named(text) for text in texts)
         return next((task for task in named if task is not None), None)
 
-    def _named(self, text: str) -> Task | None:
+    def _named(self, text: str) -> CodeTask | None:
         """The task whose prompt stands in the text; else the one whose function is defined or called last."""
         for names in (_DEFINED, _CALLED):
             named = dict.fromkeys(reversed(names.findall(text)))

@@ -9,13 +9,13 @@ from functools import cached_property
 from random import Random
 
 from koderz.suites.code.simulated.slips import SLIPS, Slip, is_text
-from koderz.types import Task
+from koderz.suites.code.tasks import CodeTask
 
 
 class Versions:
     """The programs for one task, each kind made when first asked for."""
 
-    def __init__(self, task: Task, *, seed: int, wrong: int = 4) -> None:
+    def __init__(self, task: CodeTask, *, seed: int, wrong: int = 4) -> None:
         self._task, self._seed, self._wrong = task, seed, wrong
 
     @cached_property
@@ -24,16 +24,16 @@ class Versions:
         if not self._source:
             return ()
         whole = self._source.strip("\n")
-        if self._source == self._task.reference:
+        if self._source == self._task.payload.reference:
             return whole, self._bare
-        function = _functions(ast.parse(self._bare), self._task.entry_point)[-1]
-        return whole, self._bare, ast.unparse(function), self._task.reference.strip("\n")
+        function = _functions(ast.parse(self._bare), self._task.payload.entry_point)[-1]
+        return whole, self._bare, ast.unparse(function), self._task.payload.reference.strip("\n")
 
     @cached_property
     def wrong(self) -> tuple[str, ...]:
         """Those most likely wrong: a stub, if nothing better can be made."""
-        stub = f"def {self._task.entry_point}(*arguments):\n    raise NotImplementedError"
-        made = wrong_versions(self._bare, self._task.entry_point, seed=self._seed, count=self._wrong)
+        stub = f"def {self._task.payload.entry_point}(*arguments):\n    raise NotImplementedError"
+        made = wrong_versions(self._bare, self._task.payload.entry_point, seed=self._seed, count=self._wrong)
         return made or (stub,)
 
     @cached_property
@@ -41,15 +41,15 @@ class Versions:
         """One that never returns: the loop in front of it forgets to move on."""
         tree = ast.parse(self._bare)
         loop = ast.parse("position = 0\nwhile position < 1:\n    continue").body
-        for function in _functions(tree, self._task.entry_point):
+        for function in _functions(tree, self._task.payload.entry_point):
             function.body[:0] = loop
         return ast.unparse(tree)
 
     @cached_property
     def _source(self) -> str:
         """The reference as a program: HumanEval's is the body that follows the prompt, others' are whole."""
-        for source in (self._task.reference, self._task.prompt + self._task.reference):
-            if self._task.reference.strip() and _defines(source, self._task.entry_point):
+        for source in (self._task.payload.reference, self._task.prompt + self._task.payload.reference):
+            if self._task.payload.reference.strip() and _defines(source, self._task.payload.entry_point):
                 return source
         return ""
 
@@ -57,7 +57,7 @@ class Versions:
     def _bare(self) -> str:
         """The reference without its docstring."""
         tree = ast.parse(self._source)
-        for function in _functions(tree, self._task.entry_point):
+        for function in _functions(tree, self._task.payload.entry_point):
             if is_text(function.body[0]) and len(function.body) > 1:
                 del function.body[0]
         return ast.unparse(tree)

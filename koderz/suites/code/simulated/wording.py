@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from koderz.types import Task
+from koderz.suites.code.tasks import CodeTask
 
 Shape = Callable[[str, str], str]
 """Dresses a program, given the name of its function."""
@@ -33,7 +33,7 @@ def without_code(name: str) -> str:
     )
 
 
-def specification(task: Task | None) -> str:
+def specification(task: CodeTask | None) -> str:
     """A plausible specification of a task; its first words mark it as one in later prompts."""
     name, purpose = _name(task), _purpose(task)
     return (
@@ -48,7 +48,7 @@ def specification(task: Task | None) -> str:
     )
 
 
-def review(task: Task | None) -> str:
+def review(task: CodeTask | None) -> str:
     """A plausible review of failed attempts; its first words mark it as guidance in later prompts."""
     return (
         f"Guidance for `{_name(task)}`\n\n"
@@ -63,11 +63,11 @@ def unrecognised() -> str:
     return "This is a simulated model: it answers only the tasks that it was given, and found none of them here."
 
 
-def _name(task: Task | None) -> str:
-    return task.entry_point if task else "the function"
+def _name(task: CodeTask | None) -> str:
+    return task.payload.entry_point if task else "the function"
 
 
-def _purpose(task: Task | None) -> str:
+def _purpose(task: CodeTask | None) -> str:
     quoted = re.search(r'"""\s*(.+?)(?:\n\s*\n|>>>|""")', task.prompt, re.DOTALL) if task else None
     return " ".join(quoted[1].split()) if quoted else "do what the task's text says."
 

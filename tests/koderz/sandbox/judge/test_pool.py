@@ -179,8 +179,9 @@ def test_nothing_grows_over_many_verdicts() -> None:
 
 
 def test_a_judge_that_does_not_start_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    refusing = ["/bin/sh", "-c", "echo no room >&2; exit 1"]
-    monkeypatch.setattr("koderz.sandbox.judge.worker.command", lambda *_, **__: refusing)
+    monkeypatch.setattr(
+        "koderz.sandbox.judge.worker.command", lambda *_, **__: ["/bin/sh", "-c", "echo no room >&2; exit 1"]
+    )
 
     async def story() -> None:
         async with Pool(1, Premises(rungs.LAYERS, {})):

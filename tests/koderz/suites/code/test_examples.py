@@ -10,6 +10,7 @@ import pytest
 from koderz.sandbox import Job, Outcome, open_sandbox
 from koderz.suites import load_suite
 from koderz.suites.code.examples import examples_test
+from koderz.suites.code.tasks import Function
 from koderz.types import Task
 
 WRONG_IN_THE_PROMPT = {"HumanEval/47", "HumanEval/116"}  # their references contradict their docstrings
@@ -101,7 +102,7 @@ def test_the_asserts_of_an_mbpp_prompt_are_its_examples_with_what_they_need() ->
 
     assert test is not None
     outcomes = judged(
-        [(Task("T", text, "f"), test, program) for program in ("def f(n): return n.n", "def f(n): return 2")]
+        [(Task("T", text, Function("f")), test, program) for program in ("def f(n): return n.n", "def f(n): return 2")]
     )
     assert [outcome.verdict for outcome in outcomes] == ["passed", "failed"]
 
@@ -122,16 +123,18 @@ def test_a_docstring_that_comes_after_an_import_is_read() -> None:
 def test_humaneval_has_examples_in_152_of_its_prompts() -> None:
     tasks = load_suite("humaneval").tasks
 
-    without = {number for number, task in enumerate(tasks) if examples_test(task.prompt, task.entry_point) is None}
+    without = {
+        number for number, task in enumerate(tasks) if examples_test(task.prompt, task.payload.entry_point) is None
+    }
 
     assert without == WITHOUT
 
 
 def test_humanevals_references_give_what_the_examples_say() -> None:
     tasks = [task for task in load_suite("humaneval").tasks if task.id not in WRONG_IN_THE_PROMPT]
-    tests = [(task, examples_test(task.prompt, task.entry_point)) for task in tasks]
+    tests = [(task, examples_test(task.prompt, task.payload.entry_point)) for task in tasks]
 
-    outcomes = judged([(task, test, task.prompt + task.reference) for task, test in tests if test])
+    outcomes = judged([(task, test, task.prompt + task.payload.reference) for task, test in tests if test])
 
     assert [outcome.message for outcome in outcomes if outcome.verdict != "passed"] == []
     assert len(outcomes) == 150
@@ -140,7 +143,7 @@ def test_humanevals_references_give_what_the_examples_say() -> None:
 def judged(cases: list[tuple[Task, str, str]]) -> list[Outcome]:
     async def run() -> list[Outcome]:
         async with open_sandbox("contained", judges=2, own_programs=True) as sandbox:
-            jobs = [Job(program, test, task.entry_point, context=task.prompt) for task, test, program in cases]
+            jobs = [Job(program, test, task.payload.entry_point, context=task.prompt) for task, test, program in cases]
             return await asyncio.gather(*map(sandbox.judge, jobs))
 
     return asyncio.run(run())

@@ -10,7 +10,7 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.suites import load_suite
 from koderz.suites.code.humaneval import humaneval, humaneval_plus, read_humaneval
-from koderz.suites.code.programs import ProgramSuite
+from koderz.suites.code.programs import CodeSuite
 from tests.koderz.suites.rows import HUMANEVAL, complaint, only_task, verdicts, whole, written
 
 
@@ -19,7 +19,7 @@ def test_all_164_tasks_of_humaneval_are_there_without_a_file() -> None:
 
     assert [task.id for task in suite.tasks] == [f"HumanEval/{number}" for number in range(164)]
     assert len({task.digest for task in suite.tasks}) == 164
-    assert all(task.prompt and task.test and task.reference for task in suite.tasks)
+    assert all(task.prompt and task.payload.test and task.payload.reference for task in suite.tasks)
 
 
 def test_a_file_of_ones_own_is_read_in_its_order(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_humaneval_plus_says_where_to_get_it(tmp_path: Path, monkeypatch: pytest
 def test_humaneval_plus_takes_rows_in_plain_humaneval_form_too(tmp_path: Path) -> None:
     task = only_task(humaneval_plus(written(tmp_path / "plus.jsonl", HUMANEVAL)))
 
-    assert task.test == HUMANEVAL["test"]
+    assert task.payload.test == HUMANEVAL["test"]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_the_digest_changes_with_whatever_bears_on_a_verdict_or_an_answer(tmp_pa
     extra = {**HUMANEVAL, "note": "what is not asked for"}
 
     def digest(row: Any) -> str:
-        suite: ProgramSuite = humaneval(written(tmp_path / "own.jsonl", row))
+        suite: CodeSuite = humaneval(written(tmp_path / "own.jsonl", row))
         return only_task(suite).digest
 
     assert digest(other) != digest(HUMANEVAL) == digest(extra)

@@ -82,13 +82,13 @@ def test_the_model_is_shown_the_sentence_and_the_asserts(tmp_path: Path) -> None
         '"""\nWrite a function to keep what two tuples share.\nYour code should pass these tests:\n\n'
         'assert shared((3, 4),(4, 5)) == {4}\nassert shared((1,),(2,)) == set()\n"""\n'
     )
-    assert task.entry_point == "shared"
+    assert task.payload.entry_point == "shared"
 
 
 def test_the_asserts_judge(tmp_path: Path) -> None:
     task = only_task(mbpp(written(tmp_path / "mbpp.jsonl", WHOLE)))
 
-    assert verdicts(task, task.reference, "def shared(one, other): return {4}") == ["passed", "failed"]
+    assert verdicts(task, task.payload.reference, "def shared(one, other): return {4}") == ["passed", "failed"]
     (outcome,) = outcomes(task, ["def shared(one, other): return {4}"])
     assert outcome.message == "shared((1,), (2,))\n  returned  {4}\n  expected  set()"
 
@@ -101,7 +101,7 @@ def test_the_sanitized_file_is_one_list_and_has_imports(tmp_path: Path) -> None:
 
     assert task.id == "Mbpp/82"
     assert "import math\nassert math.isclose(volume(10)" in task.prompt
-    assert verdicts(task, task.reference, "def volume(r): return r") == ["passed", "failed"]
+    assert verdicts(task, task.payload.reference, "def volume(r): return r") == ["passed", "failed"]
 
 
 def test_a_function_named_check_is_no_trouble(tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_a_function_named_check_is_no_trouble(tmp_path: Path) -> None:
 
     task = only_task(mbpp(written(tmp_path / "mbpp.jsonl", row)))
 
-    assert task.entry_point == "check"
-    assert verdicts(task, task.reference, "def check(n): return True") == ["passed", "failed"]
+    assert task.payload.entry_point == "check"
+    assert verdicts(task, task.payload.reference, "def check(n): return True") == ["passed", "failed"]
 
 
 def test_what_the_tests_borrow_of_the_reference_is_shown_and_there(tmp_path: Path) -> None:
@@ -120,9 +120,9 @@ def test_what_the_tests_borrow_of_the_reference_is_shown_and_there(tmp_path: Pat
     assert "class Base:" in task.prompt
     assert "def height" not in task.prompt
     assert "import os" not in task.prompt
-    assert task.entry_point == "height"
+    assert task.payload.entry_point == "height"
     own = "def height(tree):\n    return max(1, 2) if tree.left else 1"
-    assert verdicts(task, task.reference, own, "def height(node): return 1") == ["passed", "passed", "failed"]
+    assert verdicts(task, task.payload.reference, own, "def height(node): return 1") == ["passed", "passed", "failed"]
 
 
 def test_tests_may_lean_on_all_that_a_module_gives(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_tests_may_lean_on_all_that_a_module_gives(tmp_path: Path) -> None:
 
     task = only_task(mbpp(written(tmp_path / "mbpp.jsonl", row)))
 
-    assert verdicts(task, task.reference) == ["passed"]
+    assert verdicts(task, task.payload.reference) == ["passed"]
 
 
 @pytest.mark.parametrize("text", ['Find """ in a text', "Find \\d and \\", "'''", "Both ''' and \"\"\"", 'ends with "'])
@@ -173,8 +173,8 @@ def test_a_row_that_would_spoil_its_verdicts_is_named_by_its_line(
 def test_mbpp_plus_judges_by_all_its_inputs_in_either_form(tmp_path: Path, row: Row) -> None:
     task = only_task(mbpp_plus(written(tmp_path / "plus.jsonl", row)))
 
-    assert (task.id, task.entry_point, task.prompt) == ("Mbpp/2", "similar_elements", RELEASED["prompt"])
-    assert verdicts(task, task.reference, BACKWARDS, FIRST_ONLY) == ["passed", "passed", "failed"]
+    assert (task.id, task.payload.entry_point, task.prompt) == ("Mbpp/2", "similar_elements", RELEASED["prompt"])
+    assert verdicts(task, task.payload.reference, BACKWARDS, FIRST_ONLY) == ["passed", "passed", "failed"]
 
 
 def test_inputs_have_the_types_that_evalplus_gives_them_by_task(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_inputs_have_the_types_that_evalplus_gives_them_by_task(tmp_path: Path) 
 def test_an_empty_object_is_no_added_input(tmp_path: Path) -> None:
     task = only_task(mbpp_plus(written(tmp_path / "plus.jsonl", {**RELEASED, "plus_input": {}})))
 
-    assert verdicts(task, task.reference) == ["passed"]
+    assert verdicts(task, task.payload.reference) == ["passed"]
 
 
 def test_every_task_whose_types_are_restored_names_a_function_of_the_oracle_once() -> None:

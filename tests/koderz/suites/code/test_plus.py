@@ -105,7 +105,7 @@ def test_an_export_needs_no_numpy(tmp_path: Path) -> None:
     row = exported("[[[1]], [[0.1, inf]], [[(1, 2)]]]", "[[2], [0.2, inf], [(1, 2, 1, 2)]]")
     task = task_of(tmp_path, row)
 
-    assert "numpy" not in task.test.partition("EXPECTED")[2]
+    assert "numpy" not in task.payload.test.partition("EXPECTED")[2]
     assert verdicts(task, whole(task), "def double(numbers): return [2]") == ["passed", "failed"]
 
 
@@ -121,7 +121,7 @@ def test_an_export_needs_no_numpy(tmp_path: Path) -> None:
 def test_an_exports_tolerance_is_taken_over(tmp_path: Path, judge: str, tolerance: str) -> None:
     task = task_of(tmp_path, exported("[[[1]]]", "[[2]]", judge))
 
-    assert f"tolerances_of(EXPECTED, {tolerance}, (1,) * len(EXPECTED))" in task.test
+    assert f"tolerances_of(EXPECTED, {tolerance}, (1,) * len(EXPECTED))" in task.payload.test
 
 
 def test_an_export_whose_results_come_from_a_function_is_understood(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_an_export_whose_results_come_from_a_function_is_understood(tmp_path: Pa
 def test_a_test_of_ones_own_with_inputs_in_it_stays_as_it_is(tmp_path: Path) -> None:
     test = "def check(candidate):\n    inputs = [[1]]\n    for one in inputs:\n        assert candidate(one)\n"
 
-    assert task_of(tmp_path, exported("", "", test=test)).test == test
+    assert task_of(tmp_path, exported("", "", test=test)).payload.test == test
 
 
 @pytest.mark.parametrize(

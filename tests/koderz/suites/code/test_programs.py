@@ -10,14 +10,16 @@ import pytest
 
 from koderz.prompts import trimmed
 from koderz.sandbox import Job, Outcome, Sandbox, open_sandbox
-from koderz.suites.code.programs import FEEDBACK_CHARS, ProgramSuite
+from koderz.suites.code.programs import FEEDBACK_CHARS, CodeSuite
+from koderz.suites.code.tasks import Function
 from koderz.types import FeedbackKind, Judging, Reply, Task, Verdict
 
 TASK = Task(
     id="Own/0",
     prompt='LIMIT = 10\n\n\ndef capped(n):\n    """At most LIMIT.\n\n    >>> capped(11)\n    10\n    """\n',
-    entry_point="capped",
-    test="def check(candidate):\n    assert candidate(11) == LIMIT\n    assert candidate(-1) == -1\n",
+    payload=Function(
+        "capped", "def check(candidate):\n    assert candidate(11) == LIMIT\n    assert candidate(-1) == -1\n"
+    ),
 )
 
 
@@ -48,7 +50,7 @@ def judged(
 ) -> Verdict:
     async def judge() -> Verdict:
         async with sandbox or open_sandbox("contained", judges=1, own_programs=True) as opened:
-            return await ProgramSuite("own", "here", (task,)).judge(task, answer, opened, Judging(feedback=feedback))
+            return await CodeSuite("own", "here", (task,)).judge(task, answer, opened, Judging(feedback=feedback))
 
     return asyncio.run(judge())
 
@@ -83,7 +85,7 @@ def test_tests_that_are_to_stay_hidden_do() -> None:
 
 
 def test_without_examples_only_the_failure_is_told() -> None:
-    task = Task(id="Own/1", prompt="Cap it.", entry_point="capped", test=TASK.test)
+    task = Task(id="Own/1", prompt="Cap it.", payload=TASK.payload)
     sandbox = Recording("a hidden test")
 
     verdict = judged(fenced("def capped(n):\n    return n"), task=task, feedback="examples", sandbox=sandbox)
@@ -136,7 +138,7 @@ def test_a_function_that_is_there_only_once_the_code_has_run_is_judged(code: str
 
 def test_a_function_that_a_star_import_brings_is_judged() -> None:
     test = "def check(candidate):\n    assert candidate(4, 6) == 2\n"
-    task = Task(id="Own/2", prompt="def gcd(a, b):\n", entry_point="gcd", test=test)
+    task = Task(id="Own/2", prompt="def gcd(a, b):\n", payload=Function("gcd", test))
 
     assert judged(fenced("from math import *"), task=task).verdict == "passed"
     assert judged(fenced("from cmath import *"), task=task).cause == "no_entry_point"
@@ -163,7 +165,7 @@ def test_tests_lean_on_the_prompt_as_far_as_it_is_python(prompt: str, context: s
 
     judged(
         fenced("def capped(n):\n    return n"),
-        task=Task(id="Own/2", prompt=prompt, entry_point="capped", test=TASK.test),
+        task=Task(id="Own/2", prompt=prompt, payload=TASK.payload),
         sandbox=sandbox,
     )
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from typing import cast
 
 from koderz.errors import Fault
 from koderz.paths import cache_folder
 from koderz.sandbox import Sandbox
 from koderz.sandbox.calibration import MachineCache
 from koderz.sandbox.once import Once
-from koderz.suites import Suite, limits_of, suite_digest
-from koderz.suites.code.tasks import reference_program
+from koderz.suites import ProgramSuite, Suite, limits_of, suite_digest
 from koderz.types import Judging, Reply, Task, Verdict
 
 HEAD_START = 5.0  # seconds that a run waits for the references of its tasks; the rest are tried while it runs
@@ -30,7 +30,7 @@ class ReferenceFault(Fault):
 class CheckedSuite:
     """A suite, of which each task is judged only if its reference passes. Tasks without one aren't checked."""
 
-    def __init__(self, suite: Suite, sandbox: Sandbox, how: Judging) -> None:
+    def __init__(self, suite: ProgramSuite, sandbox: Sandbox, how: Judging) -> None:
         self.name, self.source, self.tasks = suite.name, suite.source, suite.tasks
         self.limits = limits_of(suite)
         self._suite, self._sandbox, self._how = suite, sandbox, how
@@ -41,6 +41,8 @@ class CheckedSuite:
         self._written = len(self._sound)
         self._broken: dict[str, str] = {}
         self._once: Once[None] = Once()
+
+        self.messages, self.reference = suite.messages, suite.reference
 
     async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
         """ReferenceFault where the task can't be judged here."""
@@ -98,7 +100,7 @@ class CheckedSuite:
         await asyncio.gather(*map(one, tasks))
 
     async def _try(self, task: Task) -> None:
-        program = reference_program(task)
+        program = self._suite.reference(task)
         if not program:
             return
         try:
@@ -114,5 +116,7 @@ class CheckedSuite:
 
 
 def checked(suite: Suite, sandbox: Sandbox, how: Judging) -> CheckedSuite | None:
-    """The suite with its references tried first; None where they are known to pass."""
-    return None if getattr(suite, "is_sound", False) else CheckedSuite(suite, sandbox, how)
+    """The suite with its references tried first; None where it has none, or they are known to pass."""
+    if getattr(suite, "is_sound", False) or not hasattr(suite, "reference"):
+        return None
+    return CheckedSuite(cast("ProgramSuite", suite), sandbox, how)

@@ -16,6 +16,7 @@ from koderz.suites import load_suite
 from koderz.suites.code.extraction.extraction import extract_program
 from koderz.suites.code.simulated import Simulated
 from koderz.suites.code.simulated.versions import Versions
+from koderz.suites.code.tasks import Function
 from koderz.types import Completion, Message, Sampling, Task
 
 TASKS = load_suite("humaneval").tasks
@@ -66,8 +67,8 @@ def judged(programs: Mapping[tuple[str, int], str]) -> dict[tuple[str, int], boo
 
 
 def with_tests(task: Task, program: str) -> str:
-    found = extract_program(program, task.prompt, task.entry_point).program
-    return f"{found}\n{task.test}\ncheck({task.entry_point})" if found else "raise SystemExit(1)"
+    found = extract_program(program, task.prompt, task.payload.entry_point).program
+    return f"{found}\n{task.payload.test}\ncheck({task.payload.entry_point})" if found else "raise SystemExit(1)"
 
 
 def is_right(task: Task, reply: str) -> bool:
@@ -148,7 +149,7 @@ def test_a_skill_of_one_is_right_at_every_temperature() -> None:
 
 def test_tasks_of_the_same_name_are_told_apart_by_their_prompts() -> None:
     model = Simulated(TASKS, skill=1.0)
-    twins = [task for task in TASKS if task.entry_point in ("add", "sort_array", "solve", "is_palindrome")]
+    twins = [task for task in TASKS if task.payload.entry_point in ("add", "sort_array", "solve", "is_palindrome")]
     assert len(twins) == 7
     assert all(is_right(task, completed(model, asked(task)).text) for task in twins)
 
@@ -162,7 +163,8 @@ def test_a_helper_in_a_prompt_is_not_taken_for_the_task() -> None:
 def test_a_whole_reference_and_a_prose_prompt_work_like_a_body() -> None:
     tests = "def check(candidate):\n    assert candidate(2) == 4"
     reference = "import math\ndef square(x):\n    return int(math.pow(x, 2))"
-    task = Task("Mbpp/1", "Write a function square to square. assert square(2) == 4", "square", tests, reference)
+    asked = Function("square", tests, reference)
+    task = Task("Mbpp/1", "Write a function square to square. assert square(2) == 4", asked)
     reply = told(Simulated([task], skill=1.0), f"Solve this: {task.prompt}")
     assert is_right(task, reply)
     assert not is_right(task, told(Simulated([task], skill=0.0), f"Solve this: {task.prompt}"))
@@ -170,7 +172,8 @@ def test_a_whole_reference_and_a_prose_prompt_work_like_a_body() -> None:
 
 @pytest.mark.parametrize("reference", ["", "no python at all ((", "class Answer:\n    pass\n"])
 def test_a_task_without_a_usable_reference_is_answered_with_a_stub(reference: str) -> None:
-    task = replace(TASKS[0], reference=reference, prompt="Write has_close_elements(numbers, threshold).")
+    payload = replace(TASKS[0].payload, reference=reference)
+    task = replace(TASKS[0], payload=payload, prompt="Write has_close_elements(numbers, threshold).")
     assert "has_close_elements" in told(Simulated([task], skill=1.0), task.prompt)
 
 

@@ -1,0 +1,140 @@
+"""A matrix file: arms and cells that no mode can state, in TOML.
+
+[[arms]]
+name = "three tries"
+solver = "iterative"              # or FILE:NAME
+model = "qwen2.5-coder:7b"        # default: the run's
+roles = {spec = "openai/gpt-4o"}
+max-iterations = 3                # whatever else there is: the solver's parameters
+
+[[cells]]                         # default: every problem in every arm
+arms = ["three tries"]            # default: all
+problems = ["HumanEval/3"]        # default: all that the run is about
+samples = 5                       # default: the run's
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from koderz.errors import KoderzError
+from tracker.records import Cell
+
+T = TypeVar("T")
+
+_OWN = ("name", "solver", "model", "roles")
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixArm:
+    """An arm as the file states it."""
+
+    name: str
+    solver: str
+    model: str | None = None
+    roles: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # of the solver, by its own names
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixCells:
+    """Some cells as the file states them; None is all."""
+
+    arms: tuple[str, ...] | None = None
+    problems: tuple[str, ...] | None = None
+    samples: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """What the file states."""
+
+    path: Path
+    arms: tuple[MatrixArm, ...]
+    cells: tuple[MatrixCells, ...]
+
+    def cells_of(self, tasks: Sequence[str], samples: int) -> list[Cell] | None:
+        """The cells of a run about these tasks; None where they are all tasks in all arms.
+
+        Raises KoderzError where a task is none of the run's.
+        """
+        if not self.cells:
+            return None
+        found: dict[tuple[str, str], int] = {}
+        for cells in self.cells:
+            for task in cells.problems if cells.problems is not None else tasks:
+                if task not in tasks:
+                    raise KoderzError(f"{self.path}: the run has no problem {task!r}")
+                for arm in cells.arms if cells.arms is not None else [arm.name for arm in self.arms]:
+                    found[task, arm] = found.get((task, arm), 0) + (cells.samples or samples)
+        order = {task: number for number, task in enumerate(tasks)}
+        return [
+            Cell(task, arm, count) for (task, arm), count in sorted(found.items(), key=lambda one: order[one[0][0]])
+        ]
+
+
+def read_matrix(path: Path) -> Matrix:
+    """Raises KoderzError naming what is wrong with the file."""
+    import tomllib
+
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise KoderzError(f"--matrix {path} can't be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise KoderzError(f"{path}: {error}") from None
+    if unknown := table.keys() - {"arms", "cells"}:
+        raise KoderzError(f"{path}: {min(unknown)} is neither [[arms]] nor [[cells]]")
+    arms = tuple(_arm(path, number, row) for number, row in enumerate(_rows(path, table, "arms"), 1))
+    cells = tuple(_cells(path, number, row) for number, row in enumerate(_rows(path, table, "cells"), 1))
+    names = [arm.name for arm in arms]
+    if not arms:
+        raise KoderzError(f"{path} has no [[arms]]")
+    for name in names:
+        if names.count(name) > 1:
+            raise KoderzError(f"{path}: two arms are called {name!r}")
+    for name in (name for cell in cells for name in cell.arms or () if name not in names):
+        raise KoderzError(f"{path}: there is no arm {name!r}; there are {', '.join(names)}")
+    return Matrix(path, arms, cells)
+
+
+def _rows(path: Path, table: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    rows = table.get(name, [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise KoderzError(f"{path}: write [[{name}]]")
+    return rows
+
+
+def _arm(path: Path, number: int, row: Mapping[str, Any]) -> MatrixArm:
+    parameters = {key.replace("-", "_"): value for key, value in row.items() if key not in _OWN}
+    given = {
+        "name": row.get("solver", ""),
+        "solver": "",
+        **{key: row[key] for key in _OWN if key in row},
+        "parameters": parameters,
+    }
+    arm = _converted(path, f"[[arms]] number {number}", given, MatrixArm)
+    if not arm.name.isprintable() or not 0 < len(arm.name) <= 100:
+        raise KoderzError(f"{path}: [[arms]] number {number}: give a solver, and a name of at most 100 characters")
+    return arm
+
+
+def _cells(path: Path, number: int, row: Mapping[str, Any]) -> MatrixCells:
+    cells = _converted(path, f"[[cells]] number {number}", row, MatrixCells)
+    if unknown := row.keys() - {"arms", "problems", "samples"}:
+        raise KoderzError(f"{path}: [[cells]] number {number}: there is no {min(unknown)}")
+    if cells.samples is not None and not 1 <= cells.samples <= 100_000:
+        raise KoderzError(f"{path}: [[cells]] number {number}: samples go from 1 to 100,000")
+    return cells
+
+
+def _converted(path: Path, where: str, row: Mapping[str, Any], kind: type[T]) -> T:
+    try:
+        return msgspec.convert(row, kind)
+    except msgspec.ValidationError as error:
+        raise KoderzError(f"{path}: {where}: {error}") from None

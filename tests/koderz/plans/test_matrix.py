@@ -1,0 +1,101 @@
+"""Arms and cells from a file, and what is said of one that is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from koderz.errors import KoderzError
+from koderz.plans.arms import draft_arms, settle_arms
+from koderz.plans.matrix import read_matrix
+from koderz.settings.schema import Settings
+from tracker.records import Cell
+
+TASKS = ["T/0", "T/1", "T/2"]
+
+TWO = """
+[[arms]]
+name = "quick"
+solver = "zero-shot"
+model = "a"
+
+[[arms]]
+name = "three tries"
+solver = "iterative"
+roles = {spec = "openai/s"}
+max-iterations = 3
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "matrix.toml"
+    path.write_text(text)
+    return path
+
+
+def test_arms_have_the_models_roles_and_parameters_that_the_file_states(tmp_path: Path) -> None:
+    settings = Settings(local_model="m", max_iterations=9)
+    arms = settle_arms(draft_arms(settings, {}, read_matrix(written(tmp_path, TWO))), settings, {}, {})
+
+    assert {arm.name: (arm.solver.name, dict(arm.models)) for arm in arms} == {
+        "quick": ("zero-shot", {"main": "a"}),
+        "three tries": ("iterative", {"main": "m", "spec": "openai/s"}),
+    }
+    assert arms[1].solver.parameters["max_iterations"] == arms[1].record.parameters["max_iterations"] == 3
+
+
+def test_arms_without_a_model_are_there_once_for_each_of_the_run(tmp_path: Path) -> None:
+    settings = Settings(local_model="m", models=("m", "n"))
+    arms = settle_arms(draft_arms(settings, {}, read_matrix(written(tmp_path, TWO))), settings, {}, {})
+    assert [arm.name for arm in arms] == ["quick", "three tries · m", "three tries · n"]
+
+
+def test_cells_are_all_tasks_in_all_arms_unless_the_file_says_which(tmp_path: Path) -> None:
+    cells = """
+[[cells]]
+arms = ["quick"]
+samples = 2
+
+[[cells]]
+problems = ["T/1"]
+"""
+    assert read_matrix(written(tmp_path, TWO)).cells_of(TASKS, 1) is None
+    assert read_matrix(written(tmp_path, TWO + cells)).cells_of(TASKS, 1) == [
+        Cell("T/0", "quick", 2),
+        Cell("T/1", "quick", 3),
+        Cell("T/1", "three tries", 1),
+        Cell("T/2", "quick", 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "has no [[arms]]"),
+        ("x = 1", "x is neither [[arms]] nor [[cells]]"),
+        ("arms = 3", "write [[arms]]"),
+        ("[[arms]]", "[[arms]] number 1: give a solver"),
+        ("[[arms]]\nsolver = 3", "[[arms]] number 1: Expected `str`, got `int`"),
+        ("[[arms]]\nsolver = 'zero-shot'\n" * 2, "two arms are called 'zero-shot'"),
+        ("[[arms]]\nsolver = 'nope'", "there is no solver 'nope'"),
+        ("[[arms]]\nsolver = 'zero-shot'\nheat = 3", "zero-shot: the solver zero-shot has no parameter heat"),
+        ("[[arms]]\nsolver = 'iterative'\nmax-iterations = 0", "iterative, max-iterations: invalid value 0"),
+        ("[[arms]]\nsolver = 'zero-shot'\nroles = {spec = 's'}", "the solver zero-shot has no such role"),
+        ("[[arms]]\nsolver = 'zero-shot'\n[[cells]]\narms = ['x']", "there is no arm 'x'; there are zero-shot"),
+        ("[[arms]]\nsolver = 'zero-shot'\n[[cells]]\nsamples = 0", "samples go from 1 to 100,000"),
+        ("[[arms]]\nsolver = 'zero-shot'\n[[cells]]\nproblems = ['T/7']", "the run has no problem 'T/7'"),
+        ("[[arms", "matrix.toml:"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_naming_what(tmp_path: Path, text: str, said: str) -> None:
+    settings = Settings(local_model="m")
+
+    def plan() -> None:
+        matrix = read_matrix(written(tmp_path, text))
+        settle_arms(draft_arms(settings, {}, matrix), settings, {}, {})
+        matrix.cells_of(TASKS, 1)
+
+    with pytest.raises(KoderzError) as error:
+        plan()
+    assert said in str(error.value)
