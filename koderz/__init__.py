@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from koderz.analysis.runs import Run, load_summary
     from koderz.api import benchmark, rescore, resume, retry, run
     from koderz.errors import FatalFault, Fault, JournalError, KoderzError, StorageError, Unreachable
-    from koderz.runs.judging import judge
+    from koderz.runs.judge import judge
     from koderz.settings.schema import Settings
     from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
     from tracker.summary import Summary
@@ -29,7 +29,7 @@ _HOMES = {
     "koderz.analysis.runs": ("Run", "load_summary"),
     "koderz.api": ("benchmark", "rescore", "resume", "retry", "run"),
     "koderz.errors": ("FatalFault", "Fault", "JournalError", "KoderzError", "StorageError", "Unreachable"),
-    "koderz.runs.judging": ("judge",),
+    "koderz.runs.judge": ("judge",),
     "koderz.settings.schema": ("Settings",),
     "koderz.types": ("Completion", "Message", "Reply", "Sampling", "Task", "Verdict"),
     "tracker.summary": ("Summary",),

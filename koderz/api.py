@@ -8,7 +8,7 @@ from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.runs.prepare import prepare
-from koderz.runs.resume import PickUp, pick_up
+from koderz.runs.resume import ResumeOptions, resume_run
 from koderz.runs.session import begin, raise_if_failed
 from koderz.runs.sinks import settle_sinks
 from tracker.summary import Summary
@@ -46,17 +46,17 @@ async def benchmark(
 
 async def resume(run: str = "latest", *, results: Path | None = None, **changes: Any) -> Summary:
     """Goes on with a run where it stopped; whatever is recorded is not paid for again."""
-    return await _picked_up(run, PickUp("resume"), results, changes)
+    return await _resume(run, ResumeOptions("resume"), results, changes)
 
 
 async def retry(run: str = "latest", *, results: Path | None = None, **changes: Any) -> Summary:
     """Runs those experiments again that ended in a fault."""
-    return await _picked_up(run, PickUp("retry"), results, changes)
+    return await _resume(run, ResumeOptions("retry"), results, changes)
 
 
 async def rescore(run: str = "latest", *, results: Path | None = None, calls: bool = False, **changes: Any) -> Summary:
     """Runs the solvers again over the recorded replies with new verdicts. No call is made unless `calls`."""
-    return await _picked_up(run, PickUp("rescore", calls=calls), results, changes)
+    return await _resume(run, ResumeOptions("rescore", calls=calls), results, changes)
 
 
 async def run(task: str, *, model: str | None = None, **settings: Any) -> Summary:
@@ -67,5 +67,5 @@ async def run(task: str, *, model: str | None = None, **settings: Any) -> Summar
     return raise_if_failed(await settle_sinks(await begin(plan)))
 
 
-async def _picked_up(run: str, way: PickUp, results: Path | None, changes: Mapping[str, Any]) -> Summary:
-    return raise_if_failed(await settle_sinks(await pick_up(run, way, results=results, changes=changes)))
+async def _resume(run: str, way: ResumeOptions, results: Path | None, changes: Mapping[str, Any]) -> Summary:
+    return raise_if_failed(await settle_sinks(await resume_run(run, way, results=results, changes=changes)))

@@ -93,14 +93,14 @@ async def _sandbox() -> Finding:
         async with calibrated_sandbox("contained", judges=1) as sandbox:
             right = await sandbox.judge(Job("def f():\n    return 1\n", test, "f"))
             wrong = await sandbox.judge(Job("def f():\n    return 2\n", test, "f"))
-            rung, speed = sandbox.rung, f"CPU limits × {cpu_scale(sandbox):g} on this machine"
+            level, speed = sandbox.isolation, f"CPU limits × {cpu_scale(sandbox):g} on this machine"
     except KoderzError as error:
         return Finding("sandbox", "broken", str(error), "the simulated model works all the same")
     if (right.verdict, wrong.verdict) != ("passed", "failed"):
-        return Finding("sandbox", "broken", f"{rung}: {right.message or wrong.message}", "no program can be judged")
-    if rung != FULL:
-        return Finding("sandbox", "ok", f"reduced isolation: {rung} (full: {FULL}); {speed}")
-    return Finding("sandbox", "ok", f"{rung}; {speed}")
+        return Finding("sandbox", "broken", f"{level}: {right.message or wrong.message}", "no program can be judged")
+    if level != FULL:
+        return Finding("sandbox", "ok", f"reduced isolation: {level} (full: {FULL}); {speed}")
+    return Finding("sandbox", "ok", f"{level}; {speed}")
 
 
 async def _docker(environ: Mapping[str, str]) -> Finding:

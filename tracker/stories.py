@@ -17,7 +17,7 @@ from tracker.journal import NAME
 from tracker.messages import restored
 from tracker.records import Attempt, Call, Experiment, LongMessage, Once, Plan, Record
 from tracker.runs import read_plan
-from tracker.scrubbing import Scrubber, scrubber_of
+from tracker.scrubber import Scrubber, scrubber_of
 
 LOST = "[this text is lost: its file in blobs/ or its line in the journal can't be read]"
 

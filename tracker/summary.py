@@ -18,7 +18,7 @@ from tracker.journal import NAME
 from tracker.rates import pass_at_k_of, success_interval
 from tracker.records import SCHEMA_VERSION, Experiment, Fault, Finished
 from tracker.runs import read_plan
-from tracker.scrubbing import scrubber_of
+from tracker.scrubber import scrubber_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from koderz.analysis.differing import differing
+from koderz.analysis.differences import differing
 from koderz.analysis.inference import (
     METHODS,
     Difference,
@@ -22,8 +22,8 @@ from koderz.analysis.inference import (
     success,
 )
 from koderz.analysis.intervals import Interval
-from koderz.analysis.matching import Matched, Side, match, own_arms, sides_to_compare
 from koderz.analysis.notes import notes_on
+from koderz.analysis.pairs import Matched, Side, match, own_arms, sides_to_compare
 from koderz.analysis.runs import Run, load_summary, of_summary, refuse_mixture, run_paths
 from koderz.analysis.statistics import ALPHA
 from koderz.errors import KoderzError

@@ -11,7 +11,7 @@ from koderz.analysis.failures import Failures, causes_table, failures_of
 from koderz.analysis.inference import Difference
 from koderz.analysis.intervals import Interval
 from koderz.analysis.leaderboard import Leaderboard, Pair
-from koderz.analysis.matching import Side
+from koderz.analysis.pairs import Side
 
 _MOST_TASKS = 12  # flipped tasks that are named
 _MOST_CAUSES = 8

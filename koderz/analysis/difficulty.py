@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from koderz.analysis.blocks import Block, Table, Text
-from koderz.analysis.matching import Side
+from koderz.analysis.pairs import Side
 from koderz.errors import KoderzError
 from tracker.rates import WILSON, wilson
 from tracker.summary import Result

@@ -15,7 +15,7 @@ from typing import IO, Any, Literal
 
 import orjson
 
-from koderz.analysis.matching import arm_named
+from koderz.analysis.pairs import arm_named
 from koderz.analysis.story import Experiments, Step, Story
 from koderz.errors import KoderzError
 from tracker.records import Experiment, Fault, Plan

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from koderz.analysis.blocks import Table
-from koderz.analysis.matching import Side
+from koderz.analysis.pairs import Side
 from tracker.index import CODES, load_index, read_records
 from tracker.journal import NAME
 from tracker.records import Attempt

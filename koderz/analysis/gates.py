@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from koderz.analysis.comparison import Comparison
-from koderz.analysis.matching import Side
+from koderz.analysis.pairs import Side
 from koderz.analysis.runs import GOING, Run
 from koderz.errors import KoderzError
 

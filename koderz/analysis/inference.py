@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from koderz.analysis import intervals, statistics
 from koderz.analysis.intervals import Interval
-from koderz.analysis.matching import Kind, Matched, Measure
+from koderz.analysis.pairs import Kind, Matched, Measure
 from tracker.rates import effective_size
 from tracker.summary import Result
 

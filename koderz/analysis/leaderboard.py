@@ -9,7 +9,7 @@ from typing import Any
 
 from koderz.analysis.inference import METHODS, is_shown, p_of
 from koderz.analysis.intervals import Interval
-from koderz.analysis.matching import Side, match
+from koderz.analysis.pairs import Side, match
 from koderz.analysis.statistics import ALPHA, FEWEST_TASKS, holm
 from koderz.errors import KoderzError
 

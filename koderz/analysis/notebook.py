@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from koderz.analysis.blocks import Block, Heading, Table, Text, as_html
 from koderz.analysis.comparison_view import side_blocks
-from koderz.analysis.matching import sides_of
+from koderz.analysis.pairs import sides_of
 from koderz.analysis.runs import Run
 
 _MOST_CAUSES = 5

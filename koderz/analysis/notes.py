@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from koderz.analysis.intervals import FEWEST_TO_RESAMPLE
-from koderz.analysis.matching import Matched, Side
+from koderz.analysis.pairs import Matched, Side
 from koderz.analysis.statistics import FEWEST_TASKS
 
 

@@ -138,7 +138,7 @@ def load_summary(path: Path | str) -> Run:
 
     Raises KoderzError where the file is truncated, foreign, of a newer version or inconsistent.
     """
-    from koderz.analysis.reading import read_document
+    from koderz.analysis.reader import read_document
 
     path = Path(path)
     if path.is_dir():

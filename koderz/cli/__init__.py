@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from koderz.cli.groups import LazyGroup
-from koderz.cli.piping import while_read
+from koderz.cli.pipe import while_read
 from koderz.errors import KoderzError
 from koderz.interruption import EXIT_INTERRUPTED
 

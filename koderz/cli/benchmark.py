@@ -15,10 +15,10 @@ from koderz.errors import KoderzError
 from koderz.settings.schema import CHANGEABLE
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "list": ("koderz.cli.listing", "The runs there are: rates with intervals, costs, times, status."),
+    "list": ("koderz.cli.list", "The runs there are: rates with intervals, costs, times, status."),
     "show": ("koderz.cli.show", "A run, its failures, or one experiment's whole story."),
     "export": ("koderz.cli.export", "Runs as CSV, Parquet, JSONL or Markdown."),
-    "import": ("koderz.cli.importing", "Samples judged into a run, or runs of another machine."),
+    "import": ("koderz.cli.imports", "Samples judged into a run, or runs of another machine."),
     "report": ("koderz.cli.report", "Runs as one self-contained web page."),
     "compare": ("koderz.cli.compare", "Is B better than A, and where? With gates for CI."),
     "problems": ("koderz.cli.problems", "Which problems are hard, and for which models."),
@@ -108,7 +108,7 @@ def benchmark(
     console = Console(quiet=quiet, json=json)
     span = _span(start, end, given)
     arguments = dict(_split_argument(text) for text in solver_arg or ())
-    prepared = prepare(given, span, solver_arguments=arguments, trust_config=trust_config, audience=console)
+    prepared = prepare(given, span, solver_arguments=arguments, trust_config=trust_config, observer=console)
     plan = asyncio.run(prepared)
     if dry_run:
         from koderz.cli.dryrun import show_plan
@@ -133,7 +133,7 @@ def _picking_up(how: Literal["resume", "retry"]) -> Callable[..., None]:
         trust_config: Trust = False,
     ) -> None:
         way = {"accept_divergence": accept_divergence, "accept_changes": accept_changes, "trust_config": trust_config}
-        _pick_up(run, {"how": how, "detach": detach, **way}, given, json=json, quiet=quiet)
+        _resume(run, {"how": how, "detach": detach, **way}, given, json=json, quiet=quiet)
 
     return command
 
@@ -161,7 +161,7 @@ def rescore(
 ) -> None:
     """Run the solvers again over the recorded replies with new verdicts. No call is made unless --continue."""
     way = {"accept_divergence": accept_divergence, "accept_changes": accept_changes, "trust_config": trust_config}
-    _pick_up(run, {"how": "rescore", "calls": calls, **way}, given, json=json, quiet=quiet)
+    _resume(run, {"how": "rescore", "calls": calls, **way}, given, json=json, quiet=quiet)
 
 
 @app.command(cls=PanelCommand)
@@ -182,20 +182,23 @@ def watch(
     """A live view of a run from another terminal or, of one on Modal, another machine, until it ends."""
     import asyncio
 
-    from koderz.cli.watching import watch_run
+    from koderz.cli.watch import watch_run
     from koderz.settings.toml import results_folder
 
     asyncio.run(watch_run(results_folder(given.get("results")), run, every, detailed=detailed))
 
 
-def _pick_up(run: str, way: dict[str, Any], given: dict[str, Any], *, json: bool, quiet: bool) -> None:
+def _resume(run: str, way: dict[str, Any], given: dict[str, Any], *, json: bool, quiet: bool) -> None:
     from koderz.cli.console import Console
-    from koderz.runs.resume import PickUp, pick_up
+    from koderz.runs.resume import ResumeOptions, resume_run
 
     console = Console(quiet=quiet, json=json)
     results: Path | None = given.pop("results", None)
     _finish(
-        pick_up(run, PickUp(**way), results=results, changes=given, audience=console), console, json=json, quiet=quiet
+        resume_run(run, ResumeOptions(**way), results=results, changes=given, observer=console),
+        console,
+        json=json,
+        quiet=quiet,
     )
 
 
@@ -210,7 +213,7 @@ def _finish(session: Coroutine[Any, Any, Any], console: Any, *, json: bool, quie
     console.results(done)
     if json:
         from koderz.cli.console import data_output
-        from koderz.cli.piping import while_read
+        from koderz.cli.pipe import while_read
         from tracker.sinks.json import encode_summary
 
         with while_read():

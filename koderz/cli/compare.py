@@ -12,7 +12,7 @@ from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 
 if TYPE_CHECKING:
-    from koderz.analysis.comparing import Outcome
+    from koderz.analysis.compare import Answer
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -71,7 +71,7 @@ def compare(
     Without names: the last two runs that share tasks. One comparative run alone: its arms, paired.
     Gates judge B, or the only run that is named; one that is still going, or was cut short, is exit code 2.
     """
-    from koderz.analysis.comparing import compare_runs
+    from koderz.analysis.compare import compare_runs
     from koderz.analysis.gates import Gates
     from koderz.cli.tables import print_blocks
     from koderz.settings.toml import results_folder
@@ -92,7 +92,7 @@ def compare(
     _judge(outcome)
 
 
-def _judge(outcome: Outcome) -> None:
+def _judge(outcome: Answer) -> None:
     """What the gates say, on standard error."""
     if outcome.caution:
         warn(f"warning: {outcome.caution}")

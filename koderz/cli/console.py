@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from koderz.cli.piping import while_read
+from koderz.cli.pipe import while_read
 from koderz.runs.observer import NOTHING_TO_DO
 from koderz.types import MAIN
 
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan
-    from koderz.runs.observer import Stage
+    from koderz.runs.observer import SessionView
     from koderz.runs.session import Session
     from tracker.records import Record
     from tracker.summary import Comparison, Figures, Summary
@@ -132,8 +132,8 @@ class Console:
             say(f"Samples: {plan.record.samples}")
         say()
 
-    def showing(self, stage: Stage) -> AbstractAsyncContextManager[None]:
-        return self._showing(stage)
+    def showing(self, view: SessionView) -> AbstractAsyncContextManager[None]:
+        return self._showing(view)
 
     def recorded(self, record: Record) -> None:
         """Progress is looked at now and then, not drawn line by line."""
@@ -142,14 +142,14 @@ class Console:
         warn(f"note: {text}")
 
     @asynccontextmanager
-    async def _showing(self, stage: Stage) -> AsyncIterator[None]:
-        self.header(stage.plan)
+    async def _showing(self, view: SessionView) -> AsyncIterator[None]:
+        self.header(view.plan)
         if self._quiet:
             yield
             return
         from koderz.cli.progress import shown  # with asyncio, which takes 20 ms that only a run has to spend
 
-        async with shown(stage):
+        async with shown(view):
             yield
 
     def results(self, session: Session) -> None:

@@ -57,7 +57,7 @@ def judge(
 
 
 async def _one(file: Path, task: str, settings: Settings, *, json: bool) -> int:
-    from koderz.runs.judging import find_task, judge_one
+    from koderz.runs.judge import find_task, judge_one
     from koderz.suites import load_suite
 
     suite = load_suite(settings.suite, settings.dataset)
@@ -73,7 +73,7 @@ async def _one(file: Path, task: str, settings: Settings, *, json: bool) -> int:
 
 
 async def _samples(file: Path, settings: Settings, *, json: bool, quiet: bool) -> int:
-    from koderz.runs.judging import judge_samples
+    from koderz.runs.judge import judge_samples
     from koderz.runs.samples import read_samples
     from koderz.suites import load_suite
 

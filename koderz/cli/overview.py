@@ -102,7 +102,7 @@ def _figures(name: str, f: Figures) -> Iterator[str]:
 def _failures(run: Run, arm: str) -> Iterator[str | Table]:
     """Failed attempts by cause, and what later attempts fixed."""
     from koderz.analysis.failures import causes_table, failures_of
-    from koderz.analysis.matching import Side
+    from koderz.analysis.pairs import Side
 
     found = failures_of(Side(run, arm))
     if found.tokens_to_solution:

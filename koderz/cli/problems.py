@@ -34,8 +34,8 @@ def problems(
     allow_simulated: AllowSimulated = False,
 ) -> None:
     """How hard problems are across runs, hardest first; how far samples disagree; which models solve them."""
-    from koderz.analysis.choosing import chosen_sides
     from koderz.analysis.difficulty import difficulty, difficulty_blocks
+    from koderz.analysis.selection import chosen_sides
     from koderz.cli.tables import print_blocks
     from koderz.settings.toml import results_folder
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from koderz.cli.console import LINE_EVERY, elapsed, is_live, warn
-from koderz.runs.observer import Stage
+from koderz.runs.observer import SessionView
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -53,9 +53,9 @@ class Pulse:
 
 
 @asynccontextmanager
-async def shown(stage: Stage) -> AsyncIterator[None]:
+async def shown(view: SessionView) -> AsyncIterator[None]:
     """Shows where the session stands for as long as it is entered."""
-    task = asyncio.create_task(_live(stage) if is_live() else _lines(stage))
+    task = asyncio.create_task(_live(view) if is_live() else _lines(view))
     try:
         yield
     finally:
@@ -64,9 +64,9 @@ async def shown(stage: Stage) -> AsyncIterator[None]:
             await task
 
 
-def pulse_of(stage: Stage) -> Pulse:
+def pulse_of(view: SessionView) -> Pulse:
     """A look at the session."""
-    tally, progress = stage.tracker.tally, stage.orchestrator.progress
+    tally, progress = view.tracker.tally, view.orchestrator.progress
     done = tally.judged + tally.faults
     seconds = max(time.monotonic() - progress.started, 1e-9)
     pace = max(0, done - progress.done_before) / seconds
@@ -80,13 +80,13 @@ def pulse_of(stage: Stage) -> Pulse:
         tokens_per_second=progress.tokens_out / seconds,
         seconds_left=(progress.planned - done) / pace if pace else None,
         in_flight=progress.in_flight,
-        throttled=_throttled(stage),
+        throttled=_throttled(view),
         stopping=progress.stopping,
     )
 
 
-def _throttled(stage: Stage) -> str:
-    for throttle in stage.engine.throttle:
+def _throttled(view: SessionView) -> str:
+    for throttle in view.engine.throttle:
         if throttle.pause:
             return f"{throttle.provider} asks to wait {throttle.pause:.0f} s"
         if throttle.limit < throttle.ceiling:
@@ -94,23 +94,23 @@ def _throttled(stage: Stage) -> str:
     return ""
 
 
-async def _lines(stage: Stage) -> None:
+async def _lines(view: SessionView) -> None:
     """A plain line every few seconds."""
     while True:
         await asyncio.sleep(LINE_EVERY)
-        warn(pulse_of(stage).line())
+        warn(pulse_of(view).line())
 
 
-async def _live(stage: Stage) -> None:
+async def _live(view: SessionView) -> None:
     """A bar that is redrawn in place."""
     with _bar() as bar:
-        task = bar.add_task("", total=stage.plan.record.planned, pulse="")
+        task = bar.add_task("", total=view.plan.record.planned, pulse="")
         try:
             while True:
-                _draw(bar, task, pulse_of(stage))
+                _draw(bar, task, pulse_of(view))
                 await asyncio.sleep(_FRAME)
         finally:
-            _draw(bar, task, pulse_of(stage))
+            _draw(bar, task, pulse_of(view))
 
 
 def _bar() -> Bar:

@@ -46,14 +46,14 @@ def run(
     """
     import asyncio
 
-    from koderz.cli.teller import Teller
+    from koderz.cli.story_printer import StoryPrinter
     from koderz.runs.prepare import prepare
     from koderz.runs.session import begin
 
-    teller = Teller(quiet=quiet or json)
+    printer = StoryPrinter(quiet=quiet or json)
     given |= {"problems": (task,)}
-    plan = asyncio.run(prepare(given, None, single=True, trust_config=trust_config, audience=teller))
-    session = asyncio.run(begin(plan, teller))
+    plan = asyncio.run(prepare(given, None, single=True, trust_config=trust_config, observer=printer))
+    session = asyncio.run(begin(plan, printer))
     if json:
         from koderz.cli.console import data_output
         from tracker.sinks.json import encode_summary

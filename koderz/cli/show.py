@@ -151,7 +151,7 @@ def _show_stories(experiments: Experiments, found: Sequence[Outcome], attempt: i
     if json:
         print_json(stories)
         return
-    from koderz.cli.storytelling import tell
+    from koderz.cli.stories import tell
 
     for story in stories:
         tell(story, experiments.folder.name)

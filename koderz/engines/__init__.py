@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from koderz.experiments.work import Ledger
+from koderz.experiments.experiment import Ledger
 from tracker.registry import find
 
 if TYPE_CHECKING:
+    from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
     from koderz.experiments.replay import Replaying
-    from koderz.experiments.work import Outcome, Work
     from koderz.models.limiter import Throttle
     from koderz.plans.plan import Plan
 
@@ -35,11 +35,11 @@ class Driver(Ledger, Protocol):
         """Why no more experiments are begun; empty while they are."""
         ...
 
-    def work(self) -> Iterator[Work]:
+    def work(self) -> Iterator[PendingExperiment]:
         """What is left to be performed, drawn one by one; ends early where no more is to be begun."""
         ...
 
-    async def settle(self, outcome: Outcome) -> None:
+    async def settle(self, outcome: ExperimentOutcome) -> None:
         """Takes note of how an experiment ended."""
         ...
 
@@ -52,7 +52,7 @@ class Engine(Protocol):
     """Somewhere that experiments run. Made by an opener, see `ENGINES`."""
 
     name: str
-    rung: str  # what contains candidates there
+    isolation: str  # what contains candidates there
     outlives: bool  # whether what it was handed goes on there without this machine
     notices: Sequence[str]  # what users should hear once; grows
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from koderz.engines import Driver
 from koderz.engines.resources import baseline_price, checked_suite, model_facts, open_models, sandbox_of
 from koderz.experiments.calls import Caller
+from koderz.experiments.experiment import PendingExperiment
 from koderz.experiments.recall import Lessons, open_lessons
-from koderz.experiments.runner import Performer
-from koderz.experiments.slots import Place, Room
-from koderz.experiments.work import Work
+from koderz.experiments.runner import ExperimentRunner
+from koderz.experiments.slots import PrioritySemaphore, Slot
 from koderz.plans.plan import Plan
 from koderz.sandbox import FULL, Sandbox
 from koderz.suites.code.calibration import cpu_scale
@@ -36,8 +36,8 @@ async def open_local(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Lo
         sandbox_of(plan) as sandbox,
         open_lessons(plan, environ) as lessons,
     ):
-        if sandbox.rung != FULL:
-            pool.notices.append(f"reduced isolation: {sandbox.rung} (full: {FULL})")
+        if sandbox.isolation != FULL:
+            pool.notices.append(f"reduced isolation: {sandbox.isolation} (full: {FULL})")
         if plan.settings.gpu:
             pool.notices.append(f"--gpu {plan.settings.gpu} is for --engine modal; what runs here has what is here")
         suite = checked_suite(plan, sandbox)
@@ -62,7 +62,7 @@ class LocalEngine:
         suite: CheckedSuite | None = None,
     ) -> None:
         """`suite`: the plan's, where its references are to be tried before it judges."""
-        self.rung = sandbox.rung
+        self.isolation = sandbox.isolation
         self._notices = pool.notices if pool else []
         self.notices: Sequence[str] = self._notices
         self._plan = replace(plan, suite=suite) if suite else plan
@@ -75,7 +75,7 @@ class LocalEngine:
 
     async def check(self) -> dict[str, Any]:
         return await model_facts(self._plan, self._models) | {
-            "sandbox": self.rung,
+            "sandbox": self.isolation,
             "cpu_scale": cpu_scale(self._sandbox),
         }
 
@@ -83,36 +83,38 @@ class LocalEngine:
         """What `driver` or a disk that refuses raises ends all."""
         caller = Caller(self._plan.settings, self._models, spent=driver.spent, baseline=self._baseline)
         broken = self._suite.broken if self._suite else None
-        performer = Performer(
+        runner = ExperimentRunner(
             self._plan, caller, self._sandbox, driver, driver.how, lessons=self._lessons, broken=broken
         )
-        room = Room(self._plan.settings.concurrency)
+        slots = PrioritySemaphore(self._plan.settings.concurrency)
         begun = asyncio.Semaphore(self._plan.settings.concurrency + _WAITING)
 
-        async def perform(work: Work) -> None:
-            place = Place(room)
-            outcome = await performer.perform(work, place)
+        async def perform(work: PendingExperiment) -> None:
+            slot = Slot(slots)
+            outcome = await runner.perform(work, slot)
             if outcome.record is None:
                 caller.closed = caller.closed or outcome.fault
             await driver.settle(outcome)
-            place.give_up()
+            slot.give_up()
             begun.release()
 
         async with self._references_tried(), asyncio.TaskGroup() as group:
-            async for work in _drawn(driver.work(), room, begun):
+            async for work in _drawn(driver.work(), slots, begun):
                 group.create_task(perform(work))
 
     def _references_tried(self) -> AbstractAsyncContextManager[None]:
         return self._suite.trying(self._plan.tasks, self._notices.append) if self._suite else nullcontext()
 
 
-async def _drawn(works: Iterator[Work], room: Room, begun: asyncio.Semaphore) -> AsyncIterator[Work]:
-    """Each experiment once there is a place for it, so that none is begun that can't be worked on at once."""
+async def _drawn(
+    works: Iterator[PendingExperiment], slots: PrioritySemaphore, begun: asyncio.Semaphore
+) -> AsyncIterator[PendingExperiment]:
+    """Each experiment once there is a slot for it, so that none is begun that can't be worked on at once."""
     while True:
         await begun.acquire()
-        await room.enter(new=True)
+        await slots.enter(new=True)
         work = next(works, None)
         if work is None:
-            room.leave()
+            slots.leave()
             return
         yield work

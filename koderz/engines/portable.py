@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 import tracker
 from koderz.errors import KoderzError
-from koderz.experiments.work import Work
+from koderz.experiments.experiment import PendingExperiment
 from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan, restore_plan
 from tracker import records
@@ -69,7 +69,7 @@ def solver_files(folder: Path) -> Path | None:
     return folder / "solver" if (folder / "solver").is_dir() else None
 
 
-def pack_work(work: Work, text: Callable[[Text], str]) -> dict[str, Any]:
+def pack_work(work: PendingExperiment, text: Callable[[Text], str]) -> dict[str, Any]:
     """An experiment with what is on record for it, texts out of blobs put back."""
     identity = work.identity
     return {
@@ -82,13 +82,13 @@ def pack_work(work: Work, text: Callable[[Text], str]) -> dict[str, Any]:
     }
 
 
-def unpack_work(data: dict[str, Any], plan: Plan) -> Work:
+def unpack_work(data: dict[str, Any], plan: Plan) -> PendingExperiment:
     """KoderzError where the plan has no such task."""
     task = next((task for task in plan.tasks if task.id == data["task"]), None)
     if task is None:
         raise KoderzError(f"{plan.record.run_id}: the plan has no task {data['task']!r}")
     identity = Identity(data["experiment_id"], task, plan.arm(data["arm"]), data["sample"])
-    return Work(identity, read_lines(data["recorded"]), data["is_whole"])
+    return PendingExperiment(identity, read_lines(data["recorded"]), data["is_whole"])
 
 
 def read_lines(lines: Iterable[bytes]) -> Sequence[Record]:

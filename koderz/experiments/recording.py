@@ -21,13 +21,13 @@ class Divergence(Fault):
     """The solver went another way than it did when its calls were recorded."""
 
 
-class Tape:
+class Recording:
     """What is on record for one experiment, handed out in recorded order.
 
     A request for something recorded waits for its turn, and one for something new waits until all that is recorded
     was used. Where somebody waits although nobody asks for what comes next, for twice as long as the solver took
-    when that was recorded, the replay has diverged. A strict tape then raises Divergence to whoever asks. Any other
-    no longer waits for what nobody asks for, and hands it out later where somebody does.
+    when that was recorded, the replay has diverged. A strict recording then raises Divergence to whoever asks. Any
+    other no longer waits for what nobody asks for, and hands it out later where somebody does.
     """
 
     def __init__(self, recorded: Sequence[Record], *, strict: bool = True) -> None:

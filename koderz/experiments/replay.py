@@ -21,8 +21,8 @@ import msgspec
 import orjson
 
 from koderz.errors import Fault
-from koderz.experiments.recording import Tape
-from koderz.experiments.slots import Place
+from koderz.experiments.recording import Recording
+from koderz.experiments.slots import Slot
 from koderz.plans.identity import Identity
 from koderz.types import MAIN, Completion, Message, Reply, Sampling, Task, Verdict, VerdictWord
 from tracker import records
@@ -62,7 +62,7 @@ class Answer:
     sampling: Sampling  # that was sent
 
 
-class World(Protocol):
+class Backend(Protocol):
     """What is beyond the handles. `complete` and `judge` raise Fault for what is not the model's doing."""
 
     async def complete(self, ask: Ask, identity: Identity) -> Answer:
@@ -141,22 +141,22 @@ class Handles:
         self,
         identity: Identity,
         recorded: Sequence[Record],
-        world: World,
+        backend: Backend,
         how: Replaying | None = None,
-        place: Place | None = None,
+        slot: Slot | None = None,
     ) -> None:
         self.identity = identity
         self.totals = Totals()
         self.fault: Fault | None = None  # the first one, also where the solver went on after it
         self._how = how or Replaying()
-        self._world = world
-        self.place = place or Place()
+        self._backend = backend
+        self.slot = slot or Slot()
         self._nth: Counter[str] = Counter()
         self._in_flight: set[asyncio.Task[records.Call]] = set()
         for record in recorded:
             if isinstance(record, records.Call):
                 self.totals.add(record)
-        self._tape = Tape([] if self._how.restart else recorded, strict=not self._how.is_lenient)
+        self._recording = Recording([] if self._how.restart else recorded, strict=not self._how.is_lenient)
 
     @cached_property
     def rng(self) -> random.Random:
@@ -165,14 +165,14 @@ class Handles:
 
     @property
     def diverged(self) -> bool:
-        return self._tape.diverged
+        return self._recording.diverged
 
     async def __aenter__(self) -> Handles:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Waits for calls that the solver no longer waits for: they are paid for all the same."""
-        self._tape.close()
+        self._recording.close()
         if kind is asyncio.CancelledError:  # the run is being cut off
             for call in self._in_flight:
                 call.cancel()
@@ -193,7 +193,7 @@ class Handles:
         """
         ask = Ask(_checked(messages), model, purpose, sampling)
         key = self._key("ask", ask.digest())
-        return _reply(await self._noted(self._recorded_or_called(ask, key)), self._world)
+        return _reply(await self._noted(self._recorded_or_called(ask, key)), self._backend)
 
     async def judge(self, task: Task, answer: Reply | str) -> Verdict:
         """The verdict on an answer: a reply, or the text of one."""
@@ -217,9 +217,9 @@ class Handles:
         return f"{kind}:{what}/{self._nth[kind + what]}"
 
     async def _recorded_or_called(self, ask: Ask, key: str) -> records.Call:
-        if not self._how.calls_allowed and key not in self._tape:
+        if not self._how.calls_allowed and key not in self._recording:
             raise NeedsCallError("rescore: needs a call")
-        found = await self._tape.take(key)
+        found = await self._recording.take(key)
         if isinstance(found, records.Call):
             return found
         task = asyncio.create_task(self._call(ask, key))
@@ -228,28 +228,28 @@ class Handles:
         return await asyncio.shield(task)
 
     async def _call(self, ask: Ask, key: str) -> records.Call:
-        async with self.place.in_use():
-            answer = await self._world.complete(ask, self.identity)
+        async with self.slot.in_use():
+            answer = await self._backend.complete(ask, self.identity)
         call = _call_record(self, ask, key, answer)
         self.totals.add(call)
-        await self._world.record(call)
+        await self._backend.record(call)
         return call
 
     async def _recorded_or_judged(self, task: Task, answer: Reply | str, key: str) -> Verdict:
         self.totals.attempts += 1
         number = self.totals.attempts
-        found = await self._tape.take(key)
+        found = await self._recording.take(key)
         before = found if isinstance(found, records.Attempt) else None
         if before and not self._how.rescore:
             if before.number != number:  # the solver came here by another way than before
-                await self._world.record(msgspec.structs.replace(before, number=number, time=records.now()))
-            return _verdict(before, self._world)
-        self.place.give_up()
-        with self._tape.working():
-            verdict = await self._world.judge(task, answer)
+                await self._backend.record(msgspec.structs.replace(before, number=number, time=records.now()))
+            return _verdict(before, self._backend)
+        self.slot.give_up()
+        with self._recording.working():
+            verdict = await self._backend.judge(task, answer)
             if before and not before.passed and not verdict.passed:
-                verdict = replace(verdict, feedback=self._world.text(before.feedback))
-            await self._world.record(self._attempt(task, verdict, answer, number, key))
+                verdict = replace(verdict, feedback=self._backend.text(before.feedback))
+            await self._backend.record(self._attempt(task, verdict, answer, number, key))
         return verdict
 
     def _attempt(self, task: Task, verdict: Verdict, answer: Reply | str, number: int, key: str) -> records.Attempt:
@@ -274,15 +274,15 @@ class Handles:
         )
 
     async def _recorded_or_made(self, name: str, fn: Callable[[], Any], key: str) -> Any:
-        found = await self._tape.take(key)
+        found = await self._recording.take(key)
         if isinstance(found, records.Once):
             return found.value
-        async with self.place.in_use():
+        async with self.slot.in_use():
             value = fn()
             if isinstance(value, Awaitable):
                 value = await value
         value = orjson.loads(orjson.dumps(value))  # so that a replay is handed the very same
-        await self._world.record(
+        await self._backend.record(
             records.Once(experiment_id=self.identity.experiment_id, name=name, value=value, key=key)
         )
         return value
@@ -338,11 +338,11 @@ def _given(sampling: Sampling) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, ())}
 
 
-def _reply(call: records.Call, world: World) -> Reply:
+def _reply(call: records.Call, backend: Backend) -> Reply:
     return Reply(
         call=call.call,
-        text=world.text(call.reply if call.text is None else call.text),
-        reasoning=world.text(call.reasoning),
+        text=backend.text(call.reply if call.text is None else call.text),
+        reasoning=backend.text(call.reasoning),
         tokens_in=call.tokens_in,
         tokens_out=call.tokens_out,
         cost=call.cost,
@@ -359,13 +359,13 @@ _WORDS: dict[str, VerdictWord] = {
 }
 
 
-def _verdict(attempt: records.Attempt, world: World) -> Verdict:
+def _verdict(attempt: records.Attempt, backend: Backend) -> Verdict:
     return Verdict(
         verdict=_WORDS.get(attempt.verdict, "error"),
         cause=attempt.cause,
-        feedback=world.text(attempt.feedback),
-        detail=world.text(attempt.detail),
-        program=None if attempt.program is None else world.text(attempt.program),
+        feedback=backend.text(attempt.feedback),
+        detail=backend.text(attempt.detail),
+        program=None if attempt.program is None else backend.text(attempt.program),
         score=attempt.score,
         metrics=attempt.metrics,
         sandbox=attempt.sandbox,

@@ -16,10 +16,10 @@ import orjson
 from koderz.errors import FatalFault, Fault, StorageError
 from koderz.experiments.budget import CapReached
 from koderz.experiments.calls import Caller
+from koderz.experiments.experiment import ExperimentOutcome, Ledger, PendingExperiment
 from koderz.experiments.recall import Lessons, recall_for
 from koderz.experiments.replay import Answer, Ask, Handles, Replaying
-from koderz.experiments.slots import Place
-from koderz.experiments.work import Ledger, Outcome, Work
+from koderz.experiments.slots import Slot
 from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan
 from koderz.sandbox import Sandbox
@@ -31,8 +31,8 @@ from tracker import records
 from tracker.records import Record, Text
 
 
-class Performer:
-    """Performs experiments of one plan. It is the `World` that their handles reach."""
+class ExperimentRunner:
+    """Performs experiments of one plan. It is the `Backend` that their handles reach."""
 
     def __init__(
         self,
@@ -51,30 +51,30 @@ class Performer:
         self._broken = broken or (lambda _: "")
         self._judging = plan.judging
 
-    async def perform(self, work: Work, place: Place | None = None) -> Outcome:
+    async def perform(self, work: PendingExperiment, slot: Slot | None = None) -> ExperimentOutcome:
         """How the experiment ended. Raises StorageError where what happens can't be written down."""
         solver = work.identity.arm.solver
         how = replace(self._how, restart=True) if solver.restarts else self._how
         if not work.is_whole:
             how = replace(how, accept_divergence=True)
-        handles = Handles(work.identity, work.recorded, self, how, place)
+        handles = Handles(work.identity, work.recorded, self, how, slot)
         started = time.monotonic()
         try:
             # One that can't replay does more than it says by its handles.
-            async with handles.place.in_use() if solver.restarts else nullcontext():
+            async with handles.slot.in_use() if solver.restarts else nullcontext():
                 verdict = await self._solve(solver, handles)
             fault = handles.fault
         except Fault as error:
             verdict, fault = None, handles.fault or error
         if isinstance(fault, FatalFault | CapReached):
-            return Outcome(None, fault)
+            return ExperimentOutcome(None, fault)
         if fault:
             totals = handles.totals
-            return Outcome(fault_of(work.identity, fault, cost=totals.cost, calls=totals.calls), fault)
+            return ExperimentOutcome(fault_of(work.identity, fault, cost=totals.cost, calls=totals.calls), fault)
         assert verdict
         seconds = time.monotonic() - started
         baseline_cost = self._caller.baseline_cost(*handles.totals.local_tokens)
-        return Outcome(experiment_of(handles, verdict, seconds, baseline_cost=baseline_cost))
+        return ExperimentOutcome(experiment_of(handles, verdict, seconds, baseline_cost=baseline_cost))
 
     # What the handles reach
 

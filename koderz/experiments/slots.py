@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class Room:
-    """So many places. Experiments under way come before new ones, so that as few as can be are left half done."""
+class PrioritySemaphore:
+    """A number of slots. Experiments under way come before new ones, so that as few as can be are left half done."""
 
-    def __init__(self, places: int) -> None:
-        self._free = places
+    def __init__(self, slots: int) -> None:
+        self._free = slots
         self._under_way: deque[asyncio.Future[None]] = deque()
         self._new: deque[asyncio.Future[None]] = deque()
 
     async def enter(self, *, new: bool) -> None:
-        """Waits for a place."""
+        """Waits for a slot."""
         if self._free:
             self._free -= 1
             return
@@ -31,7 +31,7 @@ class Room:
             raise
 
     def leave(self) -> None:
-        """Leaves a place to whoever is next."""
+        """Leaves a slot to whoever is next."""
         for line in (self._under_way, self._new):
             while line:
                 turn = line.popleft()
@@ -41,22 +41,22 @@ class Room:
         self._free += 1
 
 
-class Place:
-    """The place of one experiment, had from its start and whenever it is in use.
+class Slot:
+    """The slot of one experiment, had from its start and whenever it is in use.
 
     It is given up between two uses, so that someone else asks while this one is judged or written down.
     """
 
-    def __init__(self, room: Room | None = None) -> None:
-        """In a room that was entered for it; without one it has its own."""
-        self._room = room or Room(0)
+    def __init__(self, semaphore: PrioritySemaphore | None = None) -> None:
+        """`semaphore`: one that was entered for it; without one the slot is always free."""
+        self._semaphore = semaphore or PrioritySemaphore(0)
         self._had = True
         self._uses = 0
         self._door = asyncio.Lock()
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
-        """Waits for a place where it was given up. Uses may overlap, and lie within each other.
+        """Waits for a slot where it was given up. Uses may overlap, and lie within each other.
 
         One that fails gives nothing up: most likely the experiment ends with it, and before others go the same way.
         """
@@ -64,7 +64,7 @@ class Place:
         try:
             async with self._door:
                 if not self._had:
-                    await self._room.enter(new=False)
+                    await self._semaphore.enter(new=False)
                     self._had = True
             yield
         finally:
@@ -75,4 +75,4 @@ class Place:
         """Lets someone else have it, unless it is in use."""
         if self._had and not self._uses:
             self._had = False
-            self._room.leave()
+            self._semaphore.leave()

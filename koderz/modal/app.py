@@ -19,7 +19,7 @@ import modal
 
 from koderz.engines.portable import unpack_plan
 from koderz.modal.cloud import FUNCTION, MOUNT
-from koderz.modal.container import Station
+from koderz.modal.container import ContainerState
 from koderz.modal.names import CPU_CORES, INPUTS, MEMORY_MB, TIMEOUT, names_of
 from koderz.modal.store import ContainerShelf
 from koderz.modal.worker import perform_work
@@ -82,18 +82,18 @@ async def run_experiment(submission: dict[str, Any]) -> dict[str, Any]:
     container = _container()
     call_id = modal.current_function_call_id() or ""
     async with container.serving(submission["run"]):
-        result = await perform_work(submission, call_id, container.shelf, container.station)
+        result = await perform_work(submission, call_id, container.shelf, container.state)
     container.shelf.forget(submission["work"]["experiment_id"])
     await volume.commit.aio()  # type: ignore[no-untyped-call]
     return result
 
 
 class Container:
-    """What one container keeps between its inputs: a station for each run."""
+    """What one container keeps between its inputs: the state of each run."""
 
     def __init__(self) -> None:
         self.shelf = ContainerShelf(_NAMES, Path(MOUNT))
-        self._stations: dict[str, Station] = {}
+        self._states: dict[str, ContainerState] = {}
         self._served: Counter[str] = Counter()  # experiments that are in the container, by run
 
     @asynccontextmanager
@@ -101,21 +101,21 @@ class Container:
         """While an experiment of the run is here. The sandboxes of runs that have none are given back."""
         self._served[run] += 1
         try:
-            for idle in [one for one in self._stations if not self._served[one]]:
-                await self._stations.pop(idle).aclose()
+            for idle in [one for one in self._states if not self._served[one]]:
+                await self._states.pop(idle).aclose()
             yield
         finally:
             self._served[run] -= 1
 
-    async def station(self, run: str) -> Station:
-        """The station of a run, opened by whoever asks first."""
-        if run not in self._stations:
+    async def state(self, run: str) -> ContainerState:
+        """The container's state of a run, opened by whoever asks first."""
+        if run not in self._states:
             folder = Path(tempfile.mkdtemp(prefix="koderz-"))
-            station = Station(unpack_plan(await self.shelf.plan(run), folder), os.environ)
-            self._stations.setdefault(run, station)
-        station = self._stations[run]
-        await station.opened()
-        return station
+            state = ContainerState(unpack_plan(await self.shelf.plan(run), folder), os.environ)
+            self._states.setdefault(run, state)
+        state = self._states[run]
+        await state.opened()
+        return state
 
 
 @cache

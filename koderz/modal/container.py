@@ -52,7 +52,7 @@ class Meter:
         self._inside += change
 
 
-class Station:
+class ContainerState:
     """One run in one container: its plan, models and sandbox, opened when first needed and kept."""
 
     def __init__(self, plan: Plan, environ: Mapping[str, str]) -> None:
@@ -85,11 +85,11 @@ class Station:
 class MeteredCaller(Caller):
     """Counts what the container has cost, too, before each call is held against the allowance."""
 
-    def __init__(self, station: Station, allowance: float | None, rate: float) -> None:
+    def __init__(self, state: ContainerState, allowance: float | None, rate: float) -> None:
         """`allowance`: US dollars that this experiment may spend; `rate`: of the container, a second."""
-        settings = replace(station.plan.settings, max_cost=allowance)
-        super().__init__(settings, station.models, spent=0.0, baseline=baseline_price(station.plan))
-        self._rate, self._meter, self._mark = rate, station.meter, station.meter.enter()
+        settings = replace(state.plan.settings, max_cost=allowance)
+        super().__init__(settings, state.models, spent=0.0, baseline=baseline_price(state.plan))
+        self._rate, self._meter, self._mark = rate, state.meter, state.meter.enter()
         self._counted = 0.0
 
     async def complete(self, ask: Ask, identity: Identity) -> Answer:

@@ -14,7 +14,7 @@ from koderz.errors import Unreachable
 from koderz.modal.cloud import DEPLOY, Cloud
 from koderz.modal.names import cost_per_second, names_of
 from koderz.modal.store import RunStore
-from koderz.modal.submission import Voyage
+from koderz.modal.submission import Submission
 from koderz.plans.plan import Plan
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class ModalEngine:
     """Submits what is left of a run, and picks up what comes of it."""
 
     name = "modal"
-    rung = "modal"  # what programs are judged in, see `require_apart`
+    isolation = "modal"  # what programs are judged in, see `require_apart`
     outlives = True
 
     def __init__(self, plan: Plan, environ: Mapping[str, str]) -> None:
@@ -52,14 +52,14 @@ class ModalEngine:
         await self._cloud.look_up()
         self._compare(about, begun="modal" in self._plan.record.environment)
         facts = {"app": self._cloud.names.app, "volume": self._cloud.names.volume, "digest": about["digest"]}
-        return {"modal": facts | {"cost_per_second": self._rate}, "sandbox": self.rung}
+        return {"modal": facts | {"cost_per_second": self._rate}, "sandbox": self.isolation}
 
     async def run(self, driver: Driver) -> None:
         """Submits all that is left, then waits for it, unless the driver is to be detached."""
         known = await self._store.plan() is not None
         if not known:
             await self._store.put_plan(pack_plan(self._plan))
-        await Voyage(driver, self._cloud, self._store, self._rate, known=known, notice=self.notice).sail()
+        await Submission(driver, self._cloud, self._store, self._rate, known=known, notice=self.notice).run()
 
     def notice(self, text: str) -> None:
         """Tells users something once."""

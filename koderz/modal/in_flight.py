@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from koderz.engines.portable import line_key
 from koderz.errors import Fault
+from koderz.experiments.experiment import PendingExperiment
 from koderz.experiments.runner import fault_of
-from koderz.experiments.work import Work
 from tracker import records
 from tracker.records import Call, Compute, Record, Submitted
 
@@ -18,7 +18,7 @@ from tracker.records import Call, Compute, Record, Submitted
 class Flight:
     """An experiment that was submitted, or is about to be."""
 
-    work: Work
+    work: PendingExperiment
     call_id: str  # empty: not submitted yet
     allowance: float | None = None  # US dollars; None: no cap
     recorded: list[Record] = field(default_factory=list)  # what came since, in order
@@ -28,7 +28,7 @@ class Flight:
     spent: float = 0.0  # US dollars since it was submitted
 
     @classmethod
-    def of(cls, work: Work) -> Flight:
+    def of(cls, work: PendingExperiment) -> Flight:
         """As it stands by the journal."""
         calls = [record.call_id for record in work.recorded if isinstance(record, Submitted)]
         return cls(work, calls[-1] if calls else "")
@@ -54,7 +54,7 @@ class Flight:
             self.recorded.append(line)
             self.spent += line.cost if isinstance(line, Call | Compute) else 0.0
 
-    def to_replay(self) -> Work:
+    def to_replay(self) -> PendingExperiment:
         """The work with all that a worker has to know of it."""
         recorded = [r for r in (*self.work.recorded, *self.recorded) if not isinstance(r, Submitted)]
         return replace(self.work, recorded=recorded)

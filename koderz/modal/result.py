@@ -9,14 +9,14 @@ from koderz._version import __version__
 from koderz.engines.portable import source_digest
 from koderz.errors import FatalFault, Fault
 from koderz.experiments.budget import CapReached
+from koderz.experiments.experiment import ExperimentOutcome
 from koderz.experiments.replay import NeedsCallError
-from koderz.experiments.work import Outcome
 from koderz.suites.references import ReferenceFault
 from tracker.records import Experiment, Record, decode, encode
 from tracker.records import Fault as FaultRecord
 
 
-def result_of(outcome: Outcome, lines: Sequence[bytes]) -> dict[str, Any]:
+def result_of(outcome: ExperimentOutcome, lines: Sequence[bytes]) -> dict[str, Any]:
     """How an experiment ended, with the lines of its journal."""
     return {**_version(), "lines": [*lines], "outcome": _packed(outcome)}
 
@@ -26,12 +26,12 @@ def performed_by(call_id: str) -> dict[str, Any]:
     return {**_version(), "lines": [], "elsewhere": call_id}
 
 
-def read_result(outcome: Mapping[str, Any]) -> Outcome:
+def read_result(outcome: Mapping[str, Any]) -> ExperimentOutcome:
     """The outcome in what `result_of` made."""
     record = decode(outcome["record"]) if outcome["record"] else None
     assert record is None or isinstance(record, Experiment | FaultRecord)
     fault = _FAULTS[outcome["fault"]](outcome["message"]) if outcome["fault"] else None
-    return Outcome(record, fault)
+    return ExperimentOutcome(record, fault)
 
 
 def outcome_among(lines: Sequence[Record]) -> Experiment | FaultRecord | None:
@@ -49,7 +49,7 @@ _FAULTS: Mapping[str, type[Fault]] = {
 }
 
 
-def _packed(outcome: Outcome) -> dict[str, Any]:
+def _packed(outcome: ExperimentOutcome) -> dict[str, Any]:
     fault = outcome.fault
     kind = next((name for name, kind in _FAULTS.items() if isinstance(fault, kind)), "")
     return {"record": encode(outcome.record) if outcome.record else b"", "fault": kind, "message": str(fault or "")}

@@ -17,7 +17,7 @@ from koderz.modal.names import names_of
 from koderz.sandbox import ROOM_MB, Opening
 from koderz.sandbox.contained import RemoteSandbox
 from koderz.sandbox.judge.launch import Premises
-from koderz.sandbox.linux import isolation as rungs
+from koderz.sandbox.linux import isolation
 
 START_SECONDS = 120.0  # a sandbox may have to wait for a machine
 WALL_EXTRA = 15.0  # seconds: each call of a candidate goes to the cloud and back
@@ -47,7 +47,7 @@ class ModalSandbox(RemoteSandbox):
     def __init__(self, *, judges: int, memory_mb: int = 1024, environ: Mapping[str, str] = os.environ) -> None:
         self._app = names_of(environ).app
         command = bridge(self._app, memory_mb + ROOM_MB)
-        premises = Premises(rungs.LAYERS, {}, command, passed=_PASSED, start_seconds=START_SECONDS)
+        premises = Premises(isolation.LAYERS, {}, command, passed=_PASSED, start_seconds=START_SECONDS)
         super().__init__(judges=judges, premises=premises, wall_extra=WALL_EXTRA)
 
     async def __aenter__(self) -> Self:

@@ -13,7 +13,7 @@ from koderz.engines import Driver
 from koderz.engines.portable import pack_work, read_lines, source_digest
 from koderz.errors import FatalFault, Fault
 from koderz.experiments.budget import CapReached
-from koderz.experiments.work import Outcome, Work
+from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
 from koderz.modal.allowances import Allowances
 from koderz.modal.cloud import DEPLOY, Cloud, LostCallError
 from koderz.modal.in_flight import Flight, is_outcome
@@ -31,7 +31,7 @@ CATCHING_UP = 5.0  # seconds between two looks at what one that is under way has
 DEATHS = 3  # of workers over one experiment, after which it is a fault
 
 
-class Voyage:
+class Submission:
     """One session's submissions, from the first to the last that has come back."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Voyage:
         self._submitted = 0
         self._under_way: dict[str, Flight] = {}  # by experiment
 
-    async def sail(self) -> None:
+    async def run(self) -> None:
         """Ends when all has come back, or all is submitted and the driver is to be detached."""
         works = self._driver.work()
         try:
@@ -86,7 +86,7 @@ class Voyage:
 
     # Submitting
 
-    async def _submit(self, works: Iterator[Work]) -> None:
+    async def _submit(self, works: Iterator[PendingExperiment]) -> None:
         for work in works:
             flight = Flight.of(work)
             if self._known and not flight.call_id and await self._found(flight):
@@ -100,7 +100,7 @@ class Voyage:
     async def _found(self, flight: Flight) -> bool:
         """Whether the experiment has ended, by what lies in the store for a journal that was elsewhere."""
         if (ended := await self._stored(flight)) is not None:
-            await self._driver.settle(Outcome(ended))
+            await self._driver.settle(ExperimentOutcome(ended))
             return True
         flight.call_id = await self._store.claimed(flight.experiment_id)
         return False
@@ -200,7 +200,7 @@ class Voyage:
             return
         await self._settle(flight, outcome)
 
-    async def _settle(self, flight: Flight, outcome: Outcome) -> None:
+    async def _settle(self, flight: Flight, outcome: ExperimentOutcome) -> None:
         self._under_way.pop(flight.experiment_id, None)
         await self._driver.settle(outcome)
         if isinstance(outcome.fault, FatalFault):
@@ -221,10 +221,10 @@ class Voyage:
         await self._allowances.give_back(flight.allowance, flight.spent)
         flight.deaths += 1
         if ended is not None:
-            await self._settle(flight, Outcome(ended))
+            await self._settle(flight, ExperimentOutcome(ended))
         elif flight.deaths > DEATHS:
             fault = Fault(f"its worker on Modal was lost {flight.deaths} times, at last: {reason}")
-            await self._settle(flight, Outcome(flight.lost(fault), fault))
+            await self._settle(flight, ExperimentOutcome(flight.lost(fault), fault))
         else:
             await self._again(flight, least=flight.allowance or 0.0)
 

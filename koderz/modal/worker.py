@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from koderz.engines.portable import line_key, read_lines, unpack_work
 from koderz.errors import FatalFault, Fault
+from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
 from koderz.experiments.replay import Replaying
-from koderz.experiments.runner import Performer
-from koderz.experiments.work import Outcome, Work
-from koderz.modal.container import MeteredCaller, Station
+from koderz.experiments.runner import ExperimentRunner
+from koderz.modal.container import ContainerState, MeteredCaller
 from koderz.modal.result import outcome_among, performed_by, result_of
 from tracker.records import Compute, Experiment, Record, Text, encode
 from tracker.records import Fault as FaultRecord
@@ -56,7 +56,7 @@ class Notebook:
 
 
 async def perform_work(
-    data: Mapping[str, Any], call_id: str, shelf: Shelf, station_of: Callable[[str], Awaitable[Station]]
+    data: Mapping[str, Any], call_id: str, shelf: Shelf, state_of: Callable[[str], Awaitable[ContainerState]]
 ) -> dict[str, Any]:
     """Performs what `modal.submission` describes; `modal_result` has what it returns. Never raises.
 
@@ -68,18 +68,18 @@ async def perform_work(
         holder = await shelf.claim(run, experiment_id, call_id, data["after"])
         if holder != call_id:
             return performed_by(holder)
-        station = await station_of(run)
-        work = await _with_stored(unpack_work(data["work"], station.plan), data, notebook, shelf)
+        state = await state_of(run)
+        work = await _with_stored(unpack_work(data["work"], state.plan), data, notebook, shelf)
         if (ended := _end_of(work, data)) is None:
-            caller = MeteredCaller(station, data["allowance"], data["rate"])
+            caller = MeteredCaller(state, data["allowance"], data["rate"])
             how = Replaying(**data["how"])
-            performer = Performer(station.plan, caller, station.sandbox, notebook, how, broken=station.broken)
-            outcome = await _ended(await performer.perform(work), work, caller, notebook, data)
+            runner = ExperimentRunner(state.plan, caller, state.sandbox, notebook, how, broken=state.broken)
+            outcome = await _ended(await runner.perform(work), work, caller, notebook, data)
         else:
             notebook.written.pop()  # it goes back as the outcome
-            outcome = Outcome(ended)
+            outcome = ExperimentOutcome(ended)
     except Exception as error:  # noqa: BLE001 what is raised here would come back as something else
-        outcome = Outcome(None, _as_fault(error))
+        outcome = ExperimentOutcome(None, _as_fault(error))
     return result_of(outcome, notebook.written)
 
 
@@ -89,7 +89,9 @@ def _as_fault(error: Exception) -> Fault:
     return FatalFault(str(error) or type(error).__name__)
 
 
-async def _with_stored(work: Work, data: Mapping[str, Any], notebook: Notebook, shelf: Shelf) -> Work:
+async def _with_stored(
+    work: PendingExperiment, data: Mapping[str, Any], notebook: Notebook, shelf: Shelf
+) -> PendingExperiment:
     """The work with what was stored for it and hadn't reached the journal yet, which is handed back again."""
     known = {line_key(record) for record in work.recorded}
     recorded = list(work.recorded)
@@ -98,18 +100,22 @@ async def _with_stored(work: Work, data: Mapping[str, Any], notebook: Notebook, 
             if line_key(record) not in known:
                 recorded.append(record)
                 notebook.written.append(line)
-    return Work(work.identity, recorded, work.is_whole)
+    return PendingExperiment(work.identity, recorded, work.is_whole)
 
 
-def _end_of(work: Work, data: Mapping[str, Any]) -> Experiment | FaultRecord | None:
+def _end_of(work: PendingExperiment, data: Mapping[str, Any]) -> Experiment | FaultRecord | None:
     """How it ended already, in a run of this very input whose result was lost on its way."""
     before = len(data["work"]["recorded"])
     return outcome_among(work.recorded[before:])
 
 
 async def _ended(
-    outcome: Outcome, work: Work, caller: MeteredCaller, notebook: Notebook, data: Mapping[str, Any]
-) -> Outcome:
+    outcome: ExperimentOutcome,
+    work: PendingExperiment,
+    caller: MeteredCaller,
+    notebook: Notebook,
+    data: Mapping[str, Any],
+) -> ExperimentOutcome:
     """The outcome with what the container cost in it, stored."""
     seconds, rate = caller.seconds(), data["rate"]
     compute = Compute(
@@ -127,7 +133,7 @@ async def _ended(
     record = _with_compute(outcome.record, spent)
     await notebook.record(record)
     notebook.written.pop()  # it goes back as the outcome
-    return Outcome(record, outcome.fault)
+    return ExperimentOutcome(record, outcome.fault)
 
 
 def _with_compute(record: Experiment | FaultRecord, spent: float) -> Experiment | FaultRecord:

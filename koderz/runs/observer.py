@@ -18,8 +18,8 @@ NOTHING_TO_DO = "nothing to do"  # the reason of a session that found the run fi
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """What an audience sees of a session."""
+class SessionView:
+    """What an observer sees of a session."""
 
     plan: Plan
     tracker: Tracker
@@ -27,10 +27,10 @@ class Stage:
     engine: Engine
 
 
-class Audience(Protocol):
+class Observer(Protocol):
     """Whoever watches a session: the terminal, or nobody."""
 
-    def showing(self, stage: Stage) -> AbstractAsyncContextManager[None]:
+    def showing(self, view: SessionView) -> AbstractAsyncContextManager[None]:
         """Shows the session for as long as it is entered."""
         ...
 
@@ -43,10 +43,10 @@ class Audience(Protocol):
         ...
 
 
-class Nobody:
-    """An audience that isn't there."""
+class NullObserver:
+    """An observer that isn't there."""
 
-    def showing(self, stage: Stage) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
+    def showing(self, view: SessionView) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
         return nullcontext()
 
     def recorded(self, record: Record) -> None:  # noqa: ARG002

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from koderz.engines import Engine
 from koderz.errors import FatalFault, Fault
 from koderz.experiments.budget import CapReached
+from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
 from koderz.experiments.replay import NeedsCallError, Replaying
-from koderz.experiments.work import Outcome, Work
 from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan
 from koderz.suites.references import ReferenceFault
@@ -96,14 +96,14 @@ class Orchestrator:
     def stopping(self) -> str:
         return self.progress.stopping
 
-    def work(self) -> Iterator[Work]:
+    def work(self) -> Iterator[PendingExperiment]:
         """What is left of the plan, for as long as experiments are begun."""
         for experiment in self._left():
             if self.stopping:
                 return
             self.progress.in_flight += 1
             recorded = self._tracker.recorded(experiment.experiment_id)
-            yield Work(experiment, recorded, is_whole=self._tracker.is_whole(experiment.experiment_id))
+            yield PendingExperiment(experiment, recorded, is_whole=self._tracker.is_whole(experiment.experiment_id))
 
     async def record(self, *lines: Record) -> None:
         await self._tracker.record(*lines)
@@ -119,7 +119,7 @@ class Orchestrator:
     def text(self, text: Text) -> str:
         return read_text(text, self._tracker.folder)
 
-    async def settle(self, outcome: Outcome) -> None:
+    async def settle(self, outcome: ExperimentOutcome) -> None:
         """Records how an experiment ended, or ends the run where it could not."""
         self.progress.in_flight -= 1
         if self._audience_error:

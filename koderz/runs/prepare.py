@@ -16,7 +16,7 @@ from koderz.plans.arms import draft_arms, settle_arms
 from koderz.plans.matrix import read_matrix
 from koderz.plans.plan import Plan, Subject, load_subject, make_plan
 from koderz.plans.selection import select_tasks
-from koderz.runs.observer import Audience, Nobody
+from koderz.runs.observer import NullObserver, Observer
 from koderz.settings.schema import FIELDS, Settings, from_environment, from_flags, layered
 from koderz.settings.toml import Config, load_config
 from tracker.sinks import check_names
@@ -29,7 +29,7 @@ async def prepare(
     solver_arguments: Mapping[str, str] | None = None,
     trust_config: bool = False,
     single: bool = False,
-    audience: Audience | None = None,
+    observer: Observer | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Plan:
     """The plan of a new run. Nothing is created, no model is asked; KoderzError for what doesn't fit."""
@@ -59,7 +59,7 @@ async def prepare(
     memory = await memory_details(settings, any("recall" in draft.solver.wants for draft in drafts), environ)
     if all(draft.model for draft in drafts):  # whom the run is about is said by its arms
         settings = replace(settings, local_model=drafts[0].model, models=())
-    settings = await _with_model(settings, audience or Nobody(), environ)
+    settings = await _with_model(settings, observer or NullObserver(), environ)
     specs = _specs(settings, subject)
     details = _details(config, settings, base_url_given="base_url" in {**flags, **by_environment})
     details |= {"solver_arguments": arguments, "specs": specs, **memory}
@@ -93,7 +93,7 @@ def _details(config: Config, settings: Settings, *, base_url_given: bool) -> dic
     }
 
 
-async def _with_model(settings: Settings, audience: Audience, environ: Mapping[str, str]) -> Settings:
+async def _with_model(settings: Settings, observer: Observer, environ: Mapping[str, str]) -> Settings:
     """The settings with a model: the one named, or what answers here; the simulated one where nothing does."""
     if settings.models or settings.local_model is not None:
         from koderz.models import parse_model_name
@@ -106,7 +106,7 @@ async def _with_model(settings: Settings, audience: Audience, environ: Mapping[s
         raise KoderzError("--base-url says where, but not which model: name it with --model")
     found = await discover_ollama(environ)
     if found is None:
-        audience.notice(
+        observer.notice(
             "No model is named and no Ollama answers here, so this run uses the SIMULATED model: "
             "its results say nothing about any real one. Name one with --model."
         )

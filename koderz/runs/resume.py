@@ -12,7 +12,7 @@ from koderz.engines.portable import laid_out, solver_files
 from koderz.errors import KoderzError
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import restore_plan
-from koderz.runs.observer import NOTHING_TO_DO, Audience, Nobody
+from koderz.runs.observer import NOTHING_TO_DO, NullObserver, Observer
 from koderz.runs.orchestrator import Ended
 from koderz.runs.remote import FILES, find_anywhere
 from koderz.runs.session import Session, carry_on, reopened
@@ -25,7 +25,7 @@ from tracker.tracker import Tracker
 
 
 @dataclass(frozen=True, slots=True)
-class PickUp:
+class ResumeOptions:
     """How a run is taken up again."""
 
     how: Literal["resume", "retry", "rescore"] = "resume"
@@ -45,13 +45,13 @@ class PickUp:
         )
 
 
-async def pick_up(
+async def resume_run(
     name: str,
-    way: PickUp,
+    way: ResumeOptions,
     *,
     results: Path | None = None,
     changes: Mapping[str, Any] | None = None,
-    audience: Audience | None = None,
+    observer: Observer | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Session:
     """Resumes, retries or rescores a run. Of a finished one only its summary and its sinks are redone."""
@@ -67,9 +67,9 @@ async def pick_up(
         tracker.select(faults=way.how != "resume", judged=way.how == "rescore")
         if way.how != "rescore" and tracker.tally.judged + tracker.tally.faults == plan.record.planned:
             return reopened(plan, tracker, Ended("complete", NOTHING_TO_DO), environ)
-        audience = audience or Nobody()
+        observer = observer or NullObserver()
         return await carry_on(
-            plan, tracker, way.replaying(), audience, environ, how=way.how, changes=given, detach=way.detach
+            plan, tracker, way.replaying(), observer, environ, how=way.how, changes=given, detach=way.detach
         )
 
 
@@ -80,7 +80,7 @@ def _require_own(tracker: Tracker, trust: bool, environ: Mapping[str, str]) -> N
         require_trust(plan_line(tracker.folder), what, grant=trust, environ=environ)
 
 
-def _refuse_imported(tracker: Tracker, way: PickUp) -> None:
+def _refuse_imported(tracker: Tracker, way: ResumeOptions) -> None:
     """Its replies came from a file: a model that is asked now would answer for somebody else."""
     if tracker.plan.config.get("imported") and way.replaying().calls_allowed:
         raise KoderzError(

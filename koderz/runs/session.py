@@ -15,7 +15,7 @@ from koderz.engines import Engine, open_engine
 from koderz.errors import KoderzError, Unreachable
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Plan
-from koderz.runs.observer import Audience, Nobody, Stage
+from koderz.runs.observer import NullObserver, Observer, SessionView
 from koderz.runs.orchestrator import Ended, Orchestrator
 from koderz.runs.sinks import start_sinks
 from koderz.settings.trust import remember, risks_of_plan
@@ -43,7 +43,7 @@ class Session:
 
 async def begin(
     plan: Plan,
-    audience: Audience | None = None,
+    observer: Observer | None = None,
     environ: Mapping[str, str] = os.environ,
     *,
     detach: bool = False,
@@ -61,14 +61,14 @@ async def begin(
             trust_own(plan, tracker, environ)
             with _sinks_of(plan, tracker, environ) as sinks:
                 means = Means(engine, sinks, detach=detach)
-                return await _carry_out(plan, tracker, means, Replaying(), audience or Nobody())
+                return await _carry_out(plan, tracker, means, Replaying(), observer or NullObserver())
 
 
 async def carry_on(
     plan: Plan,
     tracker: Tracker,
     replaying: Replaying,
-    audience: Audience,
+    observer: Observer,
     environ: Mapping[str, str],
     *,
     how: str,
@@ -82,7 +82,7 @@ async def carry_on(
             await engine.check()
         await tracker.begin_session(how, dict(changes))
         with _sinks_of(plan, tracker, environ) as sinks:
-            return await _carry_out(plan, tracker, Means(engine, sinks, detach=detach), replaying, audience)
+            return await _carry_out(plan, tracker, Means(engine, sinks, detach=detach), replaying, observer)
 
 
 def _refuse_detaching(engine: Engine, *, detach: bool) -> None:
@@ -101,7 +101,7 @@ class Means:
     detach: bool
 
 
-async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Replaying, audience: Audience) -> Session:
+async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Replaying, observer: Observer) -> Session:
     engine, sinks = means.engine, means.sinks
     heard = 0
 
@@ -109,17 +109,17 @@ async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Repl
         nonlocal heard
         for text in engine.notices[heard:]:
             heard += 1
-            audience.notice(text)
+            observer.notice(text)
 
     def observe(record: Record) -> None:
         listen()
         if sinks and (death := sinks.death()):
-            audience.notice(death)
-        audience.recorded(record)
+            observer.notice(death)
+        observer.recorded(record)
 
     listen()
     orchestrator = Orchestrator(plan, tracker, engine, how=replaying, observe=observe, detach=means.detach)
-    async with audience.showing(Stage(plan, tracker, orchestrator, engine)):
+    async with observer.showing(SessionView(plan, tracker, orchestrator, engine)):
         ended = await orchestrator.run()
     listen()
     await tracker.finish(ended.status, ended.reason)

@@ -21,7 +21,7 @@ ANOTHER = "another koderz process works on this run"
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Backlog:
     """A run, and the sinks that are to be brought level with it."""
 
     folder: Path
@@ -51,13 +51,13 @@ class Choice:
     patient: bool = False  # try again where a sink is down
 
 
-def choose_work(results: Path, choice: Choice) -> list[Work]:
+def choose_work(results: Path, choice: Choice) -> list[Backlog]:
     """What there is to do, oldest run first. Raises KoderzError for a run that isn't there.
 
     A run that another process works on is left out unless it was named: that process feeds its sinks.
     """
     folders = [find_run(results, name) for name in choice.runs] or run_folders(results)
-    work = [Work(folder, _lacking(folder, choice)) for folder in dict.fromkeys(folders)]
+    work = [Backlog(folder, _lacking(folder, choice)) for folder in dict.fromkeys(folders)]
     return [each for each in work if each.sinks and (choice.runs or not is_locked(each.folder))]
 
 
@@ -79,7 +79,7 @@ def _lacking(folder: Path, choice: Choice) -> tuple[str, ...]:
 
 
 def sync_runs(
-    work: Sequence[Work],
+    work: Sequence[Backlog],
     choice: Choice,
     *,
     environ: Mapping[str, str],
@@ -133,7 +133,7 @@ def _all_over(process: SinkProcess) -> bool:
     return all(seen.status.over for seen in process.seen.values())
 
 
-def _forget(work: Sequence[Work]) -> None:
+def _forget(work: Sequence[Backlog]) -> None:
     """Every cursor is set back before a target is made anew, so that a crash in between loses nothing."""
     for each in work:
         for name in each.sinks:
@@ -144,7 +144,7 @@ def _forget(work: Sequence[Work]) -> None:
                 raise KoderzError(f"{each.folder.name}, sink {name}: {error}; wait for it to end") from None
 
 
-def _summary_of(work: Work) -> Iterator[Synced]:
+def _summary_of(work: Backlog) -> Iterator[Synced]:
     if JSON not in work.sinks:
         return
     if is_locked(work.folder):

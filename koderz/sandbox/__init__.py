@@ -36,7 +36,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobResult:
     """What a sandbox found."""
 
     verdict: VerdictWord
@@ -44,16 +44,16 @@ class Outcome:
     message: str = ""  # the failing assertion, or the exception and where: fit to be read by the model
     cpu: float = 0.0  # seconds
     wall: float = 0.0  # seconds
-    rung: str = ""  # what contained the candidate
+    isolation: str = ""  # what contained the candidate
 
 
 class Sandbox(Protocol):
     """`judge` raises Fault only where no candidate can be at fault. Entering may raise Unreachable."""
 
     name: str
-    rung: str  # what contains candidates here, once it is entered
+    isolation: str  # what contains candidates here, once it is entered
 
-    async def judge(self, job: Job) -> Outcome: ...
+    async def judge(self, job: Job) -> JobResult: ...
 
     async def __aenter__(self) -> Self: ...
 
@@ -63,7 +63,7 @@ class Sandbox(Protocol):
 
 
 FULL = "namespaces+landlock+seccomp"
-"""The rung with everything that a kernel has to offer."""
+"""The isolation level with everything that a kernel has to offer."""
 
 
 @dataclass(frozen=True, slots=True)

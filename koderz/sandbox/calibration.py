@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from koderz.errors import Fault
-from koderz.sandbox import Job, Outcome
+from koderz.sandbox import Job, JobResult
 
 LONGEST = 10.0
 """Beyond this it isn't the machine that was measured. Below 1 no limit is shrunk: nobody expects to have less
@@ -31,16 +31,16 @@ class Scaled(Protocol):
 
     speed: float
 
-    async def judge_anew(self, job: Job) -> Outcome: ...
+    async def judge_anew(self, job: Job) -> JobResult: ...
 
 
-async def calibrate(sandbox: Scaled, yardstick: Collection[Job], *, nominal: float) -> float | None:
-    """By how much limits are to be stretched, from 1 to `LONGEST`; None where the yardstick doesn't pass.
+async def calibrate(sandbox: Scaled, jobs: Collection[Job], *, nominal: float) -> float | None:
+    """By how much limits are to be stretched, from 1 to `LONGEST`; None where `jobs` don't pass.
 
-    `nominal` is the CPU, in seconds, that all of `yardstick` takes on the machine that limits are meant for.
+    `nominal` is the CPU, in seconds, that all of `jobs` takes on the machine that limits are meant for.
     """
     try:
-        outcomes = await asyncio.gather(*(sandbox.judge_anew(job) for job in yardstick for _ in range(ROUNDS)))
+        outcomes = await asyncio.gather(*(sandbox.judge_anew(job) for job in jobs for _ in range(ROUNDS)))
     except Fault:
         return None
     if any(outcome.verdict != "passed" for outcome in outcomes):

@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import ClassVar, Self, cast
 
 from koderz.errors import Fault, KoderzError, Unreachable
-from koderz.sandbox import Job, Opening, Outcome
+from koderz.sandbox import Job, JobResult, Opening
 from koderz.sandbox.judge.launch import Premises
 from koderz.sandbox.judge.pool import Pool
 from koderz.sandbox.judge.trial import Case, Finding
-from koderz.sandbox.linux import isolation as rungs
+from koderz.sandbox.linux import isolation
 from koderz.sandbox.once import Once
 from koderz.types import VerdictWord
 
@@ -47,23 +47,23 @@ class ContainedSandbox:
         *,
         judges: int,
         packages: Sequence[str] = (),
-        layers: Sequence[str] = rungs.LAYERS,
+        layers: Sequence[str] = isolation.LAYERS,
         uncontained: bool = False,
         speed: float = 1.0,
         premises: Premises | None = None,
         wall_extra: float = WALL_EXTRA,
     ) -> None:
-        self.rung = ""
+        self.isolation = ""
         self.speed = speed
         self._pool = Pool(judges, premises or Premises(layers, dict(_located(packages))))
         self._wall_extra = wall_extra
         self._uncontained = uncontained
-        self._once: Once[Outcome] = Once()
+        self._once: Once[JobResult] = Once()
 
     async def __aenter__(self) -> Self:
         await self._pool.__aenter__()
         try:
-            self.rung = self._held_by(self._pool.layers)
+            self.isolation = self._held_by(self._pool.layers)
         except Unreachable:
             await self._pool.__aexit__(None, None, None)
             raise
@@ -81,21 +81,21 @@ class ContainedSandbox:
         return self._pool.layers
 
     def _held_by(self, layers: Collection[str]) -> str:
-        """The rung. Raises Unreachable where it doesn't contain a program."""
-        if not (self._uncontained or rungs.contained(layers)):
+        """The isolation level. Raises Unreachable where it doesn't contain a program."""
+        if not (self._uncontained or isolation.contained(layers)):
             raise Unreachable(
                 "this machine has no Landlock and seccomp to contain other people's programs. Run them in containers "
                 "with --sandbox docker; or with --sandbox uncontained, where they have your own rights, could read, "
                 "send or delete what you can, and could forge verdicts"
             )
-        return rungs.label(layers)
+        return isolation.label(layers)
 
-    async def judge(self, job: Job) -> Outcome:
+    async def judge(self, job: Job) -> JobResult:
         """The same job is judged once, however often it is asked for. Fault: see `Sandbox`."""
         digest = hashlib.blake2b(repr(job).encode(errors="backslashreplace"), digest_size=16).digest()
         return await self._once(digest, lambda: self.judge_anew(job))
 
-    async def judge_anew(self, job: Job) -> Outcome:
+    async def judge_anew(self, job: Job) -> JobResult:
         """Judges whether or not the same job was judged before."""
         limit = job.timeout * self.speed
         finding = await self._pool.run(_case(job, limit * (1 + NEAR), self._wall_extra, self.speed))
@@ -103,19 +103,19 @@ class ContainedSandbox:
             finding = await self._pool.run_alone(_case(job, limit, self._wall_extra, self.speed))
         if finding.fault:
             raise Fault(finding.fault)
-        rung = f"{self.rung}, in-process" if finding.in_process else self.rung
+        level = f"{self.isolation}, in-process" if finding.in_process else self.isolation
         word = cast("VerdictWord", finding.verdict)
         message = finding.message.encode("utf-8", "backslashreplace").decode()  # halves of characters fit no journal
-        return Outcome(word, finding.cause, message, finding.cpu, finding.wall, rung)
+        return JobResult(word, finding.cause, message, finding.cpu, finding.wall, level)
 
 
 class RemoteSandbox(ContainedSandbox):
-    """Judges here, candidates in containers or machines of their own: the rung is where."""
+    """Judges here, candidates in containers or machines of their own: the isolation level says where."""
 
     places: ClassVar[str]  # as users are told of them
 
     def _held_by(self, layers: Collection[str]) -> str:
-        if rungs.SECCOMP not in layers:  # without it, one candidate could answer in another's place
+        if isolation.SECCOMP not in layers:  # without it, one candidate could answer in another's place
             raise Unreachable(f"--sandbox {self.name}: {self.places} refuse seccomp, which keeps candidates apart")
         return self.name
 

@@ -18,7 +18,7 @@ from koderz.sandbox import ROOM_MB, Opening
 from koderz.sandbox.contained import RemoteSandbox
 from koderz.sandbox.judge.launch import ENVIRONMENT, Premises
 from koderz.sandbox.judge.remote import BOOT
-from koderz.sandbox.linux import isolation as rungs
+from koderz.sandbox.linux import isolation
 
 LABEL = "koderz=sandbox"  # docker ps --filter label=koderz=sandbox
 ANSWER_SECONDS = 10.0
@@ -42,7 +42,7 @@ class DockerSandbox(RemoteSandbox):
 
     def __init__(self, *, judges: int, image: str, memory_mb: int = 1024) -> None:
         command = container(image, memory_mb + ROOM_MB)
-        super().__init__(judges=judges, premises=Premises(rungs.LAYERS, {}, command, passed=_PASSED))
+        super().__init__(judges=judges, premises=Premises(isolation.LAYERS, {}, command, passed=_PASSED))
         self._image = image
 
     async def __aenter__(self) -> Self:

@@ -34,7 +34,7 @@ class CheckedSuite:
         self.name, self.source, self.tasks = suite.name, suite.source, suite.tasks
         self.limits = limits_of(suite)
         self._suite, self._sandbox, self._how = suite, sandbox, how
-        limits = (how.timeout, how.call_timeout, how.memory_mb, sandbox.rung)
+        limits = (how.timeout, how.call_timeout, how.memory_mb, sandbox.isolation)
         self._cache = MachineCache(cache_folder(), "references", suite_digest(suite), *limits)
         known = self._cache.read()
         self._sound: set[str] = set(known) if isinstance(known, list) else set()  # digests of tasks

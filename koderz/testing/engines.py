@@ -20,8 +20,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from koderz.engines import open_engine
+from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
 from koderz.experiments.replay import Replaying
-from koderz.experiments.work import Outcome, Work
 from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan
 from koderz.runs.prepare import prepare
@@ -43,14 +43,14 @@ class Notes:
     stop_after: int | None = None  # outcomes
     began: list[str] = field(default_factory=list)
     lines: list[Record] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[ExperimentOutcome] = field(default_factory=list)
 
-    def work(self) -> Iterator[Work]:
+    def work(self) -> Iterator[PendingExperiment]:
         for experiment in self.plan.experiments():
             if self.stopping:
                 return
             self.began.append(experiment.experiment_id)
-            yield Work(experiment, self.recorded.get(experiment.experiment_id, ()))
+            yield PendingExperiment(experiment, self.recorded.get(experiment.experiment_id, ()))
 
     async def record(self, *lines: Record) -> None:
         self.lines += lines
@@ -59,7 +59,7 @@ class Notes:
         assert isinstance(text, str)
         return text
 
-    async def settle(self, outcome: Outcome) -> None:
+    async def settle(self, outcome: ExperimentOutcome) -> None:
         self.outcomes.append(outcome)
         if self.stop_after is not None and len(self.outcomes) >= self.stop_after:
             self.stop("stopped", "enough")

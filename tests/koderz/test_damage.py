@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from koderz.analysis.story import Experiments
-from koderz.experiments import recording as tape
+from koderz.experiments import recording
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Plan
 from koderz.types import Message, Sampling
-from tests.koderz.world import Scripted, begun, picked_up, planned
+from tests.koderz.world import Scripted, begun, planned, resumed
 from tracker.errors import JournalError
 from tracker.follow import Follower
 from tracker.index import DAMAGED, index_path, load_index, read, read_records
@@ -134,7 +134,7 @@ def test_a_damaged_journal_gives_the_same_with_and_without_its_index(
 def test_a_damaged_run_is_resumed_to_its_end_and_pays_for_nothing_that_can_be_read(
     recorded: tuple[Plan, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(tape, "GRACE", 0.05)
+    monkeypatch.setattr(recording, "GRACE", 0.05)
     dice = random.Random(seed)
     plan, whole = recorded
     folder = tmp_path / whole.name
@@ -148,11 +148,11 @@ def test_a_damaged_run_is_resumed_to_its_end_and_pays_for_nothing_that_can_be_re
     (folder / NAME).write_bytes(data)
     before = readable(data)
 
-    run = asyncio.run(picked_up(folder, plan, model := Scripted(stubborn)))
+    run = asyncio.run(resumed(folder, plan, model := Scripted(stubborn)))
     if run.summary.faults:  # the damage can't be told from what a solver asked
         assert {"--accept-divergence" in row["reason"] for row in run.summary.faults} == {True}
         how = Replaying(accept_divergence=True)
-        run = asyncio.run(picked_up(folder, plan, model, how, faults=True))
+        run = asyncio.run(resumed(folder, plan, model, how, faults=True))
 
     assert run.ended.status == "complete"
     assert len(run.summary.results) == 6

@@ -15,7 +15,7 @@ from koderz.plans.plan import Plan
 from koderz.prompts import Prompts
 from koderz.runs.orchestrator import Ended, Observer, Orchestrator
 from koderz.runs.prepare import prepare
-from koderz.sandbox import Job, Outcome, Sandbox
+from koderz.sandbox import Job, JobResult, Sandbox
 from koderz.testing import engines
 from koderz.types import Completion, Judging, Message, Reply, Sampling, Task, Verdict
 from tracker.index import load_index, read_records
@@ -98,9 +98,9 @@ class NoSandbox:
     """Stands where a sandbox is needed and none is used."""
 
     name = "none"
-    rung = "none"
+    isolation = "none"
 
-    async def judge(self, job: Job) -> Outcome:
+    async def judge(self, job: Job) -> JobResult:
         raise AssertionError
 
     async def __aenter__(self) -> NoSandbox:
@@ -162,7 +162,7 @@ async def begun(
         return await _finished(orchestrator, tracker)
 
 
-async def picked_up(
+async def resumed(
     folder: Path,
     plan: Plan,
     model: Scripted | Mapping[str, Scripted],

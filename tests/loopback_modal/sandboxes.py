@@ -26,7 +26,7 @@ _TIMED_OUT = _Result(status=_Result.GENERIC_STATUS_TIMEOUT, exitcode=124)
 
 
 @dataclass(slots=True)
-class Room:
+class PrioritySemaphore:
     """A sandbox that lives."""
 
     thing: Thing
@@ -56,7 +56,7 @@ class Sandboxes:
 
     def __init__(self, store: Store, starting: Starting, vault: Vault, bells: Bells) -> None:
         self._store, self._starting, self._vault, self._bells = store, starting, vault, bells
-        self.live: dict[str, Room] = {}  # by task id
+        self.live: dict[str, PrioritySemaphore] = {}  # by task id
         self._mains: dict[str, Command] = {}  # of sandboxes alive and dead, whose output can still be read
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -153,14 +153,14 @@ class Sandboxes:
             self._end(room, _TERMINATED)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _open(self, thing: Thing, asked: api_pb2.Sandbox, variables: dict[str, str]) -> Room:
+    def _open(self, thing: Thing, asked: api_pb2.Sandbox, variables: dict[str, str]) -> PrioritySemaphore:
         task_id = f"{new_id('ta')}V"  # the last letter tells the SDK which protocol to speak
         seen = Seen(asked.image_id, asked.mount_ids, asked.volume_mounts, asked.secret_ids)
         own = {"MODAL_SANDBOX_ID": thing.id, **variables}
         box = self._starting.box(task_id, seen, own, network=not _blocks_network(asked))
-        return Room(thing, task_id, box, asked.workdir)
+        return PrioritySemaphore(thing, task_id, box, asked.workdir)
 
-    def _follow(self, room: Room, main: Command) -> None:
+    def _follow(self, room: PrioritySemaphore, main: Command) -> None:
         async def follow() -> None:
             code = await asyncio.shield(main.finished)
             status = _Result.GENERIC_STATUS_SUCCESS if code == 0 else _Result.GENERIC_STATUS_FAILURE
@@ -170,7 +170,7 @@ class Sandboxes:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _end(self, room: Room, result: api_pb2.GenericResult) -> None:
+    def _end(self, room: PrioritySemaphore, result: api_pb2.GenericResult) -> None:
         if self.live.pop(room.task_id, None) is None:
             return
         if room.timer is not None:

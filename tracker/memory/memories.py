@@ -12,7 +12,7 @@ import orjson
 from msgspec.structs import replace
 
 from tracker.errors import KoderzError
-from tracker.scrubbing import Scrubber
+from tracker.scrubber import Scrubber
 
 Category = Literal[
     "architecture",

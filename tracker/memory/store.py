@@ -18,8 +18,8 @@ from tracker.memory import sql
 from tracker.memory.database import BUSY_SECONDS, connect, explained, transaction
 from tracker.memory.memories import Draft, Memory, ready
 from tracker.memory.rows import as_memory
-from tracker.memory.writing import Writer, writing
-from tracker.scrubbing import Scrubber
+from tracker.memory.writer import Writer, writing
+from tracker.scrubber import Scrubber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
-from tracker.scrubbing import Scrubber
+from tracker.scrubber import Scrubber
 from tracker.sinks.feeding import Feeding
 from tracker.sinks.jobs import FINISH, Status, encoded, job_of
 

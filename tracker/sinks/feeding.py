@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tracker.errors import KoderzError
 from tracker.registry import find
-from tracker.scrubbing import Scrubber
+from tracker.scrubber import Scrubber
 from tracker.sinks import GROUP, SINKS, SinkDown
 from tracker.sinks.jobs import Job, Status
 from tracker.sinks.projection import Held, Projection, as_down, put_down

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tracker.errors import JournalError
-from tracker.memory import caretaking
+from tracker.memory import maintenance as caretaking
 from tracker.memory.cortex import store_path
 from tracker.memory.database import StoreDown
 from tracker.memory.lessons import how_it_failed, lesson_of
@@ -19,7 +19,7 @@ from tracker.memory.memories import Draft
 from tracker.memory.store import Store
 from tracker.messages import text_of
 from tracker.records import Attempt, Call, Experiment, Fault, Finished, Plan, Record
-from tracker.scrubbing import Scrubber
+from tracker.scrubber import Scrubber
 from tracker.sinks import SinkDown, Source
 from tracker.sinks.json import encode_summary
 from tracker.summary import summarize

@@ -17,7 +17,7 @@ from koderz.analysis.report.panels import Chart, panels
 from koderz.analysis.report.reasons import causes_of
 from koderz.analysis.report.stories import packed_json
 from koderz.analysis.report.versus import Found, comparisons
-from koderz.analysis.report.view import Entry, View, headline
+from koderz.analysis.report.view import ArmEntry, View, headline
 
 _HERE = Path(__file__).parent
 _MOST_CARDS = 8
@@ -208,7 +208,7 @@ def _whole(text: str) -> Any:
     return _ours("".join(f'<span class="id">{p}</span>' if n % 2 else str(escape(p)) for n, p in enumerate(parts)))
 
 
-def _interval(entry: Entry) -> Any:
+def _interval(entry: ArmEntry) -> Any:
     """A bar of 100 units: the interval, and the rate in it."""
     low, high = entry.figures.success_rate_interval or (0.0, 0.0)
     rate = entry.figures.rate
@@ -220,9 +220,9 @@ def _interval(entry: Entry) -> Any:
     )
 
 
-def _cost(entry: Entry) -> str:
+def _cost(entry: ArmEntry) -> str:
     return f"{'' if entry.figures.cost_known else '≥ '}${entry.figures.total_cost:.4f}"
 
 
-def _faults(entry: Entry) -> int:
+def _faults(entry: ArmEntry) -> int:
     return sum(fault.get("solver", entry.solver) == entry.solver for fault in entry.run.faults)

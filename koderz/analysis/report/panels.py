@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from koderz.analysis.report import charts
 from koderz.analysis.report.charts import Plot, amount, value_of
-from koderz.analysis.report.view import Entry, headline
+from koderz.analysis.report.view import ArmEntry, headline
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Chart:
     rows: Sequence[Sequence[str]]
 
 
-def panels(entries: Sequence[Entry]) -> Iterator[Chart]:
+def panels(entries: Sequence[ArmEntry]) -> Iterator[Chart]:
     """Those charts that say something on these arms."""
     chosen = headline(entries)
     if len(chosen) > 1:
@@ -33,7 +33,7 @@ def panels(entries: Sequence[Entry]) -> Iterator[Chart]:
         yield _trend(entries)
 
 
-def _pareto(chosen: Sequence[Entry]) -> Chart:
+def _pareto(chosen: Sequence[ArmEntry]) -> Chart:
     priced = any(entry.figures.avg_cost for entry in chosen)
     heads = ("Model", "Cost a task", "Passed", "Cost a pass") if priced else ("Model", "Tokens a task", "Passed")
     rows = [
@@ -50,7 +50,7 @@ def _pareto(chosen: Sequence[Entry]) -> Chart:
     )
 
 
-def _by_iteration(chosen: Sequence[Entry]) -> Chart:
+def _by_iteration(chosen: Sequence[ArmEntry]) -> Chart:
     numbers = range(1, max(entry.attempts for entry in chosen) + 1)
     return Chart(
         "iterations",
@@ -62,7 +62,7 @@ def _by_iteration(chosen: Sequence[Entry]) -> Chart:
     )
 
 
-def _trend(entries: Sequence[Entry]) -> Chart:
+def _trend(entries: Sequence[ArmEntry]) -> Chart:
     return Chart(
         "trend",
         "Over time",

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from koderz.analysis.failures import Cause, Failures, failures_of
-from koderz.analysis.matching import Side
-from koderz.analysis.report.view import Entry, headline
+from koderz.analysis.pairs import Side
+from koderz.analysis.report.view import ArmEntry, headline
 
 _MOST = 6  # arms
 
@@ -17,7 +17,7 @@ _MOST = 6  # arms
 class Causes:
     """Causes down, arms across: how many experiments ended so, and what later attempts fixed."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[ArmEntry]
     rows: Sequence[tuple[str, Sequence[tuple[int, str]]]]
     taken: Sequence[Taken]
 
@@ -26,14 +26,14 @@ class Causes:
 class Taken:
     """What an arm's solved tasks took."""
 
-    entry: Entry
+    entry: ArmEntry
     cost: str  # a solved task, failures included
     tokens: str  # to a solution, the median
     tiers: str  # what each tier cost in all
     never_mended: str
 
 
-def causes_of(entries: Sequence[Entry]) -> Causes:
+def causes_of(entries: Sequence[ArmEntry]) -> Causes:
     """Of each model's run in the headline."""
     chosen = headline(entries)[-_MOST:]
     found = [failures_of(Side(entry.run, entry.solver)) for entry in chosen]
@@ -52,7 +52,7 @@ def _ended_and_mended(cause: Cause | None) -> tuple[int, str]:
     return cause.ended, "" if cause.mended is None else f"fixed later in {cause.mended} of {cause.experiments}"
 
 
-def _taken(entry: Entry, failures: Failures) -> Taken:
+def _taken(entry: ArmEntry, failures: Failures) -> Taken:
     each, tokens = failures.cost_per_solved_task, failures.tokens_to_solution
     return Taken(
         entry=entry,

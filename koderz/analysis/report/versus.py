@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from koderz.analysis.matching import Side
-from koderz.analysis.report.view import Entry, headline, series_of
+from koderz.analysis.pairs import Side
+from koderz.analysis.report.view import ArmEntry, headline, series_of
 
 if TYPE_CHECKING:
     from koderz.analysis.comparison import Compared, Comparison
@@ -20,8 +20,8 @@ _MOST_TASKS = 60  # shown side by side
 class Versus:
     """A, the baseline, and B, in sentences."""
 
-    a: Entry
-    b: Entry
+    a: ArmEntry
+    b: ArmEntry
     verdict: str
     tone: str  # "good" or "bad" where a difference is shown, else ""
     evidence: str
@@ -30,7 +30,7 @@ class Versus:
     more: int  # how many more tasks flipped
 
     @property
-    def flipped(self) -> list[tuple[Entry, str]]:
+    def flipped(self) -> list[tuple[ArmEntry, str]]:
         """The entries and tasks whose stories are set side by side."""
         return [(entry, task) for task in (*self.gained, *self.lost) for entry in (self.a, self.b)]
 
@@ -43,7 +43,7 @@ class Found:
     note: str
 
 
-def comparisons(entries: Sequence[Entry]) -> Found:
+def comparisons(entries: Sequence[ArmEntry]) -> Found:
     """Two arms against each other. Of more: the arms of each comparative run, each model's run of the headline against
     the one before it, and against the best.
     """
@@ -65,7 +65,7 @@ def comparisons(entries: Sequence[Entry]) -> Found:
     return Found(shown, f"{note}{corrected_for if len(shown) > 1 else ''}.")
 
 
-def _pairs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
+def _pairs(entries: Sequence[ArmEntry]) -> Iterator[tuple[ArmEntry, ArmEntry]]:
     """Baseline first, the most telling first. Only arms of one suite are set against each other."""
     if len(entries) == 2 and entries[0].run.suite == entries[1].run.suite:
         yield entries[0], entries[1]
@@ -82,15 +82,15 @@ def _pairs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
     yield from reversed([(a, b) for a, b in own if b not in chosen])
 
 
-def _own_pairs(entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
+def _own_pairs(entries: Sequence[ArmEntry]) -> list[tuple[ArmEntry, ArmEntry]]:
     """The first arm of each run with each other one of it."""
-    runs: dict[int, list[Entry]] = {}
+    runs: dict[int, list[ArmEntry]] = {}
     for entry in entries:
         runs.setdefault(id(entry.run), []).append(entry)
     return [(first, other) for first, *others in runs.values() for other in others]
 
 
-def _versus(a: Entry, b: Entry, one: Comparison, p: str, *, shown: bool) -> Versus:
+def _versus(a: ArmEntry, b: ArmEntry, one: Comparison, p: str, *, shown: bool) -> Versus:
     difference = one.difference or 0.0
     verdict = f"{abs(difference):.1f} points {'better' if difference > 0 else 'worse'}"
     return Versus(

@@ -11,7 +11,7 @@ from tracker.summary import Arm, Figures, Result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entry:
+class ArmEntry:
     """One arm of one run."""
 
     run: Run
@@ -94,7 +94,7 @@ class View:
     """Everything that the page is made of, but for the stories."""
 
     runs: Sequence[Run]
-    entries: Sequence[Entry]
+    entries: Sequence[ArmEntry]
     rows: Sequence[Row] = field(repr=False)
 
     @classmethod
@@ -105,7 +105,7 @@ class View:
         return cls(runs, entries, rows)
 
     @property
-    def judged(self) -> list[Entry]:
+    def judged(self) -> list[ArmEntry]:
         return [entry for entry in self.entries if entry.arm.results]
 
     @property
@@ -118,15 +118,15 @@ class View:
         return any(run.simulated for run in self.runs)
 
 
-def headline(entries: Sequence[Entry]) -> list[Entry]:
+def headline(entries: Sequence[ArmEntry]) -> list[ArmEntry]:
     """The newest complete entry of each model, solver and suite; where none is complete, the newest."""
-    found: dict[tuple[str, str, str], Entry] = {}
+    found: dict[tuple[str, str, str], ArmEntry] = {}
     for entry in sorted(entries, key=lambda entry: entry.is_complete):
         found[series_of(entry)] = entry
     return [entry for entry in entries if found[series_of(entry)] is entry]
 
 
-def series_of(entry: Entry) -> tuple[str, str, str]:
+def series_of(entry: ArmEntry) -> tuple[str, str, str]:
     """What is one and the same from run to run: model, solver and suite."""
     return entry.run.model, entry.solver, entry.run.suite
 
@@ -134,11 +134,11 @@ def series_of(entry: Entry) -> tuple[str, str, str]:
 _COLOURS = 8
 
 
-def _entries(runs: Sequence[Run]) -> list[Entry]:
+def _entries(runs: Sequence[Run]) -> list[ArmEntry]:
     arms = [(run, solver, arm) for run in runs for solver, arm in run.arms.items()]
     colours: dict[tuple[str, str], int] = {}
     return [
-        Entry(run, solver, arm, label, colours.setdefault((run.model, solver), len(colours) % _COLOURS + 1))
+        ArmEntry(run, solver, arm, label, colours.setdefault((run.model, solver), len(colours) % _COLOURS + 1))
         for (run, solver, arm), label in zip(arms, _labels([(run, solver) for run, solver, _ in arms]), strict=True)
     ]
 
@@ -167,7 +167,7 @@ def _minute(run: Run) -> str:
     return run.start_time[:16].replace("T", " ")
 
 
-def _rows(number: int, entry: Entry) -> list[Row]:
+def _rows(number: int, entry: ArmEntry) -> list[Row]:
     judged = [_row(number, result) for result in entry.arm.results]
     faults = [
         Row(

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 from koderz.sandbox.judge import candidate
-from koderz.sandbox.linux import isolation as rungs
-from koderz.sandbox.linux import kernel, landlock, limits, namespaces, seccomp
+from koderz.sandbox.linux import isolation, kernel, landlock, limits, namespaces, seccomp
 
 ORDER = struct.Struct("<dQ")  # CPU seconds, bytes of memory; the candidate's socket comes with it
 ENDING = struct.Struct("<idQ?")  # wait status, CPU seconds, largest resident bytes, out of CPU?
@@ -106,24 +105,24 @@ def _import_from(name: str, folder: str) -> None:
 
 def _contain(control: socket.socket, setup: Setup) -> Cell:
     """Puts on this process every layer that holds; a part of seccomp comes last, on each candidate."""
-    layers = rungs.available(setup.layers)
+    layers = isolation.available(setup.layers)
     addresses = limits.address_space()
     kernel.die_with_parent()
-    if rungs.NAMESPACES in layers:
-        namespaces.enter(control.fileno(), setup.readable if rungs.MOUNTS in layers else None)
+    if isolation.NAMESPACES in layers:
+        namespaces.enter(control.fileno(), setup.readable if isolation.MOUNTS in layers else None)
     elif kernel.LINUX:
         kernel.drop_capabilities()
     os.chdir("/")
     os.dup2(0, 2)  # what candidates write there directly goes nowhere
     kernel.hide_memory()  # candidates too: a fork inherits it
-    limits.share(own_user=rungs.NAMESPACES in layers)
-    if rungs.LANDLOCK in layers:
+    limits.share(own_user=isolation.NAMESPACES in layers)
+    if isolation.LANDLOCK in layers:
         landlock.restrict(setup.readable)
     return Cell(layers, addresses, _filter(layers), candidate.prepare())
 
 
 def _filter(layers: frozenset[str]) -> seccomp.Filter | None:
-    if rungs.SECCOMP not in layers:
+    if isolation.SECCOMP not in layers:
         return None
     kernel.forgo_privileges()
     own = seccomp.candidates()
@@ -151,7 +150,7 @@ def _become_candidate(control: socket.socket, descriptor: int, cell: Cell, cpu: 
     """The little that is left to do after the fork: each page of memory it touches is copied."""
     try:
         control.close()
-        if rungs.NAMESPACES not in cell.layers:
+        if isolation.NAMESPACES not in cell.layers:
             kernel.die_with_parent()
         if cell.filter:
             cell.filter.install()
@@ -189,7 +188,7 @@ def _ended(child: int, cell: Cell, *, overdue: bool) -> bytes:
 
 
 def _sweep(child: int, cell: Cell) -> None:
-    if rungs.NAMESPACES in cell.layers:
+    if isolation.NAMESPACES in cell.layers:
         namespaces.sweep()
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -25,7 +25,7 @@ UNCONTAINED = "uncontained"
 
 
 def label(layers: Collection[str]) -> str:
-    """The rung as users and records see it, e.g. `landlock+seccomp`."""
+    """The isolation level as users and records see it, e.g. `landlock+seccomp`."""
     if not contained(layers):
         return UNCONTAINED
     names = {layer: layer for layer in LAYERS}

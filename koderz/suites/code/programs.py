@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from koderz.prompts import Prompts, trimmed
-from koderz.sandbox import Job, Outcome, Sandbox
+from koderz.sandbox import Job, JobResult, Sandbox
 from koderz.suites.code.tasks import CodeTask, parse, reference_program
 from koderz.types import Judging, Message, Reply, Verdict
 
@@ -70,7 +70,9 @@ class CodeSuite:
         _, verdict = await self._run(task, Extraction(program, "", line_offset), sandbox, how)
         return verdict
 
-    async def _run(self, task: CodeTask, found: Extraction, sandbox: Sandbox, how: Judging) -> tuple[Outcome, Verdict]:
+    async def _run(
+        self, task: CodeTask, found: Extraction, sandbox: Sandbox, how: Judging
+    ) -> tuple[JobResult, Verdict]:
         outcome = await sandbox.judge(_job(task, found, task.payload.test, how))
         return outcome, Verdict(
             verdict=outcome.verdict,
@@ -78,7 +80,7 @@ class CodeSuite:
             detail=outcome.message,
             program=found.program,
             metrics={"cpu": outcome.cpu, "wall": outcome.wall},
-            sandbox=outcome.rung,
+            sandbox=outcome.isolation,
         )
 
 
@@ -105,7 +107,7 @@ def _context(prompt: str) -> str:
     return ""
 
 
-def _lacks(outcome: Outcome, entry_point: str) -> bool:
+def _lacks(outcome: JobResult, entry_point: str) -> bool:
     """Whether a program that was run doesn't define the function, or fails since it isn't there."""
     return outcome.cause == _UNDEFINED or f"name {entry_point!r} is not defined" in outcome.message
 
@@ -117,7 +119,7 @@ def _unusable(found: Extraction, task: CodeTask, finish: str) -> Verdict:
     return Verdict("error", cause, feedback=feedback, detail=feedback, program=found.program)
 
 
-async def _feedback(task: CodeTask, found: Extraction, outcome: Outcome, sandbox: Sandbox, how: Judging) -> str:
+async def _feedback(task: CodeTask, found: Extraction, outcome: JobResult, sandbox: Sandbox, how: Judging) -> str:
     """What the solver may be told, which is less than the record holds unless tests are open to it."""
     if how.feedback == "tests":
         return trimmed(outcome.message, FEEDBACK_CHARS)

@@ -12,7 +12,7 @@ from koderz.analysis.blocks import Table
 from koderz.analysis.comparison import between, last_comparable
 from koderz.analysis.comparison_view import comparison_blocks
 from koderz.analysis.leaderboard import leaderboard
-from koderz.analysis.matching import Side, sides_of
+from koderz.analysis.pairs import Side, sides_of
 from koderz.analysis.runs import Run
 from koderz.errors import KoderzError
 from tests.koderz.analysis import builders

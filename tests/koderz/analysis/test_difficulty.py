@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from koderz.analysis.difficulty import difficulty, flakiness
-from koderz.analysis.matching import sides_of
+from koderz.analysis.pairs import sides_of
 from koderz.errors import KoderzError
 from tests.koderz.analysis import builders
 

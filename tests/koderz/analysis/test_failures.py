@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from koderz.analysis.failures import Cause, Failures, failures_of
-from koderz.analysis.matching import Side
+from koderz.analysis.pairs import Side
 from koderz.analysis.runs import load_run
 from tests.koderz.analysis import builders
 from tests.tracker import builders as journals

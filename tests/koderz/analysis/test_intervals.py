@@ -13,7 +13,7 @@ from scipy import stats
 
 from koderz.analysis import intervals
 from koderz.analysis.inference import interval_of, is_shown, p_of, score_interval
-from koderz.analysis.matching import Kind, Matched
+from koderz.analysis.pairs import Kind, Matched
 from tests.koderz.analysis import builders
 from tracker.summary import Result
 

@@ -48,7 +48,7 @@ def hooked(tmp_path: Path) -> dict[str, str]:
         ("benchmark 0 1 -m simulated", "asyncio"),
         ("benchmark 0 1 -m simulated", "koderz.runs.prepare"),
         ("benchmark 0 1 -m simulated", "koderz.runs.session"),
-        ("benchmark compare", "koderz.analysis.comparing"),
+        ("benchmark compare", "koderz.analysis.compare"),
         ("memory serve", "koderz.cli.memory"),
         ("memory serve", "mcp.server.stdio"),
         ("memory serve --http 127.0.0.1:0", "uvicorn"),

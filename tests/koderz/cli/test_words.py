@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from koderz.cli.progress import _throttled
-from koderz.cli.teller import Teller
+from koderz.cli.story_printer import StoryPrinter
 from tests.conftest import Shell
 from tests.koderz.cli.conftest import Command
 from tests.tracker import builders
@@ -36,16 +36,16 @@ def test_help_says_it_in_the_words_of_the_field(command: Command, words: str, sa
 
 @pytest.mark.parametrize(("iterations", "said"), [(1, "PASSED after 1 attempt, "), (2, "PASSED after 2 attempts, ")])
 def test_one_attempt_is_one(capsys: pytest.CaptureFixture[str], iterations: int, said: str) -> None:
-    Teller(quiet=False).recorded(judged(0, success=True, iterations=iterations))
+    StoryPrinter(quiet=False).recorded(judged(0, success=True, iterations=iterations))
 
     assert said in capsys.readouterr().out
 
 
 def test_a_provider_that_slows_calls_down_is_told_with_the_rate() -> None:
     throttle = SimpleNamespace(provider="openai", pause=0.0, limit=4, ceiling=8)
-    stage = SimpleNamespace(engine=SimpleNamespace(throttle=[throttle]))
+    view = SimpleNamespace(engine=SimpleNamespace(throttle=[throttle]))
 
-    assert _throttled(cast("Any", stage)) == "openai rate-limited to 4 concurrent requests"
+    assert _throttled(cast("Any", view)) == "openai rate-limited to 4 concurrent requests"
 
 
 def test_watching_a_run_that_no_process_works_on_says_how_to_continue(koderz: Shell, command: Command) -> None:

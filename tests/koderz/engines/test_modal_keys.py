@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.modal.container import Station
+from koderz.modal.container import ContainerState
 from koderz.testing.engines import performed, planned
 from tests.conftest import Shell
 from tests.loopback_modal import ModalServer
@@ -67,7 +67,7 @@ def test_a_sandbox_inside_of_the_function_is_refused(sandbox: str, tmp_path: Pat
     plan = asyncio.run(planned(tmp_path, "modal", tasks=1))
     assert plan.settings.sandbox == plan.record.config["sandbox"] == "modal"
     with pytest.raises(KoderzError, match="functions hold keys"):  # nor does a plan that came some other way
-        Station(replace(plan, settings=replace(plan.settings, sandbox=sandbox)), {})
+        ContainerState(replace(plan, settings=replace(plan.settings, sandbox=sandbox)), {})
 
 
 def test_the_refusal_is_one_line(koderz: Shell) -> None:

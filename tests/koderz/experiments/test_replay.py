@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault
-from koderz.experiments import recording as tape
+from koderz.experiments import recording
 from koderz.experiments.recording import Divergence
 from koderz.experiments.replay import Answer, Ask, Handles, NeedsCallError, Replaying
 from koderz.plans.arms import Arm
@@ -133,7 +133,7 @@ def test_two_equal_asks_are_two_calls() -> None:
 
 
 def test_a_solver_that_goes_another_way_is_stopped_before_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tape, "GRACE", 0.05)
+    monkeypatch.setattr(recording, "GRACE", 0.05)
     _, world = asyncio.run(play(iterating, []))
 
     async def other(handles: Handles) -> Reply:
@@ -152,7 +152,7 @@ def test_a_solver_that_goes_another_way_is_stopped_before_it_pays(monkeypatch: p
 
 
 def test_a_solver_that_waits_for_something_of_its_own_has_not_diverged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tape, "GRACE", 0.05)
+    monkeypatch.setattr(recording, "GRACE", 0.05)
 
     async def slow(handles: Handles) -> list[str]:
         first = await handles.ask(say("one"))
@@ -179,7 +179,7 @@ def test_one_result_is_acted_on_before_the_next_comes_however_it_is_waited_for()
 
 
 def test_a_recorded_branch_waits_as_long_as_another_one_worked_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tape, "GRACE", 0.05)
+    monkeypatch.setattr(recording, "GRACE", 0.05)
 
     async def two_branches(handles: Handles) -> list[str]:
         async def cell() -> str:
@@ -256,7 +256,7 @@ def test_rescoring_stops_where_a_new_verdict_leads_to_a_request_that_is_not_on_r
 
 
 def test_rescoring_that_may_call_passes_over_what_it_needs_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tape, "GRACE", 0.05)
+    monkeypatch.setattr(recording, "GRACE", 0.05)
     _, world = asyncio.run(play(best_of_three, []))
 
     value, again = asyncio.run(play(best_of_three, world.lines, Replaying(rescore=True), passing="FIRST"))

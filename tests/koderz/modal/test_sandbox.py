@@ -12,8 +12,8 @@ import pytest
 
 from koderz.errors import Unreachable
 from koderz.modal.sandbox import make_ready
-from koderz.sandbox import Job, Outcome, open_sandbox
-from koderz.sandbox.linux import isolation as rungs
+from koderz.sandbox import Job, JobResult, open_sandbox
+from koderz.sandbox.linux import isolation
 from tests.conftest import Shell, judges, wait_for
 from tests.loopback_modal import ModalServer
 
@@ -23,12 +23,12 @@ RIGHT = "def add(x, y): return x + y"
 
 @pytest.fixture(autouse=True)
 def seccomp(holds: frozenset[str]) -> None:
-    if rungs.SECCOMP not in holds:
+    if isolation.SECCOMP not in holds:
         pytest.skip("this machine has no seccomp")
 
 
-def judged(*jobs: Job) -> list[Outcome]:
-    async def all_of_them() -> list[Outcome]:
+def judged(*jobs: Job) -> list[JobResult]:
+    async def all_of_them() -> list[JobResult]:
         async with open_sandbox("modal", judges=1) as sandbox:
             return [await sandbox.judge(job) for job in jobs]
 
@@ -58,7 +58,7 @@ def test_each_cause_has_the_same_words_as_outside(cloud: ModalServer) -> None:
     before = len(cloud.sandboxes)
     outcomes = judged(*(add(source, timeout=0.3) for source in WORDS))
     assert {source: (o.verdict, o.cause) for source, o in zip(WORDS, outcomes, strict=True)} == WORDS
-    assert {outcome.rung for outcome in outcomes} == {"modal"}
+    assert {outcome.isolation for outcome in outcomes} == {"modal"}
     (asked,) = cloud.sandboxes[before:]  # one serves many candidates
     assert asked.blocks_network
     assert not asked.lives

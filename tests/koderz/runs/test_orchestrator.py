@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from koderz.errors import FatalFault, Fault
-from koderz.experiments import recording as tape
+from koderz.experiments import recording
 from koderz.experiments.replay import Replaying
 from koderz.models import Price
 from koderz.runs.orchestrator import Orchestrator
 from koderz.types import Completion, Message, Sampling
-from tests.koderz.world import Run, Scripted, bad, begun, picked_up, planned
+from tests.koderz.world import Run, Scripted, bad, begun, planned, resumed
 from tracker.index import index_path
 from tracker.journal import NAME
 from tracker.records import Record, encode
@@ -138,7 +138,7 @@ def test_a_fault_ends_its_experiment_alone_and_a_retry_runs_just_that_one(tmp_pa
         assert first.ended.status == "incomplete"
         assert [line.reason for line in first.of("fault")] == ["the server is gone"]
         well = Scripted()
-        return first, await picked_up(first.folder, plan, well, faults=True), well
+        return first, await resumed(first.folder, plan, well, faults=True), well
 
     _, retried, well = asyncio.run(go())
     assert retried.ended.status == "complete"
@@ -175,7 +175,7 @@ def test_what_no_further_call_could_mend_ends_the_run_and_leaves_the_rest_undone
     async def go() -> tuple[Run, Run]:
         plan = await planned(tmp_path, 20, concurrency=8)
         first = await begun(plan, Scripted(failing(*[FatalFault("the key is wrong")] * 20)))
-        return first, await picked_up(first.folder, plan, Scripted())
+        return first, await resumed(first.folder, plan, Scripted())
 
     first, second = asyncio.run(go())
     assert (first.ended.status, first.ended.reason) == ("failed", "the key is wrong")
@@ -207,7 +207,7 @@ def test_the_cap_stops_the_run_before_it_is_passed_and_a_higher_one_goes_on_with
         first = await begun(plan, Scripted(line, priced))
         richer = replace(plan, settings=replace(plan.settings, max_cost=50.0))
         model = Scripted(line, priced)
-        return first, await picked_up(first.folder, richer, model), model
+        return first, await resumed(first.folder, richer, model), model
 
     first, second, model = asyncio.run(go())
     assert first.ended.status == "stopped"
@@ -236,7 +236,7 @@ def test_cut_off_after_any_line_a_run_ends_the_same_and_asks_nothing_twice(tmp_p
         for kept in range(1, len(lines)):
             journal.write_bytes(b"".join(lines[:kept]))
             again = Scripted(line)
-            run = await picked_up(whole.folder, plan, again)
+            run = await resumed(whole.folder, plan, again)
             assert Counter((call.experiment_id, call.key) for call in run.of("call")) == keys
             assert len(again.asked) == len(model.asked) - sum(b'{"kind":"call"' in text for text in lines[:kept])
             assert _figures(run) == _figures(whole), f"cut off after {kept} lines"
@@ -252,7 +252,7 @@ def test_a_moment_in_which_everything_stood_still_is_no_divergence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The solver's own wait and the replay's grace end in the same turn of the event loop."""
-    monkeypatch.setattr(tape, "GRACE", 0.05)
+    monkeypatch.setattr(recording, "GRACE", 0.05)
     source = """
 import asyncio, time
 
@@ -269,7 +269,7 @@ async def solve(task, ask, judge):
         run = await begun(plan, Scripted())
         lines = (run.folder / NAME).read_bytes().splitlines(keepends=True)
         (run.folder / NAME).write_bytes(b"".join(line for line in lines if b'"kind":"experiment"' not in line))
-        return await picked_up(run.folder, plan, Scripted())
+        return await resumed(run.folder, plan, Scripted())
 
     assert [line.reason for line in asyncio.run(go()).of("fault")] == []
 
@@ -293,7 +293,7 @@ solve.resume = "restart"
         lines = (run.folder / NAME).read_bytes().splitlines(keepends=True)
         (run.folder / NAME).write_bytes(b"".join(lines[:2]))  # the plan and the first call
         model = Scripted(line)
-        return await picked_up(run.folder, plan, model), model
+        return await resumed(run.folder, plan, model), model
 
     run, model = asyncio.run(go())
     assert len(model.asked) == 2
@@ -314,7 +314,7 @@ def test_nothing_is_begun_once_the_run_is_to_stop(tmp_path: Path) -> None:
                 return await super().complete(messages, sampling)
 
         first = await begun(plan, Stopper(), started=running.append)
-        return first, await picked_up(first.folder, plan, Scripted())
+        return first, await resumed(first.folder, plan, Scripted())
 
     first, second = asyncio.run(go())
     assert (first.ended.status, first.ended.reason) == ("interrupted", "enough")
@@ -338,7 +338,7 @@ def rescored(folder: Path, *, lines_kept: int, judged_as: str, n: int, calls: bo
         plan.suite.passing = judged_as  # type: ignore[attr-defined]
         model = Scripted()
         how = Replaying(rescore=True, calls_allowed=calls)
-        return await picked_up(run.folder, plan, model, how, faults=True, judged=True), model
+        return await resumed(run.folder, plan, model, how, faults=True, judged=True), model
 
     return asyncio.run(go())
 
@@ -370,7 +370,7 @@ def test_rescoring_goes_on_however_many_experiments_need_a_call(tmp_path: Path) 
         run = await begun(plan, Scripted())
         plan.suite.passing = "nothing"  # type: ignore[attr-defined]
         how = Replaying(rescore=True, calls_allowed=False)
-        return await picked_up(run.folder, plan, Scripted(), how, faults=True, judged=True)
+        return await resumed(run.folder, plan, Scripted(), how, faults=True, judged=True)
 
     run = asyncio.run(go())
     assert len(run.summary.faults) == 30

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from koderz.sandbox import Job, Outcome
+from koderz.sandbox import Job, JobResult
 from koderz.sandbox.contained import ContainedSandbox
-from koderz.sandbox.linux import isolation as rungs
+from koderz.sandbox.linux import isolation
 
-Judges = Callable[..., list[Outcome]]
+Judges = Callable[..., list[JobResult]]
 
-RUNGS = {
-    "with namespaces": (rungs.NAMESPACES, rungs.LANDLOCK, rungs.SECCOMP),
-    "without namespaces": (rungs.LANDLOCK, rungs.SECCOMP),
+LEVELS = {
+    "with namespaces": (isolation.NAMESPACES, isolation.LANDLOCK, isolation.SECCOMP),
+    "without namespaces": (isolation.LANDLOCK, isolation.SECCOMP),
 }
 
 
-@pytest.fixture(params=RUNGS)
+@pytest.fixture(params=LEVELS)
 def layers(request: pytest.FixtureRequest, holds: frozenset[str]) -> Sequence[str]:
-    """One rung after the other; those that this machine doesn't allow are skipped."""
-    wanted = RUNGS[request.param]
+    """One isolation after the other; those that this machine doesn't allow are skipped."""
+    wanted = LEVELS[request.param]
     if missing := set(wanted) - holds:
         pytest.skip(f"this machine allows no {', '.join(sorted(missing))}")
     return wanted
@@ -32,11 +32,11 @@ def layers(request: pytest.FixtureRequest, holds: frozenset[str]) -> Sequence[st
 @pytest.fixture(scope="session")
 def judged(holds: frozenset[str]) -> Judges:
     """Judges jobs in a sandbox opened for them."""
-    if not rungs.contained(holds):
+    if not isolation.contained(holds):
         pytest.skip("this machine contains nothing")
 
-    def judge(*jobs: Job, **settings: Any) -> list[Outcome]:
-        async def all_of_them() -> list[Outcome]:
+    def judge(*jobs: Job, **settings: Any) -> list[JobResult]:
+        async def all_of_them() -> list[JobResult]:
             async with ContainedSandbox(judges=2, **settings) as sandbox:
                 return await asyncio.gather(*map(sandbox.judge, jobs))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import Fault
-from koderz.sandbox import Job, Outcome
+from koderz.sandbox import Job, JobResult
 from koderz.sandbox.calibration import LONGEST, MachineCache, calibrate
 from koderz.suites.code.calibration import calibrated_sandbox, cpu_scale
 from tests.conftest import Shell
@@ -25,11 +25,11 @@ class Slow:
         self.judged = 0
         self.broken = broken
 
-    async def judge_anew(self, job: Job) -> Outcome:
+    async def judge_anew(self, job: Job) -> JobResult:
         self.judged += 1
         if job.program == self.broken:
             raise Fault("the tests never called f")
-        return Outcome("passed", cpu=2.0 if self.judged % 2 else 0.5)
+        return JobResult("passed", cpu=2.0 if self.judged % 2 else 0.5)
 
 
 def measured(machine: Slow, nominal: float) -> float | None:

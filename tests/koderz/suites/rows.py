@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.sandbox import Job, Outcome, open_sandbox
+from koderz.sandbox import Job, JobResult, open_sandbox
 from koderz.suites.code.programs import CodeSuite
 from koderz.types import Task
 
@@ -45,10 +45,10 @@ def whole(task: Task) -> str:
     return reference if f"def {task.payload.entry_point}" in reference else task.prompt + reference
 
 
-def outcomes(task: Task, programs: Iterable[str]) -> list[Outcome]:
+def outcomes(task: Task, programs: Iterable[str]) -> list[JobResult]:
     """What becomes of programs that answer the task."""
 
-    async def judged() -> list[Outcome]:
+    async def judged() -> list[JobResult]:
         async with open_sandbox("contained", judges=2, own_programs=True) as sandbox:
             jobs = [
                 Job(program, task.payload.test, task.payload.entry_point, context=task.prompt) for program in programs

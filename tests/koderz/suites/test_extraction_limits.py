@@ -92,7 +92,7 @@ def test_reading_that_is_called_off_leaves_no_process(monkeypatch: pytest.Monkey
 
 def test_verdict_on_a_reply_that_is_too_long_is_no_code() -> None:
     class Unused:
-        name = rung = ""
+        name = isolation = ""
 
     task = Task("T/0", PROMPT, Function("area", "def check(candidate):\n    assert candidate(1) == 1\n"))
     suite = CodeSuite("mine", "here", (task,))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.runs.judging import open_judge
+from koderz.runs.judge import open_judge
 from koderz.runs.samples import Sample
 from koderz.settings.schema import Settings
 from koderz.suites import Suite, load_suite

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from tracker.memory import Draft, sql, writing
-from tracker.memory.caretaking import stats
+from tracker.memory import Draft, sql
+from tracker.memory import writer as writing
+from tracker.memory.maintenance import stats
 from tracker.memory.search import search
 from tracker.memory.store import Filter, Store
 

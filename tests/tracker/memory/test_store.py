@@ -17,9 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tracker.memory import Draft, InvalidMemory, sql, writing
-from tracker.memory.caretaking import rebuild
+from tracker.memory import Draft, InvalidMemory, sql
+from tracker.memory import writer as writing
 from tracker.memory.database import StoreDamaged, StoreDown, indexed, migrate
+from tracker.memory.maintenance import rebuild
 from tracker.memory.store import Filter, Store
 
 

@@ -20,8 +20,7 @@ from koderz.sandbox.judge.launch import Premises
 from koderz.sandbox.judge.pool import Pool
 from koderz.sandbox.judge.trial import Case, Finding
 from koderz.sandbox.judge.worker import Worker, WorkerLostError
-from koderz.sandbox.linux import isolation as rungs
-from koderz.sandbox.linux import kernel
+from koderz.sandbox.linux import isolation, kernel
 from tests.conftest import are_gone, judges, wait_for, with_descendants
 
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
@@ -36,7 +35,7 @@ def case(program: str, *, cpu: float = 5.0, wall: float = 20.0, test: str = TEST
 
 def play(story: Story, *, size: int = 1) -> None:
     async def played() -> None:
-        async with Pool(size, Premises(rungs.LAYERS, {})) as pool:
+        async with Pool(size, Premises(isolation.LAYERS, {})) as pool:
             await story(pool)
 
     asyncio.run(played())
@@ -44,7 +43,7 @@ def play(story: Story, *, size: int = 1) -> None:
 
 @pytest.fixture(autouse=True)
 def contained(holds: frozenset[str]) -> None:
-    if not rungs.contained(holds):
+    if not isolation.contained(holds):
         pytest.skip("this machine contains nothing")
 
 
@@ -184,7 +183,7 @@ def test_a_judge_that_does_not_start_is_a_fault(monkeypatch: pytest.MonkeyPatch)
     )
 
     async def story() -> None:
-        async with Pool(1, Premises(rungs.LAYERS, {})):
+        async with Pool(1, Premises(isolation.LAYERS, {})):
             pass
 
     with pytest.raises(Fault, match="no room"):

@@ -7,7 +7,7 @@ from textwrap import indent
 
 import pytest
 
-from koderz.sandbox import Job, Outcome, open_sandbox
+from koderz.sandbox import Job, JobResult, open_sandbox
 from koderz.suites import load_suite
 from koderz.suites.code.examples import examples_test
 from koderz.suites.code.tasks import Function
@@ -140,8 +140,8 @@ def test_humanevals_references_give_what_the_examples_say() -> None:
     assert len(outcomes) == 150
 
 
-def judged(cases: list[tuple[Task, str, str]]) -> list[Outcome]:
-    async def run() -> list[Outcome]:
+def judged(cases: list[tuple[Task, str, str]]) -> list[JobResult]:
+    async def run() -> list[JobResult]:
         async with open_sandbox("contained", judges=2, own_programs=True) as sandbox:
             jobs = [Job(program, test, task.payload.entry_point, context=task.prompt) for task, test, program in cases]
             return await asyncio.gather(*map(sandbox.judge, jobs))

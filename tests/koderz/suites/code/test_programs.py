@@ -9,7 +9,7 @@ from typing import Self
 import pytest
 
 from koderz.prompts import trimmed
-from koderz.sandbox import Job, Outcome, Sandbox, open_sandbox
+from koderz.sandbox import Job, JobResult, Sandbox, open_sandbox
 from koderz.suites.code.programs import FEEDBACK_CHARS, CodeSuite
 from koderz.suites.code.tasks import Function
 from koderz.types import FeedbackKind, Judging, Reply, Task, Verdict
@@ -26,15 +26,15 @@ TASK = Task(
 class Recording:
     """A sandbox that takes every program for wrong, and keeps the jobs."""
 
-    name = rung = "recording"
+    name = isolation = "recording"
 
     def __init__(self, message: str = "") -> None:
         self.jobs: list[Job] = []
         self._message = message
 
-    async def judge(self, job: Job) -> Outcome:
+    async def judge(self, job: Job) -> JobResult:
         self.jobs.append(job)
-        return Outcome("failed", "assertion", self._message)
+        return JobResult("failed", "assertion", self._message)
 
     async def __aenter__(self) -> Self:
         return self

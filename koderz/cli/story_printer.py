@@ -5,21 +5,21 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 from koderz.cli import console
-from koderz.runs.observer import Stage
+from koderz.runs.observer import SessionView
 from tracker.records import Attempt, Call, Experiment, Fault, Record
 
 
-class Teller:
-    """An audience that tells the whole story."""
+class StoryPrinter:
+    """An observer that tells the whole story."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._say = (lambda _text="": None) if quiet else console.say
         self._warn = console.warn
 
-    def showing(self, stage: Stage) -> AbstractAsyncContextManager[None]:
-        plan = stage.plan
+    def showing(self, view: SessionView) -> AbstractAsyncContextManager[None]:
+        plan = view.plan
         self._say(f"{plan.tasks[0].id} · {plan.record.mode} · {plan.settings.local_model}")
-        self._say(f"Journal: {stage.tracker.folder / 'journal.jsonl'}")
+        self._say(f"Journal: {view.tracker.folder / 'journal.jsonl'}")
         return nullcontext()
 
     def recorded(self, record: Record) -> None:

@@ -18,7 +18,7 @@ from koderz.experiments.runner import experiment_of, fault_of
 from koderz.plans.arms import draft_arms, settle_arms
 from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan, load_subject, make_plan
-from koderz.runs.judging import Judge, open_judge
+from koderz.runs.judge import Judge, open_judge
 from koderz.runs.orchestrator import Ended
 from koderz.runs.samples import Sample, Samples, read_samples
 from koderz.runs.session import Session, close, trust_own
@@ -43,7 +43,7 @@ async def import_samples(path: Path, settings: Settings, *, tell: Callable[[int]
     samples = read_samples(path, suite.tasks)
     plan = _plan(samples, settings)
     async with open_judge(suite, plan.settings, own_programs=plan.record.simulated) as judge:
-        facts = {"sandbox": judge.sandbox.rung, "cpu_scale": cpu_scale(judge.sandbox)}
+        facts = {"sandbox": judge.sandbox.isolation, "cpu_scale": cpu_scale(judge.sandbox)}
         plan = replace(plan, record=msgspec.structs.replace(plan.record, environment=plan.record.environment | facts))
         with Tracker.create(settings.results, plan.name, plan.record) as tracker:
             trust_own(plan, tracker)

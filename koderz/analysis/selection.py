@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from koderz.analysis.matching import Side, sides_of
+from koderz.analysis.pairs import Side, sides_of
 from koderz.analysis.runs import Run, load_run, resolve, run_paths
 from koderz.errors import KoderzError
 

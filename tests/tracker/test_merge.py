@@ -11,7 +11,7 @@ import pytest
 from tests.tracker.builders import RUN, call, judged, plan, recorded
 from tracker.errors import KoderzError
 from tracker.journal import NAME
-from tracker.merging import ConflictError, foreign_runs, merge_run
+from tracker.merge import ConflictError, foreign_runs, merge_run
 from tracker.records import Record
 from tracker.runs import lock_run
 from tracker.stories import Stories

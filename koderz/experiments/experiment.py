@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class PendingExperiment:
     """One experiment, and what is on record for it, in order."""
 
     identity: Identity
@@ -23,7 +23,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ExperimentOutcome:
     """How one experiment ended. It hasn't where there is no record: `fault` then ends the run."""
 
     record: records.Experiment | records.Fault | None

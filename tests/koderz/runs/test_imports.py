@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.runs.importing import import_samples
+from koderz.runs.imports import import_samples
 from koderz.runs.samples import Samples, read_samples
 from koderz.runs.session import Session
 from koderz.settings.schema import Settings

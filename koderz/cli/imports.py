@@ -107,7 +107,7 @@ class _Importing:
 
     def _merge(self, source: Path) -> None:
         """A run that can't be taken doesn't keep the others out."""
-        from tracker.merging import foreign_runs, merge_run
+        from tracker.merge import foreign_runs, merge_run
 
         for folder in foreign_runs(source):
             try:
@@ -119,7 +119,7 @@ class _Importing:
 
     def _judge(self, source: Path) -> None:
         from koderz.cli.judge import Tally
-        from koderz.runs.importing import import_samples
+        from koderz.runs.imports import import_samples
 
         if source.suffix == ".json":
             raise KoderzError(

@@ -17,7 +17,7 @@ from tracker.memory.memories import InvalidMemory, Memory
 from tracker.memory.rows import as_memory, draft_of
 from tracker.memory.search import decayed_salience, folded, holds, words_of
 from tracker.memory.store import Filter, Store
-from tracker.scrubbing import Scrubber
+from tracker.scrubber import Scrubber
 
 _SHOWN = 50  # of the memories that would be forgotten
 

@@ -13,14 +13,14 @@ from koderz.analysis.comparison_view import comparison_blocks, leaderboard_block
 from koderz.analysis.failures import failures_of
 from koderz.analysis.gates import Gates, caution_on, why_shut
 from koderz.analysis.leaderboard import Leaderboard, leaderboard, row_of
-from koderz.analysis.matching import Side, own_arms, sides_of, sides_to_compare
+from koderz.analysis.pairs import Side, own_arms, sides_of, sides_to_compare
 from koderz.analysis.runs import Run, resolve
 from koderz.analysis.statistics import ALPHA
 from koderz.errors import KoderzError
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Answer:
     """A comparison of two sides, the standing of many, or one run alone; and what its gates say."""
 
     answer: Comparison | Leaderboard | Side
@@ -65,7 +65,7 @@ def compare_runs(
     alpha: float = ALPHA,
     allow_simulated: bool = False,
     gates: Gates | None = None,
-) -> Outcome:
+) -> Answer:
     """Compares the runs named, or the last two that share tasks. Raises KoderzError for what can't be compared."""
     gates = gates or Gates()
     runs = (
@@ -78,15 +78,15 @@ def compare_runs(
             raise KoderzError(
                 "gates judge one candidate; name one run or --arm, or the baseline and then the candidate"
             )
-        return Outcome(leaderboard([side for run in runs for side in sides_of(run, arm)], alpha))
+        return Answer(leaderboard([side for run in runs for side in sides_of(run, arm)], alpha))
     sides = sides_to_compare(runs[0], runs[1], arm) if len(runs) == 2 else _alone(runs[0], arm)
     if not sides:
         side = sides_of(runs[0], arm)[-1]
         if not gates.are_asked:
             raise KoderzError(f"{side.label} is one arm alone, {side.arm}; name a second run to compare it with")
-        return Outcome(side, why_shut(gates, side, None), caution_on(gates, side))
+        return Answer(side, why_shut(gates, side, None), caution_on(gates, side))
     comparison = of_sides(sides, alpha)
-    return Outcome(comparison, why_shut(gates, comparison.b, comparison), caution_on(gates, comparison.b))
+    return Answer(comparison, why_shut(gates, comparison.b, comparison), caution_on(gates, comparison.b))
 
 
 def comparison_document(one: Comparison) -> dict[str, Any]:
