@@ -18,7 +18,7 @@ from tracker.runs import read_plan
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What was found, and the copy; None where there is nothing to be mended."""
+    """What was found, and the copy; None where there is nothing to be repaired."""
 
     folder: Path | None
     kept: int  # lines

@@ -137,8 +137,8 @@ def _failure_blocks(comparison: Comparison) -> Iterator[Block]:
         yield Heading(f"Failed attempts by cause{', on all their tasks' if others else ''}")
         yield causes_table(found)
     for name, failures in found.items():
-        if failures.never_mended:
-            never = ", ".join(cause.cause for cause in failures.never_mended[:_MOST_CAUSES])
+        if failures.never_fixed:
+            never = ", ".join(cause.cause for cause in failures.never_fixed[:_MOST_CAUSES])
             yield Text(f"{name} never fixed: {never}")
         yield Text(f"{name}: {_took(failures)}")
 

@@ -18,12 +18,12 @@ from tracker.summary import Result
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """One cause of failed attempts, in DESIGN's words."""
+    """One cause of failed attempts, in the words of verdicts."""
 
     cause: str
     attempts: int | None  # failed attempts of this cause; None where only outcomes are known
     experiments: int  # with at least one such attempt
-    mended: int | None  # of these, how many passed in the end; None where none was tried, or only outcomes are known
+    fixed: int | None  # of these, how many passed in the end; None where none was tried, or only outcomes are known
     ended: int  # how many ended with it
 
 
@@ -39,9 +39,9 @@ class Failures:
     tokens_to_solution: float | None  # median of the experiments that passed
 
     @property
-    def never_mended(self) -> list[Cause]:
+    def never_fixed(self) -> list[Cause]:
         """The causes that no later attempt got over."""
-        return [cause for cause in self.causes if cause.mended == 0]
+        return [cause for cause in self.causes if cause.fixed == 0]
 
 
 def failures_of(side: Side) -> Failures:
@@ -63,7 +63,7 @@ def failures_of(side: Side) -> Failures:
 def causes_table(found: Mapping[str, Failures], most: int | None = None) -> Table:
     """The causes of each named side, `most` of each at most; columns of which nothing is known are left out."""
     rows = [
-        [name, cause.cause, *map(_shown, (cause.attempts, cause.experiments, cause.mended, cause.ended))]
+        [name, cause.cause, *map(_shown, (cause.attempts, cause.experiments, cause.fixed, cause.ended))]
         for name, failures in found.items()
         for cause in failures.causes[:most]
     ]
@@ -93,14 +93,14 @@ def _by_attempts(folder: Path, arm: str, results: Sequence[Result]) -> Iterator[
             cause=cause,
             attempts=attempts[cause],
             experiments=len(where[cause]),
-            mended=sum(passed[experiment] for experiment in where[cause]) if iterates else None,
+            fixed=sum(passed[experiment] for experiment in where[cause]) if iterates else None,
             ended=ended[cause],
         )
 
 
 def _by_outcome(results: Sequence[Result]) -> Iterator[Cause]:
     for cause, count in _endings(results).items():
-        yield Cause(cause=cause, attempts=None, experiments=count, mended=None, ended=count)
+        yield Cause(cause=cause, attempts=None, experiments=count, fixed=None, ended=count)
 
 
 def _endings(results: Sequence[Result]) -> Counter[str]:

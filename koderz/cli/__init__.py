@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 COMMANDS = {
     "benchmark": (
         "koderz.cli.benchmark",
-        "Run a benchmark: START END; or resume or watch one.",
+        "Run a benchmark; resume, watch, compare and report runs.",
     ),
-    "run": ("koderz.cli.run", "One experiment, shown as it happens."),
-    "judge": ("koderz.cli.judge", "A program or a samples file through the sandbox."),
-    "ui": ("koderz.cli.ui", "The MLflow UI on this project's runs."),
-    "sync": ("koderz.cli.sync", "Bring every sink up to date from the journals."),
-    "memory": ("koderz.cli.memory", "What the runs taught: found, exported, or served to agents."),
-    "modal": ("koderz.cli.modal", "koderz on Modal: deploy, status, serve, stop."),
-    "doctor": ("koderz.cli.doctor", "What works here, and what to do about what does not."),
+    "run": ("koderz.cli.run", "Run one experiment and show it as it happens."),
+    "judge": ("koderz.cli.judge", "Judge a program or a samples file."),
+    "ui": ("koderz.cli.ui", "Serve MLflow's UI for this project's runs."),
+    "sync": ("koderz.cli.sync", "Bring the sinks up to date from the journals."),
+    "memory": ("koderz.cli.memory", "Search, export and serve the memory store."),
+    "modal": ("koderz.cli.modal", "Deploy koderz on Modal, or serve a model there."),
+    "doctor": ("koderz.cli.doctor", "Check models, sandbox and sinks on this machine."),
 }
 """Command → the module that holds its `app`, and what `koderz --help` says of it."""
 
@@ -48,7 +48,7 @@ class Root(LazyGroup):
 app = typer.Typer(
     cls=Root,
     name="koderz",
-    help="Benchmarks language models on real tasks, zero-shot and iterating on feedback, and never loses a result.",
+    help="Measure how well language models solve tasks, and never lose a result.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},

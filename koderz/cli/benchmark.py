@@ -15,13 +15,13 @@ from koderz.errors import KoderzError
 from koderz.settings.schema import CHANGEABLE
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "list": ("koderz.cli.list", "The runs there are: rates with intervals, costs, times, status."),
-    "show": ("koderz.cli.show", "A run, its failures, or one experiment's whole story."),
-    "export": ("koderz.cli.export", "Runs as CSV, Parquet, JSONL or Markdown."),
-    "import": ("koderz.cli.imports", "Samples judged into a run, or runs of another machine."),
-    "report": ("koderz.cli.report", "Runs as one self-contained web page."),
-    "compare": ("koderz.cli.compare", "Is B better than A, and where? With gates for CI."),
-    "problems": ("koderz.cli.problems", "Which problems are hard, and for which models."),
+    "list": ("koderz.cli.list", "List runs: rates with intervals, costs, times, status."),
+    "show": ("koderz.cli.show", "Show a run, its failures, or an experiment from prompt to verdict."),
+    "export": ("koderz.cli.export", "Export runs as CSV, Parquet, JSONL or Markdown."),
+    "import": ("koderz.cli.imports", "Import samples, judged here, or runs of another machine."),
+    "report": ("koderz.cli.report", "Write a report: one self-contained web page."),
+    "compare": ("koderz.cli.compare", "Compare runs: is B better than A, and where? With gates for CI."),
+    "problems": ("koderz.cli.problems", "Rank problems by difficulty across runs."),
 }
 """Command → the module that holds its `app`, loaded when it is run, and its line of help."""
 
@@ -40,16 +40,19 @@ class BenchmarkGroup(DefaultGroup):
 
 app = typer.Typer(
     cls=BenchmarkGroup,
-    help="Runs that were begun before, by their id, the beginning of it, a summary file, latest or latest~1.",
+    help="Work with recorded runs. A run is named by its id, a unique prefix, a summary file, latest or latest~1.",
     rich_markup_mode=None,
 )
 
 EXIT_CODES = {"complete": 0, "incomplete": 3, "stopped": 3, "detached": 0, "failed": 4, "interrupted": 130}
 
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, on standard output.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Detach = Annotated[
-    bool, typer.Option("--detach", help="With --engine modal: return once all is submitted; resume picks it up.")
+    bool,
+    typer.Option(
+        "--detach", help="With --engine modal: return once everything is submitted; collect results with resume."
+    ),
 ]
 Trust = Annotated[
     bool, typer.Option("--trust-config", help="Trust what koderz.toml, or the run's plan, may send or execute.")
@@ -89,7 +92,9 @@ def benchmark(
         list[str] | None,
         typer.Option(metavar="K=V", help="A parameter of --solver; repeatable.", rich_help_panel="Solver"),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it may cost, and end.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and its estimated cost, then exit.")
+    ] = False,
     detach: Detach = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -139,8 +144,8 @@ def _picking_up(how: Literal["resume", "retry"]) -> Callable[..., None]:
 
 
 for _how, _text in (
-    ("resume", "Go on where a run stopped. What is recorded is not asked, judged or paid for again."),
-    ("retry", "Run those experiments again that ended in a fault, with what they have on record."),
+    ("resume", "Resume a run where it stopped. Nothing recorded is asked, judged or paid for again."),
+    ("retry", "Run the experiments that ended in a fault again, from what they have on record."),
 ):
     app.command(name=_how, cls=PanelCommand, help=_text)(_picking_up(cast("Literal['resume', 'retry']", _how)))
 
@@ -153,7 +158,10 @@ def rescore(
     json: Json = False,
     quiet: Quiet = False,
     calls: Annotated[
-        bool, typer.Option("--continue", help="Make the calls that a new verdict asks for; else those are faults.")
+        bool,
+        typer.Option(
+            "--continue", help="Make the calls that new verdicts lead to; otherwise those experiments end as faults."
+        ),
     ] = False,
     accept_changes: AcceptChanges = False,
     accept_divergence: AcceptDivergence = False,
@@ -172,14 +180,14 @@ def watch(
     every: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", help="Between two looks. Default: 1, without a terminal 5, at Modal 30.", min=0.1
+            metavar="SECONDS", help="Time between updates. Default: 1; without a terminal 5; on Modal 30.", min=0.1
         ),
     ] = None,
     detailed: Annotated[
-        bool, typer.Option("--detailed", help="A line for every attempt and outcome, at Modal with a link to its logs.")
+        bool, typer.Option("--detailed", help="One line per attempt and outcome; on Modal with a link to its logs.")
     ] = False,
 ) -> None:
-    """A live view of a run from another terminal or, of one on Modal, another machine, until it ends."""
+    """Follow a run from another terminal (one on Modal: from any machine) until it ends."""
     import asyncio
 
     from koderz.cli.watch import watch_run

@@ -278,7 +278,7 @@ def _causes(figures: Figures) -> str:
 
 
 def _next_steps(summary: Summary, run: str) -> Iterator[str]:
-    """What went otherwise than planned, and the command that mends it."""
+    """What went otherwise than planned, and the command that fixes it."""
     if summary.faults:
         yield f"{len(summary.faults)} of {summary.planned} experiments ended in a fault, the first with: " + str(
             summary.faults[0]["reason"]

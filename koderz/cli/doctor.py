@@ -18,7 +18,7 @@ from koderz.settings.toml import results_folder
 if TYPE_CHECKING:
     from koderz.doctor import Finding
 
-app = typer.Typer(help="What works here, and what to do about what does not.", rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None)
 
 _MARKS = {"ok": "ok", "missing": "missing", "broken": "BROKEN"}
 

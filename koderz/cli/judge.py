@@ -21,7 +21,7 @@ from koderz.settings.schema import OF_JUDGING, Settings
 from koderz.suites.dataset import GZIP
 from tracker.files import MB, read_all
 
-app = typer.Typer(help="A program or a samples file through the sandbox.", rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None)
 
 EXIT_FAILED, EXIT_MALFORMED, EXIT_FAULTS = 1, 2, 3
 _TELL_EVERY = 5.0  # seconds

@@ -37,7 +37,7 @@ def list_runs(
     sort: Annotated[
         str, typer.Option(metavar="KEY", help="started, rate, cost or time, highest first; or model.")
     ] = "started",
-    limit: Annotated[int | None, typer.Option(metavar="N", help="At most this many.", min=1)] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", help="Maximum number of runs.", min=1)] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list of runs.")] = False,
 ) -> None:
     """List runs with their success rates, 95% Wilson intervals, costs and times, the newest first.

@@ -22,17 +22,20 @@ from tracker.files import MB, read_all
 from tracker.memory import CATEGORIES, TYPES, Cortex, open_cortex, store_path
 
 app = typer.Typer(
-    help="Recall, show, export, import or forget memories, or serve them.", no_args_is_help=True, rich_markup_mode=None
+    help="Search, export, import, forget and serve memories.", no_args_is_help=True, rich_markup_mode=None
 )
 
 _GLIMPSE = 160  # characters of a content in a list
 _LARGEST = 1024 * MB  # of a file of memories
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", "-t", metavar="TAG", help="All of these; repeatable.")]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", "-t", metavar="TAG", help="Only memories with all of these tags; repeatable."),
+]
 Category = Annotated[str | None, typer.Option(metavar="WORD", help=f"One of {', '.join(CATEGORIES)}.")]
 Project = Annotated[str | None, typer.Option(metavar="NAME", help="Only memories of this project.")]
-Results = Annotated[Path | None, typer.Option(metavar="DIR", help="Where runs land; memory.db is in it.")]
+Results = Annotated[Path | None, typer.Option(metavar="DIR", help="The results folder, which holds memory.db.")]
 
 
 @app.command(cls=PanelCommand)
@@ -42,12 +45,12 @@ def recall(
     category: Category = None,
     type: Annotated[str | None, typer.Option(metavar="WORD", help=f"One of {', '.join(TYPES)}.")] = None,  # noqa: A002
     project: Project = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", help="At most this many.", min=1)] = 10,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", help="Maximum number of memories.", min=1)] = 10,
     mode: Annotated[str, typer.Option(metavar="WORD", help="search, recent or important.")] = "search",
     results: Results = None,
     json: Json = False,
 ) -> None:
-    """Find the memories that answer best, or without words the recent ones; --mode important: the important ones."""
+    """Search memories by words, best match first; without words list the most recent ones."""
 
     async def found(cortex: Cortex) -> list[dict[str, Any]]:
         words = " ".join(query or ())
@@ -74,7 +77,7 @@ def show(
     results: Results = None,
     json: Json = False,
 ) -> None:
-    """Show one memory, whole."""
+    """Show one memory in full."""
 
     async def found(cortex: Cortex) -> dict[str, Any] | None:
         return await cortex.get_memory(int(which) if which.isdecimal() else which)
@@ -100,12 +103,14 @@ def export(
     category: Category = None,
     project: Project = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Stored then or later, e.g. 2026-01-31.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", help="At most this many.", min=1)] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", metavar="N", help="Maximum number of memories.", min=1)
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there instead.")] = None,
     results: Results = None,
     json: Json = False,  # noqa: ARG001 an export is JSON anyway
 ) -> None:
-    """Print every memory that fits as a JSON array, oldest first."""
+    """Export matching memories as a JSON array, oldest first."""
 
     async def found(cortex: Cortex) -> list[dict[str, Any]]:
         return await cortex.export_memories(tag or (), category=category, project=project, since=since, limit=limit)
@@ -124,12 +129,12 @@ def export(
 @app.command(name="import", cls=PanelCommand)
 def import_(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A JSON export, ours or Cortex's; - reads standard input.")
+        Path, typer.Argument(metavar="FILE", help="A JSON export of koderz or Cortex; - reads standard input.")
     ],
     results: Results = None,
     json: Json = False,
 ) -> None:
-    """Store the memories of an export that aren't there yet."""
+    """Import an export; memories that are there already are left alone."""
     try:
         data = read_all(sys.stdin.buffer if str(file) == "-" else file, _LARGEST, "standard input")
     except OSError as error:
@@ -140,7 +145,7 @@ def import_(
 
 @app.command(cls=PanelCommand)
 def stats(project: Project = None, results: Results = None, json: Json = False) -> None:
-    """Count what is remembered."""
+    """Count memories by category and type."""
     found = _asked(lambda cortex: cortex.memory_stats(project), results)
     if json:
         return print_json(found)
@@ -158,19 +163,22 @@ def forget(
     memory: Annotated[
         int | None, typer.Argument(metavar="ID", help="The number of one memory.", show_default=False)
     ] = None,
-    query: Annotated[str | None, typer.Option(metavar="WORDS", help="Those that hold all of these words.")] = None,
+    query: Annotated[str | None, typer.Option(metavar="WORDS", help="Only memories with all of these words.")] = None,
     tag: Tags = None,
     category: Category = None,
     project: Project = None,
-    older_than: Annotated[float | None, typer.Option(metavar="DAYS", help="Stored longer ago.", min=0)] = None,
-    below_salience: Annotated[
-        float | None, typer.Option(metavar="X", help="0 to 1, after decay.", min=0, max=1)
+    older_than: Annotated[
+        float | None, typer.Option(metavar="DAYS", help="Only memories stored longer ago than this.", min=0)
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Forget them, without asking.")] = False,
+    below_salience: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Only memories of less salience, 0 to 1, after decay.", min=0, max=1),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
     results: Results = None,
     json: Json = False,
 ) -> None:
-    """Show what fits everything said, and forget it after --yes, or after you said so.
+    """Forget the memories that match all conditions: they are shown, then deleted once confirmed (--yes).
 
     Critical memories, runs and their experiments are never forgotten.
     """

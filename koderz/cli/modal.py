@@ -13,7 +13,7 @@ from koderz.cli.console import print_json, say
 from koderz.cli.groups import PanelCommand
 
 app = typer.Typer(
-    help="koderz on Modal, whose containers then run experiments for --engine modal.",
+    help="Deploy koderz on Modal, whose containers run experiments for --engine modal.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -28,7 +28,7 @@ def deploy(
         str | None, typer.Option(metavar="NAME", help="The secret that holds the models' keys. Default: llm-api-keys.")
     ] = None,
 ) -> None:
-    """Put this koderz on Modal, or the newer one in its place. Runs that are under way go on."""
+    """Deploy this koderz, or update what is deployed. Runs in progress continue."""
     from koderz.modal.admin import deploy as deploy_app
 
     if secret:
@@ -42,7 +42,7 @@ def deploy(
 
 @app.command(cls=PanelCommand)
 def status(json: Json = False) -> None:
-    """Look at what is deployed."""
+    """Show what is deployed."""
     from koderz.modal.admin import status as look
 
     if found := _done(look(), json=json):
@@ -55,10 +55,16 @@ def status(json: Json = False) -> None:
 
 @app.command(cls=PanelCommand)
 def serve(
-    model: Annotated[str, typer.Option("--model", "-m", metavar="MODEL", help="Its name at Hugging Face.")],
+    model: Annotated[
+        str, typer.Option("--model", "-m", metavar="MODEL", help="The name of the model at Hugging Face.")
+    ],
     gpu: Annotated[str, typer.Option(metavar="TYPE", help="TYPE or TYPE:COUNT.")] = "H100",
-    vllm: Annotated[str, typer.Option(metavar="REQUIREMENT", help="Which vLLM, such as vllm==0.11.0.")] = "vllm",
-    idle: Annotated[int, typer.Option(metavar="SECONDS", help="Without a request, until it ends.", min=2)] = 300,
+    vllm: Annotated[
+        str, typer.Option(metavar="REQUIREMENT", help="The vLLM to install, such as vllm==0.11.0.")
+    ] = "vllm",
+    idle: Annotated[
+        int, typer.Option(metavar="SECONDS", help="Time without a request after which it stops.", min=2)
+    ] = 300,
     json: Json = False,
 ) -> None:
     """Serve a model by vLLM. It starts with the first request, and costs nothing while nobody asks."""
@@ -77,7 +83,7 @@ def serve(
 
 @app.command(cls=PanelCommand)
 def stop(json: Json = False) -> None:
-    """Take the apps away. What runs in them ends, and resume picks it up; what is on the volume stays."""
+    """Stop the apps. Experiments in them end and can be resumed; the volume stays."""
     from koderz.modal.admin import stop as take_away
 
     for name in _done(take_away(), json=json) or []:

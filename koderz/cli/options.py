@@ -43,82 +43,88 @@ _MODEL, _TASKS, _SOLVER, _RUNNING, _SINKS, _SIMULATED = (
 
 PANELS: Mapping[str, Mapping[str, Text]] = {
     _TASKS: {
-        "suite": Text("What is asked: humaneval, humaneval+, mbpp or mbpp+.", "NAME"),
-        "dataset": Text("A JSONL file in the suite's format, plain or .gz, in place of its own.", "FILE"),
-        "problems": Text("Only these, separated by commas: HumanEval/3,HumanEval/7, or 3,7.", "IDS"),
-        "limit": Text("At most this many problems.", "N"),
+        "suite": Text("The benchmark suite: humaneval, humaneval+, mbpp or mbpp+.", "NAME"),
+        "dataset": Text("A JSONL file in the suite's format, plain or .gz, instead of the suite's own.", "FILE"),
+        "problems": Text("Only these problems, separated by commas: HumanEval/3,HumanEval/7, or 3,7.", "IDS"),
+        "limit": Text("Maximum number of problems.", "N"),
         "shuffle": Text("Shuffle with --seed."),
-        "samples": Text("Replies drawn for each problem; gives pass@k.", "N"),
-        "seed": Text("Of shuffling, sampling and the simulated model; the seed sent is this plus the sample.", "N"),
+        "samples": Text("Samples per problem; several give pass@k.", "N"),
+        "seed": Text("Seed of shuffling, sampling and the simulated model; sample N is sent this seed plus N.", "N"),
     },
     _MODEL: {
         "local_model": Text(
-            "qwen2.5-coder:32b (Ollama), openai/gpt-4o-mini, anthropic/claude-…, simulated. "
-            "Without it: the only model of a running Ollama, else the simulated one. Repeatable: each model has "
-            "arms of its own.",
+            "The model to benchmark: qwen2.5-coder:32b (Ollama), openai/gpt-4o-mini, anthropic/claude-…, simulated. "
+            "Repeatable: each model has arms of its own. Default: the only model of a running Ollama, else simulated.",
             "MODEL",
             ("--model", "--local-model", "-m"),
         ),
-        "base_url": Text("Where an OpenAI-compatible server is: vLLM, llama.cpp, LM Studio, …", "URL"),
+        "base_url": Text("Address of an OpenAI-compatible server: vLLM, llama.cpp, LM Studio, …", "URL"),
         "api_key_env": Text("The environment variable that holds the key for --base-url.", "NAME"),
-        "temperature": Text("0 to 2. Default: 0 for one sample, 0.8 for several.", "T"),
-        "top_p": Text("0 to 1. Default: the server's.", "P"),
-        "max_tokens": Text("Longest reply, in tokens.", "N"),
-        "context": Text("Longest conversation, in tokens; Ollama's num_ctx.", "N"),
+        "temperature": Text("Sampling temperature, 0 to 2. Default: 0 for one sample, 0.8 for several.", "T"),
+        "top_p": Text("Nucleus sampling, 0 to 1. Default: the server's.", "P"),
+        "max_tokens": Text("Maximum length of a reply, in tokens.", "N"),
+        "context": Text("Maximum length of a conversation, in tokens; Ollama's num_ctx.", "N"),
         "keep_alive": Text("How long Ollama keeps the model loaded, e.g. 30m. Default: Ollama's.", "TIME"),
-        "request_timeout": Text("Longest wait for one reply.", "SECONDS"),
-        "max_retries": Text("Retries of one call after a 429, a 5xx or a lost connection.", "N"),
+        "request_timeout": Text("Maximum time to wait for a reply.", "SECONDS"),
+        "max_retries": Text("Maximum retries of a call after a 429, a 5xx or a lost connection.", "N"),
     },
     _SOLVER: {
         "mode": Text("zero-shot, iterative, or comparative: both on the same problems.", "MODE"),
-        "solver": Text("A solver of your own in place of --mode: an async function in a file.", "FILE:NAME"),
-        "matrix": Text("Arms and cells in place of --mode and --solver: a TOML file, see docs.", "FILE"),
-        "roles": Text("A model that helps the solver in a role of its own; repeatable.", "ROLE=MODEL", ("--role",)),
-        "max_iterations": Text("Attempts of the iterative solver.", "N"),
-        "history": Text("Earlier attempts that each new one sees.", "N"),
+        "solver": Text("A solver of your own instead of --mode: an async function in a file.", "FILE:NAME"),
+        "matrix": Text("A TOML file that lists arms and cells, instead of --mode and --solver.", "FILE"),
+        "roles": Text(
+            "The model for a role of the solver, such as judge=openai/gpt-4o; repeatable.", "ROLE=MODEL", ("--role",)
+        ),
+        "max_iterations": Text("Maximum attempts of the iterative solver.", "N"),
+        "history": Text("Earlier attempts shown to each new one.", "N"),
         "feedback": Text(
-            "What an attempt is told of the one before: tests (the failing test), examples (only the docstring's own), "
-            "none (that it failed).",
+            "What an attempt is told of the previous one: tests (the failing test), examples (only those of the "
+            "docstring), none (that it failed).",
             "KIND",
         ),
-        "frontier_spec_model": Text("Writes a specification of each problem first.", "MODEL"),
-        "reuse_spec": Text("Take specifications from the cache where it has them."),
-        "frontier_checkpoint_model": Text("Reviews the failed attempts now and then.", "MODEL"),
+        "frontier_spec_model": Text("The model that writes a specification of each problem first.", "MODEL"),
+        "reuse_spec": Text("Reuse cached specifications."),
+        "frontier_checkpoint_model": Text(
+            "The model that reviews failed attempts, every --checkpoint-interval of them.", "MODEL"
+        ),
         "checkpoint_interval": Text("Failed attempts between two reviews.", "N"),
-        "baseline_model": Text("Say what the local tokens would have cost on this model.", "MODEL"),
+        "baseline_model": Text("Report what the local tokens would have cost on this model.", "MODEL"),
         "spec": Text("Skip the specification (ablation)."),
         "checkpoints": Text("Skip the reviews (ablation)."),
         "cot": Text("Skip the request to think step by step (ablation)."),
-        "prompt_dir": Text("Prompts of your own: *.md files that override ours.", "DIR"),
+        "prompt_dir": Text("A folder of *.md files that override the built-in prompts.", "DIR"),
         "use_memory": Text(
-            "Show what earlier experiments on other tasks learnt from the same kind of failure, as the memory store "
-            "was when the run began; same-task: what those on the same task did.",
+            "Show what earlier experiments on other tasks (same-task: on the same one) learnt from the same kind of "
+            "failure, as the memory store was when the run began.",
             "[other-tasks|same-task|off]",
         ),
-        "memory_live": Text("Recall also what was remembered since the run began; then order matters."),
+        "memory_live": Text(
+            "Recall also what was stored since the run began; results then depend on the order of experiments."
+        ),
     },
     _RUNNING: {
         "engine": Text("Where experiments run: local or modal.", "NAME"),
-        "max_containers": Text("Modal: the most containers at once.", "N"),
-        "gpu": Text("Modal: a GPU for the containers, such as L4, H100 or H100:2.", "TYPE"),
+        "max_containers": Text("Modal: maximum number of containers.", "N"),
+        "gpu": Text("Modal: GPU of each container, such as L4, H100 or H100:2.", "TYPE"),
         "concurrency": Text("Maximum concurrent experiments; those awaiting a verdict don't count.", "N"),
-        "judges": Text("Programs judged at once. Default: one a core and two more, as some never end.", "N"),
-        "max_cost": Text("No call starts that could take the run past this; it stops, resumable.", "USD"),
+        "judges": Text("Maximum programs judged at once. Default: one per core and two more, as some never end.", "N"),
+        "max_cost": Text("Cost cap: no call starts that could exceed it; the run stops and can be resumed.", "USD"),
         "test_timeout": Text(
-            f"CPU time that a program has for its tests. Default: the suite's, mostly {Judging().timeout:g}.", "SECONDS"
+            f"CPU time limit of a program with its tests. Default: the suite's, mostly {Judging().timeout:g}.",
+            "SECONDS",
         ),
-        "test_memory": Text(f"Memory that a program has. Default: the suite's, mostly {Judging().memory_mb}.", "MB"),
+        "test_memory": Text(f"Memory limit of a program. Default: the suite's, mostly {Judging().memory_mb}.", "MB"),
         "sandbox": Text("Where programs run: contained, docker, modal or uncontained.", "NAME"),
-        "docker_image": Text("The image of --sandbox docker, with Python 3.11 or later. Never pulled.", "IMAGE"),
-        "grace": Text("How long the first Ctrl-C lets experiments finish.", "SECONDS"),
-        "results": Text("Where runs land.", "DIR"),
-        "tags": Text("A word or K=V to find the run by; repeatable.", "TAG", ("--tag",)),
+        "docker_image": Text("The image for --sandbox docker, with Python 3.11 or later; never pulled.", "IMAGE"),
+        "grace": Text("Time that experiments have to finish after the first Ctrl-C.", "SECONDS"),
+        "results": Text("The results folder.", "DIR"),
+        "tags": Text("A tag to find the run by, WORD or K=V; repeatable.", "TAG", ("--tag",)),
     },
     _SINKS: {
-        "sinks": Text("Record into this one, and into those only that are named so; repeatable.", "NAME", ("--sink",)),
-        "no_sinks": Text("Don't record into this one; repeatable.", "NAME", ("--no-sink",)),
+        "sinks": Text("Record into this sink, and into no other that isn't named so; repeatable.", "NAME", ("--sink",)),
+        "no_sinks": Text("Don't record into this sink; repeatable.", "NAME", ("--no-sink",)),
         "sink_patience": Text(
-            "A sink without progress for so long at the end (thrice that until it is opened) is left to koderz sync.",
+            "Time without progress after which a sink is left to koderz sync (three times that until it is open).",
             "SECONDS",
         ),
         "mlflow_detail": Text(
@@ -128,9 +134,9 @@ PANELS: Mapping[str, Mapping[str, Text]] = {
         ),
     },
     _SIMULATED: {
-        "simulated_skill": Text("0 to 1: how much it gets right.", "X"),
-        "simulated_latency": Text("Mean time for a reply.", "SECONDS"),
-        "simulated_fault_rate": Text("0 to 1: calls that fail.", "X"),
+        "simulated_skill": Text("How often it is right, 0 to 1.", "X"),
+        "simulated_latency": Text("Mean latency of a reply.", "SECONDS"),
+        "simulated_fault_rate": Text("Share of calls that fail, 0 to 1.", "X"),
     },
 }
 

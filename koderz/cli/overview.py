@@ -111,8 +111,8 @@ def _failures(run: Run, arm: str) -> Iterator[str | Table]:
         yield causes_table({"": found}, _MOST_CAUSES)
     if len(found.causes) > _MOST_CAUSES:
         yield f"  and {len(found.causes) - _MOST_CAUSES} rarer causes"
-    if found.never_mended:
-        yield f"  never fixed: {', '.join(cause.cause for cause in found.never_mended[:_MOST_CAUSES])}"
+    if found.never_fixed:
+        yield f"  never fixed: {', '.join(cause.cause for cause in found.never_fixed[:_MOST_CAUSES])}"
 
 
 def _faults(run: Run) -> Iterator[str]:

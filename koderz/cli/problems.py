@@ -28,12 +28,12 @@ def problems(
     arm: Annotated[str | None, typer.Option(metavar="SOLVER", help="Only this arm, e.g. iterative.")] = None,
     limit: Annotated[
         int | None,
-        typer.Option(metavar="N", help="At most this many, the hardest. Default: 20; all with --json.", min=1),
+        typer.Option(metavar="N", help="Maximum number of problems. Default: 20; all with --json.", min=1),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
     allow_simulated: AllowSimulated = False,
 ) -> None:
-    """How hard problems are across runs, hardest first; how far samples disagree; which models solve them."""
+    """Rank problems by difficulty across runs, with the disagreement of samples and the models that solve them."""
     from koderz.analysis.difficulty import difficulty, difficulty_blocks
     from koderz.analysis.selection import chosen_sides
     from koderz.cli.tables import print_blocks

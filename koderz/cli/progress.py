@@ -41,7 +41,7 @@ class Pulse:
         parts = [f"{self.passed} passed{rate}"]
         if self.faults:
             parts.append(f"{self.faults} faults")
-        parts += [f"${self.cost:.4f}", f"{self.tokens_per_second:.0f} tokens/s", f"{self.in_flight} under way"]
+        parts += [f"${self.cost:.4f}", f"{self.tokens_per_second:.0f} tokens/s", f"{self.in_flight} in flight"]
         if self.seconds_left is not None:
             parts.append(f"{elapsed(self.seconds_left)} left")
         parts += [text for text in (self.throttled, self.stopping and "stopping") if text]

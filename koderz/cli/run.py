@@ -14,7 +14,7 @@ from koderz.settings.schema import OF_SINKS
 if TYPE_CHECKING:
     from koderz.runs.session import Session
 
-app = typer.Typer(help="One experiment, shown as it happens.", rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None)
 
 EXIT_NOT_PASSED = 1
 _NOT_FOR_ONE = (

@@ -14,7 +14,7 @@ from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.settings.schema import OF_SINKS
 
-app = typer.Typer(help="Bring every sink up to date from the journals.", rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None)
 
 EXIT_BEHIND = 3
 

@@ -15,7 +15,7 @@ from koderz.cli.console import say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 
-app = typer.Typer(help="The MLflow UI on this project's runs.", rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None)
 
 _TELL_EVERY = 5.0  # seconds
 

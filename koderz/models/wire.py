@@ -214,10 +214,10 @@ def _decoded(body: bytes, kind: type[T]) -> T:
     except msgspec.ValidationError:
         raise
     except ValueError:
-        return msgspec.json.decode(_mended(body), type=kind)
+        return msgspec.json.decode(_repaired(body), type=kind)
 
 
-def _mended(body: bytes) -> str:
+def _repaired(body: bytes) -> str:
     """JSON with a replacement character for what is no text: broken UTF-8 and halves of surrogate pairs.
 
     Servers that cut replies between two tokens of one character send these.

@@ -167,5 +167,5 @@ def reopened(plan: Plan, tracker: Tracker, ended: Ended, environ: Mapping[str, s
 def raise_if_failed(session: Session) -> Summary:
     """The summary. Raises Unreachable where the run ended because nothing could be asked."""
     if session.ended.status == "failed":
-        raise Unreachable(f"{session.ended.reason} (run {session.summary.run_id}; resume it once that is mended)")
+        raise Unreachable(f"{session.ended.reason} (run {session.summary.run_id}; resume it once that is fixed)")
     return session.summary

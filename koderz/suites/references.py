@@ -85,7 +85,7 @@ class CheckedSuite:
             self.remember()
 
     def remember(self) -> None:
-        """Keeps what has passed, so that it isn't tried again. What is broken may be mended by the next time."""
+        """Keeps what has passed, so that it isn't tried again. What is broken may be repaired by the next time."""
         if len(self._sound) > self._written:
             self._cache.write(sorted(self._sound))
             self._written = len(self._sound)

@@ -30,7 +30,7 @@ class Taken:
     cost: str  # a solved task, failures included
     tokens: str  # to a solution, the median
     tiers: str  # what each tier cost in all
-    never_mended: str
+    never_fixed: str
 
 
 def causes_of(entries: Sequence[ArmEntry]) -> Causes:
@@ -42,14 +42,14 @@ def causes_of(entries: Sequence[ArmEntry]) -> Causes:
     for causes in by_name:
         total.update({name: cause.experiments for name, cause in causes.items()})
     names = sorted(total, key=lambda name: (-total[name], name))[: 2 * _MOST]
-    rows = [(name, [_ended_and_mended(causes.get(name)) for causes in by_name]) for name in names]
+    rows = [(name, [_ended_and_fixed(causes.get(name)) for causes in by_name]) for name in names]
     return Causes(chosen, rows, [_taken(entry, failures) for entry, failures in zip(chosen, found, strict=True)])
 
 
-def _ended_and_mended(cause: Cause | None) -> tuple[int, str]:
+def _ended_and_fixed(cause: Cause | None) -> tuple[int, str]:
     if cause is None:
         return 0, ""
-    return cause.ended, "" if cause.mended is None else f"fixed later in {cause.mended} of {cause.experiments}"
+    return cause.ended, "" if cause.fixed is None else f"fixed later in {cause.fixed} of {cause.experiments}"
 
 
 def _taken(entry: ArmEntry, failures: Failures) -> Taken:
@@ -59,7 +59,7 @@ def _taken(entry: ArmEntry, failures: Failures) -> Taken:
         cost="–" if each is None else f"${each:.4f}",
         tokens="–" if tokens is None else f"{tokens:,.0f}",
         tiers=_tiers(failures.cost_by_tier),
-        never_mended=", ".join(cause.cause for cause in failures.never_mended) or "–",
+        never_fixed=", ".join(cause.cause for cause in failures.never_fixed) or "–",
     )
 
 

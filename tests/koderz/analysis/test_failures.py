@@ -1,4 +1,4 @@
-"""Why attempts failed, and what iterating mended."""
+"""Why attempts failed, and what iterating fixed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def judged(task: int, success: bool, iterations: int, cause: str = "") -> Record
     return journals.judged(task, success, solver="iterative", iterations=iterations, cause=cause)
 
 
-def test_attempts_are_grouped_by_cause_and_what_was_mended_is_told(tmp_path: Path) -> None:
+def test_attempts_are_grouped_by_cause_and_what_was_fixed_is_counted(tmp_path: Path) -> None:
     found = recorded(
         tmp_path,
         attempt(0, 1, "syntax"),
@@ -43,10 +43,10 @@ def test_attempts_are_grouped_by_cause_and_what_was_mended_is_told(tmp_path: Pat
 
     assert found.from_attempts
     assert found.causes == [
-        Cause(cause="assertion", attempts=2, experiments=1, mended=0, ended=1),
-        Cause(cause="syntax", attempts=2, experiments=2, mended=1, ended=0),
+        Cause(cause="assertion", attempts=2, experiments=1, fixed=0, ended=1),
+        Cause(cause="syntax", attempts=2, experiments=2, fixed=1, ended=0),
     ]
-    assert [cause.cause for cause in found.never_mended] == ["assertion"]
+    assert [cause.cause for cause in found.never_fixed] == ["assertion"]
     assert found.solved_at == {2: 1}
     assert found.cost_per_solved_task == pytest.approx(0.5)
     assert found.tokens_to_solution == 10
@@ -55,7 +55,7 @@ def test_attempts_are_grouped_by_cause_and_what_was_mended_is_told(tmp_path: Pat
 def test_an_attempt_that_was_judged_anew_counts_once_as_it_was_judged_last(tmp_path: Path) -> None:
     found = recorded(tmp_path, attempt(0, 1, "wall"), attempt(0, 1, "assertion"), judged(0, False, 1, "assertion"))
 
-    assert found.causes == [Cause(cause="assertion", attempts=1, experiments=1, mended=None, ended=1)]
+    assert found.causes == [Cause(cause="assertion", attempts=1, experiments=1, fixed=None, ended=1)]
 
 
 def test_attempts_of_an_experiment_without_an_end_are_not_counted(tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_without_a_journal_only_the_ends_are_known(tmp_path: Path) -> None:
     found = failures_of(Side(run, "zero-shot"))
 
     assert not found.from_attempts
-    assert found.causes == [Cause(cause="assertion", attempts=None, experiments=2, mended=None, ended=2)]
-    assert found.never_mended == []
+    assert found.causes == [Cause(cause="assertion", attempts=None, experiments=2, fixed=None, ended=2)]
+    assert found.never_fixed == []
     assert found.cost_per_solved_task == pytest.approx(0.03)
 
 

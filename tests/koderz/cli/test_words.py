@@ -26,6 +26,10 @@ from tracker.records import Finished, Record
         ("benchmark run", "Shuffle with --seed."),
         ("benchmark resume", "Continue even if the solver's calls diverge from the recording."),
         ("benchmark export", "One row per attempt, with its reply."),
+        ("", "Run a benchmark; resume, watch, compare and report runs."),
+        ("benchmark run", "Cost cap: no call starts that could exceed it; the run stops and can be resumed."),
+        ("benchmark run", "The model for a role of the solver, such as judge=openai/gpt-4o; repeatable."),
+        ("memory recall", "Search memories by words, best match first; without words list the most recent ones."),
         ("ui", "Address to bind; 0.0.0.0 exposes it to the network."),
         ("memory serve", "as an MCP server, until the client disconnects."),
     ],
@@ -56,7 +60,7 @@ def test_watching_a_run_that_no_process_works_on_says_how_to_continue(koderz: Sh
 
     done = command("benchmark", "watch", "latest")
 
-    assert "0 under way" in done.out
+    assert "0 in flight" in done.out
     assert done.err == (
         f"no process is running this run; continue with: koderz benchmark resume {journal.parent.name}\n"
     )
@@ -68,5 +72,5 @@ def test_watching_a_run_that_was_interrupted_says_so_once_and_how_to_continue(ko
 
     done = command("benchmark", "watch", "latest")
 
-    assert done.out.splitlines()[-2:] == ["0/3 · 0 passed · $0.2500 · 0 tokens/s · 0 under way", "ended: interrupted"]
+    assert done.out.splitlines()[-2:] == ["0/3 · 0 passed · $0.2500 · 0 tokens/s · 0 in flight", "ended: interrupted"]
     assert done.err == f"continue with: koderz benchmark resume {run}\n"

@@ -5,7 +5,7 @@
 Kinds of blocks are tried in the order of `sources`; the first kind that answers the task wins.
 Within a kind it is the last block that defines the entry point, since a reply that has several corrects itself; then
 the last that is a body for the prompt's head; then all of them together. Only where no kind has that, a block will do
-that merely names the entry point. Nothing is executed, and nothing mended: a repair undoes how code was written down
+that merely names the entry point. Nothing is executed, and nothing repaired: a repair undoes how code was written down
 (`koderz.suites.code.extraction.parsing`), not what it says.
 """
 
