@@ -102,6 +102,15 @@ class Verdict:
         return self.verdict == "passed"
 
 
+class Measure(NamedTuple):
+    """Something that experiments are compared by, as their suite declares it: `score`, or a metric by its name."""
+
+    name: str
+    direction: Literal["higher", "lower"]  # which is better
+    unit: str = ""
+    two_valued: bool = False  # only ever 0 or 1
+
+
 class Expected(NamedTuple):
     """The calls that a solver expects to make of one role in one experiment, each figure from the least to the most."""
 

@@ -54,6 +54,15 @@ class Cell(Struct, frozen=True):
     samples: int
 
 
+class Measure(Struct, frozen=True, kw_only=True):
+    """Something that experiments are compared by besides success: their score, or a metric by its name."""
+
+    name: str
+    direction: Literal["higher", "lower"]  # which is better
+    unit: str = ""
+    two_valued: bool = False  # only ever 0 or 1
+
+
 class Plan(Struct, frozen=True, kw_only=True):
     """The first line: everything that the run will do."""
 
@@ -70,6 +79,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     environment: dict[str, Any]
     simulated: bool = False
     details: dict[str, Any] = {}  # what the runner needs to pick the run up again
+    measures: Sequence[Measure] = ()  # as the suite declares them
 
     @property
     def planned(self) -> int:
@@ -285,10 +295,15 @@ def encode(record: Record) -> bytes:
         raise JournalError(f"a {record.kind} can't be written down as JSON: {error}") from None
 
 
+_SELDOM: dict[type[Struct], tuple[str, ...]] = {Plan: ("measures",), Attempt: ("task_id",)}
+"""Fields that are in a line only where they say something."""
+
+
 def _fields(record: Struct) -> dict[str, Any]:
     fields = asdict(record)
-    if isinstance(record, Attempt) and not record.task_id:
-        del fields["task_id"]
+    for name in _SELDOM.get(type(record), ()):
+        if not fields[name]:
+            del fields[name]
     return fields
 
 

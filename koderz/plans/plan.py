@@ -21,7 +21,7 @@ from koderz.plans.identity import Identity
 from koderz.prompts import Prompts, load_prompts
 from koderz.settings.schema import OF_SINKS, Settings, as_config, from_config
 from koderz.solvers import load_solver
-from koderz.suites import Suite, judging_programs, limits_of, load_suite, suite_digest
+from koderz.suites import Suite, judging_programs, limits_of, load_suite, measures_of, suite_digest
 from koderz.types import Judging, Task
 from tracker import records
 
@@ -122,6 +122,7 @@ def make_plan(
         config=config,
         environment=describe_environment() | {"dataset_digest": suite_digest(subject.suite)},
         simulated=any("simulated" in arm.models.values() for arm in arms),
+        measures=[records.Measure(**measure._asdict()) for measure in measures_of(subject.suite)],
         details={
             **(details or {}),
             "digest": secrets.token_hex(16)

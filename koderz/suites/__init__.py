@@ -13,11 +13,15 @@ from tracker.registry import find
 if TYPE_CHECKING:
     from koderz.prompts import Prompts
     from koderz.sandbox import Sandbox
-    from koderz.types import Judging, Message, Reply, Task, Verdict
+    from koderz.types import Judging, Measure, Message, Reply, Task, Verdict
 
 
 class Suite(Protocol):
-    """A set of tasks, what models are told of them, and their judge."""
+    """A set of tasks, what models are told of them, and their judge.
+
+    It may also have `measures` (a sequence of `koderz.types.Measure`): the direction and the unit of its scores and
+    metrics, by which experiments are compared besides success.
+    """
 
     name: str
     source: str  # where the tasks come from, for the record
@@ -70,6 +74,20 @@ def limits_of(suite: object) -> Judging:
 
     own = getattr(suite, "limits", None)
     return own if isinstance(own, Judging) else Judging()
+
+
+def measures_of(suite: object) -> tuple[Measure, ...]:
+    """What a suite's experiments are compared by besides success: `suite.measures`, if it has any.
+
+    Raises KoderzError for a measure that can't be one.
+    """
+    found: tuple[Measure, ...] = tuple(getattr(suite, "measures", ()))
+    for measure in found:
+        if measure.direction not in ("higher", "lower"):
+            raise KoderzError(f"the measure {measure.name!r}: its direction has to be higher or lower")
+    if len({measure.name for measure in found}) < len(found):
+        raise KoderzError(f"two measures have one name among {', '.join(measure.name for measure in found)}")
+    return found
 
 
 def judging_programs(suite: Suite) -> ProgramSuite:

@@ -17,7 +17,7 @@ from koderz.runs.orchestrator import Ended, Observer, Orchestrator
 from koderz.runs.prepare import prepare
 from koderz.sandbox import Job, JobResult, Sandbox
 from koderz.testing import engines
-from koderz.types import Completion, Judging, Message, Reply, Sampling, Task, Verdict
+from koderz.types import Completion, Judging, Measure, Message, Reply, Sampling, Task, Verdict
 from tracker.index import load_index, read_records
 from tracker.journal import NAME
 from tracker.records import Record
@@ -77,6 +77,7 @@ class Words:
     passing: str = "GOOD"
     name: str = "words"
     source: str = "here"
+    measures: Sequence[Measure] = ()
 
     def messages(self, task: Task, prompts: Prompts, *, cot: bool) -> tuple[Message, ...]:
         return prompts.first_messages(task.values, cot=cot)

@@ -18,6 +18,7 @@ from tracker.records import (
     Fault,
     Finished,
     LongMessage,
+    Measure,
     Once,
     Plan,
     Record,
@@ -87,6 +88,11 @@ RECORDS: tuple[Record, ...] = (
     Submitted(time=_TIME, experiment_id=_ID, problem_id="T/0", engine="modal", call_id="fc-1", url="https://modal.com/"),
     Compute(time=_TIME, experiment_id=_ID, engine="modal", seconds=2.0, cost_per_second=0.5, cost=1.0),
     Compute(time=_TIME, experiment_id=_ID, engine="modal", gpu="L4", seconds=2.0, cost_per_second=0.5, cost=1.0),
+    Plan(
+        time=_TIME, run_id=None, mode="iterative", arms=(), tasks=[], samples=1, config={}, environment={},
+        measures=[Measure(name="seconds", direction="lower", unit="s"),
+                  Measure(name="exact", direction="higher", two_valued=True)],
+    ),
 )  # fmt: skip
 """Each kind with its defaults, and with a value in every field."""
 

@@ -14,9 +14,11 @@ import msgspec
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.plans.plan import Plan, restore_plan
+from koderz.plans.arms import draft_arms, settle_arms
+from koderz.plans.plan import Plan, load_subject, make_plan, restore_plan
 from koderz.settings.schema import Settings, from_config
-from tests.koderz.world import planned
+from koderz.types import Measure
+from tests.koderz.world import Words, planned
 from tracker import records
 from tracker.records import decode, encode
 
@@ -46,6 +48,35 @@ def test_the_record_holds_the_prompts_that_the_run_may_use_and_the_references(tm
     assert "${prompt}" in iterative["prompts"]["task"]
     assert set(iterative["expectations"]) == {"T/0", "T/1", "T/2"}
     assert "return" in iterative["expectations"]["T/0"]["expected_response"]
+
+
+def with_measures(folder: Path, *measures: Measure) -> Plan:
+    settings = plan(folder).settings
+    subject = load_subject(settings, list)
+    suite = Words(subject.tasks, measures=measures)
+    return make_plan(settings, replace(subject, suite=suite), settle_arms(draft_arms(settings, {}), settings, {}, {}))
+
+
+def test_the_record_holds_the_measures_that_the_suite_declares(tmp_path: Path) -> None:
+    made = with_measures(tmp_path, Measure("seconds", "lower", "s"), Measure("exact", "higher", two_valued=True))
+
+    assert through_a_file(made.record).measures == [
+        records.Measure(name="seconds", direction="lower", unit="s"),
+        records.Measure(name="exact", direction="higher", two_valued=True),
+    ]
+    assert b"measures" not in encode(plan(tmp_path).record)
+
+
+@pytest.mark.parametrize(
+    ("measures", "told"),
+    [
+        ((Measure("seconds", "down"),), "the measure 'seconds': its direction has to be higher or lower"),  # type: ignore[arg-type]
+        ((Measure("a", "lower"), Measure("a", "higher")), "two measures have one name"),
+    ],
+)
+def test_a_measure_that_cannot_be_one_is_refused(tmp_path: Path, measures: tuple[Measure, ...], told: str) -> None:
+    with pytest.raises(KoderzError, match=told):
+        with_measures(tmp_path, *measures)
 
 
 def test_the_run_has_an_id_with_its_time(tmp_path: Path) -> None:
