@@ -2,11 +2,11 @@
 
     reply ─▶ its answer, reasoning set aside ─▶ blocks that may be code ─▶ the one that answers ─▶ the program
 
-Kinds of blocks are tried in the order of `sources`; the first kind that answers the task wins.
+Kinds of blocks are tried in the order of `block_kinds`; the first kind that answers the task wins.
 Within a kind it is the last block that defines the entry point, since a reply that has several corrects itself; then
 the last that is a body for the prompt's head; then all of them together. Only where no kind has that, a block will do
 that merely names the entry point. Nothing is executed, and nothing repaired: a repair undoes how code was written down
-(`koderz.suites.code.extraction.parsing`), not what it says.
+(`koderz.suites.code.extraction.program`), not what it says.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from koderz.suites.code.extraction.fences import split_reasoning
-from koderz.suites.code.extraction.names import DEFINITIONS, IMPORTS
-from koderz.suites.code.extraction.parsing import LONGEST, dedented, mentions_definition
+from koderz.suites.code.extraction.blocks import block_kinds, looks_like_code, plain, split_reasoning
+from koderz.suites.code.extraction.program import LONGEST, dedented, mentions_definition
 from koderz.suites.code.extraction.search import PYTHON, Search
-from koderz.suites.code.extraction.sources import block_kinds, looks_like_code, plain
+from koderz.suites.code.extraction.statements import DEFINITIONS, IMPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from koderz.suites.code.extraction.fences import Block
+    from koderz.suites.code.extraction.blocks import Block
     from koderz.suites.code.extraction.search import Reading
 
 _REFUSING = frozenset({"refusal", "content_filter"})  # finish reasons

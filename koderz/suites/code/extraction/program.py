@@ -1,20 +1,190 @@
-"""The program that is judged: what the prompt gives, then what the reply says."""
+"""Text that may be Python, and the code that can be made of it.
+
+A block of a reply is often Python but for how it was written down: indented as a whole, with typographic quotes, as a
+session at the interpreter's prompt, as a diff, or with prose after it. `Parser.read` undoes just that, and only where
+the text as it stands does not parse; it never mends what a model got wrong.
+"""
 
 from __future__ import annotations
 
 import ast
+import html
 import re
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from koderz.suites.code.extraction.names import DEFINITIONS, FUNCTIONS, IMPORTS, descendants, statements
-from koderz.suites.code.extraction.parsing import Code
+from koderz.suites.code.extraction.statements import DEFINITIONS, FUNCTIONS, IMPORTS, descendants, statements
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from koderz.suites.code.extraction.names import Statement
-    from koderz.suites.code.extraction.parsing import Parser
+    from koderz.suites.code.extraction.statements import Statement
+
+LONGEST = 128 * 1024  # characters, about 32,000 tokens; the densest code of that size parses in half a second
+_MOST_CUTS = 6
+_MOST_WRAPPERS = 3
+
+_INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"))
+_SPACES = dict.fromkeys(map(ord, "\u00a0\u1680\u202f\u205f\u3000"), " ") | dict.fromkeys(range(8192, 8203), " ")
+_VISIBLE: dict[int, str | None] = {**_INVISIBLE, **_SPACES, 0x2028: "\n", 0x2029: "\n", 0x85: "\n"}
+_STRAIGHT = str.maketrans("“”„‟‘’‚‛′″", "\"\"\"\"'''''\"")
+_PAIRS = {"“": "”", "‘": "’", '"': '"', "'": "'", "`": "`", "*": "*"}
+_DIFF_MARKS = ("--- ", "+++ ", "@@", "diff ", "index ", "-", "\\ ")
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Text that parses. `whole` is false where prose or a broken end was cut off behind it."""
+
+    text: str
+    tree: ast.Module
+    whole: bool = True
+
+
+class Parser:
+    """Parses text within a budget of characters, so that no reply can keep the caller busy for long."""
+
+    def __init__(self, budget: int = 2 * LONGEST) -> None:
+        self._left = budget
+
+    def parse(self, text: str) -> Code | int:
+        """Return the code, or the number (from 1) of the line where it stops being Python; 0 where that isn't known."""
+        if len(text) > min(LONGEST, self._left):
+            return 0
+        found = _parsed(text)
+        self._left -= _effort(text, found)
+        return found
+
+    def read(self, texts: Iterable[str], entry_point: str) -> Code | None:
+        """Return the code in the first form of the first text that parses; where none does, the leading part of one."""
+        failed: list[tuple[str, int]] = []
+        for form in (form for text in texts for form in _forms(text, entry_point)):
+            found = self.parse(form)
+            if isinstance(found, Code):
+                return found
+            failed.append((form, found))
+        leading = (self._leading_part(form, line, entry_point) for form, line in failed)
+        return next((code for code in leading if code), None)
+
+    def _leading_part(self, text: str, error_line: int, entry_point: str) -> Code | None:
+        """The top-level statements before the broken one, unless it or a later one defines the entry point."""
+        lines = text.split("\n")
+        for _ in range(_MOST_CUTS):
+            end = _statement_start(lines, error_line)
+            leading = "\n".join(lines[:end]).rstrip()
+            if not leading or mentions_definition("\n".join(lines[end:]), entry_point):
+                return None
+            found = self.parse(leading)
+            if isinstance(found, Code):
+                return Code(leading, found.tree, whole=False)
+            lines, error_line = lines[:end], found
+        return None
+
+
+def _parsed(text: str) -> Code | int:
+    try:
+        # A "\d" in a plain string is a warning, and an error under -W error; here it is the model's business.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return Code(text, ast.parse(text))
+    except SyntaxError as error:
+        return error.lineno or 0
+    except (ValueError, MemoryError, RecursionError):
+        return 0
+
+
+def _effort(text: str, found: Code | int) -> int:
+    """Characters that it took; those behind an error are only split into tokens."""
+    if isinstance(found, Code) or not found:
+        return len(text)
+    return len(text) * found // (text.count("\n") + 1) + len(text) // 16
+
+
+def mentions_definition(text: str, entry_point: str) -> bool:
+    """Whether a line of the text begins a definition of the entry point."""
+    name = re.escape(entry_point) if entry_point else r"\w"
+    return re.search(rf"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+{name}\b", text, re.MULTILINE) is not None
+
+
+def dedented(text: str) -> str:
+    """Without blank lines around it, and without the margin that its first line has."""
+    lines = text.rstrip().split("\n")
+    first = next((number for number, line in enumerate(lines) if line.strip()), 0)
+    margin = lines[first][: len(lines[first]) - len(lines[first].lstrip(" \t"))]
+    return "\n".join(line.removeprefix(margin) for line in lines[first:])
+
+
+def _statement_start(lines: list[str], error_line: int) -> int:
+    """The index of the line where the top-level statement begins that the error is in; 0 where there is none."""
+    index = min(error_line, len(lines)) - 1
+    while index > 0 and (not lines[index].strip() or lines[index][0] in " \t#)]}"):
+        index -= 1
+    while index > 0 and lines[index - 1].startswith("@"):
+        index -= 1
+    return max(index, 0)
+
+
+def _forms(text: str, entry_point: str) -> Iterator[str]:
+    if len(text) > LONGEST:
+        return
+    seen: set[str] = set()
+    for form in map(dedented, _raw_forms(text, entry_point)):
+        if form and form not in seen:
+            seen.add(form)
+            yield form
+
+
+def _raw_forms(text: str, entry_point: str) -> Iterator[str]:
+    yield text
+    visible = dedented(text.translate(_VISIBLE))
+    yield visible
+    yield visible.translate(_STRAIGHT)
+    yield _unwrapped(visible)
+    yield from _with_spaces(visible)
+    lines = text.translate(_VISIBLE).split("\n")
+    yield from _session(lines)
+    yield from _patched(lines)
+    if "&" in visible:
+        yield html.unescape(visible)
+    before, fence, after = visible.partition("```")
+    if fence and not mentions_definition(after, entry_point):  # a fence that was not on a line of its own
+        yield before
+
+
+def _unwrapped(text: str) -> str:
+    """Without quotes, backticks or asterisks around the whole."""
+    for _ in range(_MOST_WRAPPERS):
+        if "```" not in text and text[-1:] == _PAIRS.get(text[:1]):
+            text = text[1:-1].strip("\n")
+    return text
+
+
+def _with_spaces(text: str) -> Iterator[str]:
+    """Tabs and spaces mixed: as an editor shows them that sets tabs at four columns, then at eight."""
+    if "\t" in text:
+        for width in (4, 8):
+            yield "\n".join(_expanded(line, width) for line in text.split("\n"))
+
+
+def _expanded(line: str, width: int) -> str:
+    body = line.lstrip(" \t")
+    return line[: len(line) - len(body)].expandtabs(width) + body
+
+
+def _session(lines: list[str]) -> Iterator[str]:
+    """What was typed at the interpreter's prompt."""
+    if any(line.startswith(">>>") for line in lines):
+        typed = (line for line in lines if line.startswith((">>> ", "... ")))
+        yield "\n".join(line[4:] for line in typed)
+
+
+def _patched(lines: list[str]) -> Iterator[str]:
+    """The new side of a diff."""
+    if any(line.startswith("+") for line in lines):
+        kept = (line for line in lines if not line.startswith(_DIFF_MARKS))
+        yield "\n".join(line[1:] if line[:1] in ("+", " ") else line for line in kept)
+
 
 _GIVEN = (*DEFINITIONS, *IMPORTS, ast.Assign, ast.AnnAssign, ast.If, ast.Try)
 _FUTURE_IMPORT = re.compile(r"from[ \t]+__future__[ \t]+import[ \t]+[\w \t,]+")
