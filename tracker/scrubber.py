@@ -16,11 +16,10 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tracker.plain_text import REDACTED, WORDS, is_plain
 from tracker.records import Plan
 
 R = TypeVar("R", bound=Struct)
-
-REDACTED = "[redacted]"
 
 _SECRET_VARIABLE = re.compile(
     r"(?:API_?KEY|_KEY|TOKEN|SECRET|PASSW(?:OR)?D|PASSPHRASE|CREDENTIALS?)(_\d+)?$", re.IGNORECASE
@@ -31,13 +30,6 @@ _PLACEHOLDER = re.compile(
     r"[A-Za-z]{1,7}|[0-9]{1,9}|not?[-_ ]?(?:needed|required|key.*)|lm-studio|placeholder|simulated|sk-x+", re.IGNORECASE
 )
 """Values that keys are given where none is needed."""
-
-RUN_LENGTH = 16  # characters of the shortest run of letters and digits that a token could be part of
-_SOME_RUN = b"x" * RUN_LENGTH
-_IN_RUNS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
-_CLASSES = bytes(ord("x") if code in _IN_RUNS else ord(" ") for code in range(256))
-_WORDS = ("key", "token", "secret", "passw", "passphrase", "credential", "authorization", "bearer", "cookie")
-"""What is in the names of secrets, in lower case."""
 
 
 class Scrubber:
@@ -61,7 +53,7 @@ class Scrubber:
         for value in self._known:
             if value in scrubbed:
                 scrubbed = scrubbed.replace(value, REDACTED)
-        if not _is_plain(scrubbed):
+        if not is_plain(scrubbed):
             scrubbed = _without_credentials(scrubbed)
         if len(text) <= _SHORT and scrubbed == text and len(self._words) < _REMEMBERED:
             self._words.add(text)
@@ -129,27 +121,11 @@ def _texts_of(kind: type[Struct]) -> tuple[str, ...]:
     return tuple(name for name in kind.__struct_fields__ if name not in _IDENTITIES and hints[name] not in plain)
 
 
-def may_hold_tokens(text: str) -> bool:
-    """Whether there is a long run of letters and digits: told at the speed of a comparison of bytes."""
-    return _SOME_RUN in text.encode("utf-8", "surrogatepass").translate(_CLASSES)
-
-
 def _forms(value: str) -> Iterable[str]:
     """A value as it is, as JSON has it, and as an address has it."""
     from urllib.parse import quote
 
     return value, orjson.dumps(value).decode()[1:-1], quote(value, safe="")
-
-
-def _is_plain(text: str) -> bool:
-    """Whether a text holds no credentials for sure, so that nothing has to be loaded to look for them."""
-    if may_hold_tokens(text) or ("@" in text and "://" in text):
-        return False
-    lowered = text.lower()
-    for word in _WORDS:  # noqa: SIM110 a generator would take four times as long
-        if word in lowered:
-            return False
-    return True
 
 
 def _without_credentials(text: str) -> str:
@@ -163,7 +139,7 @@ def _without_credentials(text: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _is_telling(name: str) -> bool:
-    if not any(word in name.lower() for word in _WORDS):
+    if not any(word in name.lower() for word in WORDS):
         return False
     from tracker.credentials import is_telling
 

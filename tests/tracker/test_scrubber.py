@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from tests.tracker.secrets import NAMED, SECRETS
 from tracker import credentials
+from tracker.plain_text import REDACTED
 from tracker.records import Arm, Attempt, Call, Plan
-from tracker.scrubber import REDACTED, Scrubber
+from tracker.scrubber import Scrubber
 
 SCRUBBER = Scrubber(
     {"MY_API_KEY": "plain words here", "QUOTED_TOKEN": 'a"b\\c"d', "SHORT_TOKEN": "abc", "HOME": "/root"}
