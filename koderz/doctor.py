@@ -14,8 +14,9 @@ from typing import Literal
 
 from koderz._version import __version__
 from koderz.errors import KoderzError, Unreachable
+from koderz.models.spending import could_spend
 from koderz.sandbox import FULL, Job
-from koderz.settings.schema import DOCKER_IMAGE, OF_SINKS
+from koderz.settings.schema import DOCKER_IMAGE, FIELDS, OF_SINKS
 from koderz.settings.toml import NAME, load_config, results_folder, settings_here
 from koderz.suites.code.calibration import calibrated_sandbox, cpu_scale
 from tracker.registry import find
@@ -62,7 +63,7 @@ def _config(environ: Mapping[str, str]) -> Finding:
     except KoderzError as error:
         return Finding(NAME, "broken", str(error), "mend the file, or remove it")
     try:
-        config = load_config(Path.cwd(), environ=environ)
+        config = load_config(Path.cwd(), environ=environ, names=(*FIELDS, "prices"), spends=could_spend)
     except KoderzError as error:
         return Finding(NAME, "missing", str(error))
     if config.path is None:

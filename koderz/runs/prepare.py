@@ -6,20 +6,19 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.experiments.recall import memory_details
 from koderz.modal.names import require_apart
+from koderz.models.spending import could_spend
 from koderz.plans.arms import draft_arms, settle_arms
 from koderz.plans.matrix import read_matrix
 from koderz.plans.plan import Plan, Subject, load_subject, make_plan
 from koderz.plans.selection import select_tasks
 from koderz.runs.observer import NullObserver, Observer
-from koderz.settings.schema import FIELDS, Settings, from_environment, from_flags, layered
-from koderz.settings.toml import Config, load_config
-from tracker.sinks import check_names
+from koderz.settings.schema import FIELDS, Settings
+from koderz.settings.toml import Sources, read_sources
 
 
 async def prepare(
@@ -36,22 +35,20 @@ async def prepare(
     unknown = set(given) - set(FIELDS)
     if unknown:
         raise KoderzError(f"there is no setting {min(unknown)!r}")
-    flags = from_flags(given)
-    config = load_config(Path.cwd(), trust=trust_config, environ=environ)
-    by_environment = from_environment(environ)
-    settings = layered(flags, by_environment, config.settings)
+    every = (*FIELDS, "prices")
+    sources = read_sources(given, environ, names=every, trust_config=trust_config, spends=could_spend)
+    settings = sources.settings
     if single:
         settings = replace(settings, samples=1)
     if single and settings.mode == "comparative":
         raise KoderzError("one experiment has one solver: --mode zero-shot or iterative")
     if settings.engine == "modal":
-        if "sandbox" not in {**flags, **by_environment, **config.settings}:
+        if "sandbox" not in {**sources.is_ours, **sources.config.settings}:
             settings = replace(settings, sandbox="modal")
         require_apart(settings.sandbox)
     if settings.engine == "modal" and settings.use_memory != "off":
         raise KoderzError("--use-memory: the memory store can't be reached from Modal; use --engine local")
     # Whatever is wrong is said before anybody is asked.
-    check_names((*settings.sinks, *settings.no_sinks))
     subject = load_subject(settings, _selection(settings, span))
     arguments = dict(solver_arguments or {})
     matrix = read_matrix(settings.matrix) if settings.matrix else None
@@ -61,7 +58,7 @@ async def prepare(
         settings = replace(settings, local_model=drafts[0].model, models=())
     settings = await _with_model(settings, observer or NullObserver(), environ)
     specs = _specs(settings, subject)
-    details = _details(config, settings, base_url_given="base_url" in {**flags, **by_environment})
+    details = _details(sources, settings)
     details |= {"solver_arguments": arguments, "specs": specs, **memory}
     return make_plan(
         settings,
@@ -86,10 +83,10 @@ def _selection(settings: Settings, span: range | None) -> Any:
     )
 
 
-def _details(config: Config, settings: Settings, *, base_url_given: bool) -> dict[str, Any]:
+def _details(sources: Sources, settings: Settings) -> dict[str, Any]:
     return {
-        "prices": dict(config.prices),
-        "base_url_trusted": base_url_given or settings.base_url is None,
+        "prices": dict(sources.config.prices),
+        "base_url_trusted": "base_url" in sources.is_ours or settings.base_url is None,
     }
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from koderz.errors import KoderzError
 from koderz.settings.schema import FIELDS, Settings, checked, from_environment, from_flags, layered
-from koderz.settings.trust import require_trust, risks_of
+from koderz.settings.trust import Spends, costly, require_trust, risks_of
 from tracker.files import MB, read_all
 from tracker.sinks import check_names
 
@@ -39,9 +39,12 @@ def load_config(
     *,
     trust: bool = False,
     environ: Mapping[str, str] = os.environ,
-    names: Collection[str] = (*FIELDS, "prices"),
+    names: Collection[str],
+    spends: Spends = costly,
 ) -> Config:
     """The koderz.toml of a folder, or an empty Config where there is none; `names` are the settings to be used.
+
+    `spends` says which models and prices could cost money; without it all of them could.
 
     Raises KoderzError naming file, line and key for what is malformed, and for what is to be used but not trusted.
     """
@@ -57,8 +60,59 @@ def load_config(
     settings = {_name(path, data, key): value for key, value in table.items()}
     values = {name: checked(name, value, _where(path, data, name)) for name, value in settings.items()}
     used = {name: value for name, value in {**values, "prices": prices}.items() if name in names}
-    _require_trust(path, data, used, trust, environ)
+    _require_trust(path, data, risks_of(used, spends), used, grant=trust, environ=environ)
     return Config(path, {name: value for name, value in values.items() if name in names}, prices)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What is said of the settings, by where it is said; the first of them wins."""
+
+    flags: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    config: Config
+
+    @property
+    def settings(self) -> Settings:
+        return layered(self.flags, self.environment, self.config.settings)
+
+    @property
+    def is_ours(self) -> Mapping[str, Any]:
+        """What the user says on this machine, and no file that may have come from elsewhere."""
+        return {**self.environment, **self.flags}
+
+
+def read_sources(
+    given: Mapping[str, Any],
+    environ: Mapping[str, str] = os.environ,
+    *,
+    names: Collection[str],
+    trust_config: bool = False,
+    spends: Spends = costly,
+) -> Sources:
+    """What options, variables and this folder's koderz.toml say of the settings in `names`.
+
+    What the file says needs to be trusted only where no option or variable says otherwise. Raises KoderzError for
+    what doesn't fit.
+    """
+    flags, environment = from_flags(given), from_environment(environ)
+    nearer = {*flags, *environment}
+    used = {*names} - nearer - ({"models"} if "local_model" in nearer else set())
+    config = load_config(Path.cwd(), trust=trust_config, environ=environ, names=used, spends=spends)
+    sources = Sources(flags, environment, config)
+    check_names((*sources.settings.sinks, *sources.settings.no_sinks))
+    return sources
+
+
+def settings_here(
+    given: Mapping[str, Any],
+    environ: Mapping[str, str] = os.environ,
+    *,
+    names: Collection[str],
+    trust_config: bool = False,
+) -> Settings:
+    """The settings that hold in this folder, `given` first; of koderz.toml those in `names`."""
+    return read_sources(given, environ, names=names, trust_config=trust_config).settings
 
 
 def results_folder(
@@ -69,24 +123,6 @@ def results_folder(
         return given
     config = load_config(Path.cwd(), trust=trust_config, environ=environ, names=("results",))
     return layered(from_environment(environ), config.settings).results
-
-
-def settings_here(
-    given: Mapping[str, Any],
-    environ: Mapping[str, str] = os.environ,
-    *,
-    names: Collection[str],
-    trust_config: bool = False,
-) -> Settings:
-    """The settings that hold in this folder, `given` first; of koderz.toml those in `names`.
-
-    Raises KoderzError for what doesn't fit.
-    """
-    flags = from_flags(given)
-    config = load_config(Path.cwd(), trust=trust_config, environ=environ, names=names)
-    settings = layered(flags, from_environment(environ), config.settings)
-    check_names((*settings.sinks, *settings.no_sinks))
-    return settings
 
 
 def _parse(path: Path, data: bytes) -> dict[str, Any]:
@@ -131,14 +167,22 @@ def _prices(path: Path, data: bytes, table: Any) -> dict[str, tuple[float, float
     return found
 
 
-def _require_trust(path: Path, data: bytes, values: Mapping[str, Any], trust: bool, environ: Mapping[str, str]) -> None:
+def _require_trust(
+    path: Path,
+    data: bytes,
+    risks: Mapping[str, str],
+    values: Mapping[str, Any],
+    *,
+    grant: bool,
+    environ: Mapping[str, str],
+) -> None:
     trusted = data  # with the code that it names, not only the name
     if "solver" in values:
         trusted += _bytes_of(path.parent / str(values["solver"]).rpartition(":")[0])
     if "dataset" in values:
         trusted += _bytes_of(path.parent / values["dataset"])
-    for name, risk in risks_of(values).items():
-        require_trust(trusted, f"{_where(path, data, name)}: this could {risk}", grant=trust, environ=environ)
+    for name, risk in risks.items():
+        require_trust(trusted, f"{_where(path, data, name)}: this could {risk}", grant=grant, environ=environ)
 
 
 def _bytes_of(path: Path) -> bytes:

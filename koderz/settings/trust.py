@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,15 @@ from koderz.settings.schema import DOCKER_IMAGE
 from tracker.sinks import KNOWN
 
 RUNS_CODE, SENDS, SPENDS, WRITES = "run code", "send data elsewhere", "spend money", "write outside of this folder"
+
+Spends = Callable[[Iterable[str], Mapping[str, tuple[float, float]]], bool]
+"""Whether asking these models, or counting by these prices, could cost money that nobody expects."""
+
+
+def costly(models: Iterable[str], prices: Mapping[str, tuple[float, float]]) -> bool:
+    """Takes whatever it is shown for something that could cost money."""
+    return bool([*models, *prices])
+
 
 _RISKS: Mapping[str, Callable[[Any], str]] = {
     "solver": lambda _: RUNS_CODE,
@@ -31,45 +40,36 @@ _RISKS: Mapping[str, Callable[[Any], str]] = {
     "prompt_dir": lambda _: SENDS,  # a file of the user's, through a link
     "use_memory": lambda what: SENDS if what != "off" else "",
     "sinks": lambda names: SENDS if set(names) - set(KNOWN) else "",
-    "local_model": lambda name: SPENDS if _is_hosted(name) else "",
-    "models": lambda names: SPENDS if any(map(_is_hosted, names)) else "",
-    "roles": lambda roles: SPENDS if any(_is_hosted(role.split("=", 1)[1]) for role in roles) else "",
-    "frontier_spec_model": lambda name: SPENDS if _is_hosted(name) else "",
-    "frontier_checkpoint_model": lambda name: SPENDS if _is_hosted(name) else "",
     "engine": lambda name: SPENDS if name != "local" else "",
     "gpu": lambda _: SPENDS,
     "max_containers": lambda _: SPENDS,
-    "prices": lambda prices: SPENDS if any(_is_understated(*price) for price in prices.items()) else "",
     "results": lambda path: "" if path.resolve().is_relative_to(Path.cwd()) else WRITES,
 }
 """The settings that could do more than choose tasks, local models and numbers, and what each could do."""
 
+_MODELS: Mapping[str, Callable[[Any], Iterable[str]]] = {
+    "local_model": lambda name: (name,),
+    "models": lambda names: names,
+    "roles": lambda roles: (role.split("=", 1)[1] for role in roles),
+    "frontier_spec_model": lambda name: (name,),
+    "frontier_checkpoint_model": lambda name: (name,),
+}
+"""The settings that name models to be asked."""
 
-def risks_of(settings: Mapping[str, Any]) -> dict[str, str]:
+
+def risks_of(settings: Mapping[str, Any], spends: Spends) -> dict[str, str]:
     """What the settings could do that their user may not want; those that are harmless are left out."""
     given = {name: _RISKS[name](settings[name]) for name in _RISKS if settings.get(name)}
-    return {name: risk for name, risk in given.items() if risk}
+    asked = {name: _MODELS[name](settings[name]) for name in _MODELS if settings.get(name)}
+    costly = [name for name, models in asked.items() if spends(models, {})]
+    costly += ["prices"] if spends((), settings.get("prices") or {}) else []
+    return {name: risk for name, risk in given.items() if risk} | dict.fromkeys(costly, SPENDS)
 
 
 def risks_of_plan(config: dict[str, Any]) -> dict[str, str]:
     """The same of a recorded plan. What it may cost is known to whoever goes on with the run."""
-    return {name: risk for name, risk in risks_of(config | {"results": None}).items() if risk != SPENDS}
-
-
-def _is_hosted(name: str) -> bool:
-    from koderz.models.names import parse_model_name
-
-    return parse_model_name(name).provider not in ("ollama", "simulated")
-
-
-def _is_understated(name: str, price: tuple[float, float]) -> bool:
-    """Whether a price is below a published one, so that the user's cap would come to more than it says."""
-    from koderz.models.names import WIRE_FORMATS, parse_model_name
-    from koderz.models.prices import price_of
-
-    names = [parse_model_name(each) for each in (name, *(f"{provider}/{name}" for provider in WIRE_FORMATS))]
-    published = [found for found in (price_of(each, {}) for each in names) if found]
-    return any(price[0] < each.input or price[1] < each.output for each in published)
+    found = risks_of(config | {"results": None}, lambda _, __: False)
+    return {name: risk for name, risk in found.items() if risk != SPENDS}
 
 
 def require_trust(data: bytes, what: str, *, grant: bool, environ: Mapping[str, str] = os.environ) -> None:

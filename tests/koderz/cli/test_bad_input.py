@@ -139,3 +139,9 @@ def test_a_configuration_without_an_end_is_one_line(command: Command, koderz: Sh
     (koderz.folder / "koderz.toml").symlink_to("/dev/zero")
 
     assert "koderz.toml holds more than 1 MB" in command("benchmark", "list", code=2).err
+
+
+def test_what_a_flag_or_a_variable_says_instead_needs_no_trust(command: Command, koderz: Shell) -> None:
+    (koderz.folder / "koderz.toml").write_text('engine = "modal"\nmodels = ["openai/gpt-4o"]\n')
+
+    command("benchmark", 0, 1, "--engine", "local", "--dry-run", env={"KODERZ_LOCAL_MODEL": "simulated"})

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
+from koderz.models.spending import could_spend
 from koderz.settings.schema import DOCKER_IMAGE, FIELDS
 from koderz.settings.toml import Config, load_config, results_folder
 
 
 def loaded(folder: Path, text: str | bytes, *, trust: bool = False) -> Config:
     (folder / "koderz.toml").write_bytes(text.encode() if isinstance(text, str) else text)
-    return load_config(folder, trust=trust, environ=state(folder))
+    every = (*FIELDS, "prices")
+    return load_config(folder, trust=trust, environ=state(folder), names=every, spends=could_spend)
 
 
 def state(folder: Path) -> Mapping[str, str]:
@@ -24,7 +26,7 @@ def state(folder: Path) -> Mapping[str, str]:
 
 
 def test_no_file_says_nothing(tmp_path: Path) -> None:
-    assert load_config(tmp_path, environ={}) == Config()
+    assert load_config(tmp_path, environ={}, names=()) == Config()
 
 
 def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
@@ -107,7 +109,7 @@ def test_a_folder_in_place_of_the_file_is_said(tmp_path: Path) -> None:
     (tmp_path / "koderz.toml").mkdir()
 
     with pytest.raises(KoderzError, match="can't be read"):
-        load_config(tmp_path, environ={})
+        load_config(tmp_path, environ={}, names=())
 
 
 # Trust
