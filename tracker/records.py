@@ -174,6 +174,19 @@ class Once(Struct, frozen=True, kw_only=True):
     key: str = ""
 
 
+class Grade(Struct, frozen=True, kw_only=True):
+    """The score of one item within an experiment."""
+
+    kind: Literal["grade"] = "grade"
+    time: str = field(default_factory=now)
+    experiment_id: str
+    item: str
+    score: float
+    metrics: dict[str, float] = {}
+    labels: dict[str, str] = {}  # what else there is to say of it, e.g. the split that the item is of
+    key: str = ""
+
+
 class Experiment(Struct, frozen=True, kw_only=True):
     """How an experiment ended."""
 
@@ -191,6 +204,7 @@ class Experiment(Struct, frozen=True, kw_only=True):
     score: float | None = None
     metrics: dict[str, float] | None = None
     iterations: int = 0  # attempts
+    grades: int = 0  # items graded; where the verdict has no score, theirs on average is `score`
     calls: int = 0
     cost: float = 0.0  # US dollars, of all its calls
     cost_known: bool = True
@@ -262,7 +276,12 @@ class Compute(Struct, frozen=True, kw_only=True):
     cost: float  # US dollars
 
 
-Record = Plan | LongMessage | Call | Attempt | Once | Experiment | Fault | Resumed | Finished | Submitted | Compute
+Record = (
+    Plan | LongMessage | Call | Attempt | Once | Experiment | Fault | Resumed | Finished | Submitted | Compute | Grade
+)
+
+Keyed = Call | Attempt | Once | Grade
+"""What a solver was handed, and a replay finds by its key."""
 
 KINDS: dict[str, type[Record]] = {
     "plan": Plan,
@@ -276,6 +295,7 @@ KINDS: dict[str, type[Record]] = {
     "finished": Finished,
     "submitted": Submitted,
     "compute": Compute,
+    "grade": Grade,
 }
 
 _PREFIX = b'{"kind":"'
@@ -295,7 +315,12 @@ def encode(record: Record) -> bytes:
         raise JournalError(f"a {record.kind} can't be written down as JSON: {error}") from None
 
 
-_SELDOM: dict[type[Struct], tuple[str, ...]] = {Plan: ("measures",), Attempt: ("task_id",)}
+_SELDOM: dict[type[Struct], tuple[str, ...]] = {
+    Plan: ("measures",),
+    Attempt: ("task_id",),
+    Experiment: ("grades",),
+    Grade: ("metrics", "labels"),
+}
 """Fields that are in a line only where they say something."""
 
 

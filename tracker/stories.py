@@ -15,7 +15,7 @@ from tracker.errors import JournalError
 from tracker.index import CODES, DAMAGED, DOUBLED, Entry, experiment_number, load_index, read_records, scan, tell
 from tracker.journal import NAME
 from tracker.messages import restored
-from tracker.records import Attempt, Call, Experiment, LongMessage, Once, Plan, Record
+from tracker.records import Attempt, Call, Experiment, Grade, LongMessage, Once, Plan, Record
 from tracker.runs import read_plan
 from tracker.scrubber import Scrubber, scrubber_of
 
@@ -67,7 +67,7 @@ class Stories:
         """The lines of an experiment in order, as of the last `refresh`: every text and every message whole.
 
         Where attempts were judged anew, the last verdict on each stands in its place, and those that the experiment
-        came to no more are left out.
+        came to no more are left out. So does the last grade of each item that was graded anew.
         """
         return list(_as_last_judged([*self.records(self._lines.get(experiment_number(experiment_id), ()))]))
 
@@ -119,8 +119,12 @@ def _as_last_judged(records: Sequence[Record]) -> Iterator[Record]:
     last = {record.number: record for record in records if isinstance(record, Attempt)}
     if records and isinstance(ended := records[-1], Experiment) and ended.iterations:
         last = {number: attempt for number, attempt in last.items() if number <= ended.iterations}
+    graded = {record.key: record for record in records if isinstance(record, Grade)}
     for record in records:
-        if not isinstance(record, Attempt):
+        if isinstance(record, Grade):
+            if grade := graded.pop(record.key, None):
+                yield grade
+        elif not isinstance(record, Attempt):
             yield record
         elif record.number in last and last[record.number].key == record.key:
             yield last.pop(record.number)

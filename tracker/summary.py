@@ -47,6 +47,7 @@ class Result:
     score: float | None
     metrics: Mapping[str, float] | None
     note: str
+    grades: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +259,7 @@ def _result(e: Experiment) -> Result:
         score=e.score,
         metrics=e.metrics,
         note=e.note,
+        grades=e.grades,
     )
 
 

@@ -13,7 +13,7 @@ from tracker.errors import JournalError
 from tracker.index import CODES, PAID, Entry, Index, experiment_number, load_index, read_records, tell
 from tracker.journal import NAME, Journal
 from tracker.messages import share_messages
-from tracker.records import Attempt, Call, Finished, Once, Plan, Record, Resumed
+from tracker.records import Attempt, Call, Finished, Keyed, Plan, Record, Resumed
 from tracker.runs import create_run, lock_run, read_plan
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Tracker:
 
 def _has_gap(records: Sequence[Record]) -> bool:
     """Whether a call or an attempt is missing before the last one that is there or was judged, or has lost its key."""
-    if not all(record.key for record in records if isinstance(record, Call | Attempt | Once)):
+    if not all(record.key for record in records if isinstance(record, Keyed)):
         return True
     calls = {record.call for record in records if isinstance(record, Call)}
     attempts = {record.number: record.call or 0 for record in records if isinstance(record, Attempt)}

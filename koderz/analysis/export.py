@@ -49,6 +49,7 @@ EXPERIMENT_COLUMNS: dict[str, type] = {
     "cause": str,
     "score": float,
     "iterations": int,
+    "grades": int,
     "calls": int,
     "cost": float,  # US dollars
     "cost_known": bool,

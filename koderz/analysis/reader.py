@@ -49,6 +49,7 @@ class _Row:
     score: float | None = None
     metrics: dict[str, float] | None = None
     note: str = ""
+    grades: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,4 +214,5 @@ def _result(row: _Row, arm: str, sample: int, model: str) -> Result:
         score=row.score,
         metrics=row.metrics,
         note=row.note,
+        grades=row.grades,
     )

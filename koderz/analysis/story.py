@@ -11,10 +11,11 @@ from typing import Any
 from koderz.errors import KoderzError
 from tracker.index import CODES, load_index, read_records
 from tracker.journal import NAME
-from tracker.records import Attempt, Call, Experiment, Fault, Record
+from tracker.records import Attempt, Call, Experiment, Fault, Grade, Record
 from tracker.stories import Stories
 
 _OUTCOMES = (CODES["experiment"], CODES["fault"])
+_GRADES_TOLD = 20
 Outcome = Experiment | Fault
 
 
@@ -39,6 +40,7 @@ class Story:
     sample: int
     steps: tuple[Step, ...]
     outcome: Outcome | None  # None: it has not ended
+    grades: tuple[Grade, ...] = ()
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -105,7 +107,24 @@ def told(outcome: Outcome, records: Sequence[Record]) -> Story:
         outcome.sample,
         tuple(_steps(records)),
         outcome,
+        tuple(record for record in records if isinstance(record, Grade)),
     )
+
+
+def told_grades(grades: Sequence[Grade]) -> Iterator[str]:
+    """A heading, then a line for each of the first grades."""
+    n = len(grades)
+    yield f"{n} grade{'s' * (n != 1)}, {sum(grade.score for grade in grades) / n:.4g} on average"
+    yield from map(told_grade, grades[:_GRADES_TOLD])
+    if n > _GRADES_TOLD:
+        yield f"… and {n - _GRADES_TOLD} more; koderz benchmark show --json has all of them"
+
+
+def told_grade(grade: Grade) -> str:
+    """A grade in one line."""
+    others = [f"{name} {value:.4g}" for name, value in grade.metrics.items()]
+    others += [f"{name} {value}" for name, value in grade.labels.items()]
+    return " · ".join([f"{grade.item}: {grade.score:.4g}", *others])
 
 
 def problem_named(name: str, tasks: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from tracker.records import Experiment, Fault
 
 if TYPE_CHECKING:
     from koderz.analysis.story import Step, Story
-    from tracker.records import Attempt, Call
+    from tracker.records import Attempt, Call, Grade
 
 _BOLD, _DIM, _GREEN, _RED, _CYAN = "1", "2", "32", "31", "36"
 _DIFF_COLOURS = {"+": _GREEN, "-": _RED, "@": _CYAN}
@@ -32,6 +32,8 @@ def _lines(story: Story, run: str) -> Iterator[str]:
     yield _ink(f"{story.problem_id} · {story.arm}{sample} · {run}", _BOLD)
     for step in story.steps:
         yield from _step(step)
+    if story.grades:
+        yield from _grades(story.grades)
     yield ""
     yield _outcome(story)
     yield ""
@@ -72,6 +74,14 @@ def _attempt(attempt: Attempt, step: Step) -> Iterator[str]:
     if attempt.feedback and attempt.feedback != attempt.detail:
         yield _rule("what the solver was told")
         yield plain(str(attempt.feedback)).rstrip()
+
+
+def _grades(grades: Sequence[Grade]) -> Iterator[str]:
+    from koderz.analysis.story import told_grades
+
+    heading, *lines = told_grades(grades)
+    yield _rule(heading)
+    yield from map(plain, lines)
 
 
 def _outcome(story: Story) -> str:

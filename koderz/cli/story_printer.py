@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager, nullcontext
 
+from koderz.analysis.story import told_grade
 from koderz.cli import console
 from koderz.runs.observer import SessionView
-from tracker.records import Attempt, Call, Experiment, Fault, Record
+from tracker.records import Attempt, Call, Experiment, Fault, Grade, Record
 
 
 class StoryPrinter:
@@ -28,6 +29,8 @@ class StoryPrinter:
             self._tell_call(record)
         elif isinstance(record, Attempt):
             self._tell_attempt(record)
+        elif isinstance(record, Grade):
+            self._say(told_grade(record))
         elif isinstance(record, Experiment):
             word = "PASSED" if record.success else record.verdict.upper()
             attempts = console.counted(record.iterations, "attempt")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from koderz.errors import Fault
-from tracker.records import Attempt, Call, Once, Record
+from tracker.records import Call, Keyed, Record
 
 GRACE = 1.0  # seconds, at least, in which a replay must ask for what is recorded next
 _LONGEST_GRACE = 600.0  # seconds: a gap in the recording may also be a pause between two sessions
@@ -32,7 +32,7 @@ class Recording:
 
     def __init__(self, recorded: Sequence[Record], *, strict: bool = True) -> None:
         self.diverged = False
-        self._due, is_rescored = _by_key(recorded)  # what was recorded before the attempts were judged anew is stale
+        self._due, is_rescored = _by_key(recorded)  # what was recorded before a verdict was made anew is stale
         self._strict = strict and not is_rescored
         self._late: dict[str, Record] = {}  # no longer waited for
         self._divergence: Divergence | None = None
@@ -200,11 +200,11 @@ def _begun(record: Record) -> datetime:
 
 
 def _by_key(recorded: Sequence[Record]) -> tuple[dict[str, Record], bool]:
-    """Results by key, in recorded order, and whether any took the place of one before it: an attempt judged anew."""
+    """Results by key, in recorded order, and whether any took the place of one before it, as in rescoring."""
     found: dict[str, Record] = {}
     is_rescored = False
     for record in recorded:
-        if isinstance(record, Call | Attempt | Once) and record.key:
+        if isinstance(record, Keyed) and record.key:
             is_rescored = is_rescored or record.key in found
             found[record.key] = record
     return found, is_rescored

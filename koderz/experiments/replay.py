@@ -1,6 +1,6 @@
 """How a solver reaches the world, and is resumed.
 
-A solver is handed `ask`, `judge` and `once`. Each records what it returns before it returns it. When an
+A solver is handed `ask`, `judge`, `grade` and `once`. Each records what it returns before it returns it. When an
 experiment is picked up again, its solver runs from the start and is handed what is on record, in the
 order in which it was recorded, until it passes the point where it stopped; only then does it go live.
 """
@@ -12,7 +12,7 @@ import hashlib
 import math
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
@@ -108,6 +108,7 @@ class Totals:
     cost_known: bool = True
     costs: list[tuple[str, float]] = field(default_factory=list)  # tier, US dollars
     local_tokens: tuple[int, int] = (0, 0)  # in, out
+    scores: list[float] = field(default_factory=list)  # of the items that were graded
 
     def add(self, call: records.Call) -> None:
         self.calls = max(self.calls, call.call)
@@ -126,6 +127,11 @@ class Totals:
         """US dollars."""
         return math.fsum(cost for _, cost in self.costs)
 
+    @property
+    def mean_grade(self) -> float | None:
+        """The score of an item on average; None where none was graded."""
+        return math.fsum(self.scores) / len(self.scores) if self.scores else None
+
     def by_tier(self) -> dict[str, float] | None:
         """US dollars by tier; None where all of it is local."""
         tiers = {tier for tier, _ in self.costs}
@@ -135,7 +141,7 @@ class Totals:
 
 
 class Handles:
-    """`ask`, `judge`, `once` and `rng` of one experiment; an async context manager around its solver."""
+    """`ask`, `judge`, `grade`, `once` and `rng` of one experiment; an async context manager around its solver."""
 
     def __init__(
         self,
@@ -200,6 +206,22 @@ class Handles:
         text = answer.text if isinstance(answer, Reply) else answer
         key = self._key("judge", _digest([task.id, text]))
         return await self._noted(self._recorded_or_judged(task, answer, key))
+
+    async def grade(self, item: str, score: float, **metrics: float | str) -> float:
+        """Records the score of one of many items, and returns it as it is on record. It is no iteration.
+
+        `metrics` are finite numbers, or words by which grades are told apart. An item may be graded several times.
+        """
+        numbers = _numbers_of(item, score, metrics)
+        grade = records.Grade(
+            experiment_id=self.identity.experiment_id,
+            item=item,
+            score=float(score),
+            metrics=numbers,
+            labels={name: value for name, value in metrics.items() if isinstance(value, str)},
+            key=self._key("grade", item),
+        )
+        return await self._noted(self._recorded_or_graded(grade))
 
     async def once(self, name: str, fn: Callable[[], Any]) -> Any:
         """The value of `fn()`, or of the coroutine that it returns, made once and recorded as JSON."""
@@ -273,6 +295,15 @@ class Handles:
             key=key,
         )
 
+    async def _recorded_or_graded(self, grade: records.Grade) -> float:
+        found = await self._recording.take(grade.key)
+        if isinstance(found, records.Grade) and (not self._how.rescore or _same_grade(found, grade)):
+            grade = found
+        else:
+            await self._backend.record(grade)
+        self.totals.scores.append(grade.score)
+        return grade.score
+
     async def _recorded_or_made(self, name: str, fn: Callable[[], Any], key: str) -> Any:
         found = await self._recording.take(key)
         if isinstance(found, records.Once):
@@ -331,6 +362,21 @@ def _call_record(handles: Handles, ask: Ask, key: str, answer: Answer) -> record
         adapted=completion.adapted,
         key=key,
     )
+
+
+def _numbers_of(item: object, score: object, metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics that are numbers. Raises Fault for a grade that can't be recorded."""
+    if not isinstance(item, str):
+        raise Fault(f"grade: an item is named by a text, not {item!r:.80}")
+    numbers = {name: value for name, value in metrics.items() if not isinstance(value, str)}
+    for name, value in {"score": score, **numbers}.items():
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise Fault(f"grade: the {name} of {item:.80} has to be a finite number, not {value!r:.80}")
+    return {name: float(value) for name, value in numbers.items()}
+
+
+def _same_grade(one: records.Grade, other: records.Grade) -> bool:
+    return (one.score, one.metrics, one.labels) == (other.score, other.metrics, other.labels)
 
 
 def _given(sampling: Sampling) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """How a model works on a task.
 
-A solver is an async function. It is handed by name what its signature names: `task`, `ask`, `judge`,
+A solver is an async function. It is handed by name what its signature names: `task`, `ask`, `judge`, `grade`,
 `once`, `rng`, `prompts`, `recall` and `models`; every other parameter comes from the settings (or
 `--solver-arg k=v`). It returns the final Verdict.
 
@@ -31,7 +31,7 @@ SOLVERS: Mapping[str, str] = {
 }
 """Name → `module:function`. Other packages add theirs by the entry-point group `koderz.solvers`."""
 
-HANDLES = frozenset({"task", "ask", "judge", "once", "rng", "prompts", "recall", "models"})
+HANDLES = frozenset({"task", "ask", "judge", "grade", "once", "rng", "prompts", "recall", "models"})
 
 SolverFunction = Callable[..., Awaitable[Verdict]]
 

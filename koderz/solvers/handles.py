@@ -26,6 +26,12 @@ class JudgeHandle(Protocol):
     async def __call__(self, task: Task, answer: Reply | str) -> Verdict: ...
 
 
+class GradeHandle(Protocol):
+    """How a solver scores one of many items, see `Handles.grade`."""
+
+    async def __call__(self, item: str, score: float, **metrics: float | str) -> float: ...
+
+
 class RecallHandle(Protocol):
     """How a solver asks for lessons: short texts, none where memory is off or has nothing to say."""
 

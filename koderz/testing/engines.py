@@ -25,7 +25,7 @@ from koderz.experiments.replay import Replaying
 from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan
 from koderz.runs.prepare import prepare
-from tracker.records import Attempt, Call, Record, Text, now
+from tracker.records import Attempt, Call, Experiment, Grade, Keyed, Record, Text, now
 
 Check = Callable[[Path, str, Mapping[str, str]], Coroutine[Any, Any, None]]
 
@@ -112,6 +112,34 @@ async def what_is_on_record_is_not_made_again(folder: Path, engine: str, environ
     assert [getattr(record, "calls", 0) for record in ended] == [3, 3], "recorded calls don't count"
 
 
+async def grades_are_carried_and_not_made_again(folder: Path, engine: str, environ: Mapping[str, str]) -> None:
+    solver = folder / "grading.py"
+    solver.write_text(
+        "from koderz.types import Verdict\n\n\n"
+        "async def grading(task, ask, grade):\n"
+        "    reply = await ask(task.messages)\n"
+        "    for item in 'ab':\n"
+        "        await grade(item, item == 'a', tokens=reply.tokens_out, split='test')\n"
+        "    return Verdict('passed')\n"
+    )
+    first = await performed(await planned(folder, engine, tasks=1, solver=f"{solver}:grading"), environ)
+    plan = await planned(folder, engine, tasks=1, solver=f"{solver}:grading")
+    (old,), (new,) = first.plan.experiments(), plan.experiments()
+    lines = first.of(old, Call, Grade)
+    assert [(line.item, line.score, line.labels) for line in lines if isinstance(line, Grade)] == [
+        ("a", 1.0, {"split": "test"}),
+        ("b", 0.0, {"split": "test"}),
+    ]
+
+    notes = await performed(plan, environ, recorded={new.experiment_id: [_moved(line, new) for line in lines[:2]]})
+
+    assert [line.item for line in notes.of(new, Call, Grade)] == ["b"], "what was recorded was made again"
+    for done in (first, notes):
+        (outcome,) = done.outcomes
+        assert isinstance(outcome.record, Experiment), outcome.fault
+        assert (outcome.record.grades, outcome.record.score) == (2, 0.5), outcome.record
+
+
 async def an_experiment_that_goes_wrong_is_one_fault(folder: Path, engine: str, environ: Mapping[str, str]) -> None:
     solver = folder / "breaking.py"
     solver.write_text(
@@ -142,6 +170,7 @@ CHECKS: tuple[Check, ...] = (
     every_experiment_is_performed_once,
     what_happens_is_recorded_once_and_in_order,
     what_is_on_record_is_not_made_again,
+    grades_are_carried_and_not_made_again,
     an_experiment_that_goes_wrong_is_one_fault,
     nothing_is_begun_once_the_run_is_to_stop,
 )
@@ -181,6 +210,6 @@ async def performed(plan: Plan, environ: Mapping[str, str], **driving: Any) -> N
     return notes
 
 
-def _moved(line: Call | Attempt, to: Identity) -> Record:
+def _moved(line: Keyed, to: Identity) -> Record:
     """The line as if it had been recorded for another experiment."""
     return replace(line, experiment_id=to.experiment_id, time=now())

@@ -282,6 +282,7 @@ def test_codes_are_what_older_indexes_hold() -> None:
         "finished": 8,
         "submitted": 9,
         "compute": 10,
+        "grade": 11,
     }
 
 

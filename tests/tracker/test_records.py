@@ -18,6 +18,7 @@ from tracker.records import (
     Call,
     Compute,
     Finished,
+    Grade,
     LongMessage,
     Once,
     Record,
@@ -47,6 +48,7 @@ ONE_OF_EACH: tuple[Record, ...] = (
         url="https://modal.com/id/fc-1",
     ),
     Compute(experiment_id="exp_00000000000000ab", engine="modal", gpu="L4", seconds=2.0, cost_per_second=0.5, cost=1.0),
+    Grade(experiment_id="exp_00000000000000ab", item="q1", score=0.5, metrics={"tokens": 3.0}, key="grade:q1/1"),
 )
 
 

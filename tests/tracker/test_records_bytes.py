@@ -17,6 +17,7 @@ from tracker.records import (
     Experiment,
     Fault,
     Finished,
+    Grade,
     LongMessage,
     Measure,
     Once,
@@ -92,6 +93,11 @@ RECORDS: tuple[Record, ...] = (
         time=_TIME, run_id=None, mode="iterative", arms=(), tasks=[], samples=1, config={}, environment={},
         measures=[Measure(name="seconds", direction="lower", unit="s"),
                   Measure(name="exact", direction="higher", two_valued=True)],
+    ),
+    Grade(time=_TIME, experiment_id=_ID, item="q1", score=0.5),
+    Grade(
+        time=_TIME, experiment_id=_ID, item="q1", score=-1.0, metrics={"tokens": 3.0}, labels={"split": "train"},
+        key="grade:q1/2",
     ),
 )  # fmt: skip
 """Each kind with its defaults, and with a value in every field."""

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from koderz.analysis.report.view import Row, View
-from koderz.analysis.story import Experiments, Step, Story
+from koderz.analysis.story import Experiments, Step, Story, told_grades
 from koderz.errors import JournalError
 from tracker.messages import text_of
 from tracker.records import Fault
@@ -97,6 +97,9 @@ class _Reader:
 def _blocks(story: Story) -> Iterator[Block]:
     for step in story.steps:
         yield from _step(step)
+    if story.grades:
+        heading, *grades = told_grades(story.grades)
+        yield "said", heading, "\n".join(grades)
     if isinstance(story.outcome, Fault):
         yield "verdict-fault", "Fault", story.outcome.reason
     elif story.outcome and story.outcome.note:

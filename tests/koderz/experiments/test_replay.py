@@ -18,7 +18,7 @@ from koderz.plans.arms import Arm
 from koderz.plans.identity import Identity
 from koderz.solvers import load_solver
 from koderz.types import Completion, Reply, Sampling, Task, Verdict
-from tracker.records import Attempt, Call, Once, Record, decode, encode
+from tracker.records import Attempt, Call, Grade, Keyed, Record, decode, encode
 
 TASK = Task("T/0", "def f(): ...", "f")
 OTHER = Task("T/1", "def g(): ...", "g")
@@ -74,7 +74,7 @@ async def play(solver: Solver, recorded: list[Record], how: Replaying | None = N
 
 
 def keys(lines: list[Record]) -> list[str]:
-    return [line.key for line in lines if isinstance(line, Call | Attempt | Once)]
+    return [line.key for line in lines if isinstance(line, Keyed)]
 
 
 async def several(handles: Handles) -> Any:
@@ -306,6 +306,62 @@ def test_an_attempt_names_the_task_that_was_judged_where_it_is_another_one() -> 
     assert b'"problem_id":"T/0","task_id":"T/1"' in other
     assert len(set(keys(world.lines))) == 2
     assert asyncio.run(play(both, world.lines))[1].lines == []
+
+
+async def graded(handles: Handles) -> list[float]:
+    """Grades what it asks, one item twice, then ends with a verdict of its own."""
+    scores: list[float] = []
+    for item in ("a", "b", "a"):
+        reply = await handles.ask(say(item))
+        scores.append(await handles.grade(item, len(scores), tokens=reply.tokens_out, split="train"))
+    return scores
+
+
+def test_grade_is_recorded_before_it_returns_and_replayed() -> None:
+    value, world = asyncio.run(play(graded, []))
+
+    found = [line for line in world.lines if isinstance(line, Grade)]
+    assert [(line.item, line.score, line.key) for line in found] == [
+        ("a", 0.0, "grade:a/1"),
+        ("b", 1.0, "grade:b/1"),
+        ("a", 2.0, "grade:a/2"),
+    ]
+    assert (found[0].metrics, found[0].labels) == ({"tokens": 3.0}, {"split": "train"})
+    for cut in range(len(world.lines) + 1):
+        again, silent = asyncio.run(play(graded, world.lines[:cut]))
+        assert again == value
+        assert sorted(keys(world.lines[:cut] + silent.lines)) == sorted(keys(world.lines))
+
+
+def test_grade_returns_what_is_on_record_unless_it_is_rescored() -> None:
+    async def graded_as(score: float, how: Replaying, recorded: list[Record]) -> tuple[float, float | None, int]:
+        world = World()
+        async with Handles(IDENTITY, through_a_file(recorded), world, how) as handles:
+            value = await handles.grade("a", score)
+            return value, handles.totals.mean_grade, len(world.lines)
+
+    first = World()
+
+    async def go() -> None:
+        async with Handles(IDENTITY, [], first) as handles:
+            await handles.grade("a", 0.25)
+
+    asyncio.run(go())
+
+    assert asyncio.run(graded_as(0.5, Replaying(), first.lines)) == (0.25, 0.25, 0)
+    assert asyncio.run(graded_as(0.5, Replaying(rescore=True), first.lines)) == (0.5, 0.5, 1)
+    assert asyncio.run(graded_as(0.25, Replaying(rescore=True), first.lines)) == (0.25, 0.25, 0)
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), "1", None])
+def test_grade_of_no_finite_number_is_a_fault_and_not_recorded(score: Any) -> None:
+    async def grading(handles: Handles) -> None:
+        with pytest.raises(Fault, match="grade: the score of a has to be a finite number"):
+            await handles.grade("a", score)
+        with pytest.raises(Fault, match="grade: the cost of a has to be a finite number"):
+            await handles.grade("a", 1, cost=[score])  # type: ignore[arg-type]
+
+    assert asyncio.run(play(grading, []))[1].lines == []
 
 
 TOOL_CALL = {"id": "c1", "type": "function", "function": {"name": "run", "arguments": '{"x": 1}'}}
