@@ -1,4 +1,4 @@
-"""The server itself: connections, and the books of what was asked and answered."""
+"""The server itself, and the books of what was asked and answered."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 import orjson
+from aiohttp import web
 
 from koderz.testing.faults import Faults
-from koderz.testing.http import HttpRequest, read_request, response
 from koderz.testing.replies import Replies, answer_from
-from koderz.testing.service import Manner, Reasoning, Sent, Service, Status, read_models
+from koderz.testing.service import HttpRequest, Manner, Reasoning, Sent, Service, Status, read_models
 from koderz.testing.wire import Request, Wire
 
 
@@ -59,7 +59,6 @@ class ModelServer:
         self._max_in_flight = max_in_flight
         self._port, self._log_path, self._keep_requests = port, log, keep_requests
         self._in_flight = 0
-        self._connections: set[asyncio.Task[None]] = set()
         self._log: BinaryIO | None = None
         self.requests: list[Request] = []  # to a model, well-formed, in order; empty with keep_requests=False
         self.counts: Counter[Status] = Counter()  # by HTTP status; `hang`, `drop`, …, `gone` (the client) else
@@ -73,68 +72,52 @@ class ModelServer:
     async def __aenter__(self) -> Self:
         if self._log_path is not None:
             self._log = self._log_path.open("ab", buffering=0)
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port, backlog=1024)
-        self._port = self._server.sockets[0].getsockname()[1]
+        app = web.Application(client_max_size=0)
+        app.router.add_route("*", "/{path:.*}", self._answered)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self._port, backlog=1024).start()
+        self._port = self._runner.addresses[0][1]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.close()
-        for connection in self._connections:
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-        await self._server.wait_closed()
+        await self._runner.cleanup()
         if self._log is not None:
             self._log.close()
 
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = asyncio.create_task(self._converse(reader, writer))
-        self._connections.add(connection)
-        connection.add_done_callback(self._connections.discard)
-
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while (http := await read_request(reader)) is not None:
-                sent = await self._answer(http, reader)
-                writer.write(sent.data)
-                await writer.drain()
-                if sent.closes or not http.keeps_alive:
-                    break
-        except ValueError as error:
-            writer.write(response(400, str(error).encode(), content_type="text/plain"))
-        except ConnectionError:
-            pass  # the client has left, as clients may; what it was sent is in the books
-        finally:
-            writer.close()
-
-    async def _answer(self, http: HttpRequest, reader: asyncio.StreamReader) -> Sent:
+    async def _answered(self, request: web.Request) -> web.StreamResponse:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        http = HttpRequest(request.method, request.path, headers, await request.read())
         wire = self._service.wire_of(http)
         if wire is None:
-            return self._service.catalogue(http)
+            return await _send(request, self._service.catalogue(http))
         self._in_flight += 1
         self.peak_in_flight = max(self.peak_in_flight, self._in_flight)
         try:
-            return await self._complete(wire, http, reader)
+            return await _send(request, await self._complete(wire, http))
         finally:
             self._in_flight -= 1
 
-    async def _complete(self, wire: Wire, http: HttpRequest, reader: asyncio.StreamReader) -> Sent:
+    async def _complete(self, wire: Wire, http: HttpRequest) -> Sent:
         request = self._service.check(wire, http)
         if isinstance(request, Sent):
             self._book(wire, None, request.status)
             return request
         if self._keep_requests:
             self.requests.append(request)
-        if self._max_in_flight is not None and self._in_flight > self._max_in_flight:
-            sent = self._service.overloaded(wire)
-        else:
-            sent = await self._service.complete(wire, request)
-        if sent.status == "hang":
-            await reader.read(1)  # until the client gives up
-        elif reader.at_eof():
-            sent = Sent("gone", b"", closes=True)
-        self._book(wire, request, sent.status)
+        status: Status = "gone"  # unless there is an answer before the client gives up, which cancels this
+        try:
+            if self._max_in_flight is not None and self._in_flight > self._max_in_flight:
+                sent = self._service.overloaded(wire)
+            else:
+                sent = await self._service.complete(wire, request)
+            status = sent.status
+            if status == "hang":
+                await asyncio.Event().wait()
+        finally:
+            self._book(wire, request, status)
         return sent
 
     def _book(self, wire: Wire, request: Request | None, status: Status) -> None:
@@ -150,3 +133,23 @@ class ModelServer:
             "model": request.model if request else None,
         }
         self._log.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+
+
+async def _send(request: web.Request, sent: Sent) -> web.StreamResponse:
+    if len(sent.pieces) == 1 and sent.status != "drop":
+        return web.Response(
+            body=sent.pieces[0], status=sent.http_status, content_type=sent.content_type, headers=sent.headers
+        )
+    answer = web.StreamResponse(status=sent.http_status, headers={"content-type": sent.content_type, **sent.headers})
+    if not sent.streamed:
+        answer.content_length = sum(map(len, sent.pieces))
+    await answer.prepare(request)
+    body = b"".join(sent.pieces)
+    if sent.status == "drop":
+        await answer.write(body[: len(body) * 3 // 4])
+        assert request.transport is not None
+        request.transport.close()
+        return answer
+    for piece in sent.pieces:
+        await answer.write(piece)
+    return answer

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import unquote
 
@@ -13,7 +13,6 @@ import orjson
 from koderz.errors import Fault, KoderzError
 from koderz.testing import anthropic, ollama, openai
 from koderz.testing.faults import Faults
-from koderz.testing.http import HttpRequest, chunked_response, response
 from koderz.testing.replies import Answer, NoReply, empty, truncated, with_reasoning_inline
 from koderz.testing.wire import Json, Request, Wire
 from koderz.types import Completion
@@ -37,12 +36,25 @@ class Manner:
 
 
 @dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """A request as it came; `path` is without its query, the names of headers are in lower case."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
-    """An answer: its status for the books (an HTTP status, or the fault's word), its bytes, what then."""
+    """An answer. Its `status` is for the books: an HTTP status, or the word of a fault."""
 
     status: Status
-    data: bytes
-    closes: bool = False
+    pieces: Sequence[bytes] = ()  # of the body: one, or as many as are streamed
+    http_status: int = 200
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    streamed: bool = False  # of a length that isn't said beforehand
 
 
 class Service:
@@ -84,9 +96,9 @@ class Service:
         if fault is not None and fault.isdecimal():
             return self._failed(wire, int(fault))
         if fault == "hang":
-            return Sent(fault, b"", closes=True)
+            return Sent(fault)
         if fault is not None and fault in BROKEN:
-            return Sent(fault, response(200, BROKEN[fault]))
+            return Sent(fault, [BROKEN[fault]])
         try:
             completion = await self._answer(request)
         except NoReply as error:
@@ -110,7 +122,7 @@ class Service:
         if path in plain:
             return _ok(plain[path])
         if path == "/":
-            return Sent(200, response(200, b"Ollama is running", content_type="text/plain"))
+            return Sent(200, [b"Ollama is running"], content_type="text/plain")
         return _error(404, {"error": f"there is nothing at {http.method} {path}"})
 
     def _models(self, wire: Wire, http: HttpRequest, *, claude: bool) -> Sent:
@@ -141,8 +153,7 @@ class Service:
 
     def _failed(self, wire: Wire, status: int) -> Sent:
         headers = {"retry-after": self._manner.retry_after} if status in (429, 503, 529) else {}
-        body = orjson.dumps(wire.error(status, f"this server was told to answer {status} now and then"))
-        return Sent(status, response(status, body, headers=headers))
+        return _error(status, wire.error(status, f"this server was told to answer {status} now and then"), headers)
 
     def _sent(self, wire: Wire, request: Request, completion: Completion, fault: str | None) -> Sent:
         if self._manner.reasoning == "inline":
@@ -151,10 +162,10 @@ class Service:
             completion = truncated(completion)
         elif fault == "empty":
             completion = empty(completion)
-        data = _reply(wire, request, completion)
-        if fault == "drop":
-            return Sent(fault, data[: -len(data) // 4], closes=True)
-        return Sent(fault or 200, data)
+        status = fault or 200
+        if request.stream:
+            return Sent(status, wire.stream(request, completion), content_type=wire.content_type, streamed=True)
+        return Sent(status, [orjson.dumps(wire.reply(request, completion))])
 
 
 def read_models(names: Collection[str]) -> tuple[str, ...]:
@@ -164,18 +175,12 @@ def read_models(names: Collection[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _reply(wire: Wire, request: Request, completion: Completion) -> bytes:
-    if request.stream:
-        return chunked_response(wire.stream(request, completion), content_type=wire.content_type)
-    return response(200, orjson.dumps(wire.reply(request, completion)))
-
-
 def _ok(body: Json) -> Sent:
-    return Sent(200, response(200, orjson.dumps(body)))
+    return Sent(200, [orjson.dumps(body)])
 
 
-def _error(status: int, body: Json) -> Sent:
-    return Sent(status, response(status, orjson.dumps(body)))
+def _error(status: int, body: Json, headers: Mapping[str, str] | None = None) -> Sent:
+    return Sent(status, [orjson.dumps(body)], status, headers=headers or {})
 
 
 def _said(error: Exception) -> str:
