@@ -17,6 +17,7 @@ import orjson
 from msgspec.structs import replace
 
 from tracker.errors import JournalError, StorageError
+from tracker.files import sync_folder, write_whole
 from tracker.records import Blob, Once, Record, Text
 
 BLOB_BYTES = 1 << 20  # above this, a text lies in blobs/
@@ -108,41 +109,16 @@ def _store(text: str, folder: Path) -> Text:
     with contextlib.suppress(JournalError):
         if path.exists() and read_text(blob, folder):
             return blob
-    write_durably(path, gzip.compress(data, compresslevel=6, mtime=0))
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_whole(path, [gzip.compress(data, compresslevel=6, mtime=0)])
+    except OSError as error:
+        raise StorageError(f"{path} can't be written ({error.strerror})") from None
     return blob
 
 
 def _path(folder: Path, digest: str) -> Path:
     return folder / "blobs" / f"{digest}.gz"
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes durable which files a folder holds."""
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Writes a file whole or not at all: under another name, synced, then renamed.
-
-    Raises StorageError where the disk refuses.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise StorageError(f"{path} can't be written ({error.strerror})") from None
 
 
 def copy_blobs(folder: Path, to: Path) -> None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tracker.blobs import copy_blobs, copy_bytes, sync_folder
+from tracker.blobs import copy_blobs, copy_bytes
 from tracker.errors import KoderzError, StorageError
+from tracker.files import sync_folder
 from tracker.index import index_path, load_index
 from tracker.journal import NAME
 from tracker.runs import RUN_ID, lock_run, read_plan, run_folders

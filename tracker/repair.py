@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracker.blobs import copy_blobs, sync_folder, whole
+from tracker.blobs import copy_blobs, whole
 from tracker.errors import JournalError, KoderzError, StorageError
+from tracker.files import sync_folder
 from tracker.index import DAMAGED, DOUBLED, Entry, load_index, read, read_spans
 from tracker.journal import NAME
 from tracker.runs import read_plan

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracker.blobs import sync_folder
 from tracker.errors import JournalError, KoderzError, RunBusy
+from tracker.files import sync_folder
 from tracker.index import load_index, read_spans, unreadable
 from tracker.journal import NAME
 from tracker.records import Plan, decode, encode

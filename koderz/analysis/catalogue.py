@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from koderz.analysis.rows import RunRow, row_of_journal, row_of_summary
 from tracker.errors import JournalError
+from tracker.files import write_whole
 from tracker.journal import NAME
 from tracker.runs import RUN_ID, is_locked
 from tracker.sinks.standing import NAME as SINKS
@@ -153,13 +154,8 @@ def _read_index(results: Path) -> dict[str, _Cached]:
 
 def _write_index(results: Path, entries: dict[str, _Cached]) -> None:
     """A folder that can't be written is listed all the same, only more slowly the next time."""
-    draft = results / f"{INDEX}.{os.getpid()}"
-    try:
-        draft.write_bytes(msgspec.msgpack.encode(_Index(_VERSION, entries)))
-        draft.replace(results / INDEX)
-    except OSError:
-        with contextlib.suppress(OSError):
-            draft.unlink()
+    with contextlib.suppress(OSError):
+        write_whole(results / INDEX, [msgspec.msgpack.encode(_Index(_VERSION, entries))], durable=False)
 
 
 def chosen(

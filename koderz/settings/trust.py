@@ -16,6 +16,7 @@ import orjson
 
 from koderz.errors import KoderzError
 from koderz.settings.schema import DOCKER_IMAGE
+from tracker.files import write_whole
 from tracker.sinks import KNOWN
 
 RUNS_CODE, SENDS, SPENDS, WRITES = "run code", "send data elsewhere", "spend money", "write outside of this folder"
@@ -83,11 +84,9 @@ def require_trust(data: bytes, what: str, *, grant: bool, environ: Mapping[str, 
 def remember(data: bytes, environ: Mapping[str, str] = os.environ) -> None:
     """Trusts these bytes from now on. Raises KoderzError where that can't be written down."""
     store = _store(environ)
-    draft = store.with_suffix(f".{os.getpid()}")
     try:
         store.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_bytes(orjson.dumps([*_trusted(store), _digest(data)]))
-        draft.replace(store)
+        write_whole(store, [orjson.dumps([*_trusted(store), _digest(data)])])
     except OSError as error:
         raise KoderzError(f"{store} can't be written, so trust can't be remembered ({error.strerror})") from None
 

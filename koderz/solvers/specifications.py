@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from pathlib import Path
 
 from koderz.paths import cache_folder
 from koderz.types import Message
+from tracker.files import write_whole
 from tracker.messages import text_of
 
 
@@ -23,11 +23,9 @@ def cached_spec(model: str, messages: tuple[Message, ...]) -> str | None:
 def keep_spec(model: str, messages: tuple[Message, ...], text: str) -> None:
     """Puts a specification into the cache. A cache that can't be written is left alone: the journal has it."""
     path = _path(model, messages)
-    draft = path.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(OSError, UnicodeEncodeError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
+        write_whole(path, [text.encode()], durable=False)
 
 
 def _path(model: str, messages: tuple[Message, ...]) -> Path:

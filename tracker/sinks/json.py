@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import orjson
 
 from tracker.errors import StorageError
+from tracker.files import write_whole
 from tracker.summary import Arm, Result, Summary, summarize
 
 
@@ -21,15 +21,9 @@ def write_summary(folder: Path) -> tuple[Path, Summary]:
     """
     summary = summarize(folder)
     path = folder.with_suffix(".json")
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with draft.open("wb") as file:
-            file.writelines(encode_summary(summary))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        write_whole(path, encode_summary(summary))
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise StorageError(
             f"the summary {path} can't be written ({error.strerror}); make room, then: "
             f"koderz benchmark resume {folder.name}"

@@ -17,6 +17,7 @@ import msgspec
 import orjson
 
 from tracker.errors import StorageError
+from tracker.files import write_whole
 from tracker.journal import NAME as JOURNAL
 from tracker.records import now
 
@@ -76,7 +77,8 @@ def record_standings(folder: Path, change: Callable[[Mapping[str, Standing]], Ma
             before = _read(folder)
             after = _File(journal=_digest(folder), sinks={**before.sinks, **change(before.sinks)})
             if after != before:
-                _write(folder / NAME, orjson.dumps(after, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+                data = orjson.dumps(after, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+                write_whole(folder / NAME, [data], durable=False)
     except OSError as error:
         raise StorageError(f"{folder / NAME} can't be written ({error.strerror})") from None
 
@@ -134,12 +136,3 @@ def _digest(folder: Path | str) -> str:
             return hashlib.sha256(file.readline(_HEAD_BYTES)).hexdigest()
     except OSError:
         return ""
-
-
-def _write(path: Path, data: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_bytes(data)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from koderz.analysis.runs import Run
 from koderz.errors import KoderzError, StorageError
+from tracker.files import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,8 @@ def write_report(runs: Sequence[Run], output: Path) -> Written:
     pages = Pages(view)
     without = len(pages.render(()))
     page = pages.render(pack_stories(view, budget_of(len(view.rows)) - without, pages.flipped))
-    draft = output.with_name(f".{output.name}.{os.getpid()}")
     try:
-        draft.write_bytes(page)
-        draft.replace(output)
+        write_whole(output, [page])
     except OSError as error:
         raise StorageError(f"{output} can't be written ({error.strerror})") from None
-    finally:
-        draft.unlink(missing_ok=True)
     return Written(output, len(page), len(view.rows), sum(row.chunk is not None for row in view.rows))
