@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from koderz.errors import KoderzError
+from koderz.paths import state_folder
 from koderz.settings.schema import DOCKER_IMAGE
 from tracker.files import write_whole
 from tracker.sinks import KNOWN
@@ -96,8 +97,7 @@ def _digest(data: bytes) -> str:
 
 
 def _store(environ: Mapping[str, str]) -> Path:
-    base = environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "koderz" / "trusted.json"
+    return state_folder(environ) / "trusted.json"
 
 
 def _trusted(store: Path) -> list[Any]:
