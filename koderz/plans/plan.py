@@ -122,7 +122,7 @@ def make_plan(
         config=config,
         environment=describe_environment() | {"dataset_digest": suite_digest(subject.suite)},
         simulated=any("simulated" in arm.models.values() for arm in arms),
-        measures=[records.Measure(**measure._asdict()) for measure in measures_of(subject.suite)],
+        measures=tuple(records.Measure(**measure._asdict()) for measure in measures_of(subject.suite)),
         details={
             **(details or {}),
             "digest": secrets.token_hex(16)
