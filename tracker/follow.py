@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
-import orjson
+import msgspec
 
 from tracker.errors import JournalError
 from tracker.index import read, unreadable
@@ -40,11 +40,10 @@ class Follower:
         """Reads what has been added since the last look."""
         for line in self._new_lines():
             try:
-                read(line)
+                fields = _fields(line)
             except JournalError:
                 self.damaged.append(self._offset - len(line))
                 continue
-            fields = orjson.loads(line)
             if self._elsewhere and _key(fields) in self._elsewhere:
                 self._away.discard(str(fields.get("experiment_id")))
             elif (digest := hash(line)) not in self._folded:
@@ -55,10 +54,9 @@ class Follower:
     def add(self, line: bytes) -> None:
         """Folds a line that an engine elsewhere has, and that the journal doesn't have yet."""
         try:
-            read(line)
+            fields = _fields(line)
         except JournalError:
             return
-        fields = orjson.loads(line)
         self._elsewhere.add(_key(fields))
         if fields.get("kind") in ("experiment", "fault"):
             self._away.add(str(fields.get("experiment_id")))
@@ -128,6 +126,12 @@ class Follower:
         self.faults += sign * (outcome == "fault")
         self.judged += sign * (outcome in ("judged", "passed"))
         self.passed += sign * (outcome == "passed")
+
+
+def _fields(line: bytes) -> dict[str, object]:
+    """What a line says, as far as this version knows its kind. Raises JournalError for one that can't be read."""
+    record = read(line)
+    return {} if record is None else dict(msgspec.to_builtins(record))
 
 
 def _key(line: Mapping[str, object]) -> tuple[object, ...]:

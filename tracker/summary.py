@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import orjson
+import msgspec
 
 from tracker.index import CODES, DAMAGED, DOUBLED, PAID, Entry, load_index, read_records, read_spans
 from tracker.journal import NAME
@@ -347,9 +347,13 @@ def _last_finished(journal: Path, lines: _Outline) -> Finished | None:
     return record if isinstance(record, Finished) else None
 
 
+class _Timed(msgspec.Struct):
+    time: str
+
+
 def _time(line: bytes) -> str:
     """Of any line, also one of a kind that this version doesn't know."""
-    return str(orjson.loads(line)["time"])
+    return msgspec.json.decode(line, type=_Timed).time
 
 
 def _active_seconds(times: Sequence[str]) -> float:

@@ -169,3 +169,21 @@ def _recorded(records: Sequence[Record], kind: type[Call]) -> list[Call]:
 
 def _ends(records: Sequence[Record]) -> list[Experiment]:
     return [record for record in records if isinstance(record, Experiment)]
+
+
+def test_a_line_with_damage_in_what_nobody_reads_is_the_same_to_every_reader(
+    recorded: tuple[Plan, Path], tmp_path: Path
+) -> None:
+    """A decoder passes over a field that it doesn't know, whatever bytes its name is of."""
+    folder = tmp_path / recorded[1].name
+    shutil.copytree(recorded[1], folder)
+    lines = (folder / NAME).read_bytes().splitlines(keepends=True)
+    harmed_lines = [line.removesuffix(b"}\n") + b',"\xed":1}\n' for line in lines[1:]]
+    (folder / NAME).write_bytes(b"".join([lines[0], *harmed_lines]))
+    index_path(folder / NAME).unlink()
+
+    follower = Follower(folder)
+    follower.catch_up()
+
+    assert follower.damaged == load_index(folder / NAME).damaged == []
+    assert follower.done == len(summarize(folder).results) == 6
