@@ -8,7 +8,9 @@ from collections.abc import Collection, Sequence
 
 WILSON = "Wilson"
 CLUSTERED_WILSON = "Wilson, clustered by task"
+STUDENT = "Student's t of tasks"
 PASS_AT = (1, 2, 5, 10, 25, 50, 100)
+_FEWEST_TASKS = 4  # below, Student's t is too wide to say anything, and the series below too far off
 _Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
 
 
@@ -24,12 +26,31 @@ def success_interval(passes: Collection[Sequence[bool]]) -> tuple[tuple[float, f
     if len(passes) == n:
         low, high = wilson(successes, n)
         return (100 * low, 100 * high), WILSON
-    rate, tasks = successes / n, len(passes)
-    off = sum((sum(outcomes) - rate * len(outcomes)) ** 2 for outcomes in passes)
-    of_rate = off / n**2 * tasks / max(1, tasks - 1)
-    size = effective_size(rate * (1 - rate), of_rate, tasks, n)
+    rate = successes / n
+    size = effective_size(rate * (1 - rate), _variance_of_mean(passes, rate), len(passes), n)
     low, high = wilson(rate * size, size)
     return (100 * low, 100 * high), CLUSTERED_WILSON
+
+
+def mean_interval(values: Collection[Sequence[float]]) -> tuple[tuple[float, float], str] | None:
+    """The 95 % interval of the mean of a measure, in its unit, and its method; None where too little is known.
+
+    `values` are those of each task's samples, which are clustered by task. Of zeros and ones alone it is
+    `success_interval` as fractions; else Student's, which takes four tasks that are not all alike. Source: W. G.
+    Cochran, "Sampling techniques" (3rd ed., 1977), section 9A.1, for clusters of unlike sizes.
+    """
+    if all(value in (0, 1) for task in values for value in task):
+        found = success_interval([[bool(value) for value in task] for task in values])
+        return ((found[0][0] / 100, found[0][1] / 100), found[1]) if found else None
+    mean = math.fsum(map(math.fsum, values)) / sum(map(len, values))
+    half = math.sqrt(_variance_of_mean(values, mean)) * _student(_Z95, max(1, len(values) - 1))
+    return ((mean - half, mean + half), STUDENT) if half and len(values) >= _FEWEST_TASKS else None
+
+
+def _variance_of_mean(values: Collection[Sequence[float]], mean: float) -> float:
+    """By how far the tasks lie apart."""
+    off = sum((sum(task) - mean * len(task)) ** 2 for task in values)
+    return off / sum(map(len, values)) ** 2 * len(values) / max(1, len(values) - 1)
 
 
 def wilson(successes: float, n: float, z: float = _Z95) -> tuple[float, float]:

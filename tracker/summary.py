@@ -15,8 +15,8 @@ import msgspec
 
 from tracker.index import CODES, DAMAGED, DOUBLED, PAID, Entry, load_index, read_records, read_spans
 from tracker.journal import NAME
-from tracker.rates import pass_at_k_of, success_interval
-from tracker.records import SCHEMA_VERSION, Experiment, Fault, Finished
+from tracker.rates import mean_interval, pass_at_k_of, success_interval
+from tracker.records import SCHEMA_VERSION, Experiment, Fault, Finished, Measure
 from tracker.runs import read_plan
 from tracker.scrubber import scrubber_of
 
@@ -50,9 +50,19 @@ class Result:
     grades: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The mean of one measure over the results that have it, in its own unit."""
+
+    mean: float
+    interval: tuple[float, float] | None  # 95 %
+    interval_method: str | None  # see `tracker.rates.mean_interval`
+    results: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What the results of one solver come to. Rates are per cent, costs US dollars.
+    """What the results of one arm come to. Rates are per cent, costs US dollars.
 
     Where nothing was judged, rates and averages are None and costs, which are always numbers, are 0.
     """
@@ -75,6 +85,7 @@ class Figures:
     pass_at_k: dict[str, float]  # fractions
     verdicts: dict[str, int]
     causes: dict[str, int]
+    measures: dict[str, Mean]  # the score and every metric that results have
 
     @property
     def rate(self) -> float:
@@ -85,7 +96,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One solver's results, in the order of the plan."""
+    """One arm's results, in the order of the plan."""
 
     results: Sequence[Result]
     summary: Figures
@@ -93,7 +104,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Iterative against zero-shot, over the task and sample pairs that both were judged on.
+    """The iterative arm against the zero-shot one, over the task and sample pairs that both were judged on.
 
     Where there are none, differences of rates and averages are None and those of costs 0.
     """
@@ -129,6 +140,7 @@ class Summary:
     simulated: bool
     environment: dict[str, Any] = field(repr=False)
     damaged_lines: int = 0  # of the journal: what can't be read is left out
+    measures: Sequence[Measure] = ()  # that the suite declares besides success
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -177,12 +189,13 @@ def summarize(folder: Path) -> Summary:
         planned=plan.planned,
         config=plan.config,
         arms=arms,
-        comparison=_compare(arms) if arms.keys() >= {"zero-shot", "iterative"} else None,
+        comparison=compare_modes(arms),
         faults=[_fault_row(fault) for fault in faults],
         paid=_paid(lines.paid, results, faults),
         simulated=plan.simulated,
         environment=plan.environment,
         damaged_lines=len(index.damaged),
+        measures=plan.measures,
     )
 
 
@@ -212,7 +225,25 @@ def figures(results: Sequence[Result], baseline_cost: float | None = None) -> Fi
         pass_at_k=pass_at_k_of(by_task),
         verdicts=dict(Counter(result.verdict for result in results)),
         causes=dict(Counter(result.cause for result in results if result.cause)),
+        measures=dict(_means(results)),
     )
+
+
+def mean_of(values: Mapping[str, Sequence[float]]) -> Mean:
+    """Of at least one value; they are by task."""
+    every = [value for of_task in values.values() for value in of_task]
+    interval, method = mean_interval(values.values()) or (None, None)
+    return Mean(math.fsum(every) / len(every), interval, method, len(every))
+
+
+def _means(results: Iterable[Result]) -> Iterator[tuple[str, Mean]]:
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for result in results:
+        own = {**(result.metrics or {}), "score": result.score}
+        for name, value in own.items():
+            if value is not None:
+                found[name][result.problem_id].append(value)
+    return ((name, mean_of(by_task)) for name, by_task in found.items())
 
 
 def _passes_by_task(results: Sequence[Result]) -> list[list[bool]]:
@@ -275,7 +306,10 @@ def _fault_row(fault: Fault) -> dict[str, Any]:
     }
 
 
-def _compare(arms: Mapping[str, Arm]) -> Comparison:
+def compare_modes(arms: Mapping[str, Arm]) -> Comparison | None:
+    """Of a comparative run; None where the arms are others."""
+    if not arms.keys() >= {"zero-shot", "iterative"}:
+        return None
     zero_shot, iterative = (
         {(result.problem_id, result.sample): result for result in arms[name].results}
         for name in ("zero-shot", "iterative")

@@ -13,6 +13,7 @@ from koderz.analysis.comparison_view import comparison_blocks, leaderboard_block
 from koderz.analysis.failures import failures_of
 from koderz.analysis.gates import Gates, caution_on, why_shut
 from koderz.analysis.leaderboard import Leaderboard, leaderboard, row_of
+from koderz.analysis.measures import SUCCESS, measure_named
 from koderz.analysis.pairs import Side, own_arms, sides_of, sides_to_compare
 from koderz.analysis.runs import Run, resolve
 from koderz.analysis.statistics import ALPHA
@@ -62,30 +63,35 @@ def compare_runs(
     results: Path,
     *,
     arm: str | None = None,
+    measure: str = SUCCESS.name,
     alpha: float = ALPHA,
     allow_simulated: bool = False,
     gates: Gates | None = None,
 ) -> Answer:
-    """Compares the runs named, or the last two that share tasks. Raises KoderzError for what can't be compared."""
+    """Compares the runs named, or the last two that share tasks, by a measure.
+
+    Raises KoderzError for what can't be compared.
+    """
     gates = gates or Gates()
     runs = (
         resolve(names, results, allow_simulated=allow_simulated)
         if names
         else last_comparable(results, allow_simulated=allow_simulated)
     )
+    by = measure_named(measure, runs)
     if len(runs) > 2 or (len(runs) == 1 and len(runs[0].arms) > 2 and arm is None):
         if gates.are_asked:
             raise KoderzError(
                 "gates judge one candidate; name one run or --arm, or the baseline and then the candidate"
             )
-        return Answer(leaderboard([side for run in runs for side in sides_of(run, arm)], alpha))
+        return Answer(leaderboard([side for run in runs for side in sides_of(run, arm)], alpha, by))
     sides = sides_to_compare(runs[0], runs[1], arm) if len(runs) == 2 else _alone(runs[0], arm)
     if not sides:
         side = sides_of(runs[0], arm)[-1]
         if not gates.are_asked:
             raise KoderzError(f"{side.label} is one arm alone, {side.arm}; name a second run to compare it with")
         return Answer(side, why_shut(gates, side, None), caution_on(gates, side))
-    comparison = of_sides(sides, alpha)
+    comparison = of_sides(sides, alpha, by)
     return Answer(comparison, why_shut(gates, comparison.b, comparison), caution_on(gates, comparison.b))
 
 
@@ -102,6 +108,7 @@ def comparison_document(one: Comparison) -> dict[str, Any]:
 
 
 _PLAIN = (
+    "measure",
     "alpha",
     "paired",
     "method",
@@ -113,6 +120,7 @@ _PLAIN = (
     "lost",
     "gained",
     "p_value",
+    "p_holm",
     "mcnemar_p",
     "difference",
     "interval",
@@ -131,8 +139,16 @@ _PLAIN = (
 def _leaderboard_document(board: Leaderboard) -> dict[str, Any]:
     return {
         "leaderboard": [
-            {**row_of(standing.side), "level_with_best": standing.level_with_best} for standing in board.standings
+            {
+                **row_of(standing.side),
+                "mean": standing.mean,
+                "mean_interval": standing.mean_interval,
+                "mean_interval_method": standing.interval_method,
+                "level_with_best": standing.level_with_best,
+            }
+            for standing in board.standings
         ],
+        "measure": board.measure,
         "pairwise": board.pairwise,
         "alpha": board.alpha,
         "notes": board.notes,

@@ -8,36 +8,40 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from koderz.analysis.blocks import as_html
+from koderz.analysis.comparison_view import comparison_blocks
 from koderz.analysis.differences import differing
 from koderz.analysis.inference import (
-    METHODS,
     Difference,
-    difference_of,
+    differences_of,
     interval_of,
     is_shown,
-    measures_of,
+    means_of,
+    method_of,
     p_of,
     probability_of,
     smallest_of,
-    success,
 )
 from koderz.analysis.intervals import Interval
+from koderz.analysis.measures import SUCCESS, measure_named, measures_of, shown
 from koderz.analysis.notes import notes_on
 from koderz.analysis.pairs import Matched, Side, match, own_arms, sides_to_compare
-from koderz.analysis.runs import Run, load_summary, of_summary, refuse_mixture, run_paths
-from koderz.analysis.statistics import ALPHA
+from koderz.analysis.runs import Run, load_run, load_summary, of_summary, refuse_mixture, run_paths
+from koderz.analysis.statistics import ALPHA, holm
 from koderz.errors import KoderzError
-from tracker.summary import Result, Summary
+from tracker.records import Measure
+from tracker.summary import Summary
 
 _LOOK_BACK = 50  # runs, in search of two that share tasks
 
-Source = Run | Summary | Path | str
+Source = Summary | Path | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """What one side came to on the tasks that are compared: those in common, or all where there are none."""
 
+    mean: float | None  # of the measure, over tasks, in its unit; None where nothing was judged
     success_rate: float | None  # per cent, the mean of the tasks' own rates; None where nothing was judged
     successes: int
     experiments: int
@@ -48,10 +52,11 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A, the baseline, and B, the candidate. Differences are B less A; those of rates are points."""
+    """A, the baseline, and B, the candidate, by one measure. Differences are B less A in its unit; of rates, points."""
 
     a: Side
     b: Side
+    measure: Measure
     a_compared: Compared
     b_compared: Compared
     alpha: float
@@ -60,62 +65,89 @@ class Comparison:
     pairs: int  # tasks in common
     a_only: int  # tasks that A does better at; with one sample each, those that only A passed
     b_only: int
-    both: int  # tasks that both passed every time
-    neither: int
+    both: int | None  # tasks that both passed every time; None where the measure isn't two-valued
+    neither: int | None
     lost: Sequence[str] = field(repr=False)  # the tasks of a_only
     gained: Sequence[str] = field(repr=False)
     p_value: float | None  # None: nothing to compare
+    p_holm: float | None  # corrected for the number of arms that are compared at once
     mcnemar_p: float | None  # the same, where it is McNemar's
-    difference: float | None  # points
-    interval: Interval | None  # points, of confidence 1 - alpha; without 0 exactly where a difference is shown
+    difference: float | None
+    interval: Interval | None  # of confidence 1 - alpha; without 0 exactly where p_value shows a difference
     interval_method: str | None
-    probability_better: float | None
-    smallest_difference: float | None  # points that so many tasks show four times out of five
-    significant: bool
-    measures: Mapping[str, Difference]  # cost (US dollars), iterations, latency (seconds): an experiment's average
+    probability_better: float | None  # of two-valued measures
+    smallest_difference: float | None  # that so many tasks show four times out of five
+    significant: bool  # by p_holm, on enough tasks
+    measures: Mapping[str, Difference]  # the other ones, an experiment's average: success, cost (US dollars), …
     settings: Mapping[str, tuple[Any, Any]] = field(repr=False)  # what differs
     environment: Mapping[str, tuple[Any, Any]] = field(repr=False)
     notes: Sequence[str]
     arms: Mapping[str, Comparison] = field(default_factory=dict, repr=False)  # where there are several, each one
 
     @property
+    def worse_by(self) -> float:
+        """How much worse B is, in the unit of the difference; below 0 where it is better."""
+        difference = self.difference or 0.0
+        return -difference if self.measure.direction == "higher" else difference
+
+    @property
     def verdict(self) -> str:
         """One sentence."""
-        if self.difference is None or self.p_value is None:
+        if self.difference is None or self.p_holm is None:
             return "There is nothing to compare yet."
+        corrected = f"p = {self.p_holm:.3g}{', Holm-corrected' if self.p_holm != self.p_value else ''}"
+        by = "" if self.measure.name == SUCCESS.name else f" in {self.measure.name}"
         if not self.significant:
-            return f"No significant difference (p = {self.p_value:.3g})."
-        better = "better" if self.difference > 0 else "worse"
-        return f"B is {better}: {self.difference:+.1f} points (p = {self.p_value:.3g})."
+            return f"No significant difference{by} ({corrected})."
+        difference = shown(self.difference / self.scale, self.measure, signed=True)
+        return f"B is {'better' if self.worse_by < 0 else 'worse'}{by}: {difference} ({corrected})."
+
+    @property
+    def scale(self) -> int:
+        """By which differences are multiplied: 100 of rates, which are told in points."""
+        return 100 if self.measure.two_valued else 1
 
     def _repr_html_(self) -> str:
-        from koderz.analysis.blocks import as_html
-        from koderz.analysis.comparison_view import comparison_blocks
-
         return as_html(comparison_blocks(self))
 
 
 def compare(
-    a: Source, b: Source | None = None, *, arm: str | None = None, alpha: float = ALPHA, allow_simulated: bool = False
+    a: Source,
+    b: Source | None = None,
+    *,
+    arm: str | None = None,
+    measure: str = SUCCESS.name,
+    alpha: float = ALPHA,
+    allow_simulated: bool = False,
 ) -> Comparison:
     """A as the baseline of B; without B, the arms of A, paired. Each is a run, a summary or a summary file.
 
-    Where the runs share several arms, the figures are those of the last, and `arms` has each. Raises
-    KoderzError for files that can't be read, an arm that isn't there, and a real run beside a simulated one.
+    `measure` is success, score, cost, tokens, iterations, latency or a metric of the suite's. Where the runs share
+    several arms, the figures are those of the last, and `arms` has each. Raises KoderzError for files that can't be
+    read, an arm or a measure that isn't there, and a real run beside a simulated one.
     """
-    first = _run(a)
-    if b is None:
-        return of_sides(_within(first), alpha)
-    second = _run(b)
+    runs = [_run(source) for source in (a, b) if source is not None]
     if not allow_simulated:
-        refuse_mixture([first, second])
-    return of_sides(sides_to_compare(first, second, arm), alpha)
+        refuse_mixture(runs)
+    sides = sides_to_compare(runs[0], runs[1], arm) if len(runs) == 2 else _within(runs[0])
+    return of_sides(sides, alpha, measure_named(measure, runs))
 
 
-def of_sides(sides: Sequence[tuple[Side, Side]], alpha: float = ALPHA) -> Comparison:
+def of_sides(sides: Sequence[tuple[Side, Side]], alpha: float = ALPHA, measure: Measure = SUCCESS) -> Comparison:
     """The comparison of the last pair, with those of all in `arms` where there are several."""
-    each = [between(a, b, alpha) for a, b in sides]
+    each = corrected([between(a, b, alpha, measure) for a, b in sides])
     return each[-1] if len(each) == 1 else replace(each[-1], arms={one.b.arm: one for one in each})
+
+
+def corrected(each: Sequence[Comparison]) -> list[Comparison]:
+    """Comparisons that are made at once, with their p-values corrected for how many they are, by Holm's procedure."""
+    p_values = iter(holm([one.p_value for one in each if one.p_value is not None]))
+    return [
+        one
+        if one.p_value is None
+        else replace(one, p_holm=(p := next(p_values)), significant=one.significant and p <= one.alpha)
+        for one in each
+    ]
 
 
 def last_comparable(results: Path, *, allow_simulated: bool = False) -> list[Run]:
@@ -123,8 +155,6 @@ def last_comparable(results: Path, *, allow_simulated: bool = False) -> list[Run
 
     Raises KoderzError where there are none.
     """
-    from koderz.analysis.runs import load_run
-
     recent: list[Run] = []
     for path in reversed(run_paths(results)[-_LOOK_BACK:]):
         run = load_run(path)
@@ -140,51 +170,59 @@ def last_comparable(results: Path, *, allow_simulated: bool = False) -> list[Run
     )
 
 
-def between(a: Side, b: Side, alpha: float = ALPHA) -> Comparison:
+def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS) -> Comparison:
     """Two arms, by task where they have tasks in common."""
-    matched = match(a, b)
-    paired = list(zip(matched.tasks, *matched.means(success), strict=True)) if matched.paired else []
-    lost = [task for task, x, y in paired if x > y]
-    gained = [task for task, x, y in paired if x < y]
+    matched = match(a, b, measure)
+    scale = 100 if matched.measure.two_valued else 1
+    paired = list(zip(matched.tasks, *matched.means(), strict=True)) if matched.paired else []
+    higher, lower = [task for task, x, y in paired if x < y], [task for task, x, y in paired if x > y]
+    lost, gained = (lower, higher) if measure.direction == "higher" else (higher, lower)
     p_value = p_of(matched)
     significant = is_shown(matched, p_value, alpha)
     interval, interval_method = interval_of(matched, alpha, shown=significant) or (None, None)
+    of_a, of_b = means_of(matched) or (None, None)
+    smallest = smallest_of(matched, alpha)
+    others = [match(a, b, each) for name, each in measures_of([a.run, b.run]).items() if name != measure.name]
     return Comparison(
         a=a,
         b=b,
-        a_compared=_compared(matched.a, matched),
-        b_compared=_compared(matched.b, matched),
+        measure=matched.measure,
+        a_compared=_compared(a, matched, of_a),
+        b_compared=_compared(b, matched, of_b),
         alpha=alpha,
         paired=matched.paired,
-        method=METHODS[matched.kind],
+        method=method_of(matched),
         pairs=len(matched.tasks),
         a_only=len(lost),
         b_only=len(gained),
-        both=sum(x == y == 1 for _, x, y in paired),
-        neither=sum(x == y == 0 for _, x, y in paired),
+        both=sum(x == y == 1 for _, x, y in paired) if matched.measure.two_valued else None,
+        neither=sum(x == y == 0 for _, x, y in paired) if matched.measure.two_valued else None,
         lost=lost,
         gained=gained,
         p_value=p_value,
-        mcnemar_p=p_value if matched.kind == "single" else None,
-        difference=difference_of(matched),
-        interval=interval,
+        p_holm=p_value,
+        mcnemar_p=p_value if matched.measure.two_valued and matched.kind == "single" else None,
+        difference=None if of_a is None or of_b is None else scale * (of_b - of_a),
+        interval=interval and (scale * interval[0], scale * interval[1]),
         interval_method=interval_method,
         probability_better=probability_of(matched),
-        smallest_difference=smallest_of(matched, alpha),
+        smallest_difference=smallest and scale * smallest,
         significant=significant,
-        measures=measures_of(matched, 1 - alpha),
+        measures=differences_of(others, alpha),
         settings=differing(a.run.config, b.run.config),
         environment=differing(a.run.environment, b.run.environment),
         notes=notes_on(a, b, matched),
     )
 
 
-def _compared(by_task: Mapping[str, Sequence[Result]], matched: Matched) -> Compared:
+def _compared(side: Side, matched: Matched, mean: float | None) -> Compared:
+    by_task = side.by_task()
     tasks = matched.tasks if matched.paired else list(by_task)
     results = [result for task in tasks for result in by_task[task]]
     successes = sum(result.success for result in results)
-    rates = [sum(map(success, by_task[task])) / len(by_task[task]) for task in tasks]
+    rates = [sum(result.success for result in by_task[task]) / len(by_task[task]) for task in tasks]
     return Compared(
+        mean=mean,
         success_rate=100 * sum(rates) / len(rates) if rates else None,
         successes=successes,
         experiments=len(results),
@@ -206,8 +244,4 @@ def _within(run: Run) -> list[tuple[Side, Side]]:
 
 
 def _run(source: Source) -> Run:
-    if isinstance(source, Run):
-        return source
-    if isinstance(source, Summary):
-        return of_summary(source, Path(source.run_id or "summary"))
-    return load_summary(source)
+    return of_summary(source) if isinstance(source, Summary) else load_summary(source)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.blocks import Block, Heading, Table, Text
-from koderz.analysis.comparison import Compared, Comparison
 from koderz.analysis.failures import Failures, causes_table, failures_of
-from koderz.analysis.inference import Difference
-from koderz.analysis.intervals import Interval
-from koderz.analysis.leaderboard import Leaderboard, Pair
-from koderz.analysis.pairs import Side
+from koderz.analysis.measures import SUCCESS, declared, shown
+from koderz.analysis.run_view import figures_table
+from tracker.records import Measure
+
+if TYPE_CHECKING:
+    from koderz.analysis.comparison import Compared, Comparison
+    from koderz.analysis.inference import Difference
+    from koderz.analysis.leaderboard import Leaderboard, Pair
+    from koderz.analysis.pairs import Side
 
 _MOST_TASKS = 12  # flipped tasks that are named
 _MOST_CAUSES = 8
@@ -36,98 +40,113 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
 def side_blocks(side: Side) -> Iterator[Block]:
     """One run alone."""
     yield Text(_described(side))
-    figures = side.figures
-    yield Table(
-        ["Success rate", "95% Wilson", "Total cost", "Avg cost", "Avg iterations", "Faults"],
-        [
-            [
-                _rate(side),
-                _per_cent(figures.success_rate_interval),
-                f"${figures.total_cost:.4f}",
-                f"${figures.avg_cost:.5f}",
-                "" if figures.avg_iterations is None else f"{figures.avg_iterations:.1f}",
-                str(side.faults),
-            ]
-        ],
-        optional=["Avg iterations", "Avg cost"],
-    )
+    yield figures_table(side.run, side.arm)
 
 
 def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
     """Standings, then the tests that tell some of them apart."""
+    success = board.measure.name == SUCCESS.name
+    head = "Success rate" if success else f"Avg {board.measure.name}"
+    interval_head = "95% Wilson" if success else "95% interval"
     yield Table(
-        ["", "Run", "Model", "Arm", "Success rate", "95% Wilson", "Avg cost", "Avg iter.", "Against the first"],
+        ["", "Run", "Model", "Arm", head, interval_head, "Avg cost", "Avg iter.", "Against the first"],
         [
             [
                 str(rank),
                 standing.side.run.name,
                 standing.side.model,
                 standing.side.arm,
-                _rate(standing.side),
-                _per_cent(standing.interval),
+                _rate(standing.side) if success else shown(standing.mean, board.measure),
+                _limits(standing.mean_interval, board.measure),
                 f"${standing.side.figures.avg_cost:.5f}",
                 f"{standing.side.figures.avg_iterations:.1f}",
                 "" if rank == 1 else "no significant difference" if standing.level_with_best else "worse",
             ]
             for rank, standing in enumerate(board.standings, start=1)
         ],
-        optional=["Avg iter.", "Avg cost", "95% Wilson", "Model"],
+        optional=["Avg iter.", "Avg cost", interval_head, "Model"],
     )
+    if methods := {standing.interval_method for standing in board.standings if standing.interval_method}:
+        yield Text(f"Intervals: {' or '.join(sorted(methods))}.")
     yield Text(f"{len(board.pairwise)} tests, two-sided, Holm-corrected, at {board.alpha:g}:")
-    shown = [pair for pair in board.pairwise if pair.significant]
-    yield from [Text(_pair_line(pair)) for pair in shown] or [Text("no significant difference")]
+    told = [pair for pair in board.pairwise if pair.significant]
+    yield from [Text(_pair_line(pair)) for pair in told] or [Text("no significant difference")]
     for note in board.notes:
         yield Text(f"note: {note}")
 
 
 def _one(one: Comparison) -> Iterator[Block]:
-    yield Table(["", "A", "B", "B - A", f"{100 * (1 - one.alpha):g}% interval"], _measure_rows(one))
+    head = ["", "A", "B", "B - A", f"{100 * (1 - one.alpha):g}% interval", "p (Holm)"]
+    yield Table(head, list(_measure_rows(one)), optional=["p (Holm)"])
     yield Text(one.verdict)
     if one.p_value is not None:
         yield Text(f"{one.method[0].upper()}{one.method[1:]}: p = {one.p_value:.3g}{_sure(one)}.{_power(one)}")
-    if one.interval_method:
-        of_averages = {each.interval_method for each in one.measures.values() if each.interval_method}
-        averages = "".join(f", {method} (averages)" for method in of_averages)
-        yield Text(f"Intervals: {one.interval_method} (success rate){averages}.")
+    yield from _methods(one)
     if one.paired:
-        yield Text(
-            f"{one.pairs} tasks: {one.both} passed by both, {one.neither} by neither, "
-            f"{one.b_only} better by B, {one.a_only} by A."
-        )
+        better = f"{one.b_only} better by B, {one.a_only} by A."
+        if one.both is None:
+            yield Text(f"{one.pairs} tasks: {better}")
+        else:
+            yield Text(f"{one.pairs} tasks: {one.both} passed by both, {one.neither} by neither, {better}")
     if one.gained:
         yield Text(f"B gained: {_named(one.gained)}")
     if one.lost:
         yield Text(f"B lost: {_named(one.lost)}")
 
 
-def _measure_rows(one: Comparison) -> list[list[str]]:
-    difference = f"{one.difference:+.1f} points" if one.difference is not None else ""
-    between = f"{one.interval[0]:+.1f} to {one.interval[1]:+.1f}" if one.interval else ""
+def _methods(one: Comparison) -> Iterator[Text]:
+    """What the intervals come from, and the p-values of the other measures."""
+    of_averages = {each.interval_method for each in one.measures.values() if each.interval_method}
+    named = [f"{one.interval_method} ({_name(one.measure)})"] if one.interval_method else []
+    if intervals := [*named, *(f"{method} (other measures)" for method in sorted(of_averages - {one.interval_method}))]:
+        yield Text(f"Intervals: {', '.join(intervals)}.")
+    if tests := sorted({each.method for each in one.measures.values()}):
+        yield Text(f"p of the other measures: {' or '.join(tests)}, Holm-corrected for {len(one.measures)}.")
+
+
+def _measure_rows(one: Comparison) -> Iterator[list[str]]:
+    success = one.measure.name == SUCCESS.name
     compared = (one.a_compared, one.b_compared)
-    rows = [["Success rate", *map(_compared_rate, compared), difference, between]]
-    if any(each.other_tasks for each in compared):
-        rows.append(["On all its tasks", _rate(one.a), _rate(one.b), "", ""])
-    for name, form in (("cost", "${:.5f}"), ("iterations", "{:.2f}"), ("latency", "{:.2f} s")):
-        if (measure := one.measures.get(name)) and (name != "cost" or measure.a or measure.b):
-            rows.append([f"Avg {name}", *_measure_cells(measure, form)])
+    known = declared([one.a.run, one.b.run]) | {one.measure.name: one.measure}
+    if success:
+        cells = [_compared_rate(each) for each in compared]
+    else:
+        cells = ["no results" if each.mean is None else shown(each.mean, one.measure) for each in compared]
+    difference = "" if one.difference is None else shown(one.difference / one.scale, one.measure, signed=True)
+    limits = tuple(limit / one.scale for limit in one.interval) if one.interval else None
+    yield [_name(one.measure, of="Avg "), *cells, difference, _limits(limits, one.measure, signed=True), ""]
+    if success and any(each.other_tasks for each in compared):
+        yield ["On all its tasks", _rate(one.a), _rate(one.b), "", "", ""]
+    for name, found in one.measures.items():
+        if name in known and (found.a or found.b):
+            yield [_name(known[name], of="Avg "), *_difference_cells(found, known[name])]
     if any(each.cost_per_success for each in compared):
         costs = (f"${cost:.5f}" if (cost := each.cost_per_success) is not None else "" for each in compared)
-        rows.append(["Cost per success", *costs, "", ""])
-    return rows
+        yield ["Cost per success", *costs, "", "", ""]
 
 
-def _measure_cells(measure: Difference, form: str) -> list[str]:
-    interval = measure.interval
+def _name(measure: Measure, of: str = "") -> str:
+    if measure.name == SUCCESS.name:
+        return "Success rate" if of else "success rate"
+    return f"{of}{measure.name}"
+
+
+def _difference_cells(found: Difference, measure: Measure) -> list[str]:
     return [
-        form.format(measure.a),
-        form.format(measure.b),
-        _signed(measure.difference, form),
-        f"{_signed(interval[0], form)} to {_signed(interval[1], form)}" if interval else "",
+        shown(found.a, measure),
+        shown(found.b, measure),
+        shown(found.difference, measure, signed=True),
+        _limits(found.interval, measure, signed=True),
+        f"{found.p_holm:.3g}",
     ]
 
 
-def _signed(value: float, form: str) -> str:
-    return ("-" if value < 0 else "+") + form.format(abs(value))
+def _limits(interval: tuple[float, ...] | None, measure: Measure, *, signed: bool = False) -> str:
+    """Both ends; the word `points` stands once."""
+    if interval is None:
+        return ""
+    low, high = (shown(limit, measure, signed=signed).removesuffix(" points") for limit in interval)
+    return f"{low} to {high}"
 
 
 def _failure_blocks(comparison: Comparison) -> Iterator[Block]:
@@ -180,10 +199,6 @@ def _rate(side: Side) -> str:
     return f"{figures.success_rate:.1f}% ({figures.successes}/{figures.total_problems})"
 
 
-def _per_cent(interval: Interval | None) -> str:
-    return f"{interval[0]:.1f}% to {interval[1]:.1f}%" if interval else ""
-
-
 def _sure(one: Comparison) -> str:
     if one.probability_better is None:
         return ""
@@ -193,10 +208,11 @@ def _sure(one: Comparison) -> str:
 def _power(one: Comparison) -> str:
     if one.smallest_difference is None:
         return ""
-    points = one.smallest_difference
+    size = one.smallest_difference
     count = f"{one.pairs} tasks" if one.paired else "so many tasks"
-    about = f"{points:.0f}" if points >= 10 else f"{points:.1f}"
-    return f" With {count} only a difference of about {about} points could be detected."
+    rounded = f"{size:.0f} points" if size >= 10 else f"{size:.1f} points"
+    about = rounded if one.measure.two_valued else shown(size, one.measure)
+    return f" With {count} only a difference of about {about} could be detected."
 
 
 def _pair_line(pair: Pair) -> str:

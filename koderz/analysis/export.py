@@ -48,6 +48,7 @@ EXPERIMENT_COLUMNS: dict[str, type] = {
     "verdict": str,  # "fault" for one
     "cause": str,
     "score": float,
+    "metrics": dict,  # by name; JSON text in CSV and Parquet
     "iterations": int,
     "grades": int,
     "calls": int,
@@ -70,6 +71,7 @@ ATTEMPT_COLUMNS: dict[str, type] = {
     "verdict": str,
     "cause": str,
     "score": float,
+    "metrics": dict,
     "cost": float,  # US dollars, of the judged reply's call alone
     "tokens_in": int,
     "tokens_out": int,
@@ -173,7 +175,9 @@ def _experiment(story: Story) -> dict[str, Any]:
 def _attempt(step: Step) -> dict[str, Any]:
     attempt, call = step.attempt, step.call
     assert attempt is not None
-    row: dict[str, Any] = {name: getattr(attempt, name) for name in ("call", "passed", "verdict", "cause", "score")}
+    row: dict[str, Any] = {
+        name: getattr(attempt, name) for name in ("call", "passed", "verdict", "cause", "score", "metrics")
+    }
     row |= {name: getattr(attempt, name) for name in ("detail", "feedback", "program")} | {"attempt": attempt.number}
     if attempt.task_id:
         row["problem_id"] = attempt.task_id
@@ -204,6 +208,8 @@ def _cell(value: Any) -> Any:
     """Text that a spreadsheet would run as a formula gets an apostrophe before it, as OWASP advises."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, dict):
+        return _json(value)
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
         return f"'{value}"
     return value
@@ -214,7 +220,7 @@ def _parquet(file: IO[bytes], columns: Mapping[str, type]) -> Iterator[Write]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+    kinds = {dict: pa.string(), str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
     schema = pa.schema([(name, kinds[kind]) for name, kind in columns.items()])
     waiting: list[Row] = []
 
@@ -236,9 +242,17 @@ def _parquet(file: IO[bytes], columns: Mapping[str, type]) -> Iterator[Write]:
 def _unicode(row: Row) -> dict[str, Any]:
     """Without halves of characters, which UTF-8 has no bytes for."""
     return {
-        name: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+        name: value.encode("utf-8", "backslashreplace").decode()
+        if isinstance(value, str)
+        else _json(value)
+        if isinstance(value, dict)
+        else value
         for name, value in row.items()
     }
+
+
+def _json(value: Mapping[str, Any]) -> str | None:
+    return orjson.dumps(value).decode() if value else None
 
 
 @contextmanager
@@ -279,6 +293,8 @@ def _short(value: Any) -> str:
         return f"{value:.6g}"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, dict):
+        value = _json(value) or ""
     text = " ".join(str(value).split())
     for char in "\\|<>`*[]":
         text = text.replace(char, f"\\{char}")

@@ -12,7 +12,7 @@ from koderz.errors import KoderzError
 from tracker.summary import Result, Summary
 
 Library = Literal["pandas", "polars"]
-Source = Run | Summary | Path | str
+Source = Summary | Path | str
 
 _OF_RUN = ("run_id", "model", "mode", "suite", "status", "start_time", "simulated")
 _OF_RESULT = tuple(field.name for field in fields(Result) if field.name not in ("cost_by_tier", "metrics"))
@@ -22,10 +22,11 @@ def to_dataframe(runs: Source | Iterable[Source], library: Library = "pandas") -
     """One row an experiment: its run's id, model, mode, suite, status and start, then all of its result.
 
     `runs` are runs, summaries, summary files or a results folder, one or several. `start_time` is a time, costs
-    are US dollars (`cost_spec` and so on by tier), `latency` and `duration_seconds` seconds. Raises KoderzError
+    are US dollars (`cost_spec` and so on by tier), `latency` and `duration_seconds` seconds; each metric has a column
+    `metric_NAME`. Raises KoderzError
     for a file that can't be read, and where the library isn't installed.
     """
-    given = [runs] if isinstance(runs, Run | Summary | Path | str) else list(runs)
+    given = [runs] if isinstance(runs, Summary | Path | str) else list(runs)
     rows = [row for source in given for run in _runs(source) for row in _rows(run)]
     columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
     return _frame(columns or {name: [] for name in (*_OF_RUN, *_OF_RESULT)}, library)
@@ -36,14 +37,13 @@ def _rows(run: Run) -> Iterator[dict[str, Any]]:
     for result in run.results:
         own = {name: getattr(result, name) for name in _OF_RESULT}
         tiers = {f"cost_{tier}": cost for tier, cost in (result.cost_by_tier or {"local": result.cost}).items()}
-        yield {**of_run, **own, **tiers}
+        metrics = {f"metric_{name}": value for name, value in (result.metrics or {}).items()}
+        yield {**of_run, **own, **tiers, **metrics}
 
 
 def _runs(source: Source) -> Iterator[Run]:
-    if isinstance(source, Run):
-        yield source
-    elif isinstance(source, Summary):
-        yield of_summary(source, Path(source.run_id or "summary"))
+    if isinstance(source, Summary):
+        yield of_summary(source)
     elif Path(source).is_dir() and (paths := run_paths(Path(source))):
         yield from map(load_run, paths)
     else:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from koderz.analysis.comparison import Comparison
+from koderz.analysis.measures import measure_named, shown
 from koderz.analysis.pairs import Side
 from koderz.analysis.runs import GOING, Run
 from koderz.errors import KoderzError
@@ -16,7 +17,9 @@ class Gates:
     """Those that are None or false are not asked for."""
 
     fail_on_regression: bool = False  # a drop that is significant
-    max_drop: float | None = None  # points
+    max_drop: float | None = None  # points, or the unit of the measure that is compared
+    least: Mapping[str, float] = field(default_factory=dict)  # means of B's measures, rates in per cent
+    most: Mapping[str, float] = field(default_factory=dict)
     min_success_rate: float | None = None  # per cent
     max_cost: float | None = None  # US dollars
     allow_incomplete: bool = False  # no gate: judge a run although it is going or was cut short
@@ -27,7 +30,20 @@ class Gates:
 
     @property
     def are_asked(self) -> bool:
-        return self.are_paired or self.min_success_rate is not None or self.max_cost is not None
+        limits = (self.min_success_rate, self.max_cost)
+        return self.are_paired or bool(self.least or self.most) or any(limit is not None for limit in limits)
+
+
+def limits(given: Sequence[str]) -> dict[str, float]:
+    """Limits written as `MEASURE=VALUE`. Raises KoderzError for what isn't one."""
+    found = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise KoderzError(f"{text!r}: write a measure and its limit, e.g. score=0.8") from None
+    return found
 
 
 def why_shut(gates: Gates, b: Side, comparison: Comparison | None) -> list[str]:
@@ -91,16 +107,28 @@ def _shut_by_figures(gates: Gates, b: Side) -> Iterator[str]:
     cost = cost_of(b)
     if gates.max_cost is not None and cost > gates.max_cost:
         yield f"{b.label} cost ${cost:.4f}, above the ${gates.max_cost:g} allowed"
+    for limits, sign, beyond in ((gates.least, 1, "below"), (gates.most, -1, "above")):
+        for name, limit in limits.items():
+            measure = measure_named(name, [b.run])
+            if (mean := b.mean(measure)) is None:
+                raise KoderzError(f"no result of {b.label} has a measure {name!r}, so no gate can judge it")
+            bound = limit / 100 if measure.two_valued else limit
+            if not sign * (mean.mean - bound) >= -1e-9:
+                is_ = shown(mean.mean, measure)
+                yield f"{b.label} has an average {name} of {is_}, {beyond} the {shown(bound, measure)} asked for"
 
 
 def _shut_by_drop(gates: Gates, one: Comparison) -> Iterator[str]:
-    drop = -(one.difference or 0.0)
+    success = one.measure.name == "success"
+    drop = one.worse_by
     arm = f" ({one.b.arm})" if len(one.b.run.arms) > 1 else ""
+    by = f"{drop:.1f} points" if success else shown(drop / one.scale, one.measure)
+    fell = f"the success rate{arm} dropped by {by}" if success else f"{one.measure.name}{arm} is worse by {by}"
     tasks = _some(one.lost)
     if gates.fail_on_regression and one.significant and drop > 0:
-        yield f"the success rate{arm} dropped by {drop:.1f} points, p = {one.p_value:.3g}{tasks}"
+        yield f"{fell}, p = {one.p_holm:.3g}{tasks}"
     if gates.max_drop is not None and drop > gates.max_drop + 1e-9:
-        yield f"the success rate{arm} dropped by {drop:.1f} points, more than the {gates.max_drop:g} allowed{tasks}"
+        yield f"{fell}, more than the {gates.max_drop:g} allowed{tasks}"
 
 
 def cost_of(b: Side) -> float:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import Any
 
-from koderz.analysis.inference import METHODS, is_shown, p_of
+from koderz.analysis.blocks import as_html
+from koderz.analysis.comparison_view import leaderboard_blocks
+from koderz.analysis.inference import is_shown, method_of, p_of
 from koderz.analysis.intervals import Interval
+from koderz.analysis.measures import SUCCESS
 from koderz.analysis.pairs import Side, match
 from koderz.analysis.statistics import ALPHA, FEWEST_TASKS, holm
 from koderz.errors import KoderzError
+from tracker.records import Measure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """The test of one arm against another."""
+    """The test of one arm against another; `a` is the better one."""
 
     a: str
     b: str
@@ -29,47 +33,50 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One arm of one run. Rates are per cent, costs US dollars."""
+    """One arm of one run."""
 
     side: Side
-    success_rate: float
-    interval: Interval | None  # 95 %
+    mean: float  # of the measure, over its results, in its unit; of success a fraction
+    mean_interval: Interval | None  # 95 %
+    interval_method: str | None
     level_with_best: bool  # no test tells it from the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaderboard:
-    """Best first."""
+    """Arms by one measure, best first."""
 
+    measure: Measure
     standings: Sequence[Standing]
     pairwise: Sequence[Pair] = field(repr=False)
     alpha: float
     notes: Sequence[str]
 
     def _repr_html_(self) -> str:
-        from koderz.analysis.blocks import as_html
-        from koderz.analysis.comparison_view import leaderboard_blocks
-
         return as_html(leaderboard_blocks(self))
 
 
-def leaderboard(sides: Sequence[Side], alpha: float = ALPHA) -> Leaderboard:
+def leaderboard(sides: Sequence[Side], alpha: float = ALPHA, measure: Measure = SUCCESS) -> Leaderboard:
     """Ranks arms and tests each against each, Holm-corrected. Raises KoderzError where none has results."""
-    judged = [side for side in sides if side.results]
+    judged = [(side, mean) for side in sides if (mean := side.mean(measure))]
     if not judged:
         raise KoderzError("none of these runs has results yet")
-    best_first = sorted(judged, key=lambda side: (-side.figures.rate, side.figures.avg_cost, side.label))
-    pairwise = _pairwise(best_first, alpha)
+    sign = -1 if measure.direction == "higher" else 1
+    judged.sort(key=lambda each: (sign * each[1].mean, each[0].figures.avg_cost, each[0].label))
+    best_first = [side for side, _ in judged]
+    pairwise = _pairwise(best_first, alpha, measure)
     behind = {pair.b for pair in pairwise if pair.significant and pair.a == best_first[0].label}
     return Leaderboard(
+        measure=measure,
         standings=[
             Standing(
                 side=side,
-                success_rate=side.figures.rate,
-                interval=side.figures.success_rate_interval,
+                mean=mean.mean,
+                mean_interval=mean.interval,
+                interval_method=mean.interval_method,
                 level_with_best=side.label not in behind,
             )
-            for side in best_first
+            for side, mean in judged
         ],
         pairwise=pairwise,
         alpha=alpha,
@@ -77,15 +84,15 @@ def leaderboard(sides: Sequence[Side], alpha: float = ALPHA) -> Leaderboard:
     )
 
 
-def _pairwise(sides: Sequence[Side], alpha: float) -> list[Pair]:
-    tested = [(a, b, match(a, b)) for a, b in combinations(sides, 2)]
+def _pairwise(sides: Sequence[Side], alpha: float, measure: Measure) -> list[Pair]:
+    tested = [(a, b, match(a, b, measure)) for a, b in combinations(sides, 2)]
     p_values = [p for _, _, matched in tested if (p := p_of(matched)) is not None]
     return [
         Pair(
             a=a.label,
             b=b.label,
             pairs=len(matched.tasks),
-            method=METHODS[matched.kind],
+            method=method_of(matched),
             p_value=p,
             p_holm=corrected,
             significant=is_shown(matched, corrected, alpha),
@@ -118,7 +125,8 @@ def row_of(side: Side) -> Mapping[str, Any]:
         "path": str(run.path),
         "model": side.model,
         "mode": run.mode,
-        "solver": side.arm,
+        "solver": side.solver,
+        "arm": side.arm,
         "status": run.status,
         "simulated": run.simulated,
         "total_problems": figures.total_problems,
@@ -132,6 +140,7 @@ def row_of(side: Side) -> Mapping[str, Any]:
         "cost_known": figures.cost_known,
         "avg_iterations": figures.avg_iterations,
         "avg_latency": figures.avg_latency,
+        "measures": {name: asdict(mean) for name, mean in figures.measures.items()},
         "faults": side.faults,
         "planned": run.planned,
     }

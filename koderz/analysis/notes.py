@@ -5,13 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from koderz.analysis.intervals import FEWEST_TO_RESAMPLE
+from koderz.analysis.measures import SUCCESS, declared
 from koderz.analysis.pairs import Matched, Side
 from koderz.analysis.statistics import FEWEST_TASKS
 
 
 def notes_on(a: Side, b: Side, matched: Matched) -> list[str]:
     """One sentence each."""
-    return [*_on_pairing(matched), *_on_comparability(a, b), *_on_side("A", a), *_on_side("B", b)]
+    return [
+        *_on_measure(a, b, matched),
+        *_on_pairing(matched),
+        *_on_comparability(a, b),
+        *_on_side("A", a),
+        *_on_side("B", b),
+    ]
+
+
+def _on_measure(a: Side, b: Side, matched: Matched) -> Iterator[str]:
+    name = matched.measure.name
+    if name not in declared([a.run, b.run]):
+        yield f"The suite doesn't declare which direction of {name} is better; here the higher one is."
+    for side, values, which in ((a, matched.a, "A"), (b, matched.b, "B")):
+        have = sum(map(len, values.values()))
+        if name != SUCCESS.name and have < len(side.results):
+            yield f"{have} of {len(side.results)} results of {which} have a {name}; the others are left out."
 
 
 def _on_pairing(matched: Matched) -> Iterator[str]:
@@ -25,14 +42,14 @@ def _on_pairing(matched: Matched) -> Iterator[str]:
             f"Rates and differences are over the {len(matched.tasks)} tasks that both were judged on; "
             f"left out: {left[0]} others of A's, {left[1]} of B's."
         )
-    if matched.kind == "samples":
+    if matched.kind == "samples" and matched.measure.two_valued:
         yield "There are several samples a task, so McNemar's test gives way to tests clustered by task."
-    tasks = len(matched.tasks) if matched.paired else min(len(matched.a), len(matched.b))
+    tasks = matched.smallest_side
     if tasks < FEWEST_TASKS:
         count = "1 task is" if tasks == 1 else f"{tasks} tasks are"
         yield f"{count} too few to show anything: it takes {FEWEST_TASKS} at least."
     if tasks < FEWEST_TO_RESAMPLE:
-        yield f"Averages of cost, iterations and latency have intervals on {FEWEST_TO_RESAMPLE} tasks and more."
+        yield f"Averages such as cost and latency have intervals on {FEWEST_TO_RESAMPLE} tasks and more."
 
 
 def _on_comparability(a: Side, b: Side) -> Iterator[str]:

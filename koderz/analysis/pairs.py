@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec.structs import replace
+
+from koderz.analysis.measures import SUCCESS, value_of
 from koderz.analysis.runs import Run
 from koderz.errors import KoderzError
-from tracker.summary import Figures, Result
+from tracker.records import Measure
+from tracker.summary import Figures, Mean, Result, mean_of
 
-Measure = Callable[[Result], float]
 Kind = Literal["single", "samples", "unpaired", "nothing"]
 
 
@@ -25,6 +28,11 @@ class Side:
     def label(self) -> str:
         """Its run, and its arm where the run has several."""
         return f"{self.run.name} {self.arm}" if len(self.run.arms) > 1 else self.run.name
+
+    @property
+    def solver(self) -> str:
+        """The solver of this arm, which has its name unless something tells it from others."""
+        return next((result.solver for result in self.results if result.solver), self.arm)
 
     @property
     def model(self) -> str:
@@ -42,7 +50,7 @@ class Side:
     @property
     def faults(self) -> int:
         """How many experiments of this arm could not be judged."""
-        return sum(fault.get("arm", fault.get("solver")) in (self.arm, None) for fault in self.run.faults)
+        return self.run.faults_of(self.arm)
 
     def by_task(self) -> dict[str, list[Result]]:
         """The results of each task, in the order of the run."""
@@ -51,31 +59,60 @@ class Side:
             tasks.setdefault(result.problem_id, []).append(result)
         return tasks
 
+    def values(self, measure: Measure) -> dict[str, list[float]]:
+        """What the results of each task have of a measure; tasks that have nothing are left out."""
+        tasks: dict[str, list[float]] = {}
+        for result in self.results:
+            if (value := value_of(result, measure.name)) is not None:
+                tasks.setdefault(result.problem_id, []).append(value)
+        return tasks
+
+    def mean(self, measure: Measure) -> Mean | None:
+        """Over its results; None where none has the measure."""
+        values = self.values(measure)
+        return mean_of(values) if values else None
+
+
+Values = Mapping[str, Sequence[float]]
+"""Of one measure: by task, those of its samples."""
+
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Results of A and B by task. `tasks` are those in common, in A's order."""
+    """Values of one measure, of A and of B. `tasks` are those in common, in A's order."""
 
-    a: dict[str, list[Result]]
-    b: dict[str, list[Result]]
-    tasks: list[str]
+    measure: Measure
+    a: Values
+    b: Values
+    tasks: Sequence[str]
     kind: Kind
 
     @property
     def paired(self) -> bool:
         return bool(self.tasks)
 
-    def means(self, measure: Measure) -> tuple[list[float], list[float]]:
+    @property
+    def smallest_side(self) -> int:
+        """On how many tasks a claim rests."""
+        return len(self.tasks) if self.paired else min(len(self.a), len(self.b))
+
+    def means(self) -> tuple[list[float], list[float]]:
         """One value a task, the mean of its samples: of the tasks in common, or where there are none, of all."""
-        of_a, of_b = (self.tasks, self.tasks) if self.paired else (list(self.a), list(self.b))
-        return [_mean(self.a[task], measure) for task in of_a], [_mean(self.b[task], measure) for task in of_b]
+        of_a, of_b = (self.tasks, self.tasks) if self.paired else (self.a, self.b)
+        return [_mean(self.a[task]) for task in of_a], [_mean(self.b[task]) for task in of_b]
 
 
-def match(a: Side, b: Side) -> Matched:
-    """The tasks that both were judged on."""
-    of_a, of_b = a.by_task(), b.by_task()
-    common = [task for task in of_a if task in of_b]
-    return Matched(of_a, of_b, common, _kind(of_a, of_b, common))
+def match(a: Side, b: Side, measure: Measure = SUCCESS) -> Matched:
+    """The tasks that both have a value of."""
+    return matched(measure, a.values(measure), b.values(measure))
+
+
+def matched(measure: Measure, a: Values, b: Values) -> Matched:
+    """Values by task, paired where A and B have tasks in common."""
+    if measure.two_valued and any(value not in (0, 1) for by in (a, b) for values in by.values() for value in values):
+        measure = replace(measure, two_valued=False)  # whatever its suite says
+    common = [task for task in a if task in b]
+    return Matched(measure, a, b, common, _kind(a, b, common))
 
 
 def sides_to_compare(a: Run, b: Run, arm: str | None = None) -> list[tuple[Side, Side]]:
@@ -111,7 +148,7 @@ def _arm(run: Run, arm: str) -> str:
     return arm_named(arm, run.arms, run.name)
 
 
-def _kind(a: dict[str, list[Result]], b: dict[str, list[Result]], common: list[str]) -> Kind:
+def _kind(a: Values, b: Values, common: Sequence[str]) -> Kind:
     if not a or not b:
         return "nothing"
     if not common:
@@ -119,5 +156,5 @@ def _kind(a: dict[str, list[Result]], b: dict[str, list[Result]], common: list[s
     return "single" if all(len(a[task]) == len(b[task]) == 1 for task in common) else "samples"
 
 
-def _mean(results: Sequence[Result], measure: Measure) -> float:
-    return sum(map(measure, results)) / len(results)
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -14,8 +14,8 @@ import msgspec
 from koderz.errors import KoderzError
 from tracker.files import MB, read_all
 from tracker.journal import NAME
-from tracker.records import SCHEMA_VERSION
-from tracker.summary import Arm, Result, figures
+from tracker.records import SCHEMA_VERSION, Measure
+from tracker.summary import Arm, Result, Summary, compare_modes, figures
 
 Amount = Annotated[float, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -47,7 +47,7 @@ class _Row:
     cost_known: bool = True
     cost_by_tier: dict[str, float] | None = None
     score: float | None = None
-    metrics: dict[str, float] | None = None
+    metrics: dict[str, float | None] | None = None
     note: str = ""
     grades: Count = 0
 
@@ -69,7 +69,7 @@ class _Arm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class _File:
     """A summary file; what older ones lack has a default."""
 
     run_id: str | None = None
@@ -86,7 +86,7 @@ class Document:
     damaged_lines: int = 0
     faults: list[dict[str, Any]] = field(default_factory=list)
     paid: dict[str, float] = field(default_factory=dict)
-    comparison: dict[str, Any] | None = None
+    measures: list[Measure] = field(default_factory=list)
     results: list[_Row] | None = None
     summary: _Claims = _Claims()
     zero_shot: _Arm | None = None
@@ -94,7 +94,7 @@ class Document:
     arms: dict[str, _Arm] = field(default_factory=dict)
 
     def arms_of(self, path: Path) -> dict[str, Arm]:
-        """The arms by solver. Raises KoderzError where an arm's figures contradict its results."""
+        """The arms by name. Raises KoderzError where an arm's figures contradict its results."""
         found = dict(self.arms)
         if self.zero_shot:
             found["zero-shot"] = self.zero_shot
@@ -110,8 +110,8 @@ class Document:
         return {name: _checked(path, name, arm, model) for name, arm in found.items()}
 
 
-def read_document(path: Path) -> Document:
-    """The file as it stands. Raises KoderzError where it is unreadable, truncated, foreign or of a newer version."""
+def read_summary(path: Path) -> Summary:
+    """The file as it stands. Raises KoderzError where it is unreadable, damaged, foreign or of a newer version."""
     try:
         data = read_all(path, 1024 * MB)
     except OSError as error:
@@ -123,9 +123,30 @@ def read_document(path: Path) -> Document:
             "upgrade koderz to read it"
         )
     try:
-        return msgspec.json.decode(data, type=Document)
+        file = msgspec.json.decode(data, type=_File)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise KoderzError(f"{path} was edited or is damaged: {error}; {_remedy(path)}") from None
+    arms = file.arms_of(path)
+    judged = sum(len(arm.results) for arm in arms.values())
+    return Summary(
+        run_id=file.run_id,
+        mode=file.mode or ("comparative" if len(arms) > 1 else next(iter(arms))),
+        start_time=file.start_time,
+        end_time=file.end_time,
+        duration_seconds=file.duration_seconds,
+        status=file.status,
+        reason=file.reason,
+        planned=judged + len(file.faults) if file.planned is None else file.planned,
+        config=file.config,
+        arms=arms,
+        comparison=compare_modes(arms),
+        faults=file.faults,
+        paid=file.paid,
+        simulated=file.config.get("local_model") == "simulated" if file.simulated is None else file.simulated,
+        environment=file.environment,
+        damaged_lines=file.damaged_lines,
+        measures=file.measures,
+    )
 
 
 def _version(path: Path, data: bytes) -> int:
@@ -212,7 +233,12 @@ def _result(row: _Row, arm: str, sample: int, model: str) -> Result:
         cost_known=row.cost_known,
         cost_by_tier=row.cost_by_tier,
         score=row.score,
-        metrics=row.metrics,
+        metrics=_known(row.metrics),
         note=row.note,
         grades=row.grades,
     )
+
+
+def _known(metrics: dict[str, float | None] | None) -> dict[str, float] | None:
+    """Those that are numbers: what JSON has none for is null there."""
+    return None if metrics is None else {name: value for name, value in metrics.items() if value is not None}

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from koderz.analysis.blocks import as_html
+from koderz.analysis.reader import read_summary
+from koderz.analysis.run_view import run_blocks
 from koderz.errors import KoderzError
 from tracker.journal import NAME
 from tracker.runs import RUN_ID, is_locked, named, run_folders
-from tracker.summary import Arm, Result, summarize
-
-if TYPE_CHECKING:
-    from tracker.summary import Figures, Summary
+from tracker.summary import Summary, summarize
 
 GOING = "running"
 _STATES = {GOING: "is still going", "unfinished": "was left unfinished"}
@@ -22,28 +21,10 @@ _CUT_SHORT = ("interrupted", "stopped", "failed", "detached")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One run, wherever it was read from. Costs are US dollars, rates per cent, times local ISO 8601."""
+class Run(Summary):
+    """One run, wherever it was read from. Its status may also be `running`: a process works on it now."""
 
-    run_id: str | None  # None: a single experiment
     path: Path  # the summary it was read from; of a run without one, its folder
-    mode: str
-    status: str  # `running`: a process works on it now; `unfinished`: it was killed
-    model: str
-    suite: str
-    start_time: str
-    end_time: str
-    duration_seconds: float
-    planned: int
-    simulated: bool
-    arms: Mapping[str, Arm] = field(repr=False)  # by solver, in the order of the plan
-    config: Mapping[str, Any] = field(repr=False)
-    environment: Mapping[str, Any] = field(repr=False)
-    faults: Sequence[Mapping[str, Any]] = field(repr=False)
-    comparison: Mapping[str, Any] | None = field(repr=False)
-    reason: str = ""
-    paid: Mapping[str, float] = field(default_factory=dict, repr=False)
-    damaged_lines: int = 0  # of its journal, which are left out
 
     @property
     def name(self) -> str:
@@ -51,14 +32,13 @@ class Run:
         return self.run_id or self.path.stem
 
     @property
-    def results(self) -> Sequence[Result]:
-        """Every arm's results, one after the other."""
-        return [result for arm in self.arms.values() for result in arm.results]
+    def model(self) -> str:
+        """The models that answer, as they were asked for."""
+        return ", ".join(self.config.get("models") or ()) or str(self.config.get("local_model") or "unknown")
 
     @property
-    def summary(self) -> Figures:
-        """The figures of the only arm; of a comparative run, those of the iterative one."""
-        return list(self.arms.values())[-1].summary
+    def suite(self) -> str:
+        return str(self.config.get("suite") or "humaneval")
 
     @property
     def is_going(self) -> bool:
@@ -83,10 +63,12 @@ class Run:
         folder = self.path if self.path.is_dir() else self.path.with_suffix("")
         return folder if (folder / NAME).exists() else None
 
-    def _repr_html_(self) -> str:
-        from koderz.analysis.notebook import run_html
+    def faults_of(self, arm: str) -> int:
+        """How many experiments of an arm could not be judged."""
+        return sum(fault.get("arm", fault.get("solver")) in (arm, None) for fault in self.faults)
 
-        return run_html(self)
+    def _repr_html_(self) -> str:
+        return as_html(run_blocks(self))
 
 
 def resolve(names: Sequence[str], results: Path, *, allow_simulated: bool = False) -> list[Run]:
@@ -138,62 +120,16 @@ def load_summary(path: Path | str) -> Run:
 
     Raises KoderzError where the file is truncated, foreign, of a newer version or inconsistent.
     """
-    from koderz.analysis.reader import read_document
-
     path = Path(path)
-    if path.is_dir():
-        return load_run(path)
-    document = read_document(path)
-    config = document.config
-    model = str(config.get("local_model") or "unknown")
-    arms = document.arms_of(path)
-    judged = sum(len(arm.results) for arm in arms.values())
-    return Run(
-        run_id=document.run_id,
-        path=path,
-        mode=document.mode or ("comparative" if len(arms) > 1 else next(iter(arms))),
-        status=document.status,
-        reason=document.reason,
-        model=model,
-        suite=str(config.get("suite") or "humaneval"),
-        start_time=document.start_time,
-        end_time=document.end_time,
-        duration_seconds=document.duration_seconds,
-        planned=judged + len(document.faults) if document.planned is None else document.planned,
-        simulated=model == "simulated" if document.simulated is None else document.simulated,
-        arms=arms,
-        config=config,
-        environment=document.environment,
-        faults=document.faults,
-        comparison=document.comparison,
-        paid=document.paid,
-        damaged_lines=document.damaged_lines,
-    )
+    return load_run(path) if path.is_dir() else of_summary(read_summary(path), path)
 
 
-def of_summary(summary: Summary, path: Path) -> Run:
+def of_summary(summary: Summary, path: Path | None = None) -> Run:
     """A summary that koderz holds already, as a run for analysis."""
-    return Run(
-        run_id=summary.run_id,
-        path=path,
-        mode=summary.mode,
-        status=summary.status,
-        reason=summary.reason,
-        model=str(summary.config.get("local_model") or "unknown"),
-        suite=str(summary.config.get("suite") or "humaneval"),
-        start_time=summary.start_time,
-        end_time=summary.end_time,
-        duration_seconds=summary.duration_seconds,
-        planned=summary.planned,
-        simulated=summary.simulated,
-        arms=summary.arms,
-        config=summary.config,
-        environment=summary.environment,
-        faults=summary.faults,
-        comparison=asdict(summary.comparison) if summary.comparison else None,
-        paid=summary.paid,
-        damaged_lines=summary.damaged_lines,
-    )
+    if isinstance(summary, Run):
+        return summary
+    given = {item.name: getattr(summary, item.name) for item in fields(summary)}
+    return Run(**given, path=path or Path(summary.run_id or "summary"))
 
 
 def refuse_mixture(runs: Sequence[Run]) -> None:

@@ -36,7 +36,11 @@ def compare(
             autocompletion=complete_runs,
         ),
     ] = None,
-    arm: Annotated[str | None, typer.Option(metavar="SOLVER", help="Only this arm, e.g. iterative.")] = None,
+    arm: Annotated[str | None, typer.Option(metavar="ARM", help="Only this arm, e.g. iterative.")] = None,
+    measure: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="success, score, cost, tokens, iterations, latency, or a metric."),
+    ] = "success",
     alpha: Annotated[
         float, typer.Option(metavar="P", help="How probable a false claim may be.", min=1e-6, max=0.5)
     ] = 0.05,
@@ -48,7 +52,12 @@ def compare(
     ] = False,
     max_drop: Annotated[
         float | None,
-        typer.Option(metavar="POINTS", help="B is worse by more than this.", min=0, max=100, rich_help_panel=_GATES),
+        typer.Option(
+            metavar="POINTS",
+            help="B is worse by more than this; of another --measure, in its unit.",
+            min=0,
+            rich_help_panel=_GATES,
+        ),
     ] = None,
     min_success_rate: Annotated[
         float | None,
@@ -56,6 +65,14 @@ def compare(
     ] = None,
     max_cost: Annotated[
         float | None, typer.Option(metavar="USD", help="B's run cost more than this.", min=0, rich_help_panel=_GATES)
+    ] = None,
+    least: Annotated[
+        list[str] | None,
+        typer.Option("--min", metavar="MEASURE=VALUE", help="B's average is below it.", rich_help_panel=_GATES),
+    ] = None,
+    most: Annotated[
+        list[str] | None,
+        typer.Option("--max", metavar="MEASURE=VALUE", help="B's average is above it.", rich_help_panel=_GATES),
     ] = None,
     allow_incomplete: Annotated[
         bool,
@@ -72,7 +89,7 @@ def compare(
     Gates judge B, or the only run that is named; one that is still going, or was cut short, is exit code 2.
     """
     from koderz.analysis.compare import compare_runs
-    from koderz.analysis.gates import Gates
+    from koderz.analysis.gates import Gates, limits
     from koderz.cli.tables import print_blocks
     from koderz.settings.toml import results_folder
 
@@ -81,10 +98,14 @@ def compare(
         max_drop=max_drop,
         min_success_rate=min_success_rate,
         max_cost=max_cost,
+        least=limits(least or ()),
+        most=limits(most or ()),
         allow_incomplete=allow_incomplete,
     )
     folder = results_folder(given.get("results"))
-    outcome = compare_runs(runs or [], folder, arm=arm, alpha=alpha, allow_simulated=allow_simulated, gates=gates)
+    outcome = compare_runs(
+        runs or [], folder, arm=arm, measure=measure, alpha=alpha, allow_simulated=allow_simulated, gates=gates
+    )
     if json:
         print_json(outcome.document())
     else:

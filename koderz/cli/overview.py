@@ -12,7 +12,7 @@ from tracker.sinks.standing import standing_of
 
 if TYPE_CHECKING:
     from koderz.analysis.runs import Run
-    from tracker.summary import Figures
+    from tracker.summary import Comparison, Figures
 
 _MOST_FAULTS = 5
 _MOST_CAUSES = 8
@@ -38,22 +38,17 @@ def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Table]:
             yield f"{name}: no results"
     if run.comparison and len(arms) > 1:
         yield ""
-        yield from _comparison(run.comparison)
+        yield _comparison(run.comparison)
     yield from _faults(run)
 
 
-def _comparison(c: Mapping[str, Any]) -> Iterator[str]:
-    points = c.get("success_rate_improvement")
-    if points is None:
-        yield "iterative against zero-shot: no problem was judged in both"
-        return
-    text = f"iterative against zero-shot: {points:+.1f} points"
-    if "both_passed" not in c:  # a file of an older version
-        yield text
-        return
-    yield (
-        f"{text} on {c['problems']} pairs, ${c['cost_difference']:+.4f}; passed by both {c['both_passed']}, "
-        f"only iterative {c['only_iterative']}, only zero-shot {c['only_zero_shot']}, neither {c['neither']}"
+def _comparison(c: Comparison) -> str:
+    if c.success_rate_improvement is None:
+        return "iterative against zero-shot: no problem was judged in both"
+    return (
+        f"iterative against zero-shot: {c.success_rate_improvement:+.1f} points on {c.problems} pairs, "
+        f"${c.cost_difference:+.4f}; passed by both {c.both_passed}, only iterative {c.only_iterative}, "
+        f"only zero-shot {c.only_zero_shot}, neither {c.neither}"
     )
 
 
@@ -97,6 +92,9 @@ def _figures(name: str, f: Figures) -> Iterator[str]:
         f"  {f.avg_iterations:.1f} attempts and {f.avg_latency:.1f} s of calls on average; "
         f"{f.tokens_in:,} tokens in, {f.tokens_out:,} out"
     )
+    for measure, found in f.measures.items():
+        sure = f", 95% interval {found.interval[0]:.4g} to {found.interval[1]:.4g}" if found.interval else ""
+        yield f"  {measure} {found.mean:.4g} on average{sure}{f' ({found.interval_method})' if sure else ''}"
 
 
 def _failures(run: Run, arm: str) -> Iterator[str | Table]:

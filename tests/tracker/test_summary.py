@@ -19,7 +19,7 @@ from tracker.errors import JournalError
 from tracker.index import index_path
 from tracker.journal import NAME
 from tracker.rates import effective_size, pass_at_k_of, success_interval, wilson
-from tracker.records import Finished, Plan, Record, Resumed
+from tracker.records import Finished, Measure, Plan, Record, Resumed
 from tracker.sinks.json import encode_summary
 from tracker.summary import Summary, figures, summarize
 
@@ -106,6 +106,20 @@ def test_a_result_says_what_its_experiment_said(tmp_path: Path) -> None:
     assert (result.experiment_id, result.verdict, result.cause) == (experiment_id(0), "timeout", "cpu")
     assert (result.tokens, result.tokens_in, result.tokens_out) == (10, 7, 3)
     assert (result.cost_by_tier, result.metrics, result.score, result.note) == (tiers, {"x": 1.0}, 0.5, "n")
+
+
+def test_an_arm_has_the_mean_of_its_score_and_of_each_metric(tmp_path: Path) -> None:
+    values = [0.1, 0.4, 0.4, 0.9]
+    records = [judged(task, score=score, metrics={"exact": float(task > 0)}) for task, score in enumerate(values)]
+    of = builders.plan(5, measures=[Measure(name="exact", direction="higher", two_valued=True)])
+    found = summary_of(tmp_path, *records, judged(4), of=of)
+
+    means = found.summary.measures
+    assert (means["score"].mean, means["score"].results) == (pytest.approx(0.45), 4)
+    assert means["score"].interval == pytest.approx((-0.08, 0.98), abs=0.01)
+    assert means["score"].interval_method == "Student's t of tasks"
+    assert (means["exact"].mean, means["exact"].interval_method) == (0.75, "Wilson")
+    assert [measure.name for measure in found.measures] == ["exact"]
 
 
 # Later sessions

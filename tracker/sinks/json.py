@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec.structs import asdict
 
 from tracker.errors import StorageError
 from tracker.files import write_whole
@@ -82,4 +83,4 @@ def _object(values: Mapping[str, Any], margin: bytes) -> Iterator[bytes]:
 
 
 def _indented(value: Any, margin: bytes) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2).replace(b"\n", b"\n" + margin)
+    return orjson.dumps(value, default=asdict, option=orjson.OPT_INDENT_2).replace(b"\n", b"\n" + margin)

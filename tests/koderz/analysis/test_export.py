@@ -95,6 +95,22 @@ def test_parquet_keeps_types_and_text_as_it_is(tmp_path: Path) -> None:
     assert str(table.schema.field("cost").type) == "double"
 
 
+def test_metrics_are_in_every_format(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    metrics = {"f1": 0.5, "seconds": 2.0}
+    records = [attempt(0, metrics=metrics), judged(0, metrics=metrics, score=0.5), fault(1)]
+    folder = asyncio.run(recorded(tmp_path, *records))
+
+    for attempts in (False, True):
+        (row, *_) = rows_of_csv(exported(folder, "csv", attempts=attempts))
+        assert json.loads(row["metrics"]) == metrics
+        table = pq.read_table(io.BytesIO(exported(folder, "parquet", attempts=attempts)))
+        assert json.loads(table.column("metrics").to_pylist()[0]) == metrics
+        assert json.loads(exported(folder, "jsonl", attempts=attempts).splitlines()[0])["metrics"] == metrics
+    assert '{"f1":0.5,"seconds":2.0}' in exported(folder, "md").decode()
+
+
 def test_jsonl_is_what_the_evaluators_of_humaneval_and_evalplus_read(tmp_path: Path) -> None:
     first, second = map(json.loads, exported(a_run(tmp_path), "jsonl").splitlines())
 

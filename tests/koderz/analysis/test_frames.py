@@ -25,6 +25,17 @@ def test_a_row_an_experiment_with_what_its_run_was(tmp_path: Path) -> None:
     assert frame["cost_local"].sum() == pytest.approx(frame["cost"].sum())
 
 
+def test_a_metric_has_a_column(tmp_path: Path) -> None:
+    first, second = builders.rows([True, False])
+    run = builders.run(tmp_path, [True, False], results=[{**first, "metrics": {"f1": 0.5}, "score": 0.25}, second])
+
+    frame = koderz.to_dataframe(run)
+
+    assert frame["metric_f1"][0] == 0.5
+    assert frame["metric_f1"].isna().tolist() == [False, True]
+    assert frame["score"][0] == 0.25
+
+
 def test_files_folders_and_mixtures_of_them_are_taken(tmp_path: Path) -> None:
     results = tmp_path / "results"
     for name in (builders.RUN, builders.OTHER):

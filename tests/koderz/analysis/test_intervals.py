@@ -13,9 +13,8 @@ from scipy import stats
 
 from koderz.analysis import intervals
 from koderz.analysis.inference import interval_of, is_shown, p_of, score_interval
-from koderz.analysis.pairs import Kind, Matched
-from tests.koderz.analysis import builders
-from tracker.summary import Result
+from koderz.analysis.measures import SUCCESS
+from koderz.analysis.pairs import Matched, matched
 
 Z = 1.959964
 
@@ -72,27 +71,16 @@ def test_the_interval_of_two_proportions_is_newcombes(
     assert intervals.newcombe(a, a_tasks, b, b_tasks) == pytest.approx((low, high), abs=5e-5)
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Result]:
-    """A result that failed and one that passed."""
-    return {result.success: result for result in builders.run(tmp_path_factory.mktemp("run"), [True, False]).results}
-
-
-def matched(
-    outcomes: dict[bool, Result], a: Sequence[Sequence[bool]], b: Sequence[Sequence[bool]], *, unpaired: bool = False
-) -> Matched:
+def matching(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], *, unpaired: bool = False) -> Matched:
     """Tasks with the outcomes of their samples."""
-    of_a = {f"A/{i}" if unpaired else f"T/{i}": [outcomes[bool(s)] for s in samples] for i, samples in enumerate(a)}
-    of_b = {f"T/{i}": [outcomes[bool(s)] for s in samples] for i, samples in enumerate(b)}
-    several = any(len(samples) > 1 for samples in (*a, *b))
-    kind: Kind = "unpaired" if unpaired else "samples" if several else "single"
-    return Matched(of_a, of_b, [] if unpaired else list(of_a), kind)
+    of_a = {f"A/{i}" if unpaired else f"T/{i}": list(samples) for i, samples in enumerate(a)}
+    return matched(SUCCESS, of_a, {f"T/{i}": list(samples) for i, samples in enumerate(b)})
 
 
-def parted(outcomes: dict[bool, Result], a_only: int, b_only: int, tasks: int) -> Matched:
-    alike = [[True]] * (tasks - a_only - b_only)
-    a, b = [[True]] * a_only + [[False]] * b_only + alike, [[False]] * a_only + [[True]] * b_only + alike
-    return matched(outcomes, a, b)
+def parted(a_only: int, b_only: int, tasks: int) -> Matched:
+    alike = [[1]] * (tasks - a_only - b_only)
+    a, b = [[1]] * a_only + [[0]] * b_only + alike, [[0]] * a_only + [[1]] * b_only + alike
+    return matching(a, b)
 
 
 def told(one: Matched, alpha: float = 0.05) -> tuple[intervals.Interval, bool]:
@@ -100,20 +88,18 @@ def told(one: Matched, alpha: float = 0.05) -> tuple[intervals.Interval, bool]:
     shown = is_shown(one, p_of(one), alpha)
     found = interval_of(one, alpha, shown=shown)
     assert found is not None
-    return found[0], shown
+    return (100 * found[0][0], 100 * found[0][1]), shown
 
 
 @pytest.mark.parametrize(("lost", "gained"), [(5, 15), (2, 10), (20, 20), (0, 5)], ids=str)
 @pytest.mark.parametrize("tasks", [5, 20, 164])
-def test_paired_intervals_hold_the_difference_as_often_as_they_say(
-    outcomes: dict[bool, Result], tasks: int, lost: int, gained: int
-) -> None:
+def test_paired_intervals_hold_the_difference_as_often_as_they_say(tasks: int, lost: int, gained: int) -> None:
     rng = np.random.default_rng(8)
     draws = rng.multinomial(tasks, [lost / 100, gained / 100, 1 - (lost + gained) / 100], 10_000)
 
     held = 0
     for (a_only, b_only, _), times in zip(*np.unique(draws, axis=0, return_counts=True), strict=True):
-        (low, high), _ = told(parted(outcomes, int(a_only), int(b_only), tasks))
+        (low, high), _ = told(parted(int(a_only), int(b_only), tasks))
         held += int(times) * (low <= gained - lost <= high)
 
     assert held / 10_000 >= 0.94
@@ -137,9 +123,7 @@ def test_unpaired_intervals_hold_the_difference_as_often_as_they_say(
 
 
 @pytest.mark.parametrize(("tasks", "samples"), [(5, 4), (20, 4), (164, 2)])
-def test_intervals_of_several_samples_hold_the_difference_as_often_as_they_say(
-    outcomes: dict[bool, Result], tasks: int, samples: int
-) -> None:
+def test_intervals_of_several_samples_hold_the_difference_as_often_as_they_say(tasks: int, samples: int) -> None:
     """Tasks of unlike hardness; one in ten is made almost certain by B."""
     rng = np.random.default_rng(8)
     rates = rng.beta(0.4, 0.4, (1_000_000,))
@@ -150,40 +134,38 @@ def test_intervals_of_several_samples_hold_the_difference_as_often_as_they_say(
         rate = rng.beta(0.4, 0.4, (tasks, 1))
         better = np.where(rng.random((tasks, 1)) < 0.1, np.maximum(rate, 0.9), rate)
         a, b = rng.random((tasks, samples)) < rate, rng.random((tasks, samples)) < better
-        low, high = score_interval(matched(outcomes, a.tolist(), b.tolist()), 0.95)
-        held += low <= difference <= high
+        low, high = score_interval(matching(a.tolist(), b.tolist()), 0.95)
+        held += 100 * low <= difference <= 100 * high
 
     assert held >= 930  # 950 but for what a thousand draws leave to chance
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.05, 0.01, 1e-5])
 @pytest.mark.parametrize("tasks", [5, 6, 12, 30])
-def test_an_interval_excludes_nought_exactly_where_a_difference_is_shown(
-    outcomes: dict[bool, Result], tasks: int, alpha: float
-) -> None:
+def test_an_interval_excludes_nought_exactly_where_a_difference_is_shown(tasks: int, alpha: float) -> None:
     for a_only in range(tasks + 1):
         for b_only in range(tasks + 1 - a_only):
-            (low, high), shown = told(parted(outcomes, a_only, b_only, tasks), alpha)
+            (low, high), shown = told(parted(a_only, b_only, tasks), alpha)
             assert shown == (not low <= 0 <= high), (a_only, b_only)
             assert low <= 100 * (b_only - a_only) / tasks <= high
 
 
 @pytest.mark.parametrize("unpaired", [False, True])
-def test_so_does_one_of_several_samples_and_one_of_other_tasks(outcomes: dict[bool, Result], unpaired: bool) -> None:
+def test_so_does_one_of_several_samples_and_one_of_other_tasks(unpaired: bool) -> None:
     rng = np.random.default_rng(8)
     verdicts = set()
     for _ in range(60):
         rates = np.clip(rng.beta(0.5, 0.5, (12, 1)) + [[0.0], [0.3]][rng.integers(2)], 0, 1)
         a, b = rng.random((12, 3)) < rng.beta(0.5, 0.5, (12, 1)), rng.random((12, 3)) < rates
-        (low, high), shown = told(matched(outcomes, a.tolist(), b.tolist(), unpaired=unpaired))
+        (low, high), shown = told(matching(a.tolist(), b.tolist(), unpaired=unpaired))
         assert shown == (not low <= 0 <= high)
         verdicts.add(shown)
     assert verdicts == {True, False}
 
 
-def test_few_tasks_that_agree_are_no_certainty(outcomes: dict[bool, Result]) -> None:
+def test_few_tasks_that_agree_are_no_certainty() -> None:
     for several in ([[True]] * 5, [[True, True]] * 5, [[True, False]] * 5):
-        (low, high), _ = told(matched(outcomes, several, several))
+        (low, high), _ = told(matching(several, several))
         assert low < -20
         assert high > 20
 

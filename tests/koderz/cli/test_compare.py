@@ -47,6 +47,21 @@ def test_the_json_has_its_contract(command: Command, runs: Path) -> None:
     assert (found["gates_failed"], found["gates_warning"]) == ([], None)
 
 
+def test_measure_says_what_is_compared_and_by_which_methods(command: Command, runs: Path) -> None:
+    dearer = [{**row, "cost": 0.02 + 0.001 * (i % 3)} for i, row in enumerate(builders.rows([True] * 20))]
+    builders.write(runs / "dear.json", builders.document([True] * 20, results=dearer))
+
+    done = command("benchmark", "compare", "good.json", "dear.json", "--measure", "cost")
+
+    assert re.search(r"Avg cost +\| +\$0\.01000 \| +\$0\.02095 \| +\+\$0\.01095", done.out)
+    assert "B is worse in cost: +$0.01095 (p = 0.0002)." in done.out
+    assert "Sign-flip permutation test, paired by task: p = 0.0002." in done.out
+    assert "Intervals: BCa bootstrap of tasks (cost), Tango's score interval (other measures)." in done.out
+    found = json.loads(command("benchmark", "compare", "good.json", "dear.json", "--measure", "cost", "--json").out)
+    assert found["measure"] == {"name": "cost", "direction": "lower", "unit": "$", "two_valued": False}
+    assert (found["measures"]["success"]["p_value"], found["measures"]["success"]["p_holm"]) == (0.5, 1.0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
@@ -67,6 +82,12 @@ def test_the_json_has_its_contract(command: Command, runs: Path) -> None:
         (["good.json", "none.json", "--max-drop", "1"], 2, "has no results, so no gate can judge it"),
         (["none.json", "good.json", "--max-drop", "1"], 2, "no task in common"),
         (["good.json", "bad.json", "else.json", "--max-drop", "1"], 2, "gates judge one candidate"),
+        (["good.json", "bad.json", "--measure", "cost", "--fail-on-regression"], 0, ""),
+        (["good.json", "bad.json", "--measure", "speed"], 2, "no result has a measure 'speed'; choose from success"),
+        (["good.json", "--max", "cost=0.001"], 1, "an average cost of $0.01000, above the $0.00100 asked for"),
+        (["good.json", "--min", "success=95"], 1, "an average success of 90.0%, below the 95.0% asked for"),
+        (["good.json", "--min", "success"], 2, "write a measure and its limit, e.g. score=0.8"),
+        (["good.json", "--min", "score=1"], 2, "has a measure 'score', so no gate can judge it"),
         (["good.json"], 2, "name a second run"),
         (["good.json", "fake.json"], 2, "--allow-simulated"),
         (["good.json", "fake.json", "--allow-simulated"], 0, ""),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.tracker import builders
 from tests.tracker.builders import call, fault, judged
 from tracker.errors import StorageError
-from tracker.records import Finished, Plan, Record
+from tracker.records import Finished, Measure, Plan, Record
 from tracker.sinks.json import encode_summary, write_summary
 from tracker.summary import Arm, Result, Summary, figures, summarize
 
@@ -73,6 +73,17 @@ def test_a_run_of_one_solver_has_results_and_their_summary_on_top(tmp_path: Path
     }
     assert len(found["results"]) == found["summary"]["total_problems"] == 2
     assert (found["run_id"], found["mode"], found["planned"]) == (builders.RUN, "zero-shot", 3)
+
+
+def test_what_a_suite_measures_is_in_it_with_every_result_and_every_mean(tmp_path: Path) -> None:
+    of = builders.plan(1, measures=[Measure(name="seconds", direction="lower", unit="s")])
+    found = written(tmp_path, judged(0, score=0.5, metrics={"seconds": 2.0}), of=of)
+
+    assert found["measures"] == [{"name": "seconds", "direction": "lower", "unit": "s", "two_valued": False}]
+    assert (found["results"][0]["score"], found["results"][0]["metrics"]) == (0.5, {"seconds": 2.0})
+    mean = {"mean": 2.0, "interval": None, "interval_method": None, "results": 1}
+    assert found["summary"]["measures"] == {"seconds": mean, "score": {**mean, "mean": 0.5}}
+    assert found["arms"]["zero-shot"]["summary"] == found["summary"]
 
 
 def test_a_comparative_run_has_both_arms_and_their_comparison(tmp_path: Path) -> None:

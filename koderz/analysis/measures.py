@@ -1,0 +1,63 @@
+"""What results are compared by: success, a score, what they took, and every metric of a suite's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from koderz.errors import KoderzError
+from tracker.records import Measure
+from tracker.summary import Result, Summary
+
+SUCCESS = Measure(name="success", direction="higher", two_valued=True)
+_OF_EVERY_RUN = {
+    measure.name: measure
+    for measure in (
+        SUCCESS,
+        Measure(name="score", direction="higher"),
+        Measure(name="cost", direction="lower", unit="$"),
+        Measure(name="iterations", direction="lower"),
+        Measure(name="latency", direction="lower", unit="s"),
+        Measure(name="tokens", direction="lower"),
+    )
+}
+
+
+def value_of(result: Result, measure: str) -> float | None:
+    """None where the result doesn't have it."""
+    value = getattr(result, measure) if measure in _OF_EVERY_RUN else (result.metrics or {}).get(measure)
+    return None if value is None else float(value)
+
+
+def declared(runs: Iterable[Summary]) -> dict[str, Measure]:
+    """What every run is measured by, and what the suites of these declare."""
+    own = {measure.name: measure for run in runs for measure in run.measures}
+    return _OF_EVERY_RUN | {name: own[name] for name in own if name == "score" or name not in _OF_EVERY_RUN}
+
+
+def measures_of(runs: Sequence[Summary]) -> dict[str, Measure]:
+    """Those, and the metrics that no suite declares, of which higher is taken for better."""
+    metrics = {name for run in runs for result in run.results for name in result.metrics or {}}
+    return {name: Measure(name=name, direction="higher") for name in sorted(metrics)} | declared(runs)
+
+
+def measure_named(name: str, runs: Sequence[Summary]) -> Measure:
+    """The measure that is meant. Raises KoderzError where no result has one of that name."""
+    known = measures_of(runs)
+    if name not in known:
+        raise KoderzError(f"no result has a measure {name!r}; choose from {', '.join(known)}")
+    return known[name]
+
+
+def shown(value: float, measure: Measure, *, signed: bool = False) -> str:
+    """A mean of it, or a difference of means, as people read it: `71.3%`, `+4.2 points`, `$0.00120`, `1.25 s`."""
+    sign = ("-" if value < 0 else "+") if signed else "-" if value < 0 else ""
+    size = abs(value)
+    if measure.two_valued:
+        return f"{sign}{100 * size:.1f}{' points' if signed else '%'}"
+    if measure.unit == "$":
+        return f"{sign}${size:.5f}"
+    return f"{sign}{_digits(size)}{f' {measure.unit}' if measure.unit else ''}"
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.2f}" if value >= 1 or not value else f"{value:.3g}"

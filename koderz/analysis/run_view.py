@@ -1,0 +1,50 @@
+"""A run as headings, sentences and tables: what a notebook shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from koderz.analysis.blocks import Block, Heading, Table, Text
+from koderz.analysis.measures import declared, shown
+
+if TYPE_CHECKING:
+    from koderz.analysis.runs import Run
+
+_MOST_CAUSES = 5
+
+
+def run_blocks(run: Run) -> Iterator[Block]:
+    """Its arms with their figures, and why experiments failed."""
+    yield Heading(run.name)
+    if run.simulated:
+        yield Text("SIMULATED MODEL: these figures say nothing about any real one")
+    for name, arm in run.arms.items():
+        yield Text(f"{run.model}, {name}" if len(run.arms) == 1 else name)
+        yield figures_table(run, name)
+        causes = sorted(arm.summary.causes.items(), key=lambda item: (-item[1], item[0]))[:_MOST_CAUSES]
+        if causes:
+            yield Table(["Not passed", ""], [[cause, str(count)] for cause, count in causes])
+
+
+def figures_table(run: Run, arm: str) -> Table:
+    """What one arm came to: success, then what its suite measures besides, then what it took."""
+    figures = run.arms[arm].summary
+    judged, interval = figures.total_problems, figures.success_rate_interval
+    cells = {
+        "Success rate": f"{figures.rate:.1f}% ({figures.successes}/{judged})" if judged else "no results",
+        "95% Wilson": f"{interval[0]:.1f}% to {interval[1]:.1f}%" if interval else "",
+    }
+    for name, measure in declared([run]).items():
+        if mean := figures.measures.get(name):
+            cells[f"Avg {name}"] = shown(mean.mean, measure)
+            if mean.interval and mean.interval_method:
+                low, high = (shown(limit, measure) for limit in mean.interval)
+                cells[f"95% interval ({name}, {mean.interval_method})"] = f"{low} to {high}"
+    cells |= {
+        "Total cost": f"${figures.total_cost:.4f}",
+        "Avg cost": f"${figures.avg_cost:.5f}",
+        "Avg iterations": "" if figures.avg_iterations is None else f"{figures.avg_iterations:.1f}",
+        "Faults": str(run.faults_of(arm)),
+    }
+    return Table(list(cells), [list(cells.values())], optional=["Avg iterations", "Avg cost"])

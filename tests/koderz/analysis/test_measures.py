@@ -1,0 +1,275 @@
+"""Measures: anything that results have is compared by a test and an interval that fit it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import koderz
+from koderz.analysis import intervals, statistics
+from koderz.analysis.compare import compare_runs
+from koderz.analysis.comparison_view import comparison_blocks, leaderboard_blocks
+from koderz.analysis.gates import Gates
+from koderz.analysis.leaderboard import leaderboard
+from koderz.analysis.measures import measure_named, shown
+from koderz.analysis.pairs import sides_of
+from koderz.analysis.runs import Run
+from koderz.errors import KoderzError
+from tests.koderz.analysis import builders
+from tracker.records import Measure
+
+DECLARED = [
+    {"name": "seconds", "direction": "lower", "unit": "s", "two_valued": False},
+    {"name": "exact", "direction": "higher", "unit": "", "two_valued": True},
+]
+
+
+def measured(folder: Path, name: str, values: Sequence[dict[str, Any]], **more: Any) -> Run:
+    """A run whose results, one a task, have these scores and metrics."""
+    rows = [{**row, **own} for row, own in zip(builders.rows([True] * len(values)), values, strict=True)]
+    number = sum(name.encode()) % 10
+    about = {"run_id": f"bench_0a1b2c3{number}_20260131_120000", "measures": DECLARED, **more}
+    return builders.run(folder, [True] * len(values), f"{name}.json", results=rows, **about)
+
+
+def scores(*values: float) -> list[dict[str, Any]]:
+    return [{"score": value} for value in values]
+
+
+def metric(name: str, *values: float) -> list[dict[str, Any]]:
+    return [{"metrics": {name: value}} for value in values]
+
+
+def test_measure_score_is_tested_by_permutation_and_bootstrapped(tmp_path: Path) -> None:
+    a = measured(tmp_path, "a", scores(*[0.2 + 0.01 * (i % 5) for i in range(30)]))
+    b = measured(tmp_path, "b", scores(*[0.5 + 0.02 * (i % 7) for i in range(30)]))
+
+    found = koderz.compare(a, b, measure="score")
+
+    assert (found.significant, found.mcnemar_p, found.probability_better) == (True, None, None)
+    assert found.method == "sign-flip permutation test, paired by task"
+    assert found.interval_method == "BCa bootstrap of tasks"
+    assert found.interval is not None
+    assert found.interval[0] < (found.difference or 0) < found.interval[1]
+    assert found.difference == pytest.approx((found.b_compared.mean or 0) - (found.a_compared.mean or 0))
+    assert (found.both, found.b_only, found.a_only) == (None, 30, 0)
+    assert found.verdict.startswith("B is better in score: +0.3")
+    assert found.measures["success"].method == "McNemar's exact test, paired by task"
+
+
+def test_measure_whose_lower_values_are_better_is_worse_where_it_rises(tmp_path: Path) -> None:
+    a = measured(tmp_path, "a", metric("seconds", *[1.0 + 0.1 * (i % 3) for i in range(24)]))
+    b = measured(tmp_path, "b", metric("seconds", *[2.0 + 0.1 * (i % 4) for i in range(24)]))
+
+    found = koderz.compare(a, b, measure="seconds")
+
+    assert found.verdict.startswith("B is worse in seconds: +1.05 s")
+    assert (len(found.lost), len(found.gained)) == (24, 0)
+    assert koderz.compare(b, a, measure="seconds").verdict.startswith("B is better in seconds: -1.05 s")
+    assert (
+        "B is worse in cost"
+        in koderz.compare(
+            measured(tmp_path, "c", [{"cost": 0.1 + i / 1000} for i in range(8)]),
+            measured(tmp_path, "d", [{"cost": 0.2 + i / 1000} for i in range(8)]),
+            measure="cost",
+        ).verdict
+    )
+
+
+def test_measure_of_two_values_is_compared_as_success_is(tmp_path: Path) -> None:
+    a = measured(tmp_path, "a", metric("exact", *[0.0] * 12, *[1.0] * 8))
+    b = measured(tmp_path, "b", metric("exact", *[1.0] * 18, *[0.0] * 2))
+
+    found = koderz.compare(a, b, measure="exact")
+
+    assert found.mcnemar_p == found.p_value == pytest.approx(statistics.mcnemar(2, 12))
+    assert (found.interval_method, found.difference) == ("Tango's score interval", pytest.approx(50.0))
+    assert found.verdict.startswith("B is better in exact: +50.0 points")
+
+
+def test_measure_that_no_suite_declares_says_so_and_one_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    a, b = (measured(tmp_path, name, metric("odd", *map(float, range(8)))) for name in "ab")
+
+    assert any(
+        "doesn't declare which direction of odd is better" in n for n in koderz.compare(a, b, measure="odd").notes
+    )
+    with pytest.raises(KoderzError, match="no result has a measure 'speed'; choose from "):
+        koderz.compare(a, b, measure="speed")
+
+
+def test_measure_that_some_results_lack_is_compared_on_the_others(tmp_path: Path) -> None:
+    a = measured(tmp_path, "a", scores(*[0.5] * 8))
+    b = measured(tmp_path, "b", [*scores(*[0.75] * 6), {}, {}])
+
+    found = koderz.compare(a, b, measure="score")
+
+    assert (found.pairs, found.difference) == (6, 0.25)
+    assert "6 of 8 results of B have a score; the others are left out." in found.notes
+    nothing = koderz.compare(measured(tmp_path, "c", [{}] * 4), a, measure="score")
+    assert nothing.verdict == "There is nothing to compare yet."
+    assert nothing.measures["iterations"].p_value == 1.0
+
+
+def test_measure_values_that_break_their_declaration_are_not_taken_for_two(tmp_path: Path) -> None:
+    a = measured(tmp_path, "a", metric("exact", *[0.5] * 20))
+    b = measured(tmp_path, "b", metric("exact", *[1.0] * 20))
+
+    found = koderz.compare(a, b, measure="exact")
+
+    assert (found.mcnemar_p, found.difference) == (None, 0.5)
+
+
+def test_other_measures_are_corrected_together(tmp_path: Path) -> None:
+    drawn = random.Random(3)
+    a, b = (
+        measured(tmp_path, name, [{"cost": drawn.random() + shift, "latency": drawn.random()} for _ in range(24)])
+        for name, shift in (("a", 0.0), ("b", 0.4))
+    )
+
+    found = koderz.compare(a, b)
+
+    raw = {name: each.p_value for name, each in found.measures.items()}
+    assert {name: each.p_holm for name, each in found.measures.items()} == pytest.approx(
+        dict(zip(raw, statistics.holm(list(raw.values())), strict=True))
+    )
+    text = "\n".join(block.text for block in comparison_blocks(found) if hasattr(block, "text"))
+    assert "p of the other measures: sign-flip permutation test, paired by task, Holm-corrected for 4." in text
+
+
+def test_arms_that_are_compared_at_once_are_corrected_together(tmp_path: Path) -> None:
+    a = builders.write(tmp_path / "a.json", builders.comparative([False] * 8, [False] * 6 + [True] * 2))
+    b = builders.write(tmp_path / "b.json", builders.comparative([True] * 8, [True] * 8))
+
+    zero_shot, iterative = koderz.compare(a, b).arms.values()
+
+    assert (zero_shot.p_value, zero_shot.p_holm) == (pytest.approx(2 / 2**8), pytest.approx(4 / 2**8))
+    assert (iterative.p_value, iterative.p_holm) == (pytest.approx(2 / 2**6), pytest.approx(2 / 2**6))
+    assert "Holm-corrected" in zero_shot.verdict
+
+
+def test_leaderboard_by_a_measure_ranks_by_its_direction(tmp_path: Path) -> None:
+    runs = [
+        measured(tmp_path, name, metric("seconds", *[level + 0.1 * (i % 3) for i in range(20)]))
+        for name, level in (("a", 3.0), ("b", 1.0), ("c", 2.0))
+    ]
+
+    board = leaderboard([side for run in runs for side in sides_of(run)], measure=measure_named("seconds", runs))
+
+    assert [round(standing.mean) for standing in board.standings] == [1, 2, 3]
+    assert [standing.interval_method for standing in board.standings] == ["Student's t of tasks"] * 3
+    assert all((pair.significant and pair.a < pair.b) or True for pair in board.pairwise)
+    table = next(iter(leaderboard_blocks(board)))
+    assert "Avg seconds" in table.header  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("gates", "why"),
+    [
+        (Gates(least={"score": 0.6}), ["has an average score of 0.5, below the 0.6 asked for"]),
+        (Gates(least={"score": 0.5}, most={"cost": 0.01}), []),
+        (Gates(most={"cost": 0.001}), ["has an average cost of $0.01000, above the $0.00100 asked for"]),
+        (Gates(least={"success": 101}), ["has an average success of 100.0%, below the 101.0% asked for"]),
+        (Gates(max_drop=0.2), ["score is worse by 0.25, more than the 0.2 allowed (lost: T/0, T/1, T/2, …)"]),
+        (Gates(max_drop=0.3), []),
+        (Gates(fail_on_regression=True), ["score is worse by 0.25, p = 0.00781 (lost: T/0, T/1, T/2, …)"]),
+    ],
+    ids=str,
+)
+def test_gates_on_any_measure(tmp_path: Path, gates: Gates, why: list[str]) -> None:
+    for name, score in (("a", 0.75), ("b", 0.5)):
+        measured(tmp_path, name, scores(*[score] * 8))
+
+    names = [str(tmp_path / f"{name}.json") for name in "ab"]
+    answer = compare_runs(names, tmp_path, measure="score", gates=gates)
+
+    assert len(answer.shut) == len(why)
+    assert all(said.endswith(wanted) for said, wanted in zip(answer.shut, why, strict=True)), answer.shut
+
+
+@pytest.mark.parametrize(
+    ("value", "measure", "signed", "text"),
+    [
+        (0.713, Measure(name="x", direction="higher", two_valued=True), False, "71.3%"),
+        (-0.05, Measure(name="x", direction="higher", two_valued=True), True, "-5.0 points"),
+        (0.0012, Measure(name="cost", direction="lower", unit="$"), True, "+$0.00120"),
+        (1234.5, Measure(name="tokens", direction="lower"), False, "1,234"),
+        (-1.5, Measure(name="s", direction="lower", unit="s"), False, "-1.50 s"),
+        (0.00012345, Measure(name="s", direction="lower"), True, "+0.000123"),
+    ],
+)
+def test_measures_are_shown_in_their_unit(value: float, measure: Measure, signed: bool, text: str) -> None:
+    assert shown(value, measure, signed=signed) == text
+
+
+# What the tests claim, by simulation
+
+
+def _skewed(rng: np.random.Generator, size: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.asarray(rng.lognormal(0, 0.5, size))
+
+
+def _uniform(rng: np.random.Generator, size: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.asarray(rng.random(size))
+
+
+@pytest.mark.parametrize("draw", [_skewed, _uniform])
+@pytest.mark.parametrize("tasks", [8, 20])
+def test_permutation_rejects_what_is_alike_in_one_case_of_twenty(
+    monkeypatch: pytest.MonkeyPatch, draw: Callable[[np.random.Generator, int], Any], tasks: int
+) -> None:
+    monkeypatch.setattr(statistics, "draws_of", lambda size: 999)
+    rng = np.random.default_rng(12)
+    runs = 1000
+
+    rejected = sum(statistics.sign_flip(list(draw(rng, tasks) - draw(rng, tasks))) <= 0.05 for _ in range(runs))
+
+    assert 0.035 <= rejected / runs <= 0.065
+
+
+def test_permutation_of_different_tasks_rejects_what_is_alike_in_one_case_of_twenty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(statistics, "draws_of", lambda size: 499)
+    rng = np.random.default_rng(12)
+    runs = 600
+
+    rejected = sum(
+        statistics.shuffle_labels(list(_skewed(rng, 15)), list(_skewed(rng, 20))) <= 0.05 for _ in range(runs)
+    )
+
+    assert 0.03 <= rejected / runs <= 0.07
+
+
+def test_holm_claims_falsely_in_at_most_one_family_of_twenty() -> None:
+    """Five measures a family, two of which differ in truth; those that don't are correlated with each other."""
+    rng = np.random.default_rng(12)
+    families, tasks = 10_000, 20
+    shared, own = rng.normal(size=(families, tasks, 1)), rng.normal(size=(families, tasks, 5))
+    differences = shared + own + np.array([2.0, 1.5, 0.0, 0.0, 0.0])
+    p_values = stats.ttest_1samp(differences, 0.0, axis=1).pvalue
+
+    uncorrected = sum(bool((p[2:] <= 0.05).any()) for p in p_values)
+    false = sum(any(p <= 0.05 for p in statistics.holm(list(map(float, p)))[2:]) for p in p_values)
+
+    assert false / families <= 0.05 < uncorrected / families
+
+
+@pytest.mark.parametrize(("tasks", "least"), [(20, 0.935), (60, 0.935)])
+def test_bootstrap_holds_the_mean_as_often_as_it_says(
+    monkeypatch: pytest.MonkeyPatch, tasks: int, least: float
+) -> None:
+    monkeypatch.setattr(intervals, "draws_of", lambda size: 1999)
+    rng = np.random.default_rng(12)
+    runs, held = 1000, 0
+    for _ in range(runs):
+        found = intervals.bootstrap_mean(list(_uniform(rng, tasks) - _uniform(rng, tasks)))
+        assert found is not None
+        held += found[0] <= 0 <= found[1]
+
+    assert least <= held / runs <= 0.98
