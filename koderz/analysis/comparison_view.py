@@ -76,8 +76,8 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
 
 
 def _one(one: Comparison) -> Iterator[Block]:
-    head = ["", "A", "B", "B - A", f"{100 * (1 - one.alpha):g}% interval", "p (Holm)"]
-    yield Table(head, list(_measure_rows(one)), optional=["p (Holm)"])
+    head = ["", "A", "B", "B - A", f"{100 * (1 - one.alpha):g}% interval", "Holm's p"]
+    yield Table(head, list(_measure_rows(one)), optional=["Holm's p"])
     yield Text(one.verdict)
     if one.p_value is not None:
         yield Text(f"{one.method[0].upper()}{one.method[1:]}: p = {one.p_value:.3g}{_sure(one)}.{_power(one)}")
