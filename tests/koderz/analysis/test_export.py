@@ -99,7 +99,7 @@ def test_metrics_are_in_every_format(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     metrics = {"f1": 0.5, "seconds": 2.0}
-    records = [attempt(0, metrics=metrics), judged(0, metrics=metrics, score=0.5), fault(1)]
+    records: list[Record] = [attempt(0, metrics=metrics), judged(0, metrics=metrics, score=0.5), fault(1)]
     folder = asyncio.run(recorded(tmp_path, *records))
 
     for attempts in (False, True):
