@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koderz.cli.console import LINE_EVERY, counted, is_live, link, say, warn
 from koderz.cli.progress import Pulse
+from koderz.engines import traits_of
+from koderz.errors import KoderzError
 from koderz.runs.remote import find_anywhere
 from tracker.follow import Follower
 from tracker.runs import is_locked, read_plan
 
 if TYPE_CHECKING:
-    from koderz.modal.watch import RemoteRun
+    from koderz.engines import RemoteView
     from tracker.records import Plan
 
 _HERE, _AWAY = 1.0, 30.0  # seconds between two looks at a journal, and at Modal
@@ -48,7 +51,7 @@ async def watch_run(results: Path, name: str, every: float | None, *, detailed: 
     _say_end(folder.name, follower, plan.planned)
 
 
-async def _look(remote: RemoteRun, follower: Follower) -> bool:
+async def _look(remote: RemoteView, follower: Follower) -> bool:
     """Has the follower hear what is new at Modal; whether more may come."""
     busy = await remote.is_busy()
     async for line in remote.new_lines():
@@ -69,7 +72,7 @@ class Steps:
         if line.get("kind") in _SAID:
             self._heard.append(line)
 
-    async def tell(self, remote: RemoteRun | None) -> None:
+    async def tell(self, remote: RemoteView | None) -> None:
         """Prints what was heard since the last time. `remote` knows the pages that the journal doesn't."""
         for line in self._heard:
             experiment = str(line["experiment_id"])
@@ -93,13 +96,12 @@ def _step(line: Mapping[str, object]) -> str:
     return f"ended {line.get('verdict')}{cause} after {attempts}, ${line.get('cost', 0.0):.4f}"
 
 
-def _remote(folder: Path, plan: Plan) -> RemoteRun | None:
-    """The run at Modal, if it is one of those."""
-    if plan.config.get("engine") != "modal":
-        return None
-    from koderz.modal.watch import RemoteRun
-
-    return RemoteRun(folder, plan.config, os.environ)
+def _remote(folder: Path, plan: Plan) -> RemoteView | None:
+    """The run as its engine has it, if that is elsewhere and known here."""
+    with suppress(KoderzError):
+        if view := traits_of(str(plan.config.get("engine") or "local")).view:
+            return view(folder, plan.config, os.environ)
+    return None
 
 
 def _pause(every: float | None, *, away: bool) -> float:

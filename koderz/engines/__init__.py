@@ -8,11 +8,16 @@ verdicts, and replays them, as in `resume`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
+from koderz.errors import KoderzError
 from koderz.experiments.experiment import Ledger
+from koderz.plans.needs import needs_of
+from koderz.settings.schema import Settings
+from koderz.types import JUDGE
 from tracker.registry import find
 
 if TYPE_CHECKING:
@@ -75,7 +80,38 @@ class Engine(Protocol):
 
 
 Opener = Callable[["Plan", Mapping[str, str]], AbstractAsyncContextManager[Engine]]
-"""Opens an engine for a plan, in an environment of variables."""
+"""Opens an engine for a plan, in an environment of variables. It may have `traits`, see `Traits`."""
+
+
+class RemoteView(Protocol):
+    """A run as an engine elsewhere has it; looking changes nothing."""
+
+    def new_lines(self) -> AsyncIterator[bytes]:
+        """Journal lines that are stored there since the last look. Raises Unreachable."""
+        ...
+
+    async def page(self, experiment_id: str) -> str:
+        """Where people can look at an experiment; empty for nowhere."""
+        ...
+
+    async def is_busy(self) -> bool:
+        """Whether anything runs or waits there."""
+        ...
+
+
+def _as_they_are(settings: Settings, given: Container[str]) -> Settings:  # noqa: ARG001 it is a `Traits.settle`
+    return settings
+
+
+class Traits(NamedTuple):
+    """What an engine says of itself before it is opened: the attribute `traits` of its opener."""
+
+    can: frozenset[str] = frozenset({JUDGE})  # which needs of tasks it meets; `memory`: the store of this machine
+    settle: Callable[[Settings, Container[str]], Settings] = _as_they_are
+    """The settings as they are there, where the user has given those that are named. Raises KoderzError."""
+    view: Callable[[Path, Mapping[str, Any], Mapping[str, str]], RemoteView] | None = None
+    """Looks at a run there, from the run's folder, its config and variables of the environment."""
+
 
 ENGINES: Mapping[str, str] = {
     "local": "koderz.engines.local:open_local",
@@ -86,4 +122,22 @@ ENGINES: Mapping[str, str] = {
 
 def open_engine(plan: Plan, environ: Mapping[str, str]) -> AbstractAsyncContextManager[Engine]:
     """The engine that a plan names. KoderzError for an unknown one."""
-    return cast("Opener", find("engine", plan.settings.engine, ENGINES, "koderz.engines"))(plan, environ)
+    return _opener(plan.settings.engine)(plan, environ)
+
+
+def traits_of(name: str) -> Traits:
+    """What the engine of a name says of itself. KoderzError for an unknown one."""
+    return getattr(_opener(name), "traits", Traits())
+
+
+def require_able(plan: Plan) -> None:
+    """KoderzError where a task needs what the plan's engine hasn't got."""
+    name = plan.settings.engine
+    lacking = needs_of(plan) - traits_of(name).can
+    for need in sorted(lacking):
+        task = next(task.id for task, _, _ in plan.cells() if need in task.needs)
+        raise KoderzError(f"{task} needs {need}, which the engine {name} hasn't got; choose another with --engine")
+
+
+def _opener(name: str) -> Opener:
+    return cast("Opener", find("engine", name, ENGINES, "koderz.engines"))

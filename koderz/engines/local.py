@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from koderz.engines import Driver
+from koderz.engines import Driver, Traits
 from koderz.engines.resources import baseline_price, checked_suite, model_facts, open_models, sandbox_of
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import PendingExperiment
@@ -16,9 +16,11 @@ from koderz.experiments.recall import Lessons, open_lessons
 from koderz.experiments.runner import ExperimentRunner
 from koderz.experiments.slots import PrioritySemaphore, Slot
 from koderz.plans.plan import Plan
-from koderz.sandbox import FULL, Sandbox
+from koderz.sandbox import FULL, NoSandbox, Sandbox
+from koderz.solvers import OPENED
 from koderz.suites.code.calibration import cpu_scale
 from koderz.suites.references import CheckedSuite
+from koderz.types import JUDGE
 
 if TYPE_CHECKING:
     from koderz.models import Model, Price
@@ -36,12 +38,15 @@ async def open_local(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Lo
         sandbox_of(plan) as sandbox,
         open_lessons(plan, environ) as lessons,
     ):
-        if sandbox.isolation != FULL:
+        if sandbox.isolation not in (FULL, NoSandbox.isolation):
             pool.notices.append(f"reduced isolation: {sandbox.isolation} (full: {FULL})")
         if plan.settings.gpu:
             pool.notices.append(f"--gpu {plan.settings.gpu} is for --engine modal; what runs here has what is here")
         suite = checked_suite(plan, sandbox)
         yield LocalEngine(plan, models, sandbox, pool, baseline=baseline_price(plan), lessons=lessons, suite=suite)
+
+
+open_local.traits = Traits(frozenset({JUDGE, "memory", *OPENED}))  # type: ignore[attr-defined]
 
 
 class LocalEngine:
@@ -74,10 +79,10 @@ class LocalEngine:
         return self._pool.throttle if self._pool else ()
 
     async def check(self) -> dict[str, Any]:
-        return await model_facts(self._plan, self._models) | {
-            "sandbox": self.isolation,
-            "cpu_scale": cpu_scale(self._sandbox),
-        }
+        facts = await model_facts(self._plan, self._models)
+        if isinstance(self._sandbox, NoSandbox):
+            return facts
+        return facts | {"sandbox": self.isolation, "cpu_scale": cpu_scale(self._sandbox)}
 
     async def run(self, driver: Driver) -> None:
         """What `driver` or a disk that refuses raises ends all."""

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.plans.arms import asked_models
+from koderz.plans.needs import needs_of
 from koderz.plans.plan import Plan
-from koderz.sandbox import Sandbox
+from koderz.sandbox import NoSandbox, Sandbox
 from koderz.suites.code.calibration import calibrated_sandbox
 from koderz.suites.references import CheckedSuite, checked
+from koderz.types import JUDGE
 
 if TYPE_CHECKING:
     from koderz.models import Endpoint, Model, ModelName, Opener, Price
@@ -45,7 +47,12 @@ def require_prices(plan: Plan, environ: Mapping[str, str]) -> None:
 
 
 def sandbox_of(plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
-    """The sandbox that the plan names, its seconds those of any machine; not yet entered."""
+    """The sandbox that the plan names, its seconds those of any machine; not yet entered.
+
+    Where nothing is judged by running a program, none is opened.
+    """
+    if JUDGE not in needs_of(plan):
+        return NoSandbox()
     settings = plan.settings
     return calibrated_sandbox(
         settings.sandbox,
@@ -57,8 +64,8 @@ def sandbox_of(plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
 
 
 def checked_suite(plan: Plan, sandbox: Sandbox) -> CheckedSuite | None:
-    """The plan's suite with its references tried first; None where they are known to pass."""
-    return checked(plan.suite, sandbox, plan.judging)
+    """The plan's suite with its references tried first; None where they are known to pass, or nothing is judged."""
+    return None if isinstance(sandbox, NoSandbox) else checked(plan.suite, sandbox, plan.judging)
 
 
 def _require_prices(prices: Mapping[str, Price | Tariff | None]) -> None:
@@ -130,9 +137,16 @@ def _simulated(plan: Plan) -> dict[str, Opener]:
     """The simulated model needs to know the tasks that it is going to be asked."""
 
     def opener(_name: ModelName, _service: Service) -> Model:
+        from koderz.models.simulated import SimulatedReplies
         from koderz.suites.code.simulated import Simulated
 
         settings = plan.settings
+        if simulate := getattr(plan.suite, "simulate", None):
+            return SimulatedReplies(
+                simulate, latency=settings.simulated_latency, fault_rate=settings.simulated_fault_rate
+            )
+        if not hasattr(plan.suite, "reference"):
+            raise KoderzError(f"the simulated model knows nothing of the suite {plan.suite.name}; name a --model")
         return Simulated(
             plan.tasks,
             seed=settings.seed,

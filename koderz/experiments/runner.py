@@ -17,6 +17,7 @@ from koderz.errors import FatalFault, Fault, StorageError
 from koderz.experiments.budget import CapReached
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import ExperimentOutcome, Ledger, PendingExperiment
+from koderz.experiments.opening import opened
 from koderz.experiments.recall import Lessons, recall_for
 from koderz.experiments.replay import Answer, Ask, Handles, Replaying
 from koderz.experiments.slots import Slot
@@ -102,17 +103,7 @@ class ExperimentRunner:
         async with handles:
             try:
                 # In a task of its own, so that one that cancels itself isn't taken for the run being cut off.
-                recall = recall_for(handles, self._lessons)
-                identity = handles.identity
-                solve = partial(
-                    solver,
-                    handles,
-                    task=identity.task,
-                    prompts=self._plan.prompts,
-                    recall=recall,
-                    models=identity.arm.models,
-                )
-                verdict = await asyncio.create_task(_without_exit(solve))
+                verdict = await asyncio.create_task(_without_exit(partial(self._opened_and_solved, solver, handles)))
             except (Fault, StorageError):
                 raise
             except asyncio.CancelledError:
@@ -122,6 +113,18 @@ class ExperimentRunner:
             except Exception as error:  # a solver may be anybody's code
                 raise Fault(_writable(f"the solver raised {type(error).__name__}: {error}")) from error
         return _checked(verdict)
+
+    async def _opened_and_solved(self, solver: Solver, handles: Handles) -> Verdict:
+        identity = handles.identity
+        async with opened(self._plan.suite, handles) as others:
+            return await solver(
+                handles,
+                task=identity.task,
+                prompts=self._plan.prompts,
+                recall=recall_for(handles, self._lessons),
+                models=identity.arm.models,
+                **others,
+            )
 
 
 def experiment_of(

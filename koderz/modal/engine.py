@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from koderz._version import __version__
-from koderz.engines import Driver
+from koderz.engines import Driver, RemoteView, Traits
 from koderz.engines.portable import pack_plan, source_digest
 from koderz.engines.resources import require_prices
 from koderz.errors import Unreachable
 from koderz.modal.cloud import DEPLOY, Cloud
-from koderz.modal.names import cost_per_second, names_of
+from koderz.modal.names import cost_per_second, names_of, require_apart
 from koderz.modal.store import RunStore
 from koderz.modal.submission import Submission
 from koderz.plans.plan import Plan
+from koderz.settings.schema import Settings
+from koderz.types import JUDGE
 
 if TYPE_CHECKING:
     from koderz.models.limiter import Throttle
@@ -25,6 +29,23 @@ if TYPE_CHECKING:
 async def open_modal(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[ModalEngine]:
     """Raises KoderzError for a plan that can't run there."""
     yield ModalEngine(plan, environ)
+
+
+def _settled(settings: Settings, given: Container[str]) -> Settings:
+    """Judged in Modal's sandboxes unless the user says where. KoderzError for one that isn't apart."""
+    if "sandbox" not in given:
+        settings = replace(settings, sandbox="modal")
+    require_apart(settings.sandbox)
+    return settings
+
+
+def _view(folder: Path, config: Mapping[str, Any], environ: Mapping[str, str]) -> RemoteView:
+    from koderz.modal.watch import RemoteRun
+
+    return RemoteRun(folder, config, environ)
+
+
+open_modal.traits = Traits(frozenset({JUDGE, "session", "gpu"}), _settled, _view)  # type: ignore[attr-defined]
 
 
 class ModalEngine:

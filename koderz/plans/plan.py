@@ -18,6 +18,7 @@ from koderz.errors import KoderzError
 from koderz.plans.arms import MODES, Arm, restore_arms
 from koderz.plans.environment import describe_environment
 from koderz.plans.identity import Identity
+from koderz.plans.needs import require_handles
 from koderz.prompts import Prompts, load_prompts
 from koderz.settings.schema import OF_SINKS, Settings, as_config, from_config
 from koderz.solvers import load_solver
@@ -133,7 +134,12 @@ def make_plan(
             "expectations": _expectations(subject),
         },
     )
-    return Plan(record, settings, subject.suite, subject.tasks, arms, subject.prompts)
+    return _checked(Plan(record, settings, subject.suite, subject.tasks, arms, subject.prompts))
+
+
+def _checked(plan: Plan) -> Plan:
+    require_handles(plan)
+    return plan
 
 
 def _expectations(subject: Subject) -> dict[str, dict[str, str]]:
@@ -185,7 +191,7 @@ def restore_plan(
             f"{record.run_id}: not what it was when the run began: {', '.join(changed)}. "
             "Put it back, or mix old and new with --accept-changes"
         )
-    return Plan(record, settings, subject.suite, subject.tasks, arms, subject.prompts)
+    return _checked(Plan(record, settings, subject.suite, subject.tasks, arms, subject.prompts))
 
 
 def _same_tasks(record: records.Plan, tasks: Sequence[Task]) -> list[Task]:

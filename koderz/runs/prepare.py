@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from koderz.engines import require_able, traits_of
 from koderz.errors import KoderzError
 from koderz.experiments.recall import memory_details
-from koderz.modal.names import require_apart
 from koderz.models.spending import could_spend
 from koderz.plans.arms import draft_arms, settle_arms
 from koderz.plans.matrix import read_matrix
@@ -42,12 +42,10 @@ async def prepare(
         settings = replace(settings, samples=1)
     if single and settings.mode == "comparative":
         raise KoderzError("one experiment has one solver: --mode zero-shot or iterative")
-    if settings.engine == "modal":
-        if "sandbox" not in {**sources.is_ours, **sources.config.settings}:
-            settings = replace(settings, sandbox="modal")
-        require_apart(settings.sandbox)
-    if settings.engine == "modal" and settings.use_memory != "off":
-        raise KoderzError("--use-memory: the memory store can't be reached from Modal; use --engine local")
+    engine = traits_of(settings.engine)
+    settings = engine.settle(settings, {*sources.is_ours, *sources.config.settings})
+    if settings.use_memory != "off" and "memory" not in engine.can:
+        raise KoderzError(f"--use-memory: the engine {settings.engine} can't reach this machine's memory store")
     # Whatever is wrong is said before anybody is asked.
     subject = load_subject(settings, _selection(settings, span))
     arguments = dict(solver_arguments or {})
@@ -60,7 +58,7 @@ async def prepare(
     specs = _specs(settings, subject)
     details = _details(sources, settings)
     details |= {"solver_arguments": arguments, "specs": specs, **memory}
-    return make_plan(
+    plan = make_plan(
         settings,
         subject,
         settle_arms(drafts, settings, arguments, specs),
@@ -69,6 +67,8 @@ async def prepare(
         details=details,
         single=single,
     )
+    require_able(plan)
+    return plan
 
 
 def _selection(settings: Settings, span: range | None) -> Any:

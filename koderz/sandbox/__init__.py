@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, cast
 
+from koderz.errors import Fault
 from koderz.settings.schema import DOCKER_IMAGE
 from tracker.registry import find
 
@@ -60,6 +61,23 @@ class Sandbox(Protocol):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+class NoSandbox:
+    """Stands where no task needs a judge: nothing was started, and nothing can be run."""
+
+    name = "none"
+    isolation = ""
+
+    async def judge(self, job: Job) -> JobResult:  # noqa: ARG002 it is a Sandbox
+        """Raises Fault."""
+        raise Fault("no task of this run says that it needs `judge`, so there is no sandbox to run a program in")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
 
 
 FULL = "namespaces+landlock+seccomp"

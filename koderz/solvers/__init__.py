@@ -1,7 +1,8 @@
 """How a model works on a task.
 
 A solver is an async function. It is handed by name what its signature names: `task`, `ask`, `judge`, `grade`,
-`once`, `rng`, `prompts`, `recall` and `models`; every other parameter comes from the settings (or
+`once`, `rng`, `prompts`, `recall` and `models`, and where its task needs them `session` and `workspace`; every other
+parameter comes from the settings (or
 `--solver-arg k=v`). It returns the final Verdict.
 
 What else there is to know of one stands in attributes of the function: `resume = "restart"` where it can't be
@@ -31,7 +32,10 @@ SOLVERS: Mapping[str, str] = {
 }
 """Name → `module:function`. Other packages add theirs by the entry-point group `koderz.solvers`."""
 
-HANDLES = frozenset({"task", "ask", "judge", "grade", "once", "rng", "prompts", "recall", "models"})
+OPENED = frozenset({"session", "workspace"})
+"""The handles that a suite opens for tasks that need them."""
+
+HANDLES = OPENED | {"task", "ask", "judge", "grade", "once", "rng", "prompts", "recall", "models"}
 
 SolverFunction = Callable[..., Awaitable[Verdict]]
 
@@ -52,6 +56,11 @@ class Solver:
     def restarts(self) -> bool:
         """Whether it starts over instead of being replayed."""
         return getattr(self.function, "resume", "replay") == "restart"
+
+    def requires(self, handle: str) -> bool:
+        """Whether its signature names the handle and has no default for it."""
+        parameter = inspect.signature(self.function).parameters.get(handle)
+        return parameter is not None and parameter.default is parameter.empty
 
     def has_role(self, role: str) -> bool:
         """Whether it may ask a model in that role besides the one that answers; one that doesn't say asks any."""
@@ -78,7 +87,11 @@ class Solver:
 
     def __call__(self, handles: Any, **others: Any) -> Awaitable[Verdict]:
         """Runs it on the attributes of `handles`, or on `others`, that its signature names."""
-        wanted = {name: others[name] if name in others else getattr(handles, name) for name in self.wants}
+        wanted = {
+            name: others[name] if name in others else getattr(handles, name)
+            for name in self.wants
+            if name in others or name not in OPENED
+        }
         return self.function(**wanted, **self.parameters)
 
 

@@ -19,8 +19,16 @@ if TYPE_CHECKING:
 class Suite(Protocol):
     """A set of tasks, what models are told of them, and their judge.
 
-    It may also have `measures` (a sequence of `koderz.types.Measure`): the direction and the unit of its scores and
-    metrics, by which experiments are compared besides success.
+    It may also have
+
+    - `measures`, a sequence of `koderz.types.Measure`: the direction and the unit of its scores and metrics, by which
+      experiments are compared besides success;
+    - `open_session(task, handles)` and `open_workspace(task, folder, handles)`, async context managers of what tasks
+      say by `needs` that they need. Each is entered when an experiment begins whose solver names it, and left at its
+      end; `folder` is empty, the experiment's alone, and removed with it. What an opener does that can't be made
+      again goes through `handles.once`, so that a replay is handed the same;
+    - `simulate(messages, sampling)`, what the simulated model replies: a pure function, by which the suite can be tried
+      without a model.
     """
 
     name: str

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any, cast
 
 from koderz.errors import Fault
 from koderz.paths import cache_folder
 from koderz.sandbox import Sandbox
 from koderz.sandbox.calibration import MachineCache
 from koderz.sandbox.once import Once
-from koderz.suites import ProgramSuite, Suite, limits_of, suite_digest
+from koderz.suites import ProgramSuite, Suite, suite_digest
 from koderz.types import Judging, Reply, Task, Verdict
 
 HEAD_START = 5.0  # seconds that a run waits for the references of its tasks; the rest are tried while it runs
@@ -32,7 +32,6 @@ class CheckedSuite:
 
     def __init__(self, suite: ProgramSuite, sandbox: Sandbox, how: Judging) -> None:
         self.name, self.source, self.tasks = suite.name, suite.source, suite.tasks
-        self.limits = limits_of(suite)
         self._suite, self._sandbox, self._how = suite, sandbox, how
         limits = (how.timeout, how.call_timeout, how.memory_mb, sandbox.isolation)
         self._cache = MachineCache(cache_folder(), "references", suite_digest(suite), *limits)
@@ -41,8 +40,11 @@ class CheckedSuite:
         self._written = len(self._sound)
         self._broken: dict[str, str] = {}
         self._once: Once[None] = Once()
-
         self.messages, self.reference = suite.messages, suite.reference
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the suite has: its limits, measures and the like."""
+        return getattr(self._suite, name)
 
     async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
         """ReferenceFault where the task can't be judged here."""

@@ -18,9 +18,6 @@ NOMINAL = 0.07
 """CPU seconds that they take together where limits are meant for: Python 3.11 on one core of a server of 2023,
 with a quarter to spare, so that no ordinary machine's limits are touched."""
 
-MANY_MACHINES = "modal"
-"""The sandbox in which each judge's programs may run on another machine: one's speed says nothing of the next one's."""
-
 _EDITION = 1  # of the two above: what was measured by others doesn't count
 
 
@@ -32,7 +29,7 @@ async def calibrated_sandbox(
     async with open_sandbox(
         name, judges=judges, own_programs=own_programs, image=image, memory_mb=memory_mb
     ) as sandbox:
-        if isinstance(sandbox, Scaled) and name != MANY_MACHINES:
+        if isinstance(sandbox, Scaled) and not getattr(sandbox, "many_machines", False):
             sandbox.speed = await _speed(sandbox, f"{name} {image if name == 'docker' else ''}")
         yield sandbox
 

@@ -1,0 +1,44 @@
+"""What an experiment's task needs, opened by its suite for as long as the experiment is worked on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from koderz.errors import Fault, StorageError
+from koderz.solvers import OPENED
+
+if TYPE_CHECKING:
+    from koderz.experiments.replay import Handles
+    from koderz.suites import Suite
+
+
+@asynccontextmanager
+async def opened(suite: Suite, handles: Handles) -> AsyncIterator[dict[str, Any]]:
+    """By name, the handles that the task needs and the solver asks for. Raises Fault where one can't be opened."""
+    identity = handles.identity
+    names = OPENED & identity.task.needs & identity.arm.solver.wants
+    async with AsyncExitStack() as stack:
+        found: dict[str, Any] = {}
+        for name in sorted(names):
+            try:
+                found[name] = await stack.enter_async_context(_opening(name, suite, handles, stack))
+            except (Fault, StorageError):
+                raise
+            except Exception as error:  # a suite may be anybody's code
+                what = f"the {name} of {identity.task.id} can't be opened"
+                raise Fault(f"{what}: {type(error).__name__}: {error}") from error
+        yield found
+
+
+def _opening(name: str, suite: Any, handles: Handles, stack: AsyncExitStack) -> AbstractAsyncContextManager[Any]:
+    task = handles.identity.task
+    if name == "workspace":
+        folder = stack.enter_context(TemporaryDirectory(prefix="koderz-", ignore_cleanup_errors=True))
+        found: AbstractAsyncContextManager[Any] = suite.open_workspace(task, Path(folder), handles)
+    else:
+        found = suite.open_session(task, handles)
+    return found

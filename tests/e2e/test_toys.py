@@ -1,0 +1,115 @@
+"""A suite of tasks that aren't code and an engine, each one file of a package that somebody else has installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests import toys
+from tests.conftest import Shell
+
+RUN = ("benchmark", 0, 6, "--model", "simulated", "--quiet", "--suite")
+
+GRADING = """
+from koderz.types import Verdict
+
+async def solve(task, ask, grade, session={"drawn": 0.0}):
+    reply = await ask(task.messages)
+    for place, letter in enumerate(reply.text):
+        await grade(f"letter {place}", letter == task.payload.word[-1 - place])
+    return Verdict("passed", metrics={"drawn": session["drawn"]})
+
+async def asking(task, ask, judge, session):
+    return await judge(task, await ask(task.messages))
+
+async def writing(task, judge, workspace):
+    return await judge(task, "")
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Mapping[str, str]:
+    (tmp_path / "own.py").write_text(GRADING)
+    return toys.installed(tmp_path)
+
+
+def test_toy_suite_is_run_without_a_sandbox_and_scored_with_its_measures(
+    koderz: Shell, installed: Mapping[str, str]
+) -> None:
+    done = koderz(*RUN, "toy", "--mode", "comparative", "--max-iterations", 2, env=installed)
+
+    plan = koderz.journal()[0]
+    assert plan["measures"] == [
+        {"name": "score", "direction": "higher", "unit": "share", "two_valued": False},
+        {"name": "wrong", "direction": "lower", "unit": "letters", "two_valued": False},
+    ]
+    assert not {"sandbox", "cpu_scale"} & plan["environment"].keys()
+    results = koderz.summary()["zero_shot"]["results"]
+    assert [(row["problem_id"], row["success"], row["metrics"]["wrong"]) for row in results] == [
+        ("Toy/0", False, 8.0),
+        ("Toy/1", False, 6.0),
+        ("Toy/2", True, 0.0),
+        ("Toy/3", False, 6.0),
+        ("Toy/4", True, 0.0),
+        ("Toy/5", True, 0.0),
+    ]
+    assert "isolation" not in done.err
+
+
+def test_toy_suite_is_graded_shown_and_resumed(koderz: Shell, installed: Mapping[str, str]) -> None:
+    koderz(*RUN, "toy-session", "--solver", "own.py:solve", env=installed)
+
+    results = koderz.summary()["results"]
+    assert [(row["grades"], row["iterations"]) for row in results] == [(8, 0), (6, 0), (5, 0), (6, 0), (9, 0), (4, 0)]
+    assert [row["score"] for row in results][2:5:2] == [1.0, 1.0]
+    assert all(0 < row["metrics"]["drawn"] < 1 for row in results)
+    assert "8 grades, " in koderz("benchmark", "show", "latest", "--problem", "Toy/0", env=installed).out
+
+    (journal,) = koderz.results.glob("*/journal.jsonl")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[: len(lines) // 2]))
+    koderz("benchmark", "resume", "latest", "--quiet", env=installed)
+
+    again = koderz.summary()["results"]
+    assert [(row["score"], row["metrics"]) for row in again] == [(row["score"], row["metrics"]) for row in results]
+    keys = [(line["experiment_id"], line["key"]) for line in koderz.journal() if line["kind"] in ("once", "grade")]
+    assert len(keys) == len(set(keys)) == 6 + 38
+
+
+def test_toy_engine_runs_experiments_one_after_the_other(koderz: Shell, installed: Mapping[str, str]) -> None:
+    done = koderz(*RUN, "toy", "--mode", "zero-shot", "--engine", "toy", env=installed)
+
+    assert koderz.journal()[0]["environment"]["toy"] == "here"
+    assert "one experiment after the other" in done.err
+    kinds = [line["kind"] for line in koderz.journal()]
+    assert kinds == ["plan", *["call", "attempt", "experiment"] * 6, "finished"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            ("toy-session", "--solver", "own.py:asking", "--engine", "toy"),
+            "Toy/0 needs session, which the engine toy hasn't got; choose another with --engine",
+        ),
+        (("toy", "--solver", "own.py:asking"), "the solver asking asks for a session, which Toy/0 doesn't provide"),
+        (
+            ("toy-session", "--solver", "own.py:writing"),
+            "the solver writing asks for a workspace, which Toy/0 doesn't provide",
+        ),
+        (
+            ("toy", "--mode", "iterative", "--engine", "toy", "--use-memory"),
+            "--use-memory: the engine toy can't reach this machine's memory store",
+        ),
+    ],
+)
+def test_needs_that_are_not_met_are_one_line_and_nothing_is_created(
+    koderz: Shell, installed: Mapping[str, str], options: tuple[str, ...], told: str
+) -> None:
+    done = koderz(*RUN, *options, env=installed, code=2)
+
+    assert told in done.err
+    assert done.err.count("\n") == 1
+    assert not koderz.results.exists()

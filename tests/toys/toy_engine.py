@@ -1,0 +1,43 @@
+"""An engine that performs one experiment after the other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from koderz.engines import Driver
+from koderz.engines.resources import model_facts, open_models, sandbox_of
+from koderz.experiments.calls import Caller
+from koderz.experiments.runner import ExperimentRunner
+from koderz.models import Model
+from koderz.plans.plan import Plan
+from koderz.sandbox import Sandbox
+
+
+@asynccontextmanager
+async def open_toy(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[ToyEngine]:
+    async with open_models(plan, environ) as (_, models), sandbox_of(plan) as sandbox:
+        yield ToyEngine(plan, models, sandbox)
+
+
+class ToyEngine:
+    """It says nothing of what it can, so it judges programs and no more."""
+
+    name = "toy"
+    outlives = False
+    throttle = ()
+
+    def __init__(self, plan: Plan, models: Mapping[str, Model], sandbox: Sandbox) -> None:
+        self.isolation = sandbox.isolation
+        self.notices: Sequence[str] = ["one experiment after the other"]
+        self._plan, self._models, self._sandbox = plan, models, sandbox
+
+    async def check(self) -> dict[str, Any]:
+        return {**await model_facts(self._plan, self._models), "toy": "here"}
+
+    async def run(self, driver: Driver) -> None:
+        caller = Caller(self._plan.settings, self._models, spent=driver.spent)
+        runner = ExperimentRunner(self._plan, caller, self._sandbox, driver, driver.how)
+        for work in driver.work():
+            await driver.settle(await runner.perform(work))

@@ -1,0 +1,70 @@
+"""Words to be said backwards: tasks that aren't code, with scores, measures and a session."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from koderz.prompts import Prompts
+from koderz.sandbox import Sandbox
+from koderz.types import Judging, Measure, Message, Reply, Sampling, Task, Verdict
+
+WORDS = ("stressed", "drawer", "level", "koderz", "benchmark", "noon")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What a task knows besides its prompt."""
+
+    word: str
+
+
+@dataclass(frozen=True)
+class Backwards:
+    """Judged by comparing letters, so no task needs a sandbox."""
+
+    name: str
+    tasks: tuple[Task[Word], ...]
+    source: str = "six words"
+    measures: tuple[Measure, ...] = (Measure("score", "higher", "share"), Measure("wrong", "lower", "letters"))
+
+    def messages(self, task: Task[Word], prompts: Prompts, *, cot: bool) -> tuple[Message, ...]:
+        return ({"role": "user", "content": task.prompt},)
+
+    async def judge(self, task: Task[Word], answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
+        said = answer.text if isinstance(answer, Reply) else answer
+        expected = task.payload.word[::-1]
+        wrong = sum(a != b for a, b in zip(expected, said.ljust(len(expected)), strict=False))
+        score = 1 - wrong / len(expected)
+        metrics = {"wrong": float(wrong)}
+        if said == expected:
+            return Verdict("passed", score=score, metrics=metrics)
+        return Verdict("failed", "letters", f"{wrong} letters are wrong", score=score, metrics=metrics)
+
+    def simulate(self, messages: Sequence[Message], sampling: Sampling) -> str:
+        """Forgets to turn a word around where it has an even number of letters."""
+        word = str(messages[0]["content"]).rpartition(" ")[2]
+        return word[::-1] if len(word) % 2 else word
+
+    @asynccontextmanager
+    async def open_session(self, task: Task[Word], handles: Any) -> AsyncIterator[dict[str, Any]]:
+        """Names and values that last as long as the experiment; the first was drawn once."""
+        yield {"drawn": await handles.once("drawn", handles.rng.random)}
+
+
+def _tasks(*needs: str) -> tuple[Task[Word], ...]:
+    return tuple(
+        Task(f"Toy/{n}", f"Say backwards: {word}", Word(word), needs=frozenset(needs), digest=word)
+        for n, word in enumerate(WORDS)
+    )
+
+
+def toy(dataset: Path | None) -> Backwards:
+    return Backwards("toy", _tasks())
+
+
+def toy_session(dataset: Path | None) -> Backwards:
+    return Backwards("toy-session", _tasks("session"))
