@@ -22,6 +22,7 @@ from koderz.suites.code.calibration import calibrated_sandbox, cpu_scale
 from tracker.registry import find
 from tracker.runs import run_folders
 from tracker.sinks import GROUP, JSON, SINKS
+from tracker.sinks.process import at_work, wake
 from tracker.sinks.standing import standing_of
 
 State = Literal["ok", "missing", "broken"]
@@ -168,6 +169,8 @@ def _sinks(results: Path | None, environ: Mapping[str, str]) -> Iterator[Finding
         return
     folders = run_folders(settings.results)
     standings = [standing_of(folder) for folder in folders]
+    wake(settings.results, environ)
+    at_it = Counter(name for sinks in at_work(settings.results).values() for name in sinks)
     for name in settings.chosen_sinks:
         states = Counter[str](each[name].state for each in standings if name in each)
         try:
@@ -176,9 +179,9 @@ def _sinks(results: Path | None, environ: Mapping[str, str]) -> Iterator[Finding
             yield Finding(f"sink {name}", "broken", str(error), f"or leave it out: --no-sink {name}")
             continue
         lacking = states["behind"] + states["down"]
-        yield Finding(
-            f"sink {name}", "ok", f"{where}{_standing(states, len(folders))}", "koderz sync" if lacking else ""
-        )
+        now = f"; {at_it[name]} being brought up to date now" if lacking and at_it[name] else ""
+        remedy = "koderz sync" if lacking > at_it[name] else ""
+        yield Finding(f"sink {name}", "ok", f"{where}{_standing(states, len(folders))}{now}", remedy)
 
 
 def _standing(states: Counter[str], runs: int) -> str:

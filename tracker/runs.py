@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 RUN_ID = re.compile(r"bench_[0-9a-f]{8}_\d{8}_\d{6}")
+TO_LOOK = 0.5  # seconds: whoever only looks whether a lock is held is in its way for a moment
 
 
 def create_run(results: Path, name: str, plan: Plan) -> Path:
@@ -53,7 +55,7 @@ def lock_run(folder: Path) -> BaseFileLock:
     """
     from filelock import FileLock, Timeout
 
-    lock = FileLock(folder / "lock", timeout=0)
+    lock = FileLock(folder / "lock", timeout=TO_LOOK)
     try:
         lock.acquire()
     except Timeout:
@@ -68,9 +70,23 @@ def lock_run(folder: Path) -> BaseFileLock:
 def is_locked(folder: Path) -> bool:
     """Whether a process is working on the run right now. KoderzError where that can't be found out."""
     try:
-        lock_run(folder).release()
-    except RunBusy:
+        return is_held(folder / "lock")
+    except OSError as error:
+        raise KoderzError(f"{folder} can't be locked ({error.strerror})") from None
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a process holds this lock file. Several may ask at once. Raises OSError."""
+    try:
+        file = os.open(lock, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
+    finally:
+        os.close(file)
     return False
 
 

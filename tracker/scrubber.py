@@ -40,7 +40,7 @@ class Scrubber:
 
     def __init__(self, environ: Mapping[str, str] = os.environ, variables: Iterable[str] = ()) -> None:
         named = {environ.get(name, "") for name in variables}
-        named |= {value for name, value in environ.items() if _SECRET_VARIABLE.search(name)}
+        named |= {value for name, value in environ.items() if is_secret_variable(name)}
         values = {value for value in named if len(value) >= _LEAST_LENGTH and not _PLACEHOLDER.fullmatch(value)}
         self._known = sorted({form for value in values for form in _forms(value)}, key=len, reverse=True)
         self._words: set[str] = set()  # short texts without secrets: the same few in every record
@@ -84,6 +84,11 @@ class Scrubber:
         if isinstance(value, str) and value and _is_telling(name):
             return REDACTED
         return self.value(value)
+
+
+def is_secret_variable(name: str) -> bool:
+    """Whether a variable is named as those are that hold secrets."""
+    return _SECRET_VARIABLE.search(name) is not None
 
 
 def scrubber_of(plan: Plan, environ: Mapping[str, str] = os.environ) -> Scrubber:

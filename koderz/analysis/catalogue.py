@@ -26,7 +26,7 @@ from tracker.sinks.standing import NAME as SINKS
 from tracker.sinks.standing import standing_of
 
 INDEX = ".runs.index"
-_VERSION = 7
+_VERSION = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +120,11 @@ def _stat(path: str) -> os.stat_result | None:
 
 def _read(source: str, stamp: Stamp, folder: str) -> _Cached:
     try:
-        sinks = _sinks(folder) if stamp[3] else {}
-        if _is_journal(stamp):
-            return _Cached(stamp, row_of_journal(Path(source), sinks))
-        return _Cached(stamp, row_of_summary(_content(source), sinks))
+        standings = standing_of(folder) if stamp[3] else {}
+        sinks = {name: str(standing.state) for name, standing in standings.items()}
+        row = row_of_journal(Path(source), sinks) if _is_journal(stamp) else row_of_summary(_content(source), sinks)
+        progress = {name: standings[name].progress(folder) for name in row.behind}
+        return _Cached(stamp, replace(row, progress=progress) if progress else row)
     except (JournalError, OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         said = str(error.strerror if isinstance(error, OSError) else error)
         return _Cached(stamp, None, said if source in said else f"{source} is no summary of a run: {said}")
@@ -132,10 +133,6 @@ def _read(source: str, stamp: Stamp, folder: str) -> _Cached:
 def _content(path: str) -> bytes:
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123
         return file.read()
-
-
-def _sinks(folder: str) -> dict[str, str]:
-    return {name: str(standing.state) for name, standing in standing_of(folder).items()}
 
 
 def _as_it_goes(row: RunRow, folder: Path) -> RunRow:

@@ -43,6 +43,7 @@ class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     arms: tuple[ArmRow, ...]
     sinks: Mapping[str, str] = {}  # where each stands: up to date, behind, down or off
     behind: tuple[str, ...] = ()  # those of them that lack something of it; koderz sync catches them up
+    progress: Mapping[str, int] = {}  # per cent of the run that those have
 
     @property
     def rate(self) -> float:

@@ -54,6 +54,10 @@ Detach = Annotated[
         "--detach", help="With --engine modal: return once everything is submitted; collect results with resume."
     ),
 ]
+Wait = Annotated[
+    bool,
+    typer.Option("--wait", help="Also in a terminal, return only once the sinks are up to date. Elsewhere it does."),
+]
 Trust = Annotated[
     bool, typer.Option("--trust-config", help="Trust what koderz.toml, or the run's plan, may send or execute.")
 ]
@@ -98,6 +102,7 @@ def benchmark(
     detach: Detach = False,
     json: Json = False,
     quiet: Quiet = False,
+    wait: Wait = False,
     trust_config: Trust = False,
 ) -> None:
     """Run a benchmark on the problems from START up to, but not including, END.
@@ -122,7 +127,7 @@ def benchmark(
         return
     from koderz.runs.session import begin
 
-    _finish(begin(plan, console, detach=detach), console, json=json, quiet=quiet)
+    _finish(begin(plan, console, detach=detach), console, json=json, quiet=quiet, wait=wait)
 
 
 def _picking_up(how: Literal["resume", "retry"]) -> Callable[..., None]:
@@ -133,12 +138,13 @@ def _picking_up(how: Literal["resume", "retry"]) -> Callable[..., None]:
         detach: Detach = False,
         json: Json = False,
         quiet: Quiet = False,
+        wait: Wait = False,
         accept_changes: AcceptChanges = False,
         accept_divergence: AcceptDivergence = False,
         trust_config: Trust = False,
     ) -> None:
         way = {"accept_divergence": accept_divergence, "accept_changes": accept_changes, "trust_config": trust_config}
-        _resume(run, {"how": how, "detach": detach, **way}, given, json=json, quiet=quiet)
+        _resume(run, {"how": how, "detach": detach, **way}, given, json=json, quiet=quiet, wait=wait)
 
     return command
 
@@ -157,6 +163,7 @@ def rescore(
     given: dict[str, Any],
     json: Json = False,
     quiet: Quiet = False,
+    wait: Wait = False,
     calls: Annotated[
         bool,
         typer.Option(
@@ -169,7 +176,7 @@ def rescore(
 ) -> None:
     """Run the solvers again over the recorded replies with new verdicts. No call is made unless --continue."""
     way = {"accept_divergence": accept_divergence, "accept_changes": accept_changes, "trust_config": trust_config}
-    _resume(run, {"how": "rescore", "calls": calls, **way}, given, json=json, quiet=quiet)
+    _resume(run, {"how": "rescore", "calls": calls, **way}, given, json=json, quiet=quiet, wait=wait)
 
 
 @app.command(cls=PanelCommand)
@@ -196,22 +203,18 @@ def watch(
     asyncio.run(watch_run(results_folder(given.get("results")), run, every, detailed=detailed))
 
 
-def _resume(run: str, way: dict[str, Any], given: dict[str, Any], *, json: bool, quiet: bool) -> None:
+def _resume(run: str, way: dict[str, Any], given: dict[str, Any], *, json: bool, quiet: bool, wait: bool) -> None:
     from koderz.cli.console import Console
     from koderz.runs.resume import ResumeOptions, resume_run
 
     console = Console(quiet=quiet, json=json)
     results: Path | None = given.pop("results", None)
-    _finish(
-        resume_run(run, ResumeOptions(**way), results=results, changes=given, observer=console),
-        console,
-        json=json,
-        quiet=quiet,
-    )
+    session = resume_run(run, ResumeOptions(**way), results=results, changes=given, observer=console)
+    _finish(session, console, json=json, quiet=quiet, wait=wait)
 
 
-def _finish(session: Coroutine[Any, Any, Any], console: Any, *, json: bool, quiet: bool) -> None:
-    """Sees a session through, prints its results, catches its sinks up and ends with its exit code."""
+def _finish(session: Coroutine[Any, Any, Any], console: Any, *, json: bool, quiet: bool, wait: bool) -> None:
+    """Sees a session through, prints its results, leaves or waits for its sinks, and ends with its exit code."""
     import asyncio
 
     from koderz.cli.catching_up import catch_up_session
@@ -226,7 +229,7 @@ def _finish(session: Coroutine[Any, Any, Any], console: Any, *, json: bool, quie
 
         with while_read():
             data_output().writelines(encode_summary(done.summary))
-    catch_up_session(done, quiet=quiet)
+    catch_up_session(done, quiet=quiet, wait=wait or json)
     raise typer.Exit(EXIT_CODES.get(done.ended.status, 3))
 
 

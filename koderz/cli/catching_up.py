@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -11,48 +12,55 @@ from typing import TYPE_CHECKING
 
 from koderz.cli.console import LINE_EVERY, is_live, plain, warn
 from koderz.runs.sinks import left_behind
-from tracker.sinks.jobs import Status
-from tracker.sinks.process import Watch, catch_up
+from tracker.sinks.process import Status, Watch
 
 if TYPE_CHECKING:
     from koderz.runs.session import Session
     from koderz.runs.sync import Synced
     from koderz.settings.schema import Settings
 
-_SHOWN_AFTER = 0.5  # seconds: what is quicker needs no progress
+_SHOWN_AFTER, _SAID_AFTER = 0.5, 1.0  # seconds: what is quicker needs no bar, or no line
 
 
-def catch_up_session(session: Session, *, quiet: bool) -> None:
-    """Brings the sinks level with a session that is over, with progress; a sink that stays behind is a warning.
+def catch_up_session(session: Session, *, quiet: bool, wait: bool) -> None:
+    """In a terminal leaves the sinks of a session that is over to the background; elsewhere, or with `wait`, waits.
 
-    Ctrl-C leaves the rest to `koderz sync`: the run itself is done, so that is no failure.
+    Then there is progress, and a sink that stays behind is a warning. Ctrl-C leaves the rest to `koderz sync`: the
+    run itself is done, so that is no failure.
     """
-    if session.sinks is None:
+    sinks, run = session.sinks, session.folder.name
+    if sinks is None:
         return
-    run = session.folder.name
+    if sys.stdout.isatty() and not wait:
+        if sinks.leave() and not quiet:
+            warn(f"the sinks catch up in the background; see how far they are with: koderz benchmark show {run}")
+        return
     try:
         with showing(quiet=quiet) as watch:
-            behind = catch_up(session.sinks, session.sink_patience, watch)
+            behind = sinks.wait(watch)
     except KeyboardInterrupt:
         warn(f"the run is complete, but not all sinks have it; bring them up to date with: koderz sync {run}")
         return
-    finally:
-        session.sinks.stop()
     for name, reason in behind.items():
         warn(f"warning: {left_behind(name, reason, run)}")
 
 
-def catch_up_runs(folders: Sequence[Path], settings: Settings, *, quiet: bool) -> None:
+def catch_up_runs(folders: Sequence[Path], settings: Settings, *, quiet: bool, wait: bool) -> None:
     """Brings their sinks level with runs that are over, one run after the other, as `catch_up_session` does for one.
 
     A sink that stays behind is one warning, and isn't waited for again.
     """
     from koderz.runs.sinks import options_of
-    from koderz.runs.sync import Choice, choose_work, sync_runs
+    from koderz.runs.sync import Choice, choose_work, leave_runs, sync_runs
 
     names = [str(folder) for folder in folders]
     choice = Choice(runs=names, sinks=settings.chosen_sinks, options=options_of(settings), patient=True)
     work = choose_work(settings.results, choice) if names else []
+    if sys.stdout.isatty() and not wait:
+        leave_runs(work, choice, environ=os.environ, patience=settings.sink_patience)
+        if work and not quiet:
+            warn("the sinks catch up in the background; see how far they are with: koderz benchmark list")
+        return
     behind: dict[str, list[Synced]] = {}
     try:
         with _counting(len(work), quiet=quiet) as showing_next:
@@ -99,11 +107,11 @@ def showing(*, quiet: bool, title: Callable[[], str] = lambda: "sinks") -> Itera
 
 
 class _Lines:
-    """A plain line every few seconds."""
+    """A plain line after a second, and every few seconds."""
 
     def __init__(self, title: Callable[[], str]) -> None:
         self._title = title
-        self._next = time.monotonic() + LINE_EVERY
+        self._next = time.monotonic() + _SAID_AFTER
 
     def __call__(self, statuses: Mapping[str, Status]) -> None:
         if time.monotonic() < self._next:

@@ -181,7 +181,7 @@ def _result_lines(summary: Summary) -> Iterator[str]:
 def _saved_lines(session: Session) -> Iterator[str]:
     """Where the results are to be found, by the sinks that they go into."""
     run = session.summary.run_id
-    fed = session.sinks.job.sinks if session.sinks and session.sinks.job else ()
+    fed = session.sinks.sinks if session.sinks else ()
     places = {
         "Cortex": f"tags=['benchmark_run', '{run}']" if "memory" in fed else None,
         "File": session.summary_path,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.benchmark import Quiet, Trust
+from koderz.cli.benchmark import Quiet, Trust, Wait
 from koderz.cli.console import Console, print_json, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
@@ -39,6 +39,7 @@ def import_runs(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print what became of each as a JSON list.")] = False,
     quiet: Quiet = False,
+    wait: Wait = False,
     trust_config: Trust = False,
 ) -> None:
     """Import samples or runs.
@@ -46,8 +47,8 @@ def import_runs(
     A samples file (HumanEval's or EvalPlus' format, or what export wrote) is judged here, as koderz judge does, and
     becomes a run of its own; samples of a task whose reference fails here are faults, and the exit code is 3.
     The runs in a results folder are copied as they are: one that is here already stays, a longer journal of the same
-    run replaces the shorter one, and two that went different ways are left alone, with exit code 2. At the end the
-    sinks catch up with what was imported; one that stays behind is a warning, and left to koderz sync.
+    run replaces the shorter one, and two that went different ways are left alone, with exit code 2. The sinks
+    catch up with what was imported, in a terminal in the background; one that stays behind is left to koderz sync.
     """
     from koderz.cli.catching_up import catch_up_runs
 
@@ -63,7 +64,7 @@ def import_runs(
     except KoderzError as error:  # what was imported before is whole, and belongs into the sinks
         failed = error
     importing.tell()
-    catch_up_runs(importing.changed, settings, quiet=quiet)
+    catch_up_runs(importing.changed, settings, quiet=quiet, wait=wait or json)
     if failed:
         raise failed
     raise typer.Exit(EXIT_MALFORMED if importing.problems else EXIT_FAULTS if importing.faults else 0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,18 +49,22 @@ def list_runs(
     from koderz.analysis.catalogue import SORTS, chosen, load_catalogue, ordered
     from koderz.cli.tables import print_blocks
     from koderz.settings.toml import results_folder
+    from tracker.sinks.process import at_work, wake
 
     if sort not in SORTS:
         raise KoderzError(f"--sort: invalid value {sort!r}; choose from {', '.join(SORTS)}")
     moment = _moment(since) if since else None
     results = results_folder(given.get("results"))
+    wake(results, os.environ)
     found = load_catalogue(results)
     rows = ordered(chosen(found.rows, model=model, mode=mode, suite=suite, since=moment, tags=tag or ()), sort)[:limit]
     if json:
         print_json(rows)
     elif rows:
         optional = _OPTIONAL if any(row.cost for row in rows) else ("COST", *_OPTIONAL)
-        print_blocks([Table(_HEADS, [line for row in rows for line in _lines(row)], optional, ruled=False)])
+        now = at_work(results)
+        lines = [line for row in rows for line in _lines(row, now.get(row.run_id, ()))]
+        print_blocks([Table(_HEADS, lines, optional, ruled=False)])
     for line in found.unreadable[:_MOST_NOTES]:
         warn(f"note: {line}")
     if len(found.unreadable) > _MOST_NOTES:
@@ -83,8 +88,8 @@ _HEADS = ("RUN", "MODEL", "SUITE", "SOLVER", "RATE", "95% WILSON", "PASSED", "CO
 _OPTIONAL = ("SUITE", "TIME", "PASSED", "95% WILSON", "COST")
 
 
-def _lines(row: RunRow) -> Iterator[tuple[str, ...]]:
-    """A line an arm; what belongs to the whole run stands in the first."""
+def _lines(row: RunRow, now: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """A line an arm; what belongs to the whole run stands in the first. `now`: the sinks that are being fed."""
     for number, arm in enumerate(row.arms):
         first = number == 0
         yield (
@@ -97,7 +102,7 @@ def _lines(row: RunRow) -> Iterator[tuple[str, ...]]:
             f"{arm.passed}/{arm.judged}",
             f"{'' if row.cost_known else '≥'}${arm.cost:.4f}",
             elapsed(row.seconds) if first else "",
-            _status(row) if first else "",
+            _status(row, now) if first else "",
         )
 
 
@@ -109,7 +114,7 @@ def _interval(arm: ArmRow) -> str:
     return f"{arm.interval[0]:.1f} to {arm.interval[1]:.1f}" if arm.interval else "-"
 
 
-def _status(row: RunRow) -> str:
+def _status(row: RunRow, now: Sequence[str]) -> str:
     judged = sum(arm.judged for arm in row.arms)
     parts = [row.status]
     if judged + row.faults < row.planned:
@@ -119,6 +124,7 @@ def _status(row: RunRow) -> str:
     if row.damaged_lines:
         parts.append(counted(row.damaged_lines, "damaged line"))
     if row.behind and row.status != "running":
-        parts.append(f"({', '.join(f'{name} {row.sinks[name]}' for name in row.behind)})")
+        states = {name: "" if name in now else f"{row.sinks[name]} at " for name in row.behind}
+        parts.append(f"({', '.join(f'{name} {state}{row.progress[name]}%' for name, state in states.items())})")
     parts += ["imported"] * row.imported + [f"#{tag}" for tag in row.tags]
     return " ".join(parts)

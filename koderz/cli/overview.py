@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from koderz.analysis.blocks import Block, Table, Text
 from koderz.cli.console import counted, elapsed, shortened
 from koderz.settings.schema import FIELDS
-from tracker.sinks.standing import standing_of
+from tracker.sinks.process import describe_sinks
 
 if TYPE_CHECKING:
     from koderz.analysis.runs import Run
@@ -73,8 +73,8 @@ def _head(run: Run) -> Iterator[str]:
         yield f"Made with: {made_with}"
     if run.paid:
         yield f"Paid: ${run.paid['total']:.4f}{_unjudged(run.paid)}"
-    if run.folder and (standings := standing_of(run.folder)):
-        yield f"Sinks: {'; '.join(f'{name} {standing}' for name, standing in standings.items())}"
+    if run.folder and (sinks := describe_sinks(run.folder)):
+        yield f"Sinks: {'; '.join(f'{name} {words}' for name, words in sinks.items())}"
 
 
 def _figures(name: str, f: Figures) -> Iterator[str]:

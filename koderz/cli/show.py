@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,10 +43,13 @@ def show(
     """
     from koderz.analysis.runs import find, load_run
     from koderz.settings.toml import results_folder
+    from tracker.sinks.process import wake
 
     if attempt is not None and problem is None:
         raise KoderzError("--attempt picks from one story: name its problem with --problem")
-    path = find(results_folder(given.get("results")), run)
+    results = results_folder(given.get("results"))
+    wake(results, os.environ)
+    path = find(results, run)
     if problem is None and not failures:
         _show_run(load_run(path), arm, json=json)
         return

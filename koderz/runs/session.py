@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from tracker.records import Record
 from tracker.runs import plan_line
 from tracker.sinks import JSON
 from tracker.sinks.json import write_summary
-from tracker.sinks.process import SinkProcess
+from tracker.sinks.process import Submission
 from tracker.sinks.standing import mark_up_to_date
 from tracker.summary import Summary, summarize
 from tracker.tracker import Tracker
@@ -37,8 +36,7 @@ class Session:
     folder: Path
     summary: Summary
     summary_path: Path | None  # None: a single experiment, or json is not among the sinks
-    sinks: SinkProcess | None = None  # to be caught up, then stopped, by whoever has the session
-    sink_patience: float = 0.0  # seconds
+    sinks: Submission | None = None  # which goes on by itself; to be waited for by whoever has the session
 
 
 async def begin(
@@ -59,9 +57,8 @@ async def begin(
         plan = replace(plan, record=msgspec.structs.replace(plan.record, environment=environment))
         with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
             trust_own(plan, tracker, environ)
-            with _sinks_of(plan, tracker, environ) as sinks:
-                means = Means(engine, sinks, detach=detach)
-                return await _carry_out(plan, tracker, means, Replaying(), observer or NullObserver())
+            means = Means(engine, _sinks_of(plan, tracker, environ), detach=detach)
+            return await _carry_out(plan, tracker, means, Replaying(), observer or NullObserver())
 
 
 async def carry_on(
@@ -81,8 +78,8 @@ async def carry_on(
         if replaying.calls_allowed:
             await engine.check()
         await tracker.begin_session(how, dict(changes))
-        with _sinks_of(plan, tracker, environ) as sinks:
-            return await _carry_out(plan, tracker, Means(engine, sinks, detach=detach), replaying, observer)
+        means = Means(engine, _sinks_of(plan, tracker, environ), detach=detach)
+        return await _carry_out(plan, tracker, means, replaying, observer)
 
 
 def _refuse_detaching(engine: Engine, *, detach: bool) -> None:
@@ -97,7 +94,7 @@ class Means:
     """What it takes to carry out a plan."""
 
     engine: Engine
-    sinks: SinkProcess | None
+    sinks: Submission | None
     detach: bool
 
 
@@ -113,7 +110,7 @@ async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Repl
 
     def observe(record: Record) -> None:
         listen()
-        if sinks and (death := sinks.death()):
+        if sinks and (death := sinks.keep_alive()):
             observer.notice(death)
         observer.recorded(record)
 
@@ -126,17 +123,9 @@ async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Repl
     return close(plan, tracker, ended, sinks)
 
 
-@contextmanager
-def _sinks_of(plan: Plan, tracker: Tracker, environ: Mapping[str, str]) -> Iterator[SinkProcess | None]:
-    """Feeds the sinks; they are stopped here only where the session fails. A single experiment has none."""
-    if plan.record.run_id is None:
-        yield None
-        return
-    sinks = start_sinks(plan.settings, tracker.folder, environ)
-    with ExitStack() as stack:
-        stack.callback(sinks.stop)
-        yield sinks
-        stack.pop_all()
+def _sinks_of(plan: Plan, tracker: Tracker, environ: Mapping[str, str]) -> Submission | None:
+    """Has the sinks fed. A single experiment has none."""
+    return None if plan.record.run_id is None else start_sinks(plan.settings, tracker.folder, environ)
 
 
 def trust_own(plan: Plan, tracker: Tracker, environ: Mapping[str, str] = os.environ) -> None:
@@ -145,23 +134,20 @@ def trust_own(plan: Plan, tracker: Tracker, environ: Mapping[str, str] = os.envi
         remember(plan_line(tracker.folder), environ)
 
 
-def close(plan: Plan, tracker: Tracker, ended: Ended, sinks: SinkProcess | None) -> Session:
-    """Writes the summary. The other sinks are left to be caught up; not after Ctrl-C, which asks for an end."""
-    if sinks is not None and ended.status == "interrupted":
-        sinks.stop()
+def close(plan: Plan, tracker: Tracker, ended: Ended, sinks: Submission | None) -> Session:
+    """Writes the summary. The other sinks are fed on; after Ctrl-C, which asks for an end, nobody waits for them."""
+    if ended.status == "interrupted":
         sinks = None
-    patience = plan.settings.sink_patience
     if plan.record.run_id is None or JSON not in plan.settings.chosen_sinks:
-        return Session(ended, tracker.folder, summarize(tracker.folder), None, sinks, patience)
+        return Session(ended, tracker.folder, summarize(tracker.folder), None, sinks)
     path, summary = write_summary(tracker.folder)
     mark_up_to_date(tracker.folder, JSON)
-    return Session(ended, tracker.folder, summary, path, sinks, patience)
+    return Session(ended, tracker.folder, summary, path, sinks)
 
 
 def reopened(plan: Plan, tracker: Tracker, ended: Ended, environ: Mapping[str, str]) -> Session:
     """A run that is over already: its summary and sinks are brought up to date all the same."""
-    with _sinks_of(plan, tracker, environ) as sinks:
-        return close(plan, tracker, ended, sinks)
+    return close(plan, tracker, ended, _sinks_of(plan, tracker, environ))
 
 
 def raise_if_failed(session: Session) -> Summary:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from koderz.settings.schema import Settings
 from tracker.sinks import JSON, KNOWN
 from tracker.sinks.jobs import Job
-from tracker.sinks.process import SinkProcess, catch_up
+from tracker.sinks.process import SinkProcess, Submission
 from tracker.sinks.standing import choose_sinks
 
 if TYPE_CHECKING:
@@ -23,14 +23,17 @@ def options_of(settings: Settings) -> dict[str, object]:
     return {"mlflow_detail": settings.mlflow_detail}
 
 
-def start_sinks(settings: Settings, folder: Path, environ: Mapping[str, str]) -> SinkProcess:
-    """Begins to feed the chosen sinks from the journal in `folder`; the summary file is not among them."""
+def start_sinks(settings: Settings, folder: Path, environ: Mapping[str, str]) -> Submission | None:
+    """Has the chosen sinks fed from the journal in `folder`; the summary file is not among them. None for none."""
     chosen = settings.chosen_sinks
     choose_sinks(folder, chosen, KNOWN)
-    process = SinkProcess(environ)
-    if others := [name for name in chosen if name != JSON]:
-        process.begin(Job(folder=str(folder.absolute()), sinks=others, options=options_of(settings), follow=True))
-    return process
+    options, patience = options_of(settings), settings.sink_patience
+    others = [name for name in chosen if name != JSON]
+    jobs = [Job(run=folder.name, sink=name, options=options, patience=patience) for name in others]
+    if not jobs:
+        return None
+    secrets = [settings.api_key_env] if settings.api_key_env else []
+    return Submission(SinkProcess(folder.parent, environ, secrets), folder, jobs)
 
 
 async def settle_sinks(session: Session) -> Session:
@@ -38,9 +41,10 @@ async def settle_sinks(session: Session) -> Session:
     if session.sinks is None:
         return session
     try:
-        behind = await asyncio.to_thread(catch_up, session.sinks, session.sink_patience, lambda _: None)
-    finally:
-        session.sinks.stop()
+        behind = await asyncio.to_thread(session.sinks.wait, lambda _: None)
+    except asyncio.CancelledError:
+        session.sinks.withdraw()  # which ends the thread
+        raise
     for name, reason in behind.items():
         logging.getLogger("koderz").warning("%s", left_behind(name, reason, session.folder.name))
     return session

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 from koderz.errors import KoderzError
 from tracker.runs import find_run, is_locked, run_folders
 from tracker.sinks import JSON
+from tracker.sinks.feeder import HUNG
 from tracker.sinks.jobs import Job
 from tracker.sinks.json import write_summary
-from tracker.sinks.process import SinkProcess, Watch, catch_up
+from tracker.sinks.process import SinkProcess, Submission, Watch
 from tracker.sinks.projection import Held, is_outdated, start_again
 from tracker.sinks.standing import mark_up_to_date, standing_of
 
@@ -71,8 +73,7 @@ def _lacking(folder: Path, choice: Choice) -> tuple[str, ...]:
         standing = standings.get(name)
         if name in choice.refused or (standing and standing.state == "off" and not choice.named):
             continue
-        own = {key: value for key, value in choice.options.items() if key.startswith(f"{name}_")}
-        is_level = standing and standing.state == "up to date" and not is_outdated(standing, own)
+        is_level = standing and standing.state == "up to date" and not is_outdated(standing, name, choice.options)
         if choice.rebuild or not is_level or (name == JSON and not folder.with_suffix(".json").exists()):
             lacking.append(name)
     return tuple(lacking)
@@ -93,44 +94,41 @@ def sync_runs(
     """
     if choice.rebuild:
         _forget(work)
-    renew = {name for each in work for name in each.sinks if name != JSON} if choice.rebuild and not choice.runs else {}
+    renew = {name for each in work for name in each.sinks} if choice.rebuild and not choice.runs else set()
     hopeless: dict[str, str] = {}
-    process = SinkProcess(environ)
-    try:
-        for each in work:
-            yield from _summary_of(each)
-            names = tuple(name for name in each.sinks if name != JSON and name not in hopeless)
-            job = Job(
-                folder=str(each.folder.absolute()),
-                sinks=names,
-                options=choice.options,
-                patient=choice.patient,
-                renew=[name for name in names if name in renew],
-            )
+    process_of = functools.cache(lambda results: SinkProcess(results, environ))
+    for each in work:
+        yield from _summary_of(each)
+        jobs = [job for job in _jobs(each, choice, patience, renew) if job.sink not in hopeless]
+        behind: Mapping[str, str] = {}
+        if jobs:
+            submission = Submission(process_of(each.folder.parent), each.folder, jobs)
             with showing(each.folder.name) as watch:
-                behind = _fed(process, job, patience, watch)
-            if choice.rebuild or not _all_over(process):
-                hopeless |= behind
-            renew = set(renew) - set(names)
-            for name in (name for name in each.sinks if name != JSON):
-                reason = behind.get(name) or (hopeless.get(name, "") if name not in names else "")
-                yield Synced(each.folder.name, name, "behind" if reason else "up to date", reason)
-    finally:
-        process.stop()
+                behind = submission.wait(watch)
+        behind = {**hopeless, **behind}
+        hopeless |= {name: why for name, why in behind.items() if choice.rebuild or why.startswith(HUNG)}
+        renew -= {job.sink for job in jobs}
+        for name in (name for name in each.sinks if name != JSON):
+            yield Synced(each.folder.name, name, "behind" if name in behind else "up to date", behind.get(name, ""))
 
 
-def _fed(process: SinkProcess, job: Job, patience: float, watch: Watch) -> dict[str, str]:
-    if not job.sinks:
-        return {}
-    process.begin(job)
-    behind = catch_up(process, patience, watch)
-    if not _all_over(process):
-        process.stop()  # what hangs there must not go on beside the next run
-    return behind
+def leave_runs(work: Sequence[Backlog], choice: Choice, *, environ: Mapping[str, str], patience: float) -> None:
+    """Has the work done in the background, but for the summary files. Raises KoderzError for one of those."""
+    for each in work:
+        for synced in _summary_of(each):
+            if synced.reason:
+                raise KoderzError(synced.reason)
+        if jobs := _jobs(each, choice, patience):
+            Submission(SinkProcess(each.folder.parent, environ), each.folder, jobs)
 
 
-def _all_over(process: SinkProcess) -> bool:
-    return all(seen.status.over for seen in process.seen.values())
+def _jobs(each: Backlog, choice: Choice, patience: float, renew: Collection[str] = ()) -> list[Job]:
+    run, options, patient = each.folder.name, choice.options, choice.patient
+    return [
+        Job(run=run, sink=name, options=options, patience=patience, patient=patient, renew=name in renew)
+        for name in each.sinks
+        if name != JSON
+    ]
 
 
 def _forget(work: Sequence[Backlog]) -> None:

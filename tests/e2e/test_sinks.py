@@ -6,10 +6,13 @@ import asyncio
 import json
 import logging
 import os
+import pty
 import shutil
 import signal
-import time
+import subprocess
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ import pytest
 import koderz as api
 from tests.conftest import Shell, wait_for
 from tests.tracker.sinks.standins import installed, rows_of
+from tests.tracker.sinks.test_process import processes
 
 LEDGER = ("--sink", "json", "--sink", "ledger")
 
@@ -112,15 +116,17 @@ def test_a_sink_that_hangs_is_given_up(koderz: Shell, env: Mapping[str, str]) ->
     assert_whole(koderz)
 
 
+def interrupt_waiting(koderz: Shell, running: subprocess.Popen[str]) -> None:
+    """Ctrl-C once the command says that it waits for its sinks."""
+    assert running.stderr is not None
+    assert any("ledger starting" in line or "ledger 0/" in line for line in running.stderr)
+    running.send_signal(signal.SIGINT)
+
+
 def test_ctrl_c_while_sinks_catch_up_leaves_the_rest_to_sync(koderz: Shell, env: Mapping[str, str]) -> None:
     hang = trouble(koderz, "ledger.hang")
     running = koderz.start("benchmark", 0, 1, *LEDGER, env=env)
-    assert running.stdout is not None
-    for line in running.stdout:
-        if line.startswith("File: "):
-            break
-    time.sleep(1)
-    running.send_signal(signal.SIGINT)
+    interrupt_waiting(koderz, running)
     _, told = running.communicate(timeout=60)
 
     assert running.returncode == 0
@@ -326,11 +332,7 @@ def test_ctrl_c_while_sinks_catch_up_with_an_import_leaves_the_rest_to_sync(
 ) -> None:
     hang = trouble(koderz, "ledger.hang")
     running = koderz.start("benchmark", "import", theirs, *LEDGER, env=env)
-    assert running.stdout is not None
-    for _, line in zip(range(2), running.stdout, strict=False):
-        assert line.endswith(": added\n")
-    time.sleep(1)
-    running.send_signal(signal.SIGINT)
+    interrupt_waiting(koderz, running)
     _, told = running.communicate(timeout=60)
 
     assert running.returncode == 0
@@ -386,3 +388,75 @@ def test_the_python_api_feeds_the_sinks_and_logs_what_stays_behind(
         asyncio.run(api.resume(sinks=("json", "absent")))
 
     assert "the sink absent lacks some of this run (sink 'absent'" in caplog.text
+
+
+def in_terminal(koderz: Shell, *arguments: object, env: Mapping[str, str]) -> str:
+    """What the command prints on a terminal, which is closed when it ends."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "koderz", *map(str, arguments)]
+    environ = {**koderz.environment(env), "TERM": "dumb"}
+    process = subprocess.Popen(
+        command, cwd=koderz.folder, env=environ, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    )
+    os.close(theirs)
+    told = b""
+    with suppress(OSError):  # the end
+        while some := os.read(ours, 4096):
+            told += some
+    os.close(ours)
+    assert process.wait(60) == 0, told
+    return told.decode().replace("\r\n", "\n")
+
+
+def test_in_a_terminal_the_prompt_comes_back_and_the_sinks_go_on(koderz: Shell, env: Mapping[str, str]) -> None:
+    env = {**env, "KODERZ_SINKS": "json,ledger"}
+    wait = trouble(koderz, "ledger.wait")
+    told = in_terminal(koderz, "benchmark", 0, 2, env=env)
+
+    run = run_of(koderz).name
+    assert f"File: benchmark_results/{run}.json\n" in told
+    background = "the sinks catch up in the background; see how far they are with: koderz benchmark show"
+    assert told.endswith(f"{background} {run}\n")
+    assert "ledger behind, 0% there, in progress" in koderz("benchmark", "show", run, env=env).out
+    assert "(ledger 0%)" in " ".join(koderz("benchmark", "list", env=env).out.split())
+    found = {row["what"]: row for row in json.loads(koderz("doctor", "--json", env=env).out)}
+    assert "behind on 1 of 1 runs; 1 being brought up to date now" in found["sink ledger"]["detail"]
+    assert found["sink ledger"]["remedy"] == ""
+
+    second = in_terminal(koderz, "benchmark", 0, 1, "--quiet", env=env)
+    assert "the sinks catch up" not in second
+    assert len(feeders(koderz)) == 1
+    wait.unlink()
+    wait_for(lambda: not feeders(koderz))
+    for folder in koderz.results.glob("bench_*/"):
+        assert len(rows_of(koderz.results, folder.name)) == len((folder / "journal.jsonl").read_bytes().splitlines())
+
+
+def test_with_wait_it_returns_once_the_sinks_are_level(koderz: Shell, env: Mapping[str, str]) -> None:
+    told = in_terminal(koderz, "benchmark", 0, 2, "--wait", *LEDGER, env=env)
+
+    assert_whole(koderz)
+    assert "background" not in told
+
+
+def test_what_was_left_when_the_process_died_is_caught_up_by_the_next_command(
+    koderz: Shell, env: Mapping[str, str]
+) -> None:
+    env = {**env, "KODERZ_SINKS": "json,ledger"}
+    wait = trouble(koderz, "ledger.wait")
+    in_terminal(koderz, "benchmark", 0, 2, env=env)
+    (pid,) = feeders(koderz)
+    os.kill(pid, signal.SIGKILL)
+    wait.unlink()
+    wait_for(lambda: not feeders(koderz))
+    assert states(koderz)["ledger"] == "behind"
+
+    koderz("benchmark", "list", env=env)
+
+    wait_for(lambda: not feeders(koderz))
+    assert_whole(koderz)
+
+
+def feeders(koderz: Shell) -> set[int]:
+    """The processes that feed the sinks of this folder."""
+    return processes(koderz.results)

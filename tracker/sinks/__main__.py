@@ -1,7 +1,7 @@
-"""The process that feeds the sinks beside a run: `python -m tracker.sinks`, driven over its standard input.
+"""The process that feeds the sinks of a results folder: `python -m tracker.sinks RESULTS ENVIRONMENT`.
 
-It lives as long as whoever started it: the end of its input, also by the other's sudden death, ends it,
-and what the sinks lack by then is made up for by the next one.
+Only one is at work on a folder at a time: another one ends at once where that one does its jobs too, or waits for
+its turn where that one was started with other variables. It belongs to no terminal, and ends when no job is left.
 """
 
 from __future__ import annotations
@@ -9,85 +9,131 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import sys
 import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
-from tracker.scrubber import Scrubber
-from tracker.sinks.feeding import Feeding
-from tracker.sinks.jobs import FINISH, Status, encoded, job_of
+from filelock import FileLock, Timeout
 
-LOG = "sinks.log"
-_LOWEST = 19  # niceness
-_TO_LET_GO = 2.0  # seconds that a batch has to become durable once nobody waits for it
+from tracker.errors import KoderzError
+from tracker.runs import TO_LOOK
+from tracker.scrubber import Scrubber
+from tracker.sinks.feeder import HUNG, Feeder
+from tracker.sinks.jobs import MOST_TRIES, Entry, Queue
+from tracker.sinks.process import LOCK, LOG
+from tracker.sinks.projection import put_down
+
+_NICENESS = 5  # of a busy core this leaves it a quarter: 19 would leave it one part in seventy, and nothing gets done
+_LOOK_EVERY = 0.05  # seconds between two looks at the jobs
+_LINGER = 1.5  # seconds after the last job, since the next one is often near
+_TO_LET_GO = 2.0  # seconds that a batch has to become durable when the process is told to end
+_AT_ONCE = 32  # jobs
 
 
 def main() -> None:
-    """Feeds the sinks of one job after the other, until the input ends."""
-    teller = _Teller()
-    feedings: list[Feeding] = []
-    log: Path | None = None
-    for line in sys.stdin.buffer:
-        if line == FINISH:
-            _set_priority(0)
-            for feeding in feedings:
-                feeding.finishing.set()
-        else:
-            _drop_if_empty(log)
-            job = job_of(line)
-            _set_priority(_LOWEST if job.follow else 0)
-            log = _log_into(Path(job.folder) / LOG)
-            feedings = [Feeding(job, name, os.environ, teller) for name in job.sinks]
-            for feeding in feedings:
-                feeding.start()
-    for feeding in feedings:
-        feeding.stop()
-    for feeding in feedings:
-        feeding.join(_TO_LET_GO)
-    _drop_if_empty(log)
+    """Does the jobs that are there, and ends."""
+    results, environment = Path(sys.argv[1]), sys.argv[2]
+    queue = Queue(results, environment)
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    _lower_priority()
+    is_stuck = False
+    with contextlib.suppress(OSError, Timeout):  # the folder is gone, or another process does the jobs
+        while queue.entries() and not stopping.is_set():
+            if is_stuck:  # a thread that hangs is got rid of with the whole process
+                os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
+            alone = FileLock(queue.folder / LOCK, timeout=TO_LOOK)
+            turn = FileLock(queue.folder.parent / LOCK, poll_interval=_LOOK_EVERY)
+            with alone, turn, _logging(results / LOG):
+                is_stuck = _Worker(queue, stopping).run()
     os._exit(0)  # a sink that hangs would hold up the exit
 
 
-class _Teller:
-    """The real standard output; whatever libraries print goes into the log."""
+class _Worker:
+    """Has a thread do each job."""
 
-    def __init__(self) -> None:
-        self._file = os.dup(1)
-        self._turn = threading.Lock()
-        os.dup2(2, 1)
+    def __init__(self, queue: Queue, stopping: threading.Event) -> None:
+        self._queue, self._stopping = queue, stopping
+        self._feeders: list[Feeder] = []
+        self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by sink
 
-    def __call__(self, status: Status) -> None:
-        with self._turn, contextlib.suppress(BrokenPipeError):  # then the input ends as well
-            os.write(self._file, encoded(status))
+    def run(self) -> bool:
+        """Returns when there has been nothing to do for a while: whether a thread hangs."""
+        worked = time.monotonic()
+        is_stuck = False
+        while not is_stuck and time.monotonic() - worked < _LINGER and not self._stopping.wait(_LOOK_EVERY):
+            entries = self._queue.entries()
+            is_stuck = self._look_after(entries)
+            self._begin(entries)
+            if self._feeders:
+                worked = time.monotonic()
+        return self._end()
+
+    def _look_after(self, entries: list[Entry]) -> bool:
+        """Stops what nobody wants any more, and gives up what hangs: whether something does."""
+        hung = [feeder for feeder in self._feeders if feeder.is_hung]
+        for feeder in self._feeders:
+            if feeder.entry not in entries:
+                feeder.stopping.set()
+            elif feeder in hung:
+                feeder.give_up(f"{HUNG} {feeder.patience:g} s")
+        self._feeders = [feeder for feeder in self._feeders if feeder.is_alive()]
+        return bool(hung)
+
+    def _begin(self, entries: list[Entry]) -> None:
+        under_way = {feeder.entry.key for feeder in self._feeders}
+        for entry in entries[: _AT_ONCE + len(under_way)]:
+            if entry.key in under_way or len(self._feeders) >= _AT_ONCE:
+                continue
+            job = entry.read()
+            if job is None or not (self._queue.results / job.run).is_dir():
+                entry.remove()
+            elif entry.tries >= MOST_TRIES:
+                with contextlib.suppress(KoderzError):
+                    put_down(self._queue.results / job.run, job.sink, "the process that feeds it ended again and again")
+                entry.remove()
+            elif begun := entry.begin():
+                feeder = Feeder(begun, job, self._queue.results, os.environ, self._turns[job.sink])
+                feeder.start()
+                self._feeders.append(feeder)
+
+    def _end(self) -> bool:
+        for feeder in self._feeders:
+            feeder.stopping.set()
+        until = time.monotonic() + _TO_LET_GO
+        for feeder in self._feeders:
+            feeder.join(max(0.0, until - time.monotonic()))
+        return any(feeder.is_alive() for feeder in self._feeders)
 
 
-def _set_priority(niceness: int) -> None:
-    """Lets a run that goes on have the processor, and asks for it back once that is over.
+def _lower_priority() -> None:
+    """Lets runs have the processor first.
 
-    Only a privileged process may become less nice again. A session of its own has, on many Linux systems, a
-    share of its own too, within which alone niceness counts; but that share can be set, and set back by anybody.
+    A session of its own has, on many Linux systems, a share of its own too, within which alone niceness counts; but
+    that share can be set as well.
     """
-    tasks = Path("/proc/self/task")
-    threads = [int(task.name) for task in tasks.iterdir()] if tasks.is_dir() else [0]
-    for thread in threads:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, thread, niceness)
+    os.setpriority(os.PRIO_PROCESS, 0, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
     with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(niceness), encoding="ascii")
+        Path("/proc/self/autogroup").write_text(str(_NICENESS), encoding="ascii")
 
 
-def _log_into(path: Path) -> Path | None:
-    """Sends what is printed there; None where it can't be written."""
-    found: Path | None = path
-    try:
+@contextlib.contextmanager
+def _logging(path: Path) -> Iterator[None]:
+    """Whatever sinks and their libraries print goes there; a log that stays empty is removed."""
+    with contextlib.suppress(OSError):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    except OSError:
-        file, found = os.open(os.devnull, os.O_WRONLY), None
-    for standard in (1, 2):
-        os.dup2(file, standard)
-    os.close(file)
+        for standard in (1, 2):
+            os.dup2(file, standard)
+        os.close(file)
     sys.stdout = sys.stderr = _Log()
-    return found
+    yield
+    with contextlib.suppress(OSError):
+        if not path.stat().st_size:
+            path.unlink()
 
 
 class _Log(io.TextIOBase):
@@ -99,12 +145,6 @@ class _Log(io.TextIOBase):
     def write(self, text: str) -> int:
         os.write(2, self._scrubber.text(text).encode("utf-8", "backslashreplace"))
         return len(text)
-
-
-def _drop_if_empty(log: Path | None) -> None:
-    with contextlib.suppress(OSError):
-        if log and not log.stat().st_size:
-            log.unlink()
 
 
 if __name__ == "__main__":

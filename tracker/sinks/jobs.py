@@ -1,54 +1,137 @@
-"""What the process that feeds the sinks is told, and what it tells: a JSON object a line, each way."""
+"""What is left to do for the sinks of a results folder: a file for each run and sink, in its folder `.sinks`.
+
+Commands submit jobs; a background process takes them from there, and removes each that it is through with. What a
+process leaves behind, however it ends, is taken up by the next one. Files appear and change by rename alone, so
+that no lock is needed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import orjson
 
+from tracker.errors import StorageError
+from tracker.scrubber import is_secret_variable
+
+FOLDER = ".sinks"
+MOST_TRIES = 3  # processes that may die of a job
+_ROUNDS = 10_000  # of the digest of variables, among which are secrets: guessing one takes time
+_OF_TARGETS = (
+    "MLFLOW_",
+    "KODERZ_MEMORY",
+    "PG",
+    "AWS_",
+    "AZURE_",
+    "GOOGLE_",
+    "HTTP_",
+    "HTTPS_",
+    "NO_PROXY",
+    "SSL_CERT_",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A run to be projected."""
+    """A run that is to be projected into a sink, also while the run goes on."""
 
-    folder: str  # of the run
-    sinks: Sequence[str]
-    options: Mapping[str, Any] = field(default_factory=dict)  # see Source.options
-    follow: bool = False  # go on with what is added, until told to finish
-    patient: bool = True  # try again where a sink is down
-    renew: Sequence[str] = ()  # sinks whose target is to be made anew first, where they can
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    """Where a sink is with its job."""
-
+    run: str  # the name of its folder
     sink: str
-    state: Literal["working", "waiting", "down", "done"]
-    reason: str = ""
-    records: int = 0  # that the target has
-    total: int = 0  # that the journal holds, as far as is known
-    over: bool = False  # nothing more will be tried
+    options: Mapping[str, Any] = field(default_factory=dict)  # see Source.options
+    patience: float = 30.0  # seconds without progress after which it is given up, once the run is over
+    patient: bool = True  # try again where the sink is down
+    renew: bool = False  # make the sink's target anew first, where it can
 
 
-FINISH = b"finish\n"
-_job = msgspec.json.Decoder(Job)
-_status = msgspec.json.Decoder(Status)
+def environment_of(environ: Mapping[str, str], secrets: Iterable[str] = ()) -> str:
+    """A digest of the variables that sinks depend on: a job is done by a process that has the same.
+
+    These are the variables by which sinks find their targets, and those whose values they have to keep out of them;
+    `secrets` names such variables beside those that are named so. What is in them may be relative to the folder.
+    """
+    names = {name for name in environ if name.upper().startswith(_OF_TARGETS) or is_secret_variable(name)}
+    values = sorted((name, environ[name]) for name in names.union(secrets) if name in environ)
+    folder = os.getcwd() if any(name.upper().startswith(_OF_TARGETS) for name, _ in values) else ""  # noqa: PTH109
+    return hashlib.pbkdf2_hmac("sha256", orjson.dumps([folder, *values]), b"koderz", _ROUNDS).hex()[:16]
 
 
-def encoded(message: Job | Status) -> bytes:
-    """As a line."""
-    return orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE)
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A job in a queue: the file `RUN.SINK.TRIES`."""
+
+    path: Path
+
+    @property
+    def key(self) -> str:
+        """The run and the sink: of each there is one job at a time."""
+        return self.path.stem
+
+    @property
+    def tries(self) -> int:
+        """How many processes have begun it."""
+        return int(self.path.suffix[1:])
+
+    def read(self) -> Job | None:
+        """The job; None where it is gone, or damaged."""
+        try:
+            return _decoder.decode(self.path.read_bytes())
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def begin(self) -> Entry | None:
+        """Counts another process that begins it; None where it is gone."""
+        begun = self.path.with_suffix(f".{self.tries + 1}")
+        try:
+            self.path.rename(begun)
+        except OSError:
+            return None
+        return Entry(begun)
+
+    def remove(self) -> None:
+        """Nothing more is to be done."""
+        with suppress(OSError):
+            self.path.unlink()
 
 
-def job_of(line: bytes) -> Job:
-    """Raises msgspec.DecodeError."""
-    return _job.decode(line)
+class Queue:
+    """The jobs of a results folder for processes with the same variables."""
+
+    def __init__(self, results: Path, environment: str) -> None:
+        self.results = results
+        self.folder = results / FOLDER / environment
+
+    def submit(self, job: Job) -> None:
+        """Adds a job, in place of an earlier one of its run and sink. Raises StorageError where the disk refuses."""
+        key = f"{job.run}.{job.sink}"
+        draft = self.folder / f".{key}.{os.getpid()}"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            draft.write_bytes(orjson.dumps(job))
+            for earlier in self.results.glob(f"{FOLDER}/*/{key}.*"):
+                earlier.unlink(missing_ok=True)
+            draft.replace(self.folder / f"{key}.0")
+        except OSError as error:
+            raise StorageError(f"{self.folder} can't be written ({error.strerror})") from None
+
+    def entries(self) -> list[Entry]:
+        """All that is left to do."""
+        try:
+            names = os.listdir(self.folder)  # noqa: PTH208 it is looked at again and again
+        except OSError:
+            return []
+        found = (Entry(self.folder / name) for name in names if not name.startswith("."))
+        return [entry for entry in found if entry.path.suffix[1:].isdecimal()]
+
+    def of_run(self, run: str) -> dict[str, Entry]:
+        """What is left to do for a run, by sink."""
+        return {entry.key.removeprefix(f"{run}."): entry for entry in self.entries() if entry.key.startswith(f"{run}.")}
 
 
-def status_of(line: bytes) -> Status:
-    """Raises msgspec.DecodeError."""
-    return _status.decode(line)
+_decoder = msgspec.json.Decoder(Job)

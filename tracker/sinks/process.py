@@ -1,192 +1,227 @@
-"""The process that feeds the sinks, as whoever started it sees it."""
+"""The process that feeds the sinks of a results folder, as commands see it."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-import msgspec
+from tracker.index import load_index
+from tracker.journal import NAME
+from tracker.runs import is_held
+from tracker.sinks.feeder import TO_OPEN
+from tracker.sinks.jobs import FOLDER, MOST_TRIES, Job, Queue, environment_of
+from tracker.sinks.projection import is_outdated
+from tracker.sinks.standing import Standing, standing_of
 
-from tracker.sinks.jobs import FINISH, Job, Status, encoded, status_of
-
-_TO_END = 5.0  # seconds that it has to end by itself
-_TO_OPEN = 3  # patiences: importing a library and creating its store say nothing meanwhile
+LOG = "sinks.log"
+LOCK = "lock"
 _ROOT = Path(__file__).resolve().parents[2]  # where `tracker` is found
+_LOOK_EVERY = 0.05  # seconds
+_LOOK_FOR_LIFE_EVERY = 0.5
+_TO_BEGIN = 10.0  # seconds that a process has to take a job on
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """The last that was heard of a sink."""
+class Status:
+    """Where a sink is with a run that is over."""
 
-    status: Status
-    moved: float  # monotonic time of the last progress
-    troubled: bool  # whether it has been down since
-
-
-class SinkProcess:
-    """Feeds the sinks of one run at a time, at low priority, in a session of its own: no Ctrl-C reaches it.
-
-    It ends when `stop` is called, or when this process ends, however that comes. If it dies, `catch_up`
-    begins another.
-    """
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
-        self._process: subprocess.Popen[bytes] | None = None
-        self._reader: threading.Thread | None = None
-        self._death_told = False
-        self.job: Job | None = None
-        self.seen: Mapping[str, Seen] = {}
-
-    def begin(self, job: Job) -> None:
-        """Sets it to work; what was seen of an earlier job is forgotten."""
-        self.job = job
-        self.seen = {}
-        if self._process is None or not self.is_alive:
-            self._start()
-        self._send(encoded(job))
-
-    def finish(self) -> None:
-        """Tells it that the journal grows no more. A process that has died is replaced."""
-        if self.job is None:
-            return
-        if self.is_alive:
-            self._send(FINISH)
-        else:
-            left = [name for name in self.job.sinks if name not in self.seen or not self.seen[name].status.over]
-            over = {name: seen for name, seen in self.seen.items() if seen.status.over}
-            self.begin(replace(self.job, sinks=left, follow=False))
-            self.seen = {**over, **self.seen}
-
-    def stop(self) -> None:
-        """Ends it: a batch under way has a moment to become durable."""
-        if self._process is None:
-            return
-        assert self._process.stdin is not None
-        with suppress(OSError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(_TO_END)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._reader:
-            self._reader.join()
-        self._process = None
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def death(self) -> str:
-        """That it has died, the first time that this is asked; else nothing."""
-        if self._process is None or self.is_alive or self._death_told:
-            return ""
-        self._death_told = True
-        return f"the process that feeds the sinks ended ({self.ending()}); the run goes on, they catch up at its end"
-
-    def ending(self) -> str:
-        """How it ended."""
-        code = self._process.returncode if self._process else 0
-        return f"signal {-code}" if code and code < 0 else f"exit code {code}"
-
-    def _start(self) -> None:
-        self.stop()
-        path = os.pathsep.join(filter(None, [str(_ROOT), self._environ.get("PYTHONPATH")]))
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", "-m", "tracker.sinks"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # until a run's folder is known: see sinks.log
-            env={**self._environ, "PYTHONPATH": path},
-            start_new_session=True,
-        )
-        self._reader = threading.Thread(target=self._read, args=(self._process,), name="koderz-sinks", daemon=True)
-        self._reader.start()
-
-    def _send(self, line: bytes) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        with suppress(OSError):  # it has died, which is seen elsewhere
-            self._process.stdin.write(line)
-            self._process.stdin.flush()
-
-    def _read(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        with process.stdout as lines:
-            for line in lines:
-                with suppress(msgspec.DecodeError):  # a line cut short by its death
-                    self._see(status_of(line))
-
-    def _see(self, status: Status) -> None:
-        before = self.seen.get(status.sink)
-        is_down = status.state == "down"
-        if before is None or before.status.records != status.records:
-            seen = Seen(status, time.monotonic(), is_down)
-        else:
-            seen = Seen(status, before.moved, before.troubled or is_down)
-        self.seen = {**self.seen, status.sink: seen}
+    sink: str
+    state: Literal["working", "down", "done"]
+    reason: str = ""
+    records: int = 0  # that the target has
+    total: int = 0  # that the journal holds
 
 
 Watch = Callable[[Mapping[str, Status]], None]
-_LOOK_EVERY = 0.05  # seconds
 
 
-def catch_up(process: SinkProcess, patience: float, watch: Watch) -> dict[str, str]:
-    """Sees the sinks of the process' job through; returns those that stay behind, each with the reason.
+class SinkProcess:
+    """The process of a results folder that does the jobs of this environment.
 
-    A sink is given up after `patience` seconds without progress, or three times as many before its first batch,
-    which opens it; one that was down already by then has spent them. `watch` is called again and again with how
-    far they are. Ends the process in no case.
+    It belongs to nobody: it goes on when this process ends, and ends by itself when nothing is left to do. Any
+    number of these stand for the same one.
     """
-    job = process.job
-    if job is None:
-        return {}
-    since = time.monotonic()
-    process.finish()
-    revived = False
-    while True:
-        seen = process.seen
-        watch({name: seen[name].status if name in seen else Status(sink=name, state="working") for name in job.sinks})
-        waited_for = [name for name in job.sinks if not _is_settled(seen.get(name), since, patience)]
-        if not waited_for:
-            return {name: reason for name in job.sinks if (reason := _why_behind(seen.get(name), patience))}
-        if not process.is_alive and process.seen == seen:
-            if revived:
-                ending = f"the process that feeds it ended ({process.ending()})"
-                return {name: ending for name in job.sinks if name in waited_for or _why_behind(seen[name], patience)}
-            revived = True
-            process.finish()
-        time.sleep(_LOOK_EVERY)
+
+    def __init__(self, results: Path, environ: Mapping[str, str], secrets: Iterable[str] = ()) -> None:
+        self._environ = environ
+        self.queue = Queue(results, environment_of(environ, secrets))
+        self._pid = self._code = 0  # where it is this one's child, and how that ended
+
+    def start(self) -> None:
+        """Starts it unless it is there, in a session of its own: no Ctrl-C and no closing of a terminal reaches it."""
+        if self.is_alive():
+            return
+        path = os.pathsep.join(filter(None, [str(_ROOT), self._environ.get("PYTHONPATH")]))
+        interpreter = [sys.executable, "-P", "-W", "ignore", "-m"]
+        command = [*interpreter, "tracker.sinks", str(self.queue.results.absolute()), self.queue.folder.name]
+        nowhere = [(os.POSIX_SPAWN_OPEN, file, os.devnull, os.O_RDWR, 0) for file in (0, 1, 2)]
+        environ = {**self._environ, "PYTHONPATH": path}
+        self._pid = os.posix_spawn(sys.executable, command, environ, file_actions=nowhere, setsid=True)
+        self._code = 0
+
+    def is_alive(self) -> bool:
+        """Whether it is at work, or waits for its turn."""
+        if self._pid:
+            with suppress(ChildProcessError):
+                pid, status = os.waitpid(self._pid, os.WNOHANG)
+                if not pid:
+                    return True
+                self._code = os.waitstatus_to_exitcode(status)
+            self._pid = 0
+        return _is_held(self.queue.folder)
+
+    @property
+    def ending(self) -> str:
+        """How it ended, where that is known and was no ordinary end."""
+        return f" (signal {-self._code})" if self._code < 0 else f" (exit code {self._code})" if self._code else ""
 
 
-def _is_settled(seen: Seen | None, since: float, patience: float) -> bool:
-    if seen and seen.status.over:
+def wake(results: Path, environ: Mapping[str, str]) -> None:
+    """Has a process take up what an earlier one left undone when it died."""
+    if (results / FOLDER).is_dir():
+        process = SinkProcess(results, environ)
+        if process.queue.entries():
+            process.start()
+
+
+class Submission:
+    """A run that the process of its results folder brings into sinks, also while the run goes on.
+
+    Raises StorageError where the disk refuses.
+    """
+
+    def __init__(self, process: SinkProcess, folder: Path, jobs: Iterable[Job]) -> None:
+        self._process, self._folder = process, folder
+        self._jobs = {job.sink: job for job in jobs}
+        self.sinks = tuple(self._jobs)
+        self._is_death_told = False
+        self._looked = time.monotonic()
+        for job in self._jobs.values():
+            process.queue.submit(job)
+        process.start()
+
+    def keep_alive(self) -> str:
+        """Starts the process again where it has died, now and then; says so the first time, else nothing."""
+        if not self._is_time_to_look() or self._process.is_alive() or not self.left():
+            return ""
+        told = "" if self._is_death_told else f"the process that feeds the sinks ended{self._process.ending}"
+        self._is_death_told = True
+        self._process.start()
+        return told and f"{told}; another one goes on"
+
+    def left(self) -> set[str]:
+        """The sinks that are not up to date and that the process isn't through with."""
+        found = self._process.queue.of_run(self._folder.name).keys()  # first: once a job is gone, its standing is final
+        standings = standing_of(self._folder)
+        return {name for name, job in self._jobs.items() if name in found and not _is_level(standings.get(name), job)}
+
+    def leave(self) -> bool:
+        """Leaves the rest to the process: whether there is any."""
+        if not self.left():
+            return False
+        self._process.start()
         return True
-    moved = seen.moved if seen and (seen.troubled or seen.moved > since) else since
-    return time.monotonic() - moved > _patience_with(seen, patience)
+
+    def wait(self, watch: Watch) -> dict[str, str]:
+        """Sees the run into its sinks; returns those that stay behind, each with the reason.
+
+        `watch` is called again and again with how far they are. A process that dies is replaced, a few times.
+        KeyboardInterrupt withdraws the rest.
+        """
+        try:
+            return self._wait(watch)
+        except KeyboardInterrupt:
+            self.withdraw()
+            raise
+
+    def withdraw(self) -> None:
+        """Leaves the rest to `koderz sync`."""
+        for name, entry in self._process.queue.of_run(self._folder.name).items():
+            if name in self._jobs:
+                entry.remove()
+
+    def _wait(self, watch: Watch) -> dict[str, str]:
+        total = sum(1 for _ in load_index(self._folder / NAME).columns("offset"))
+        to_begin = time.monotonic() + max(_TO_BEGIN, *(TO_OPEN * job.patience for job in self._jobs.values()))
+        starts = 0
+        while left := self.left():
+            watch(self._statuses(left, total))
+            time.sleep(_LOOK_EVERY)
+            if not self._is_time_to_look():
+                continue
+            if not self._process.is_alive():
+                if starts == MOST_TRIES:
+                    return dict.fromkeys(left, f"the process that feeds it ended{self._process.ending}")
+                starts += 1
+                self._process.start()
+            elif time.monotonic() > to_begin and self._has_to_wait():
+                return dict.fromkeys(left, "another koderz process feeds sinks of this folder, and this one waits")
+        watch(self._statuses(left, total))
+        standings = standing_of(self._folder)
+        reasons = {name: _why_behind(standings.get(name), job) for name, job in self._jobs.items()}
+        return {name: reason for name, reason in reasons.items() if reason}
+
+    def _is_time_to_look(self) -> bool:
+        if time.monotonic() - self._looked < _LOOK_FOR_LIFE_EVERY:
+            return False
+        self._looked = time.monotonic()
+        return True
+
+    def _has_to_wait(self) -> bool:
+        """Whether the process hasn't had its turn yet."""
+        return not any(entry.tries for entry in self._process.queue.entries())
+
+    def _statuses(self, left: Collection[str], total: int) -> dict[str, Status]:
+        standings = standing_of(self._folder)
+        return {name: _status(name, standings.get(name), total, is_left=name in left) for name in self._jobs}
 
 
-def _patience_with(seen: Seen | None, patience: float) -> float:
-    is_opening = seen is not None and seen.status.state == "working" and not (seen.status.records or seen.troubled)
-    return _TO_OPEN * patience if is_opening else patience
+def at_work(results: Path) -> dict[str, list[str]]:
+    """The sinks that are being brought up to date now, by run, in whichever environment."""
+    found: dict[str, list[str]] = {}
+    for folder in (results / FOLDER).glob("*/"):
+        if _is_held(folder):
+            for entry in Queue(results, folder.name).entries():
+                run, _, sink = entry.key.partition(".")
+                found.setdefault(run, []).append(sink)
+    return found
 
 
-def _why_behind(seen: Seen | None, patience: float) -> str:
-    if seen is None:
-        return f"nothing was heard of it for {patience:g} s"
-    if seen.status.state == "done":
+def describe_sinks(folder: Path) -> dict[str, str]:
+    """Where each sink of a run stands, in words: how far those are that lack something, and whether they go on."""
+    now = at_work(folder.parent).get(folder.name, ())
+    words = {}
+    for name, standing in standing_of(folder).items():
+        words[name] = str(standing)
+        if standing.state in ("behind", "down"):
+            words[name] = f"{standing}, {standing.progress(folder)}% there{', in progress' if name in now else ''}"
+    return words
+
+
+def _is_held(folder: Path) -> bool:
+    try:
+        return is_held(folder / LOCK)
+    except OSError:
+        return False
+
+
+def _status(name: str, standing: Standing | None, total: int, *, is_left: bool) -> Status:
+    records, reason = (standing.records, standing.reason) if standing else (0, "")
+    is_down = standing is not None and standing.state == "down"
+    return Status(name, ("down" if is_down else "working") if is_left else "done", reason, records, total)
+
+
+def _is_level(standing: Standing | None, job: Job) -> bool:
+    return standing is not None and standing.state == "up to date" and not is_outdated(standing, job.sink, job.options)
+
+
+def _why_behind(standing: Standing | None, job: Job) -> str:
+    if _is_level(standing, job):
         return ""
-    return seen.status.reason or f"no progress for {_patience_with(seen, patience):g} s"
+    return (standing.reason if standing else "") or "it didn't come to an end"

@@ -88,11 +88,14 @@ class Projection:
 
     def _begin(self) -> None:
         before = standing_of(self.folder).get(self.name) or Standing(state="behind")
-        own = {key: value for key, value in self._given.items() if key.startswith(f"{self.name}_")}
-        options = {**before.options, **{key: value for key, value in own.items() if value is not None}}
+        options = {**before.options, **_own(self.name, self._given)}
         self._stories = Stories(self.folder, self._environ)
         entries = self._stories.refresh()
-        at = 0 if is_outdated(before, own) else _boundary([entry.span for entry in entries], before.bytes)
+        at = (
+            0
+            if is_outdated(before, self.name, self._given)
+            else _boundary([entry.span for entry in entries], before.bytes)
+        )
         self._left = deque(entry.span for entry in entries[at:])
         start = sum(entries[at - 1].span) if at else 0
         self._standing = replace(before, bytes=start, records=at, options=options)
@@ -148,12 +151,15 @@ def start_again(folder: Path, name: str) -> None:
         record_standings(folder, lambda _: {name: after})
 
 
-def is_outdated(standing: Standing, options: Mapping[str, Any]) -> bool:
+def is_outdated(standing: Standing, name: str, options: Mapping[str, Any]) -> bool:
     """Whether the target was made with other options than are asked for now."""
-    return any(
-        value is not None and standing.bytes > 0 and standing.options.get(key) != value
-        for key, value in options.items()
-    )
+    own = _own(name, options)
+    return standing.bytes > 0 and any(standing.options.get(key) != value for key, value in own.items())
+
+
+def _own(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are a sink's own, those that were given."""
+    return {key: value for key, value in options.items() if key.startswith(f"{name}_") and value is not None}
 
 
 @contextmanager

@@ -42,6 +42,13 @@ class Standing:
     def __str__(self) -> str:
         return f"{self.state}: {self.reason}" if self.reason else self.state
 
+    def progress(self, folder: Path | str) -> int:
+        """How much of the journal is in the sink, in per cent."""
+        try:
+            return 100 * self.bytes // os.stat(f"{folder}/{JOURNAL}").st_size  # noqa: PTH116
+        except (OSError, ZeroDivisionError):
+            return 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
@@ -72,6 +79,8 @@ def record_standings(folder: Path, change: Callable[[Mapping[str, Standing]], Ma
     """
     from filelock import FileLock
 
+    if not folder.is_dir():  # which a lock would make again
+        raise StorageError(f"{folder} is gone")
     try:
         with FileLock(folder / ".sinks.lock"):
             before = _read(folder)

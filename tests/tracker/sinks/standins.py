@@ -1,7 +1,8 @@
 """Real sinks, small ones, that can be made to fail: found by an entry point, like other packages' sinks.
 
-What they do is said by files beside the runs: `NAME.down`, `NAME.hang`, `NAME.slow`, `NAME.die-before` and
-`NAME.die-after` (the transaction of a batch; the file is removed, so that it dies once). The process that feeds
+What they do is said by files beside the runs: `NAME.down`, `NAME.hang`, `NAME.slow`, `NAME.wait` (until that is
+removed), `NAME.die-before` and `NAME.die-after` (the transaction of a batch; the file is removed, so that it dies
+once). The process that feeds
 the sinks imports this module, so pytest isn't imported here: that takes longer than all the rest.
 """
 
@@ -35,7 +36,7 @@ class Ledger:
         self._rows.execute("CREATE TABLE IF NOT EXISTS rows (run TEXT, record TEXT, PRIMARY KEY (run, record))")
 
     def take(self, records: Sequence[Record]) -> None:
-        for trouble in ("down", "hang", "slow", "die-before"):
+        for trouble in ("down", "hang", "slow", "wait", "die-before"):
             self._heed(trouble)
         with self._rows:
             self._rows.executemany(
@@ -59,6 +60,9 @@ class Ledger:
             raise SinkDown("the ledger is closed today")
         if trouble == "hang":
             time.sleep(600)
+        elif trouble == "wait":
+            while path.exists():
+                time.sleep(0.02)
         elif trouble == "slow":
             time.sleep(0.05)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,66 +15,142 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import wait_for
-from tests.tracker.builders import RUN, call, judged
+from tests.tracker.builders import call, judged
+from tests.tracker.builders import plan as plan_of
 from tests.tracker.sinks.standins import rows_of
 from tests.tracker.sinks.test_projection import a_run, assert_whole
-from tracker.sinks.jobs import Job, Status
-from tracker.sinks.process import SinkProcess, catch_up
+from tracker.records import Finished
+from tracker.runs import lock_run
+from tracker.sinks.jobs import FOLDER, Job, Queue, environment_of
+from tracker.sinks.process import SinkProcess, Status, Submission, at_work, describe_sinks, wake
 from tracker.sinks.projection import Projection
-from tracker.sinks.standing import standing_of
+from tracker.sinks.standing import choose_sinks, standing_of
 from tracker.tracker import Tracker
 
 NOTHING: Callable[[Mapping[str, Status]], None] = lambda _: None  # noqa: E731
 LONG = 60.0  # seconds of patience where none should be needed
-HUNG = {"ledger": "working", "other": "done"}
 
 
 @pytest.fixture
-def process(standins: Mapping[str, str]) -> Iterator[SinkProcess]:
-    process = SinkProcess(standins)
-    yield process
-    process.stop()
+def process(tmp_path: Path, standins: Mapping[str, str]) -> Iterator[SinkProcess]:
+    yield SinkProcess(tmp_path, standins)
+    end(tmp_path)
 
 
-def job(folder: Path, *sinks: str, follow: bool = False, patient: bool = True) -> Job:
-    return Job(folder=str(folder), sinks=sinks or ("ledger",), follow=follow, patient=patient)
+def end(results: Path) -> None:
+    """Withdraws all jobs of a folder; no process stays."""
+    for path in (results / FOLDER).glob("*/*.[0-9]"):
+        path.unlink(missing_ok=True)
+    wait_for(lambda: not processes(results))
 
 
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] == "Z"
-    except OSError:
-        return True
+def submit(process: SinkProcess, folder: Path, *sinks: str, patience: float = LONG, patient: bool = True) -> Submission:
+    jobs = [Job(run=folder.name, sink=sink, patience=patience, patient=patient) for sink in sinks or ("ledger",)]
+    return Submission(process, folder, jobs)
+
+
+def processes(results: Path) -> set[int]:
+    """The processes that feed the sinks of this folder, or wait for their turn."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"\0tracker.sinks\0%s\0" % os.fsencode(results) in path.read_bytes():
+                found.add(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def is_level(folder: Path, name: str = "ledger") -> bool:
+    return state_of(folder, name) == "up to date"
+
+
+def state_of(folder: Path, name: str = "ledger") -> str:
+    standing = standing_of(folder).get(name)
+    return standing.state if standing else ""
+
+
+def another_run(results: Path, number: int) -> Path:
+    async def go() -> Path:
+        run = f"bench_{number:08x}_20260131_120000"
+        with Tracker.create(results, run, plan_of(4, run_id=run)) as tracker:
+            for task in range(4):
+                await tracker.record(call(task), judged(task))
+            await tracker.record(Finished(status="complete"))
+        return tracker.folder
+
+    return asyncio.run(go())
 
 
 def test_sinks_are_brought_level_and_nothing_is_left_lying_about(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     seen: list[Mapping[str, Status]] = []
-    process.begin(job(folder, "ledger", "other"))
 
-    assert catch_up(process, LONG, seen.append) == {}
+    assert submit(process, folder, "ledger", "other").wait(seen.append) == {}
 
     assert_whole(folder)
-    assert rows_of(tmp_path, RUN, "other") == rows_of(tmp_path, RUN)
+    assert rows_of(tmp_path, folder.name, "other") == rows_of(tmp_path, folder.name)
     assert {status.state for status in seen[-1].values()} == {"done"}
-    process.stop()
-    assert not (folder / "sinks.log").exists()
+    wait_for(lambda: not processes(tmp_path))
+    assert not process.queue.entries()
+    assert not (tmp_path / "sinks.log").exists()
 
 
 def test_a_run_is_followed_while_it_goes_on(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path, 1)
-    process.begin(job(folder, follow=True))
-    wait_for(lambda: standing_of(folder).get("ledger") and standing_of(folder)["ledger"].state == "up to date")
+    with lock_run(folder):
+        submission = submit(process, folder)
+        wait_for(lambda: is_level(folder))
 
     async def more() -> None:
         with Tracker.reopen(folder) as tracker:
+            submit(process, folder)
             await tracker.record(call(1), judged(1))
+            wait_for(lambda: len(rows_of(tmp_path, folder.name)) == 6)
+            assert process.queue.entries()
 
     asyncio.run(more())
-    wait_for(lambda: len(rows_of(tmp_path, RUN)) == 6)
-
-    assert catch_up(process, LONG, NOTHING) == {}
+    assert submission.wait(NOTHING) == {}
     assert_whole(folder)
+
+
+def test_a_run_that_goes_on_is_waited_for_no_longer_than_it_lacks_something(
+    tmp_path: Path, process: SinkProcess
+) -> None:
+    folder = a_run(tmp_path)
+    with lock_run(folder):
+        assert submit(process, folder).wait(NOTHING) == {}
+        assert process.queue.entries()
+
+
+def test_runs_of_a_folder_are_fed_by_one_process(tmp_path: Path, standins: Mapping[str, str]) -> None:
+    (tmp_path / "ledger.wait").touch()
+    folders = [another_run(tmp_path, number) for number in range(3)]
+    submissions = [submit(SinkProcess(tmp_path, standins), folder, "ledger", "other") for folder in folders]
+    wait_for(lambda: all(is_level(folder, "other") for folder in folders))
+    wait_for(lambda: len(processes(tmp_path)) == 1)  # the others have seen that there is one
+    assert set(at_work(tmp_path)) == {folder.name for folder in folders}
+    (tmp_path / "ledger.wait").unlink()
+
+    assert [submission.wait(NOTHING) for submission in submissions] == [{}, {}, {}]
+
+    for folder in folders:
+        assert_whole(folder)
+    end(tmp_path)
+
+
+def test_with_other_variables_a_process_waits_for_its_turn(tmp_path: Path, standins: Mapping[str, str]) -> None:
+    one, other = (another_run(tmp_path, number) for number in range(2))
+    with lock_run(one):
+        submit(SinkProcess(tmp_path, standins), one)
+        wait_for(lambda: is_level(one))
+        second = submit(SinkProcess(tmp_path, {**standins, "MLFLOW_TRACKING_URI": "http://elsewhere"}), other)
+        wait_for(lambda: set(at_work(tmp_path)) == {one.name, other.name})
+        assert state_of(other) == ""
+    assert second.wait(NOTHING) == {}
+
+    assert_whole(other)
+    end(tmp_path)
 
 
 @pytest.mark.parametrize("moment", ["die-before", "die-after"])
@@ -82,141 +159,254 @@ def test_killed_between_target_and_cursor_another_one_goes_on(
 ) -> None:
     folder = a_run(tmp_path)
     (tmp_path / f"ledger.{moment}").touch()
-    process.begin(job(folder, follow=True))
-    wait_for(lambda: not process.is_alive)
-    assert "signal 9" in process.death()
-    assert process.death() == ""  # it is said once
+    with lock_run(folder):
+        submission = submit(process, folder)
+        said = ""
+        while not said:
+            said = submission.keep_alive()
+        assert "(signal 9)" in said
+        wait_for(lambda: is_level(folder))
 
-    assert catch_up(process, LONG, NOTHING) == {}
+    assert submission.wait(NOTHING) == {}
+    assert_whole(folder)
 
+
+def test_what_a_killed_process_left_is_taken_up_by_the_next_command(
+    tmp_path: Path, process: SinkProcess, standins: Mapping[str, str]
+) -> None:
+    folder = a_run(tmp_path)
+    (tmp_path / "ledger.die-before").touch()
+    submit(process, folder)
+    wait_for(lambda: not (tmp_path / "ledger.die-before").exists())
+    wait_for(lambda: not process.is_alive())
+
+    wake(tmp_path, {**standins, "MLFLOW_TRACKING_URI": "http://elsewhere"})  # whose sinks are others
+    assert not processes(tmp_path)
+    wake(tmp_path, standins)
+
+    wait_for(lambda: is_level(folder))
     assert_whole(folder)
 
 
 def test_killed_again_and_again_it_gives_up_and_says_so(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
-    (tmp_path / "ledger.slow").touch()
-    process.begin(job(folder))
+    (tmp_path / "ledger.wait").touch()
 
     def kill(_: Mapping[str, Status]) -> None:
-        if process.is_alive:
-            os.kill(process.pid, signal.SIGKILL)
+        for pid in processes(tmp_path):
+            os.kill(pid, signal.SIGKILL)
 
-    behind = catch_up(process, LONG, kill)
+    assert submit(process, folder).wait(kill) == {"ledger": "the process that feeds it ended (signal 9)"}
+    (tmp_path / "ledger.wait").unlink()
+    assert submit(process, folder).wait(NOTHING) == {}
+    assert_whole(folder)
 
-    assert "the process that feeds it ended (signal 9)" in behind["ledger"]
-    process.stop()
-    process.begin(job(folder))
-    assert catch_up(process, LONG, NOTHING) == {}
+
+def test_a_job_that_processes_die_of_is_given_up(tmp_path: Path, process: SinkProcess) -> None:
+    folder = a_run(tmp_path)
+    submission = None
+    for _ in range(3):
+        (tmp_path / "ledger.die-before").touch()
+        submission = submission or submit(process, folder)
+        process.start()
+        wait_for(lambda: not (tmp_path / "ledger.die-before").exists())
+        wait_for(lambda: not process.is_alive())
+    process.start()
+    wait_for(lambda: not process.queue.entries())
+
+    assert str(standing_of(folder)["ledger"]) == "down: the process that feeds it ended again and again"
+    assert submit(process, folder).wait(NOTHING) == {}
     assert_whole(folder)
 
 
 def test_a_sink_that_hangs_is_given_up_and_holds_up_no_other(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     (tmp_path / "ledger.hang").touch()
-    process.begin(job(folder, "ledger", "other"))
-    wait_for(lambda: {name: seen.status.state for name, seen in process.seen.items()} == HUNG)
+    other = submit(process, folder, "other")
+    hung = submit(process, folder, "ledger", patience=0.5)
 
-    behind = catch_up(process, 0.5, NOTHING)
+    assert hung.wait(NOTHING) == {"ledger": "no progress for 1.5 s"}  # it hung in its first batch
 
-    assert behind == {"ledger": "no progress for 1.5 s"}  # it hung in its first batch
-    assert standing_of(folder)["other"].state == "up to date"
-    pid = process.pid
-    process.stop()
-    assert is_gone(pid)
+    assert other.wait(NOTHING) == {}
+    (tmp_path / "ledger.hang").unlink()
+    assert submit(process, folder).wait(NOTHING) == {}  # while the hung one may be there still
+    assert_whole(folder)
+
+
+def test_a_sink_that_hangs_when_nobody_wants_it_any_more_keeps_no_process(tmp_path: Path, process: SinkProcess) -> None:
+    folder = a_run(tmp_path)
+    (tmp_path / "ledger.hang").touch()
+    submission = submit(process, folder)
+    wait_for(lambda: [entry.tries for entry in process.queue.entries()] == [1])
+    submission.withdraw()
+
+    wait_for(lambda: not processes(tmp_path))
 
 
 def test_a_sink_that_is_down_is_tried_again_until_patience_ends(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     (tmp_path / "ledger.down").touch()
-    process.begin(job(folder, follow=True))
-    wait_for(lambda: standing_of(folder).get("ledger") and standing_of(folder)["ledger"].state == "down")
+    with lock_run(folder):
+        submission = submit(process, folder, patience=0.1)
+        wait_for(lambda: state_of(folder) == "down")
+        assert process.queue.entries()
 
-    assert catch_up(process, 0.5, NOTHING) == {"ledger": "the ledger is closed today"}
+    assert submission.wait(NOTHING) == {"ledger": "the ledger is closed today"}
     assert str(standing_of(folder)["ledger"]) == "down: the ledger is closed today"
     (tmp_path / "ledger.down").unlink()
-    assert catch_up(process, LONG, NOTHING) == {}
+    assert submit(process, folder).wait(NOTHING) == {}
+    assert_whole(folder)
+
+
+def test_a_sink_that_was_down_is_fed_once_it_is_back(tmp_path: Path, process: SinkProcess) -> None:
+    folder = a_run(tmp_path)
+    (tmp_path / "ledger.down").touch()
+    submission = submit(process, folder)
+    wait_for(lambda: state_of(folder) == "down")
+    (tmp_path / "ledger.down").unlink()
+
+    assert submission.wait(NOTHING) == {}
     assert_whole(folder)
 
 
 def test_without_patience_a_sink_that_is_down_is_given_up_at_once(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     (tmp_path / "ledger.down").touch()
-    process.begin(job(folder, patient=False))
 
-    assert catch_up(process, LONG, NOTHING) == {"ledger": "the ledger is closed today"}
+    assert submit(process, folder, patient=False).wait(NOTHING) == {"ledger": "the ledger is closed today"}
 
 
 def test_a_sink_that_cannot_be_loaded_is_no_reason_to_wait(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
-    process.begin(job(folder, "absent", "ledger"))
 
-    behind = catch_up(process, LONG, NOTHING)
+    behind = submit(process, folder, "absent", "ledger").wait(NOTHING)
 
     assert list(behind) == ["absent"]
     assert "can't be loaded" in behind["absent"]
     assert_whole(folder)
 
 
-def test_what_another_process_feeds_is_waited_for(
+def test_what_another_process_holds_is_waited_for(
     tmp_path: Path, process: SinkProcess, standins: Mapping[str, str]
 ) -> None:
     folder = a_run(tmp_path)
     with Projection(folder, "ledger", {}, standins) as held:
-        process.begin(job(folder))
-        wait_for(lambda: "ledger" in process.seen and process.seen["ledger"].status.state == "waiting")
+        submission = submit(process, folder)
+        wait_for(lambda: "another koderz process" in str(standing_of(folder).get("ledger")))
         while held.look():
             held.take()
 
-    assert catch_up(process, LONG, NOTHING) == {}
+    assert submission.wait(NOTHING) == {}
     assert_whole(folder)
 
 
-def test_two_processes_at_once_leave_what_one_would(tmp_path: Path, standins: Mapping[str, str]) -> None:
+def test_it_goes_on_when_whoever_started_it_is_killed(tmp_path: Path, standins: Mapping[str, str]) -> None:
     folder = a_run(tmp_path, 40)
-    both = [SinkProcess(standins), SinkProcess(standins)]
-    for each in both:
-        each.begin(job(folder))
-    try:
-        assert [catch_up(each, LONG, NOTHING) for each in both] == [{}, {}]
-    finally:
-        for each in both:
-            each.stop()
+    (tmp_path / "ledger.slow").touch()
+    starter = textwrap.dedent(f"""
+        import os, pathlib, signal
+        from tracker.sinks.jobs import Job
+        from tracker.sinks.process import SinkProcess, Submission
+        folder = pathlib.Path({str(folder)!r})
+        Submission(SinkProcess(folder.parent, os.environ), folder, [Job(run=folder.name, sink="ledger")])
+        os.killpg(0, signal.SIGKILL)
+    """)
+    done = subprocess.run([sys.executable, "-c", starter], env=dict(standins), start_new_session=True, check=False)
+
+    assert done.returncode == -signal.SIGKILL
+    wait_for(lambda: is_level(folder))
+    assert_whole(folder)
+    end(tmp_path)
+
+
+def test_told_to_end_it_leaves_the_rest_to_the_next(tmp_path: Path, process: SinkProcess) -> None:
+    folder = a_run(tmp_path, 40)
+    (tmp_path / "ledger.slow").touch()
+    submission = submit(process, folder)
+    wait_for(lambda: (tmp_path / "ledger.db").exists())
+    (pid,) = processes(tmp_path)
+    os.kill(pid, signal.SIGTERM)
+    wait_for(lambda: not process.is_alive())
+
+    assert submission.wait(NOTHING) == {}
     assert_whole(folder)
 
 
-def test_it_ends_when_whoever_started_it_is_killed(tmp_path: Path, standins: Mapping[str, str]) -> None:
-    folder = a_run(tmp_path)
-    starter = textwrap.dedent(f"""
-        import os, time
-        from tracker.sinks.jobs import Job
-        from tracker.sinks.process import SinkProcess
-        process = SinkProcess(os.environ)
-        process.begin(Job(folder={str(folder)!r}, sinks=["ledger"], follow=True))
-        print(process.pid, flush=True)
-        time.sleep(600)
-    """)
-    with subprocess.Popen([sys.executable, "-c", starter], env=standins, stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
-        wait_for(lambda: standing_of(folder).get("ledger") and standing_of(folder)["ledger"].state == "up to date")
-        parent.kill()
+def test_where_the_results_folder_is_deleted_it_ends_and_makes_nothing_again(
+    tmp_path: Path, standins: Mapping[str, str]
+) -> None:
+    results = tmp_path / "results"
+    folder = a_run(results)
+    process = SinkProcess(results, standins)
+    with lock_run(folder):
+        submit(process, folder)
+        wait_for(lambda: is_level(folder))
+        shutil.rmtree(results)
+        wait_for(lambda: not processes(results))
 
-    wait_for(lambda: is_gone(pid))
+    assert not results.exists()
 
 
-def test_what_a_sink_prints_goes_into_a_file_of_the_run(
+def test_how_far_a_sink_is_and_that_it_goes_on_is_told(tmp_path: Path, process: SinkProcess) -> None:
+    folder = a_run(tmp_path, 40)
+    choose_sinks(folder, ["ledger"], ["ledger", "other"])
+    assert describe_sinks(folder) == {"ledger": "behind, 0% there", "other": "off"}
+    (tmp_path / "ledger.wait").touch()
+    submit(process, folder)
+    wait_for(lambda: at_work(tmp_path))
+
+    assert describe_sinks(folder)["ledger"] == "behind, 0% there, in progress"
+
+
+def test_a_job_takes_the_place_of_an_earlier_one_of_its_run_and_sink(tmp_path: Path) -> None:
+    here, elsewhere = Queue(tmp_path, "here"), Queue(tmp_path, "elsewhere")
+    here.submit(Job(run="bench_1", sink="ledger"))
+    here.submit(Job(run="bench_1", sink="other"))
+    assert here.of_run("bench_1")["ledger"].begin()
+    elsewhere.submit(Job(run="bench_1", sink="ledger", patience=1.0))
+
+    assert set(here.of_run("bench_1")) == {"other"}
+    (entry,) = elsewhere.entries()
+    assert (entry.tries, entry.read()) == (0, Job(run="bench_1", sink="ledger", patience=1.0))
+
+
+def test_only_variables_that_sinks_depend_on_tell_processes_apart() -> None:
+    here = {"PATH": "/bin", "MLFLOW_TRACKING_URI": "http://a"}
+
+    assert environment_of(here) == environment_of({**here, "SHLVL": "2", "KODERZ_MODEL": "m"})
+    assert environment_of(here) != environment_of({**here, "MLFLOW_TRACKING_URI": "http://b"})
+
+
+def test_a_process_that_does_not_know_a_secret_does_not_do_the_job() -> None:
+    here = {"PATH": "/bin"}
+
+    assert environment_of(here) != environment_of({**here, "OPENAI_API_KEY": "sk-1"})
+    assert environment_of({**here, "MINE": "1"}, ["MINE"]) != environment_of({**here, "MINE": "2"}, ["MINE"])
+
+
+def test_what_a_sink_prints_goes_into_a_file(
     tmp_path: Path, process: SinkProcess, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "site" / "noisy.py").write_text("print('hello from a library')\nraise ValueError('no way')\n")
     entries = next((tmp_path / "site").glob("*.dist-info")) / "entry_points.txt"
     entries.write_text(entries.read_text() + "noisy = noisy:Noisy\n")
     folder = a_run(tmp_path)
-    process.begin(job(folder, "noisy", patient=False))
 
-    assert catch_up(process, LONG, NOTHING) == {"noisy": "ValueError: no way"}
+    assert submit(process, folder, "noisy", patient=False).wait(NOTHING) == {"noisy": "ValueError: no way"}
 
-    process.stop()
-    log = (folder / "sinks.log").read_text()
+    end(tmp_path)
+    log = (tmp_path / "sinks.log").read_text()
     assert "hello from a library" in log
     assert "ValueError: no way" in log
     assert capfd.readouterr() == ("", "")
+
+
+def test_it_yields_to_runs_without_starving(tmp_path: Path, process: SinkProcess) -> None:
+    folder = a_run(tmp_path)
+    (tmp_path / "ledger.wait").touch()
+    submit(process, folder)
+    wait_for(lambda: [entry.tries for entry in process.queue.entries()] == [1])
+    (pid,) = processes(tmp_path)
+
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert max(own, 5) == os.getpriority(os.PRIO_PROCESS, pid)
