@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The sessions that README.md shows, made anew: its commands are run and their output is put in their place.
+"""The sessions that README.md and docs/ show, made anew: their commands are run and the output is put in its place.
 
     scripts/session.py [--check]
 
-Every block of README.md that begins with `$ ` is one; all run in one scratch folder, in their order, with the
+Every block that begins with `$ ` is one; those of a page run in one scratch folder, in their order, with the
 simulated model. Where a command's output ends with `…`, as many lines as stand there are kept. Ids, dates and times
-are always the same ones. With --check nothing is written: exit code 1, and the difference, where README.md is stale.
+are always the same ones. With --check nothing is written: exit code 1, and the difference, where a page is stale.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from pathlib import Path
 
 import checkout
 
-README = checkout.ROOT / "README.md"
 RUN_ID, DATE, TIME = "bench_1f24e33a_20261121_093541", "2026-11-21", "09:35"
-_BLOCK = re.compile(r"(?<=^```\n)\$ .*?(?=^```$)", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"(?<=^```\n)\$ .*?(?=^```$)|(?<=^```console\n)\$ .*?(?=^```$)", re.MULTILINE | re.DOTALL)
 _PROGRESS = re.compile(r"^(sinks: |\d+/\d+ · ).*\n", re.MULTILINE)  # printed every few seconds, if it takes so long
 
 
 def main() -> int:
-    """Brings README.md up to date, or checks whether it is."""
-    text = README.read_text(encoding="utf-8")
-    with tempfile.TemporaryDirectory(prefix="koderz-session-") as folder:
-        made = _BLOCK.sub(lambda block: _replayed(block[0], Path(folder)), text)
-    if "--check" not in sys.argv[1:]:
-        README.write_text(made, encoding="utf-8")
-    elif made != text:
-        sys.stdout.writelines(difflib.unified_diff(text.splitlines(True), made.splitlines(True), "README.md", "now"))
-        return 1
-    return 0
+    """Brings the pages up to date, or checks whether they are."""
+    stale = False
+    for page in (checkout.ROOT / "README.md", *sorted((checkout.ROOT / "docs").rglob("*.md"))):
+        text = page.read_text(encoding="utf-8")
+        with tempfile.TemporaryDirectory(prefix="koderz-session-") as folder:
+            made = _BLOCK.sub(lambda block, folder=folder: _replayed(block[0], Path(folder)), text)  # type: ignore[misc]
+        if "--check" not in sys.argv[1:]:
+            page.write_text(made, encoding="utf-8")
+        elif made != text:
+            sys.stdout.writelines(difflib.unified_diff(text.splitlines(True), made.splitlines(True), page.name, "now"))
+            stale = True
+    return int(stale)
 
 
 def _replayed(block: str, folder: Path) -> str:
@@ -76,7 +77,7 @@ def _printed(command: str, folder: Path) -> list[str]:
     text = re.sub(r"bench_[0-9a-f]{8}_\d{8}_\d{6}", RUN_ID, text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", f"{DATE} {TIME}", text)
     text = re.sub(r"(?<![\d:])\d:\d\d(?![\d:])", "0:02", text)
-    return text.rstrip("\n").split("\n")
+    return text.rstrip("\n").split("\n") if text else []
 
 
 if __name__ == "__main__":

@@ -219,7 +219,7 @@ def serve(
 ) -> None:
     """Serve the memory store to Claude Code, Cursor and others as an MCP server, until the client disconnects.
 
-    Its tools have the names and arguments of Cortex' own. See "Memory" in the README for their configuration.
+    Its tools have the names and arguments of Cortex' own. docs/how-to/memory.md says how to configure clients.
     """
     leave_at_once()  # whatever was stored is durable, and a thread that reads standard input can't be cancelled
     from tracker.memory.server import serve_http, serve_stdio, token_from

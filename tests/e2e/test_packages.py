@@ -118,7 +118,7 @@ def test_the_workflow_works_in_a_repository_of_somebody_else(job: Job, workflow:
     where = job("python -c 'import koderz, tracker; print(koderz.__file__)'")
     assert where.stdout.startswith(f"{job.python}{os.sep}lib")
     text = (ROOT / "docs" / "ci" / "README.md").read_text(encoding="utf-8")
-    (baseline,) = re.findall(r"\n\n((?:    .*\n)+)\nRenew it", text)
+    (baseline,) = re.findall(r"```sh\n(.*?)```\n\nRenew it", text, re.DOTALL)
     made = job(baseline)
     assert made.returncode == 0, made.stderr
 

@@ -1,0 +1,165 @@
+"""The README and the pages of docs/ as tests see them: their blocks, and a folder in which a page is followed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.conftest import Shell
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))}
+
+_FENCE = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+
+SUBSTITUTES = {
+    "http://127.0.0.1:8000/v1": "$MODEL_SERVER/v1",  # of a vLLM: the loopback server answers in its place
+    "127.0.0.1:8765": "127.0.0.1:0",  # a port that is free
+    "http://HOST:5000": "sqlite:///shared.db",  # test_team has the server, and PostgreSQL below it
+    "=…": "=0123456789abcdef-given",
+    "sk-…": "sk-test-4f9a",
+}
+"""What can't stand in a test as it stands on a page."""
+
+_PYTHON = """
+import os, re, subprocess, sys
+words = sys.argv[1:]
+serves = ["-m koderz ui", "-m koderz memory serve --http", "-m koderz.testing --model"]
+if not " ".join(words).startswith(tuple(serves)):
+    os.execv(sys.executable, [sys.executable, *words])
+server = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+for line in server.stdout:
+    print(line, end="")
+    if re.search("https?://", line):
+        break
+else:
+    sys.exit(server.wait() or "it told no address")
+server.terminate()
+server.communicate()
+"""
+"""Python; a command that serves until it is ended is ended once it has told its address."""
+
+_KODERZ = """
+import os, pathlib, sys
+os.execv(pathlib.Path(sys.argv[0]).with_name("python"), ["python", "-m", "koderz", *sys.argv[1:]])
+"""
+
+_PIP = """
+import pathlib, shutil, sys, tomllib
+if not pathlib.Path("pyproject.toml").exists():
+    sys.exit()  # of the README: koderz itself is installed
+project = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["project"]
+package = pathlib.Path("installed") / f"{project['name']}-{project['version']}.dist-info"
+package.mkdir(parents=True)
+(package / "METADATA").write_text(f"Metadata-Version: 2.1\\nName: {project['name']}\\nVersion: {project['version']}\\n")
+with (package / "entry_points.txt").open("w") as file:
+    for group, entries in project["entry-points"].items():
+        print(f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()), sep="\\n", file=file)
+for module in pathlib.Path().glob("koderz_*.py"):
+    shutil.copy(module, "installed")
+"""
+"""`pip install .` as far as it matters: no index can be reached from a test."""
+
+_CLAUDE = """
+import subprocess, sys
+if "--" in sys.argv:  # what Claude Code would start, and end by closing its input
+    sys.exit(subprocess.run(sys.argv[sys.argv.index("--") + 1 :], stdin=subprocess.DEVNULL).returncode)
+"""
+"""`claude mcp add`: others' program, which isn't here; what it is told to start is started."""
+
+_MLFLOW = """
+import os, subprocess, sys
+command = [sys.executable, "-W", "ignore", "-m", "mlflow", "server", "--help"]
+env = {**os.environ, "PYTHONWARNINGS": "ignore"}
+told = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
+unknown = [word for word in sys.argv[1:] if word.startswith("--") and word not in told.stdout]
+sys.exit(f"mlflow server has no {unknown}" if unknown or sys.argv[1] != "server" else 0)
+"""
+"""`mlflow server` on a host and a database that aren't there: its options are looked up. test_team runs one."""
+
+_MODAL = """
+import os, sys
+words = sys.argv[1:]
+if words == ["setup"]:
+    sys.exit()
+if words[:3] == ["secret", "create", "llm-api-keys"]:
+    words[2] += "-of-a-page"
+os.execv(sys.executable, [sys.executable, "-m", "modal", *words])
+"""
+"""Modal's client on the loopback Modal, without `setup`, which opens a browser; other tests' secret stays as it is."""
+
+COMMANDS = {"python": _PYTHON, "koderz": _KODERZ, "pip": _PIP, "claude": _CLAUDE, "mlflow": _MLFLOW, "modal": _MODAL}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    language: str
+    title: str  # the file that it is
+    text: str
+
+    def commands(self) -> Iterator[str]:
+        """The commands of a shell's block, each in one line."""
+        prompt = self.language != "sh"
+        for line in self.text.replace("\\\n", " ").split("\n"):
+            if line.strip() and (not prompt or line.startswith("$ ")):
+                yield line.removeprefix("$ ") if prompt else line
+
+
+def blocks(page: str) -> list[Block]:
+    """All of them, in their order. A session of the README has no language; elsewhere it is `console`."""
+    found = [Block(*match.groups("")) for match in _FENCE.finditer(PAGES[page].read_text(encoding="utf-8"))]
+    return [Block(block.language or "console", block.title, block.text) for block in found]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Somebody who follows a page in a folder, with loopback servers in place of all others."""
+
+    shell: Shell
+    model_server: Mapping[str, str]  # the variables that point to it
+    more: Mapping[str, str]
+
+    def follow(self, page: str) -> None:
+        """Writes the page's files and runs all else, in its order. The first thing that fails is an AssertionError."""
+        binaries = self.shell.folder / "bin"
+        binaries.mkdir()
+        for name, source in COMMANDS.items():
+            path = binaries / name
+            path.write_text(f"#!{sys.executable}\n{source}")
+            path.chmod(0o755)
+        for block in blocks(page):
+            if block.title:
+                (self.shell.folder / block.title).write_text(block.text)
+            elif block.language in ("sh", "console"):
+                self._run("\n".join(block.commands()))
+            elif block.language == "python":
+                self._run(f"python - <<'END'\n{block.text}\nEND")
+
+    def _run(self, script: str) -> None:
+        for shown, meant in SUBSTITUTES.items():
+            script = script.replace(shown, meant)
+        env = self.shell.environment({**self.model_server, **self.more})
+        if not re.search("qwen|arms.toml", script):  # without a name, a running Ollama's only model would be asked
+            env["OLLAMA_HOST"] = "127.0.0.1:9"
+        env["PATH"] = f"{self.shell.folder / 'bin'}:{env['PATH']}"
+        env["PYTHONPATH"] = os.pathsep.join([str(self.shell.folder / "installed"), str(ROOT)])
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", f"set -x\n{script}"],
+            cwd=self.shell.folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-4000:]

@@ -1,0 +1,93 @@
+"""The site that is built of docs/: whole, complete, and of this host alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from koderz.settings.schema import FIELDS
+from tests.e2e.pages import DOCS, ROOT
+from tests.koderz.analysis.report.test_browser import CHROMIUM, FLAGS
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not shutil.which("mkdocs", path=str(Path(sys.executable).parent)) and not os.environ.get("CI"),
+        reason="mkdocs is not installed",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site."""
+    folder = tmp_path_factory.mktemp("site")
+    done = build(ROOT / "mkdocs.yml", folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def build(configuration: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(configuration), "-d", str(folder)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1", "PYTHONWARNINGS": "ignore"}
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+
+
+def test_site_loads_nothing_from_other_hosts(site: Path) -> None:
+    loading = re.compile(
+        r"<(?:script|img|iframe|source)[^>]+src=[\"']?(?:https?:)?//[^>]+>|<link[^>]+href=[\"']?(?:https?:)?//[^>]+>"
+    )
+    styling = re.compile(r"(?:url\(|@import )[\"']?(?:https?:)?//[^)]+")
+    found = [hit for path in site.rglob("*.html") for hit in loading.findall(path.read_text(encoding="utf-8"))]
+    found += [hit for path in site.rglob("*.css") for hit in styling.findall(path.read_text(encoding="utf-8"))]
+
+    assert found == []
+
+
+@pytest.mark.skipif(not CHROMIUM.exists() and not os.environ.get("CI"), reason="Chromium is not installed")
+def test_site_in_a_browser_asks_no_other_host(site: Path) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    asked: list[str] = []
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS.split())
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        for name in ("index", "tutorial", "reference/python", "reference/commands"):
+            page.goto((site / f"{name}.html").as_uri(), wait_until="networkidle")
+        browser.close()
+
+    assert asked
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+
+
+def test_reference_has_every_command_setting_and_kind_of_record(site: Path) -> None:
+    commands, settings, journal, api = (
+        re.sub("<[^>]+>", "", (site / "reference" / f"{name}.html").read_text(encoding="utf-8"))
+        for name in ("commands", "settings", "journal", "python")
+    )
+    for name in ("benchmark compare", "memory serve", "modal deploy", "doctor", "benchmark START END"):
+        assert f"koderz {name}" in commands
+    assert "B is significantly worse than A." in commands
+    own = {"models"}  # which --model gives, too
+    assert [name for name in FIELDS if f"KODERZ_{name.upper()}" not in settings and name not in own] == []
+    for kind in ("message", "experiment", "submitted"):
+        assert f"\n{kind}" in journal
+    assert "generated:" not in commands + settings + journal
+    assert "Runs a benchmark and returns its summary." in api
+
+
+@pytest.mark.parametrize("broken", ["[x](nowhere.md)", "[x](tutorial.md#nowhere)", "::: koderz.nowhere"])
+def test_site_with_a_broken_link_isnt_built(tmp_path: Path, broken: str) -> None:
+    shutil.copytree(DOCS, tmp_path / "docs")
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").replace("scripts/docs_hooks", f"{ROOT}/scripts/docs_hooks")
+    (tmp_path / "mkdocs.yml").write_text(text.replace("paths: [.]", f"paths: [{ROOT}]"), encoding="utf-8")
+    with (tmp_path / "docs" / "index.md").open("a", encoding="utf-8") as page:
+        page.write(f"\n{broken}\n")
+
+    assert build(tmp_path / "mkdocs.yml", tmp_path / "site").returncode != 0
