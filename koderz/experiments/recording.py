@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime, timedelta
+from functools import cached_property
+from typing import NamedTuple
 
 from koderz.errors import Fault
 from tracker.records import Call, Keyed, Record
@@ -14,7 +18,30 @@ GRACE = 1.0  # seconds, at least, in which a replay must ask for what is recorde
 _LONGEST_GRACE = 600.0  # seconds: a gap in the recording may also be a pause between two sessions
 _SETTLE = 10  # turns of the event loop in which a solver acts on one recorded result before it gets the next
 
-Waiting = tuple["asyncio.Future[Record | None]", "asyncio.Task[object] | None"]
+
+class Cell:
+    """A piece of code that runs again in a replay, within which requests are made."""
+
+    def __init__(self, name: str, outer: Cell | None) -> None:
+        self.name, self.outer = name, outer
+        self.waiting = 0  # requests that were made in it, or in a cell within it, and aren't answered
+
+    def wait(self, change: int) -> None:
+        """Counts a request that begins (+1) or ends (-1) to wait."""
+        self.waiting += change
+        if self.outer:
+            self.outer.wait(change)
+
+
+_CELL: ContextVar[Cell | None] = ContextVar("cell", default=None)
+
+
+class Waiting(NamedTuple):
+    """Somebody who waits for a result."""
+
+    future: asyncio.Future[Record | None]
+    task: asyncio.Task[object] | None
+    cell: Cell | None
 
 
 class Divergence(Fault):
@@ -28,12 +55,16 @@ class Recording:
     was used. Where somebody waits although nobody asks for what comes next, for twice as long as the solver took
     when that was recorded, the replay has diverged. A strict recording then raises Divergence to whoever asks. Any
     other no longer waits for what nobody asks for, and hands it out later where somebody does.
+
+    While code runs again that is on record (`cell`) and waits for nothing, it may yet ask, however long it takes.
     """
 
     def __init__(self, recorded: Sequence[Record], *, strict: bool = True) -> None:
         self.diverged = False
         self._due, is_rescored = _by_key(recorded)  # what was recorded before a verdict was made anew is stale
+        self._order = deque(self._due)
         self._strict = strict and not is_rescored
+        self._cells: list[Cell] = []
         self._late: dict[str, Record] = {}  # no longer waited for
         self._divergence: Divergence | None = None
         self._requested: dict[str, Waiting] = {}
@@ -77,16 +108,33 @@ class Recording:
             self._working -= 1
             self._advance()
 
+    @contextmanager
+    def cell(self, name: str) -> Iterator[None]:
+        """While code runs again that is on record. What is asked in it is handed out meanwhile."""
+        cell = Cell(name, _CELL.get())
+        token = _CELL.set(cell)
+        self._cells.append(cell)
+        self._is_late = False
+        self._stop_waiting()
+        try:
+            yield
+        finally:
+            _CELL.reset(token)
+            self._cells.remove(cell)
+            self._advance()
+
     def close(self) -> None:
         """Nothing is handed out any more."""
         self._due, self._late = {}, {}
         self._stop_waiting()
-        for future, _ in [*self._requested.values(), *self._live]:
-            future.cancel()
+        for waiting in [*self._requested.values(), *self._live]:
+            waiting.future.cancel()
 
     async def _wait(self, key: str, task: asyncio.Task[object] | None) -> Record | None:
         future: asyncio.Future[Record | None] = asyncio.get_running_loop().create_future()
-        waiting = future, task
+        waiting = Waiting(future, task, _CELL.get())
+        if waiting.cell:
+            waiting.cell.wait(+1)
         if key in self._due:
             self._requested[key] = waiting
         else:
@@ -100,12 +148,15 @@ class Recording:
                 del self._requested[key]
             self._live = [other for other in self._live if other is not waiting]
             raise
+        finally:
+            if waiting.cell:
+                waiting.cell.wait(-1)
 
     def _next(self) -> str:
-        return next(iter(self._due))
+        return self._order[0]
 
     def _hand_out(self, receiver: asyncio.Task[object] | None) -> Record:
-        record = self._due.pop(self._next())
+        record = self._due.pop(self._order.popleft())
         self._receiver, self._received = receiver, record
         return record
 
@@ -137,15 +188,15 @@ class Recording:
         self._advance()
 
     def _give_next(self) -> None:
-        future, task = self._requested.pop(self._next())
-        record = self._hand_out(task)
-        if not future.done():
-            future.set_result(record)
+        waiting = self._requested.pop(self._next())
+        record = self._hand_out(waiting.task)
+        if not waiting.future.done():
+            waiting.future.set_result(record)
         self._advance()
 
     def _go_live(self) -> None:
         waiting, self._live = self._live, []
-        for future, _ in waiting:
+        for future, _, _ in waiting:
             if not future.done():
                 future.set_result(None)
 
@@ -153,13 +204,19 @@ class Recording:
 
     def _grace(self) -> float:
         """Seconds: twice what the solver took on its own from the last record to the next one, when they were made."""
+        if any(not cell.waiting for cell in self._cells):
+            return _LONGEST_GRACE
         try:
-            ended = self._received and datetime.fromisoformat(self._received.time)
-            before = ended or min(map(_begun, self._due.values()))
+            before = datetime.fromisoformat(self._received.time) if self._received else self._beginning
             own = (_begun(self._due[self._next()]) - before).total_seconds()
         except (OverflowError, TypeError, ValueError):  # somebody else's times
             return GRACE
         return min(max(GRACE, 2 * own), _LONGEST_GRACE)
+
+    @cached_property
+    def _beginning(self) -> datetime:
+        """When the first of all was asked for."""
+        return min(map(_begun, self._due.values()))
 
     def _be_late(self) -> None:
         self._timer = None
@@ -178,19 +235,59 @@ class Recording:
             self._diverge()
             return
         while self._due and self._next() not in self._requested:
-            key = self._next()
+            key = self._order.popleft()
             self._late[key] = self._due.pop(key)
 
     def _diverge(self) -> None:
+        cells = dict.fromkeys(waiting.cell.name for waiting in self._live if waiting.cell)
+        where = f" in {', '.join(cells)}" if cells else ""
         self._divergence = Divergence(
-            f"the solver went another way than before, with {len(self._due)} recorded results unused; "
+            f"the solver went another way than before{where}, with {len(self._due)} recorded results unused; "
             "--accept-divergence lets it go on"
         )
-        waiting = [*self._requested.values(), *self._live]
+        stopped = [*self._requested.values(), *self._live]
         self._due, self._requested, self._live = {}, {}, []
-        for future, _ in waiting:
-            if not future.done():
-                future.set_exception(self._divergence)
+        for waiting in stopped:
+            if not waiting.future.done():
+                waiting.future.set_exception(self._divergence)
+
+
+class Reuse:
+    """Recorded replies for a solver that can't replay, since it does more than it says: it starts over.
+
+    They answer for as long as what it asks is on record. The first request that isn't ends that, and is no fault.
+    """
+
+    diverged = False
+
+    def __init__(self, recorded: Sequence[Record]) -> None:
+        self._calls = {record.key: record for record in recorded if isinstance(record, Call) and record.key}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._calls
+
+    async def take(self, key: str) -> Record | None:
+        """The recorded reply to a request; None for anything else, which is made again."""
+        if not key.startswith("ask:"):
+            return None
+        found = self._calls.pop(key, None)
+        if found is None:
+            self._calls.clear()
+        return found
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Nothing waits for anything else."""
+        yield
+
+    @contextmanager
+    def cell(self, name: str) -> Iterator[None]:  # noqa: ARG002 it stands for a Recording
+        """Nothing waits for anything else."""
+        yield
+
+    def close(self) -> None:
+        """Nothing is handed out any more."""
+        self._calls.clear()
 
 
 def _begun(record: Record) -> datetime:

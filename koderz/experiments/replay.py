@@ -21,7 +21,7 @@ import msgspec
 import orjson
 
 from koderz.errors import Fault
-from koderz.experiments.recording import Recording
+from koderz.experiments.recording import Recording, Reuse
 from koderz.experiments.slots import Slot
 from koderz.plans.identity import Identity
 from koderz.types import MAIN, Completion, Message, Reply, Sampling, Task, Verdict, VerdictWord
@@ -88,7 +88,7 @@ class Replaying:
     rescore: bool = False  # judge every recorded attempt anew
     calls_allowed: bool = True  # False: a new call is a fault
     begins_new: bool = True  # False: only experiments that ended before are worked on; so does rescoring
-    restart: bool = False  # the solver can't replay; what was paid counts, and it starts over
+    restart: bool = False  # the solver can't replay: it starts over, and replies answer it while its requests match
 
     @property
     def is_lenient(self) -> bool:
@@ -154,15 +154,17 @@ class Handles:
         self.identity = identity
         self.totals = Totals()
         self.fault: Fault | None = None  # the first one, also where the solver went on after it
+        self.reused = 0  # replies that were on record
         self._how = how or Replaying()
         self._backend = backend
         self.slot = slot or Slot()
         self._nth: Counter[str] = Counter()
         self._in_flight: set[asyncio.Task[records.Call]] = set()
+        self._is_over = False
         for record in recorded:
             if isinstance(record, records.Call):
                 self.totals.add(record)
-        self._recording = Recording([] if self._how.restart else recorded, strict=not self._how.is_lenient)
+        self._recording = Reuse(recorded) if self._how.restart else Recording(recorded, strict=not self._how.is_lenient)
 
     @cached_property
     def rng(self) -> random.Random:
@@ -178,6 +180,7 @@ class Handles:
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Waits for calls that the solver no longer waits for: they are paid for all the same."""
+        self._is_over = True
         self._recording.close()
         if kind is asyncio.CancelledError:  # the run is being cut off
             for call in self._in_flight:
@@ -223,9 +226,13 @@ class Handles:
         )
         return await self._noted(self._recorded_or_graded(grade))
 
-    async def once(self, name: str, fn: Callable[[], Any]) -> Any:
-        """The value of `fn()`, or of the coroutine that it returns, made once and recorded as JSON."""
-        return await self._noted(self._recorded_or_made(name, fn, self._key("once", name)))
+    async def once(self, name: str, fn: Callable[[], Any], *, rerun: bool = False) -> Any:
+        """The value of `fn()`, or of the coroutine that it returns, made once and recorded as JSON.
+
+        `rerun`: a replay runs `fn` all the same, for what it changes elsewhere, such as the variables of a session, and
+        returns the recorded value. A `fn` that asks has to be run again, so that its requests are found on record.
+        """
+        return await self._noted(self._recorded_or_made(name, fn, self._key("once", name), rerun=rerun))
 
     async def _noted(self, work: Coroutine[Any, Any, T]) -> T:
         try:
@@ -243,7 +250,10 @@ class Handles:
             raise NeedsCallError("rescore: needs a call")
         found = await self._recording.take(key)
         if isinstance(found, records.Call):
+            self.reused += 1
             return found
+        if self._is_over:  # whoever asks isn't the solver, which has come to its end
+            raise Fault("ask: the experiment is over")
         task = asyncio.create_task(self._call(ask, key))
         self._in_flight.add(task)
         task.add_done_callback(self._in_flight.discard)
@@ -304,19 +314,28 @@ class Handles:
         self.totals.scores.append(grade.score)
         return grade.score
 
-    async def _recorded_or_made(self, name: str, fn: Callable[[], Any], key: str) -> Any:
+    async def _recorded_or_made(self, name: str, fn: Callable[[], Any], key: str, *, rerun: bool) -> Any:
+        value = None
+        if rerun:
+            with self._recording.cell(name):
+                value = await self._made(fn)
         found = await self._recording.take(key)
         if isinstance(found, records.Once):
             return found.value
-        async with self.slot.in_use():
-            value = fn()
-            if isinstance(value, Awaitable):
-                value = await value
-        value = orjson.loads(orjson.dumps(value))  # so that a replay is handed the very same
+        if not rerun:
+            value = await self._made(fn)
         await self._backend.record(
             records.Once(experiment_id=self.identity.experiment_id, name=name, value=value, key=key)
         )
         return value
+
+    async def _made(self, fn: Callable[[], Any]) -> Any:
+        """What `fn` makes, as a replay would be handed it."""
+        async with self.slot.in_use():
+            value = fn()
+            if isinstance(value, Awaitable):
+                value = await value
+        return orjson.loads(orjson.dumps(value))
 
 
 def _checked(messages: Sequence[Message]) -> tuple[Message, ...]:

@@ -2,12 +2,11 @@
 
 A solver is an async function. It is handed by name what its signature names: `task`, `ask`, `judge`, `grade`,
 `once`, `rng`, `prompts`, `recall` and `models`, and where its task needs them `session` and `workspace`; every other
-parameter comes from the settings (or
-`--solver-arg k=v`). It returns the final Verdict.
+parameter comes from the settings (or `--solver-arg k=v`). It returns the final Verdict.
 
 What else there is to know of one stands in attributes of the function: `resume = "restart"` where it can't be
-replayed, `roles` that it asks besides the model that answers (without them: any that is named), and `estimate`,
-which says what calls an experiment may take.
+replayed and starts over (recorded replies answer it for as long as its requests match), `roles` that it asks besides
+the model that answers (without them: any that is named), and `estimate`, which says what calls an experiment may take.
 """
 
 from __future__ import annotations

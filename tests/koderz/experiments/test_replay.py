@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -221,6 +222,166 @@ def test_a_recorded_call_takes_one_turn_of_the_event_loop() -> None:
     _, world = asyncio.run(play(many, []))
 
     assert asyncio.run(turns_of(world.lines)) <= 300 + 20
+
+
+def test_replay_of_calls_gathered_at_once_looks_at_each_record_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def many(handles: Handles) -> list[str]:
+        return [reply.text for reply in await asyncio.gather(*(handles.ask(say(str(n))) for n in range(300)))]
+
+    value, world = asyncio.run(play(many, []))
+    looks: list[Record] = []
+    begun = recording._begun
+
+    def look(record: Record) -> datetime:
+        looks.append(record)
+        return begun(record)
+
+    monkeypatch.setattr(recording, "_begun", look)
+
+    again, silent = asyncio.run(play(many, world.lines[::-1]))  # the last one asked came back first
+
+    assert (again, silent.asked) == (value, [])
+    assert len(looks) <= 3 * 300
+
+
+# Code that runs again
+
+
+async def cells(handles: Handles) -> list[Any]:
+    """Two branches: one runs code that asks, the other asks more quickly than the code runs in a replay."""
+
+    async def cell() -> str:
+        await asyncio.to_thread(time.sleep, PACE["cell"])
+        return (await handles.ask(say("within"))).text
+
+    async def other() -> str:
+        first = await handles.ask(say("first"))
+        return (await handles.ask(say(f"then {first.text}"))).text
+
+    return list(await asyncio.gather(handles.once("cell", cell, rerun=True), other()))
+
+
+PACE = {"cell": 0.0}  # seconds that the code takes
+
+
+def test_replay_waits_while_recorded_code_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "GRACE", 0.05)
+    value, world = asyncio.run(play(cells, [], delays={"first": 0.02}))
+    world.lines.sort(key=lambda line: getattr(line, "reply", "") != "WITHIN")  # the code was the quicker
+
+    monkeypatch.setitem(PACE, "cell", 0.4)  # as on a machine that is busy with other things
+    for cut in range(len(world.lines) + 1):
+        again, silent = asyncio.run(play(cells, world.lines[:cut], delays={"first": 0.02}))
+        assert again == value
+        assert sorted(keys(world.lines[:cut] + silent.lines)) == sorted(keys(world.lines)), f"after {cut} lines"
+
+
+def test_once_that_is_run_again_hands_on_what_is_on_record() -> None:
+    runs: list[str] = []
+
+    async def solver(handles: Handles) -> Any:
+        async def cell() -> str:
+            runs.append((await handles.ask(say("sub"))).text)
+            return f"run {len(runs)}"
+
+        return await handles.once("cell", cell, rerun=True)
+
+    value, world = asyncio.run(play(solver, []))
+    again, silent = asyncio.run(play(solver, world.lines))
+
+    assert (value, again) == ("run 1", "run 1")
+    assert (runs, silent.lines) == (["SUB", "SUB"], [])
+
+
+def test_code_that_asks_otherwise_in_a_replay_is_a_divergence_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "GRACE", 0.05)
+    texts = iter(["one", "another"])
+
+    async def solver(handles: Handles) -> Any:
+        async def inner() -> str:
+            return (await handles.ask(say(next(texts)))).text
+
+        async def outer() -> Any:
+            return await handles.once("inner cell", inner, rerun=True)
+
+        return await handles.once("outer cell", outer, rerun=True)
+
+    _, world = asyncio.run(play(solver, []))
+
+    with pytest.raises(Divergence, match="went another way than before in inner cell, with 3 recorded results unused"):
+        asyncio.run(play(solver, world.lines))
+
+
+# Solvers that can't replay
+
+
+async def agent(handles: Handles, third: str = "c") -> list[str]:
+    made = await handles.once("folder", lambda: "fresh")
+    replies = [(await handles.ask(say(text))).text for text in ("a", "b", third, "d")]
+    return [made, *replies]
+
+
+def test_restart_is_answered_by_the_record_for_as_long_as_requests_match() -> None:
+    async def other(handles: Handles) -> list[str]:
+        return await agent(handles, "C?")
+
+    async def reused(solver: Solver, recorded: list[Record]) -> tuple[int, list[str]]:
+        world = World()
+        async with Handles(IDENTITY, through_a_file(recorded), world, Replaying(restart=True)) as handles:
+            await solver(handles)
+            return handles.reused, world.asked
+
+    _, world = asyncio.run(play(agent, [], Replaying(restart=True)))
+    killed = world.lines[:4]  # the folder, and three replies
+
+    assert asyncio.run(reused(agent, killed)) == (3, ["d"])
+    assert asyncio.run(reused(other, world.lines)) == (2, ["C?", "d"]), "after the first that differs, all are new"
+    _, again = asyncio.run(play(agent, killed, Replaying(restart=True)))
+    assert [line.kind for line in again.lines] == ["once", "call"], "what is no reply is made again"
+
+
+# Calls of other tasks
+
+
+async def bridged(handles: Handles) -> list[str]:
+    """An agent asks over a socket, whose server's tasks are not the solver's own."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            writer.write((await handles.ask(say(line.decode().strip()))).text.encode() + b"\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        heard = []
+        for text in ("x", "y", "z"):
+            writer.write(f"{text}\n".encode())
+            heard.append((await reader.readline()).decode().strip())
+        writer.close()
+        await writer.wait_closed()
+    return heard
+
+
+def test_calls_of_another_task_than_the_solvers_own_are_recorded_and_replayed() -> None:
+    value, world = asyncio.run(play(bridged, []))
+    assert value == ["X", "Y", "Z"]
+
+    for cut in range(len(world.lines) + 1):
+        again, silent = asyncio.run(play(bridged, world.lines[:cut]))
+        assert (again, len(silent.asked)) == (value, 3 - cut)
+
+
+def test_call_after_the_experiment_has_ended_is_refused_and_not_paid_for() -> None:
+    async def go() -> World:
+        world = World()
+        async with Handles(IDENTITY, [], world) as handles:
+            pass
+        with pytest.raises(Fault, match="the experiment is over"):
+            await handles.ask(say("late"))
+        return world
+
+    assert asyncio.run(go()).asked == []
 
 
 BEST_OF = ("first", "second GOOD", "third")
