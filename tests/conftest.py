@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
+
+from tests.forks import forks
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -35,18 +38,21 @@ class Shell:
 
     def __call__(self, *arguments: object, code: int = 0, env: Mapping[str, str] | None = None) -> Done:
         """Runs the command and checks its exit code."""
-        command = [sys.executable, "-m", "koderz", *map(str, arguments)]
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self.environment(env),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == code, f"{arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return Done(done.stdout, done.stderr)
+        with Path(os.devnull).open() as nothing, TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+            streams = (nothing, out, err)
+            environ = self.environment(env)
+            if any(name.startswith(("PYTHON", "SSL_")) for name in env or ()):  # read while Python starts
+                command = [sys.executable, "-m", "koderz", *map(str, arguments)]
+                ended = subprocess.Popen(
+                    command, cwd=self.folder, env=environ, stdin=nothing, stdout=out, stderr=err
+                ).wait(300)
+            else:
+                ended = forks().run(list(map(str, arguments)), self.folder, environ, [one.fileno() for one in streams])
+            out.seek(0)
+            err.seek(0)
+            done = Done(out.read(), err.read())
+        assert ended == code, f"{arguments} ended with {ended}\n{done.out}\n{done.err}"
+        return done
 
     def start(self, *arguments: object, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """Begins the command and goes on."""
