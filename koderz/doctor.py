@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Literal
 
 from koderz._version import __version__
+from koderz.engines.owners import schema_here
 from koderz.errors import KoderzError, Unreachable
 from koderz.models.spending import could_spend
-from koderz.sandbox import FULL, Job
-from koderz.settings.schema import DOCKER_IMAGE, FIELDS, OF_SINKS
+from koderz.sandbox import FULL, DockerOptions, Job
+from koderz.settings.schema import OF_SINKS
 from koderz.settings.toml import NAME, load_config, results_folder, settings_here
 from koderz.suites.code.calibration import calibrated_sandbox, cpu_scale
 from tracker.registry import find
@@ -64,7 +65,9 @@ def _config(environ: Mapping[str, str]) -> Finding:
     except KoderzError as error:
         return Finding(NAME, "broken", str(error), "mend the file, or remove it")
     try:
-        config = load_config(Path.cwd(), environ=environ, names=(*FIELDS, "prices"), spends=could_spend)
+        schema = schema_here({}, environ)
+        every = (*schema.fields, "prices")
+        config = load_config(Path.cwd(), environ=environ, names=every, schema=schema, spends=could_spend)
     except KoderzError as error:
         return Finding(NAME, "missing", str(error))
     if config.path is None:
@@ -109,7 +112,7 @@ async def _docker(environ: Mapping[str, str]) -> Finding:
     """Whether `--sandbox docker` would work: nothing is started, nothing pulled."""
     from koderz.sandbox.docker import server_version
 
-    image = environ.get("KODERZ_DOCKER_IMAGE") or DOCKER_IMAGE
+    image = environ.get("KODERZ_DOCKER_IMAGE") or DockerOptions().docker_image
     try:
         version = await server_version(image)
     except KoderzError as error:

@@ -97,9 +97,9 @@ def _warn_of_variables() -> None:
     if not any(name.startswith("KODERZ") for name in os.environ):
         return
     from koderz.cli.console import warn
-    from koderz.settings.schema import misspelt
+    from koderz.engines.owners import schema_of
 
-    for name, meant in misspelt(os.environ).items():
+    for name, meant in schema_of().misspelt(os.environ).items():
         warn(f"warning: the variable {name} sets nothing; did you mean {meant}?")
 
 

@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal, cast
 import typer
 
 from koderz.cli.groups import DefaultGroup, PanelCommand
-from koderz.cli.options import with_settings
+from koderz.cli.options import changeable, with_settings
 from koderz.errors import KoderzError
-from koderz.settings.schema import CHANGEABLE
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("koderz.cli.list", "List runs: rates with intervals, costs, times, status."),
@@ -131,7 +130,7 @@ def benchmark(
 
 
 def _picking_up(how: Literal["resume", "retry"]) -> Callable[..., None]:
-    @with_settings(*CHANGEABLE, "results")
+    @with_settings(*changeable(), "results")
     def command(
         run: Run,
         given: dict[str, Any],
@@ -157,7 +156,7 @@ for _how, _text in (
 
 
 @app.command(cls=PanelCommand)
-@with_settings(*CHANGEABLE, "results")
+@with_settings(*changeable(), "results")
 def rescore(
     run: Run,
     given: dict[str, Any],

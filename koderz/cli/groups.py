@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
@@ -45,7 +47,26 @@ class PanelCommand(TyperCommand):
     """A command whose help lists its options by panel, without loading what draws boxes around them."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _spelled_out(args))
+        if hasattr(self.callback, "with_schema"):
+            self._take_options(args, lenient=ctx.resilient_parsing or not {*args}.isdisjoint(ctx.help_option_names))
+        return super().parse_args(ctx, _spelled_out(args, self.params))
+
+    def _take_options(self, args: list[str], *, lenient: bool) -> None:
+        """Takes the options of what the arguments choose. `lenient`: for help, whatever is wrong with the choice."""
+        from koderz.cli.options import schema_said
+        from koderz.engines.owners import schema_of
+
+        try:
+            schema = schema_said([_hyphenated(word) for word in args])
+        except KoderzError:
+            if lenient:
+                return
+            raise
+        if schema.structs.keys() != schema_of().structs.keys():
+            app = typer.Typer(add_completion=False)
+            app.command()(self.callback.with_schema(schema))  # type: ignore[union-attr]
+            remade = typer.main.get_command(app)
+            self.params, self.callback = remade.params, remade.callback
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}
@@ -101,18 +122,35 @@ class DefaultGroup(LazyGroup):
         super().format_help(ctx, formatter)
 
 
-def _spelled_out(args: list[str]) -> list[str]:
-    """The arguments with `--option=value` for each option that may stand alone, so that it takes no other word."""
+def _spelled_out(args: list[str], params: Sequence[Any]) -> list[str]:
+    """The arguments as each option by itself takes them.
+
+    `--option=value` for one that may stand alone, so that it takes no other word; `--option a --option b` for
+    `--option a b` of one that takes several; hyphens for underscores where that makes an option's name.
+    """
+    flags = {flag: param for param in params for flag in param.opts}
+    listed = {flag for flag, param in flags.items() if getattr(param, "metavar", None) and param.metavar.endswith("…")}
     spelled: list[str] = []
-    for position, word in enumerate(args):
-        before = args[position - 1] if position else ""
-        if word == "--":
+    before = ""  # the option that the words since it may belong to
+    for position, given in enumerate(args):
+        if given == "--":
             return [*spelled, *args[position:]]
+        word = hyphenated if (hyphenated := _hyphenated(given)).partition("=")[0] in flags else given
         if word in MAY_STAND_ALONE.get(before, ()):
             spelled[-1] = f"{before}={word}"
+        elif before in listed and not word.startswith("-"):
+            spelled += [word] if spelled[-1] == before else [before, word]
+            continue
         else:
             spelled.append(f"{word}={MAY_STAND_ALONE[word][0]}" if word in MAY_STAND_ALONE else word)
+        before = word
     return spelled
+
+
+def _hyphenated(word: str) -> str:
+    """`--max_cost=2` as `--max-cost=2`."""
+    name, equals, value = word.partition("=")
+    return f"{name.replace('_', '-')}{equals}{value}" if name.startswith("--") else word
 
 
 def _is_no_command(word: str) -> bool:

@@ -14,6 +14,7 @@ from koderz.cli.console import Console, print_json, say, warn
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
+from koderz.settings.options import fields_of
 from koderz.settings.schema import OF_JUDGING, OF_SINKS, Settings
 from tracker.sinks import JSON, KNOWN
 
@@ -72,14 +73,15 @@ def import_runs(
 
 def _settings(given: dict[str, Any], model: str | None, *, trust_config: bool) -> Settings:
     """What holds in this folder of how programs are judged and where runs are recorded."""
+    from koderz.engines.owners import schema_here
     from koderz.settings.toml import settings_here
 
     if model is not None and (not model.strip() or not model.isprintable() or len(model) > 200):
         raise KoderzError("--model: a name has 1 to 200 printable characters")
     names = (*OF_JUDGING, "tags", "results", *OF_SINKS)
-    here = settings_here(given, names=names, trust_config=trust_config)
-    chosen = {name: getattr(here, name) for name in names}
-    return Settings(**chosen, local_model=model)
+    here = settings_here(given, names=names, schema=schema_here(given), trust_config=trust_config)
+    chosen = {name: getattr(here, name) for name in names if name in fields_of(Settings)}
+    return Settings(**chosen, local_model=model, own=here.own)
 
 
 class _Importing:

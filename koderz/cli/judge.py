@@ -45,9 +45,10 @@ def judge(
     the program passed, or all samples were judged; 1: the program did not pass; 2: a line is malformed; 3: the
     reference of a task fails its own tests here, so that its samples could not be judged.
     """
+    from koderz.engines.owners import schema_here
     from koderz.settings.toml import settings_here
 
-    settings = settings_here(given, names=OF_JUDGING, trust_config=trust_config)
+    settings = settings_here(given, names=OF_JUDGING, schema=schema_here(given), trust_config=trust_config)
     if task is not None:
         code = asyncio.run(_one(file, task, settings, json=json))
     else:
@@ -60,7 +61,7 @@ async def _one(file: Path, task: str, settings: Settings, *, json: bool) -> int:
     from koderz.runs.judge import find_task, judge_one
     from koderz.suites import load_suite
 
-    suite = load_suite(settings.suite, settings.dataset)
+    suite = load_suite(settings.suite, settings.dataset, settings)
     found = find_task(suite, task)
     verdict = await judge_one(suite, found, _program(file), settings)
     if json:
@@ -77,7 +78,7 @@ async def _samples(file: Path, settings: Settings, *, json: bool, quiet: bool) -
     from koderz.runs.samples import read_samples
     from koderz.suites import load_suite
 
-    suite = load_suite(settings.suite, settings.dataset)
+    suite = load_suite(settings.suite, settings.dataset, settings)
     samples = read_samples(file, suite.tasks)
     report = await judge_samples(suite, samples, settings, tell=Tally(quiet=quiet or json))
     if json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.blocks import Block, Table, Text
 from koderz.cli.console import counted, elapsed, shortened
-from koderz.settings.schema import FIELDS
+from koderz.engines.owners import schema_of
 from tracker.sinks.process import describe_sinks
 
 if TYPE_CHECKING:
@@ -128,7 +128,8 @@ def _is_set(name: str, value: Any) -> bool:
     """Whether a setting says more than that nobody changed it."""
     if name in _TOLD_APART:
         return name == "samples" and value != 1
-    default = FIELDS[name].default if name in FIELDS else None
+    fields = schema_of().fields
+    default = fields[name].default if name in fields else None
     return value is not None and value != default
 
 

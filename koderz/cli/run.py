@@ -8,7 +8,7 @@ import typer
 
 from koderz.cli.benchmark import EXIT_CODES, Json, Quiet, Trust
 from koderz.cli.groups import PanelCommand
-from koderz.cli.options import PANELS, with_settings
+from koderz.cli.options import with_settings
 from koderz.settings.schema import OF_SINKS
 
 if TYPE_CHECKING:
@@ -28,11 +28,10 @@ _NOT_FOR_ONE = (
     "grace",
     *OF_SINKS,
 )
-SETTINGS = [name for texts in PANELS.values() for name in texts if name not in _NOT_FOR_ONE]
 
 
 @app.command(cls=PanelCommand)
-@with_settings(*SETTINGS)
+@with_settings(without=_NOT_FOR_ONE)
 def run(
     task: Annotated[str, typer.Argument(metavar="TASK", help="Which one: HumanEval/3, or 3.")],
     given: dict[str, Any],

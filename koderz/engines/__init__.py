@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from koderz.errors import KoderzError
 from koderz.experiments.experiment import Ledger
 from koderz.plans.needs import needs_of
+from koderz.settings.registry import Registry
 from koderz.settings.schema import Settings
 from koderz.types import JUDGE
-from tracker.registry import find
 
 if TYPE_CHECKING:
     from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
@@ -113,11 +113,16 @@ class Traits(NamedTuple):
     """Looks at a run there, from the run's folder, its config and variables of the environment."""
 
 
-ENGINES: Mapping[str, str] = {
-    "local": "koderz.engines.local:open_local",
-    "modal": "koderz.modal.engine:open_modal",
-}
-"""Name → `module:opener`. Other packages add theirs by the entry-point group `koderz.engines`."""
+ENGINES = Registry(
+    "engine",
+    "koderz.engines",
+    {
+        "local": "koderz.engines.local:open_local",
+        "modal": "koderz.modal.engine:open_modal",
+    },
+    {"modal": "koderz.modal.options:ModalOptions"},
+)
+"""Openers, see above."""
 
 
 def open_engine(plan: Plan, environ: Mapping[str, str]) -> AbstractAsyncContextManager[Engine]:
@@ -140,4 +145,4 @@ def require_able(plan: Plan) -> None:
 
 
 def _opener(name: str) -> Opener:
-    return cast("Opener", find("engine", name, ENGINES, "koderz.engines"))
+    return cast("Opener", ENGINES.find(name))

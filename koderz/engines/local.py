@@ -40,8 +40,6 @@ async def open_local(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Lo
     ):
         if sandbox.isolation not in (FULL, NoSandbox.isolation):
             pool.notices.append(f"reduced isolation: {sandbox.isolation} (full: {FULL})")
-        if plan.settings.gpu:
-            pool.notices.append(f"--gpu {plan.settings.gpu} is for --engine modal; what runs here has what is here")
         suite = checked_suite(plan, sandbox)
         yield LocalEngine(plan, models, sandbox, pool, baseline=baseline_price(plan), lessons=lessons, suite=suite)
 

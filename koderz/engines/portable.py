@@ -13,10 +13,12 @@ import orjson
 from msgspec.structs import replace
 
 import tracker
+from koderz.engines.owners import restored_settings
 from koderz.errors import KoderzError
 from koderz.experiments.experiment import PendingExperiment
 from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan, restore_plan
+from koderz.settings.layers import replaced
 from tracker import records
 from tracker.records import Attempt, Call, Record, Text, decode, encode
 
@@ -41,7 +43,8 @@ def unpack_plan(data: bytes, folder: Path) -> Plan:
     """The plan, its files laid out in `folder`. KoderzError where this koderz' suite or prompts are others."""
     lay_out(data, folder)
     record = plan_record(data)
-    return restore_plan(record, laid_out(folder), accept_changes=False, solver_files=solver_files(folder))
+    settings = replaced(restored_settings(record), laid_out(folder))
+    return restore_plan(record, settings, accept_changes=False, solver_files=solver_files(folder))
 
 
 def lay_out(data: bytes, folder: Path) -> None:

@@ -12,6 +12,7 @@ from koderz.plans.needs import needs_of
 from koderz.plans.plan import Plan
 from koderz.sandbox import NoSandbox, Sandbox
 from koderz.suites.code.calibration import calibrated_sandbox
+from koderz.suites.code.options import SimulatedOptions
 from koderz.suites.references import CheckedSuite, checked
 from koderz.types import JUDGE
 
@@ -58,8 +59,8 @@ def sandbox_of(plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
         settings.sandbox,
         judges=settings.judge_count,
         own_programs=asked_models(plan.arms) == ["simulated"],
-        image=settings.docker_image,
         memory_mb=plan.judging.memory_mb,
+        settings=settings,
     )
 
 
@@ -140,19 +141,17 @@ def _simulated(plan: Plan) -> dict[str, Opener]:
         from koderz.models.simulated import SimulatedReplies
         from koderz.suites.code.simulated import Simulated
 
-        settings = plan.settings
+        own = plan.settings.of(SimulatedOptions)
         if simulate := getattr(plan.suite, "simulate", None):
-            return SimulatedReplies(
-                simulate, latency=settings.simulated_latency, fault_rate=settings.simulated_fault_rate
-            )
+            return SimulatedReplies(simulate, latency=own.simulated_latency, fault_rate=own.simulated_fault_rate)
         if not hasattr(plan.suite, "reference"):
             raise KoderzError(f"the simulated model knows nothing of the suite {plan.suite.name}; name a --model")
         return Simulated(
             plan.tasks,
-            seed=settings.seed,
-            skill=settings.simulated_skill,
-            latency=settings.simulated_latency,
-            fault_rate=settings.simulated_fault_rate,
+            seed=plan.settings.seed,
+            skill=own.simulated_skill,
+            latency=own.simulated_latency,
+            fault_rate=own.simulated_fault_rate,
         )
 
     return {"simulated": opener}

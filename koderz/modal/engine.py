@@ -15,6 +15,7 @@ from koderz.engines.resources import require_prices
 from koderz.errors import Unreachable
 from koderz.modal.cloud import DEPLOY, Cloud
 from koderz.modal.names import cost_per_second, names_of, require_apart
+from koderz.modal.options import ModalOptions
 from koderz.modal.store import RunStore
 from koderz.modal.submission import Submission
 from koderz.plans.plan import Plan
@@ -60,9 +61,10 @@ class ModalEngine:
         self.notices: list[str] = []
         self.throttle: Sequence[Throttle] = ()
         self._plan, self._environ = plan, environ
-        self._rate = cost_per_second(settings.gpu, sandboxes=settings.judges, sandbox_mb=plan.judging.memory_mb)
+        own = settings.of(ModalOptions)
+        self._rate = cost_per_second(own.gpu, sandboxes=settings.judges, sandbox_mb=plan.judging.memory_mb)
         names = names_of(environ)
-        self._cloud = Cloud(names, gpu=settings.gpu, max_containers=settings.max_containers)
+        self._cloud = Cloud(names, gpu=own.gpu, max_containers=own.max_containers)
         self._store = RunStore(names, plan.name)
 
     async def check(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from koderz.modal.allowances import Allowances
 from koderz.modal.cloud import DEPLOY, Cloud, LostCallError
 from koderz.modal.in_flight import Flight, is_outcome
 from koderz.modal.names import INPUTS
+from koderz.modal.options import ModalOptions
 from koderz.modal.result import outcome_among, read_result
 from koderz.modal.store import RunStore
 from tracker import records
@@ -49,7 +50,9 @@ class Submission:
         settings = driver.plan.settings
         self._driver, self._cloud, self._store, self._rate = driver, cloud, store, rate
         self._known, self._notice = known, notice
-        window = driver.plan.record.planned if driver.detach else (settings.max_containers or 1) * INPUTS
+        window = (
+            driver.plan.record.planned if driver.detach else (settings.of(ModalOptions).max_containers or 1) * INPUTS
+        )
         self._allowances = Allowances(settings.max_cost, driver.spent, window)
         self._flights: asyncio.Queue[Flight] = asyncio.Queue()
         self._submitting: set[asyncio.Task[Any]] = set()
@@ -144,7 +147,7 @@ class Submission:
             "how": msgspec.to_builtins(self._driver.how),
             "allowance": flight.allowance,
             "rate": self._rate,
-            "gpu": self._driver.plan.settings.gpu or "",
+            "gpu": self._driver.plan.settings.of(ModalOptions).gpu or "",
             "after": flight.call_id,
         }
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.plans.matrix import Matrix, MatrixArm
-from koderz.settings.schema import FIELDS, Settings, as_config, checked
+from koderz.settings.layers import as_config, fields_in, replaced, roles_in
+from koderz.settings.options import plain
+from koderz.settings.schema import Settings
 from koderz.solvers import Solver, load_solver
 from koderz.types import MAIN
 from tracker import records
@@ -43,49 +45,49 @@ class Arm:
             name=self.name,
             solver=self.solver.name,
             models=dict(self.models),
-            parameters=dict(self.parameters),
+            parameters={name: plain(value) for name, value in self.parameters.items()},
             source=self.solver.source,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """An arm before it is known which models answer: its solver is loaded, so that whatever is wrong is said early."""
-
-    solver: Solver
-    name: str = ""  # empty: by solver and model
-    model: str = ""  # empty: each of the run's
-    roles: Mapping[str, str] = field(default_factory=dict)
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+def solver_names(mode: object, solver: object, matrix: Matrix | None) -> tuple[str, ...]:
+    """The solvers of a matrix file, else the user's own, else those of the mode."""
+    if matrix:
+        return tuple(arm.solver for arm in matrix.arms)
+    return (str(solver),) if solver else MODES.get(str(mode), ())
 
 
-def draft_arms(settings: Settings, arguments: Mapping[str, str], matrix: Matrix | None = None) -> tuple[Draft, ...]:
-    """The arms of a matrix file, else one for each solver of the mode, or for the user's own.
-
-    Raises KoderzError where a solver or one of its parameters doesn't exist.
-    """
-    if matrix is None:
-        names = (settings.solver,) if settings.solver else MODES[settings.mode]
-        return tuple(Draft(load_solver(name, _offered(settings, {}, {}), arguments)) for name in names)
-    return tuple(_draft(settings, matrix, arm) for arm in matrix.arms)
-
-
-def settle_arms(
-    drafts: Sequence[Draft], settings: Settings, arguments: Mapping[str, str], specs: Mapping[str, str]
+def make_arms(
+    settings: Settings,
+    arguments: Mapping[str, str],
+    matrix: Matrix | None = None,
+    *,
+    tables: Mapping[str, Mapping[str, Any]] | None = None,
+    at_hand: Callable[[Solver], Mapping[str, Any]] = lambda _: {},
 ) -> tuple[Arm, ...]:
-    """The arms with their models, once these are known: no solver's file is executed again."""
+    """The arms of a matrix file, else one for each solver of the mode, or for the user's own; for each model.
+
+    `tables` are options that several solvers have but that hold for one alone, by its name; `at_hand` says what a
+    solver may use besides its options. Raises KoderzError where a solver, one of its roles or parameters doesn't exist.
+    """
+    names = solver_names(settings.mode, settings.solver, None)
+    stated = matrix.arms if matrix else tuple(MatrixArm(name, name) for name in names)
+    solvers = [_solver(settings, arm, matrix, arguments, (tables or {}).get(arm.solver, {})) for arm in stated]
+    ready = [
+        (arm, solver.settled(_offered(settings, at_hand(solver), own), arguments), own)
+        for arm, (solver, own) in zip(stated, solvers, strict=True)
+    ]
     models = settings.main_models
     return tuple(
         Arm(
-            (draft.name or solver.name) + ("" if draft.model or len(models) == 1 else f" · {model}"),
+            (arm.name if matrix else solver.name) + ("" if arm.model or len(models) == 1 else f" · {model}"),
             solver,
-            _roles(settings, draft, model),
-            draft.parameters,
+            _roles(replaced(settings, own), arm, solver, model),
+            own,
         )
         for model in models
-        for draft in drafts
-        if not draft.model or model == models[0]
-        for solver in [draft.solver.settled(_offered(settings, specs, draft.parameters), arguments)]
+        for arm, solver, own in ready
+        if not arm.model or model == models[0]
     )
 
 
@@ -93,22 +95,24 @@ def restore_arms(
     arms: Sequence[records.Arm],
     settings: Settings,
     arguments: Mapping[str, str],
-    specs: Mapping[str, str],
+    at_hand: Mapping[str, Any],
     files: Path | None = None,
 ) -> tuple[Arm, ...]:
     """The arms of a recorded plan, solvers of the user's own from the folder `files` where there is one.
 
     Raises KoderzError where a solver is no longer there.
     """
-    return tuple(
-        Arm(
-            arm.name,
-            load_solver(_found(arm, files), _offered(settings, specs, arm.parameters), arguments),
-            arm.models,
-            arm.parameters,
-        )
-        for arm in arms
-    )
+    fields = fields_in(settings)
+
+    def restored(arm: records.Arm) -> Arm:
+        own = {
+            name: fields[name].read(value, f"{arm.name}, {name}") if name in fields else value
+            for name, value in arm.parameters.items()
+        }
+        solver = load_solver(_found(arm, files), _offered(settings, at_hand, own), arguments)
+        return Arm(arm.name, solver, arm.models, own)
+
+    return tuple(map(restored, arms))
 
 
 def asked_models(arms: Sequence[Arm]) -> list[str]:
@@ -117,22 +121,24 @@ def asked_models(arms: Sequence[Arm]) -> list[str]:
     return list(dict.fromkeys([*answering, *(name for arm in arms for name in arm.models.values())]))
 
 
-def _offered(settings: Settings, specs: Mapping[str, str], own: Mapping[str, Any]) -> dict[str, Any]:
+def _offered(settings: Settings, at_hand: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """What a solver's parameters may be, by name: an arm's own win."""
-    return as_config(settings) | {"temperature": settings.sampling_temperature, "specs": dict(specs)} | dict(own)
+    return as_config(settings) | {"temperature": settings.sampling_temperature} | dict(at_hand) | dict(own)
 
 
-def _draft(settings: Settings, matrix: Matrix, arm: MatrixArm) -> Draft:
-    """An arm of a file. Those of its parameters that are settings, too, are checked as these are."""
-    where = f"{matrix.path}, {arm.name}"
-    given = {
-        name: checked(name, value, f"{where}, {name.replace('_', '-')}") if name in FIELDS else value
+def _solver(
+    settings: Settings, arm: MatrixArm, matrix: Matrix | None, arguments: Mapping[str, str], table: Mapping[str, Any]
+) -> tuple[Solver, dict[str, Any]]:
+    """An arm's solver and what is this arm's alone. Parameters that are options, too, are checked as these are."""
+    fields, where = fields_in(settings), f"{matrix.path if matrix else ''}, {arm.name}"
+    given = dict(table) | {
+        name: fields[name].read(value, f"{where}, {name.replace('_', '-')}") if name in fields else value
         for name, value in arm.parameters.items()
     }
-    solver = load_solver(arm.solver, _offered(settings, {}, given), {})
-    if unknown := given.keys() - solver.parameters.keys():
+    solver = load_solver(arm.solver, _offered(settings, {}, given), {} if matrix else arguments)
+    if unknown := arm.parameters.keys() - solver.parameters.keys():
         raise KoderzError(f"{where}: the solver {solver.name} has no parameter {min(unknown).replace('_', '-')}")
-    return Draft(solver, arm.name, arm.model or "", arm.roles, given)
+    return solver, given
 
 
 def _found(arm: records.Arm, files: Path | None) -> str:
@@ -142,16 +148,11 @@ def _found(arm: records.Arm, files: Path | None) -> str:
     return f"{files / Path(file).name}:{name}" if files else arm.source
 
 
-def _roles(settings: Settings, draft: Draft, model: str) -> dict[str, str]:
+def _roles(settings: Settings, arm: MatrixArm, solver: Solver, model: str) -> dict[str, str]:
     """The models that an arm asks, by role. Raises KoderzError where its solver has no such role."""
-    given = {**settings.given_roles, **draft.roles}
+    given = {**settings.given_roles, **arm.roles}
     for role in given:
-        if not draft.solver.has_role(role):
-            raise KoderzError(f"--role {role}=…: the solver {draft.solver.name} has no such role")
-    helpers = {
-        "spec": settings.frontier_spec_model if settings.spec else None,
-        "checkpoint": settings.frontier_checkpoint_model if settings.checkpoints else None,
-        **given,
-    }
-    asked = {role: name for role, name in helpers.items() if name and draft.solver.has_role(role)}
-    return {MAIN: draft.model or model} | asked
+        if not solver.has_role(role):
+            raise KoderzError(f"--role {role}=…: the solver {solver.name} has no such role")
+    asked = {**roles_in(settings), **given}
+    return {MAIN: arm.model or model} | {role: name for role, name in asked.items() if solver.has_role(role)}

@@ -15,12 +15,13 @@ import orjson
 from msgspec import to_builtins
 
 from koderz.errors import KoderzError
-from koderz.plans.arms import MODES, Arm, restore_arms
+from koderz.plans.arms import Arm, restore_arms
 from koderz.plans.environment import describe_environment
 from koderz.plans.identity import Identity
 from koderz.plans.needs import require_handles
 from koderz.prompts import Prompts, load_prompts
-from koderz.settings.schema import OF_SINKS, Settings, as_config, from_config
+from koderz.settings.layers import as_config
+from koderz.settings.schema import OF_SINKS, Settings
 from koderz.solvers import load_solver
 from koderz.suites import Suite, judging_programs, limits_of, load_suite, measures_of, suite_digest
 from koderz.types import Judging, Task
@@ -85,7 +86,7 @@ class Subject:
 
 def load_subject(settings: Settings, select: Callable[[Sequence[Task]], Sequence[Task]]) -> Subject:
     """Raises KoderzError for what in the settings doesn't fit the suite or the prompts."""
-    suite = load_suite(settings.suite, settings.dataset)
+    suite = load_suite(settings.suite, settings.dataset, settings)
     prompts = load_prompts(settings.prompt_dir)
     return Subject(suite, _with_messages(suite, select(suite.tasks), prompts, settings), prompts)
 
@@ -171,18 +172,17 @@ def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def restore_plan(
-    record: records.Plan, overrides: Mapping[str, Any], *, accept_changes: bool, solver_files: Path | None = None
+    record: records.Plan, settings: Settings, *, accept_changes: bool, solver_files: Path | None = None
 ) -> Plan:
-    """The plan of a run that is picked up again, with the few settings in `overrides` that may differ.
+    """The plan of a run that is picked up again, with its settings, of which few may differ from the recorded ones.
 
     `solver_files`: the folder where the user's own solvers lie by now, if not where they were.
     Raises KoderzError where the suite, the prompts or a solver are no longer what they were.
     """
-    settings = replace(from_config(_known_mode(record.config)), **overrides)
     subject = load_subject(settings, partial(_same_tasks, record))
     details = record.details
-    arguments, specs = details.get("solver_arguments", {}), details.get("specs", {})
-    arms = restore_arms(record.arms, settings, arguments, specs, solver_files)
+    arguments, at_hand = details.get("solver_arguments", {}), details.get("at_hand", {})
+    arms = restore_arms(record.arms, settings, arguments, at_hand, solver_files)
     if record.config.get("imported"):  # whatever an arm is called, each experiment has one reply on record
         arms = tuple(replace(arm, solver=load_solver("zero-shot", {}, {})) for arm in arms)
     changed = _changed(details.get("matches", {}), _matches(subject, arms))
@@ -204,11 +204,6 @@ def _same_tasks(record: records.Plan, tasks: Sequence[Task]) -> list[Task]:
 
 def _with_messages(suite: Suite, tasks: Sequence[Task], prompts: Prompts, settings: Settings) -> tuple[Task, ...]:
     return tuple(replace(task, messages=suite.messages(task, prompts, cot=settings.cot)) for task in tasks)
-
-
-def _known_mode(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with a mode that Settings knows: a user's solver goes by its own name there."""
-    return {**config, "mode": config["mode"] if config.get("mode") in MODES else "iterative"}
 
 
 def _matches(subject: Subject, arms: Sequence[Arm]) -> dict[str, dict[str, str]]:

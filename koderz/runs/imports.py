@@ -15,7 +15,7 @@ import msgspec
 
 from koderz.experiments.replay import Answer, Ask, Handles
 from koderz.experiments.runner import experiment_of, fault_of
-from koderz.plans.arms import draft_arms, settle_arms
+from koderz.plans.arms import make_arms
 from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan, load_subject, make_plan
 from koderz.runs.judge import Judge, open_judge
@@ -39,7 +39,7 @@ async def import_samples(path: Path, settings: Settings, *, tell: Callable[[int]
     whole, or isn't there: a task that can't be judged here is a fault of its samples. Raises KoderzError for a file
     without samples, Unreachable without a sandbox.
     """
-    suite = load_suite(settings.suite, settings.dataset)
+    suite = load_suite(settings.suite, settings.dataset, settings)
     samples = read_samples(path, suite.tasks)
     plan = _plan(samples, settings)
     async with open_judge(suite, plan.settings, own_programs=plan.record.simulated) as judge:
@@ -74,7 +74,7 @@ def _plan(samples: Samples, settings: Settings) -> Plan:
     settings = replace(settings, local_model=settings.local_model or samples.model, mode=mode, samples=most)
     named = {sample.task.id for sample in samples.samples}
     subject = load_subject(settings, lambda tasks: [task for task in tasks if task.id in named])
-    plan = make_plan(settings, subject, settle_arms(draft_arms(settings, {}), settings, {}, {}))
+    plan = make_plan(settings, subject, make_arms(settings, {}))
     source = {"file": samples.path.name, "sha256": hashlib.sha256(samples.path.read_bytes()).hexdigest()}
     record = msgspec.structs.replace(
         plan.record,

@@ -14,8 +14,8 @@ from typing import TypeVar
 from koderz.errors import KoderzError
 from koderz.plans.selection import find_id
 from koderz.runs.samples import Sample, Samples
-from koderz.sandbox import Sandbox
-from koderz.settings.schema import DOCKER_IMAGE, Settings
+from koderz.sandbox import DockerOptions, Sandbox
+from koderz.settings.schema import Settings
 from koderz.suites import ProgramSuite, Suite, judge_written, judging_programs, limits_of, load_suite
 from koderz.suites.code.calibration import calibrated_sandbox
 from koderz.suites.references import ReferenceFault, checked
@@ -67,8 +67,8 @@ async def open_judge(suite: Suite, settings: Settings, *, own_programs: bool = F
         settings.sandbox,
         judges=judges,
         own_programs=own_programs,
-        image=settings.docker_image,
         memory_mb=how.memory_mb,
+        settings=settings,
     ) as sandbox:
         suite_here = checked(suite, sandbox, how)
         try:
@@ -98,15 +98,16 @@ async def judge(
     timeout: float | None = None,  # noqa: ASYNC109 CPU seconds of the program, not of this call
     memory_mb: int | None = None,
     sandbox: str = "contained",
-    image: str = DOCKER_IMAGE,
+    image: str | None = None,
 ) -> Verdict:
     """The verdict on one whole program. `timeout` is CPU seconds; None: the suite's own limit, as for `memory_mb`.
 
-    `image` is that of the sandbox `docker`. Raises KoderzError for an unknown task, Unreachable where nothing contains
-    programs here, Fault where the task's own reference doesn't pass.
+    `image` is that of the sandbox `docker`; None: the usual one. Raises KoderzError for an unknown task,
+    Unreachable where nothing contains programs here, Fault where the task's own reference doesn't pass.
     """
     asked = load_suite(suite, dataset)
-    settings = Settings(test_timeout=timeout, test_memory=memory_mb, sandbox=sandbox, docker_image=image)
+    own = (DockerOptions(image),) if image else ()
+    settings = Settings(test_timeout=timeout, test_memory=memory_mb, sandbox=sandbox, own=own)
     return await judge_one(asked, find_task(asked, task), program, settings)
 
 

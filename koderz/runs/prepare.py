@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from koderz.engines import require_able, traits_of
+from koderz.engines.owners import chosen_here, schema_of
 from koderz.errors import KoderzError
 from koderz.experiments.recall import memory_details
 from koderz.models.spending import could_spend
-from koderz.plans.arms import draft_arms, settle_arms
+from koderz.plans.arms import make_arms
 from koderz.plans.matrix import read_matrix
-from koderz.plans.plan import Plan, Subject, load_subject, make_plan
+from koderz.plans.plan import Plan, load_subject, make_plan
 from koderz.plans.selection import select_tasks
 from koderz.runs.observer import NullObserver, Observer
-from koderz.settings.schema import FIELDS, Settings
+from koderz.settings.layers import as_config
+from koderz.settings.options import flag_of
+from koderz.settings.schema import Settings
 from koderz.settings.toml import Sources, read_sources
+from koderz.solvers import Solver
 
 
 async def prepare(
@@ -32,43 +36,59 @@ async def prepare(
     environ: Mapping[str, str] = os.environ,
 ) -> Plan:
     """The plan of a new run. Nothing is created, no model is asked; KoderzError for what doesn't fit."""
-    unknown = set(given) - set(FIELDS)
-    if unknown:
-        raise KoderzError(f"there is no setting {min(unknown)!r}")
-    every = (*FIELDS, "prices")
-    sources = read_sources(given, environ, names=every, trust_config=trust_config, spends=could_spend)
-    settings = sources.settings
-    if single:
-        settings = replace(settings, samples=1)
+    observer = observer or NullObserver()
+    chosen = [*chosen_here(given, environ)]
+    schema = schema_of(*chosen)
+    sources = read_sources(given, environ, schema=schema, trust_config=trust_config, spends=could_spend)
+    _tell_unused(sources, chosen, observer)
+    settings = _fitting(sources, single=single)
+    arguments = dict(solver_arguments or {})
+    subject = load_subject(settings, _selection(settings, span))
+    matrix = read_matrix(settings.matrix) if settings.matrix else None
+    if matrix and all(arm.model for arm in matrix.arms):  # whom the run is about is said by its arms
+        settings = replace(settings, local_model=matrix.arms[0].model, models=())
+    settings = await _with_model(settings, observer, environ)
+    at_hand: dict[str, Any] = {}
+
+    def found_at_hand(solver: Solver) -> Mapping[str, Any]:
+        found = solver.at_hand(as_config(settings), subject.tasks, subject.prompts)
+        at_hand.update(found)
+        return found
+
+    arms = make_arms(settings, arguments, matrix, tables=sources.config.solvers, at_hand=found_at_hand)
+    memory = await memory_details(settings, any("recall" in arm.solver.wants for arm in arms), environ)
+    plan = make_plan(
+        settings,
+        subject,
+        arms,
+        cells=matrix.cells_of([task.id for task in subject.tasks], settings.samples) if matrix else None,
+        problem_range=f"{span.start}-{span.stop}" if span is not None else None,
+        details=_details(sources, settings) | {"solver_arguments": arguments, "at_hand": at_hand, **memory},
+        single=single,
+    )
+    require_able(plan)
+    return plan
+
+
+def _fitting(sources: Sources, *, single: bool) -> Settings:
+    """The settings, where they fit each other."""
+    settings = replace(sources.settings, samples=1) if single else sources.settings
     if single and settings.mode == "comparative":
         raise KoderzError("one experiment has one solver: --mode zero-shot or iterative")
     engine = traits_of(settings.engine)
     settings = engine.settle(settings, {*sources.is_ours, *sources.config.settings})
     if settings.use_memory != "off" and "memory" not in engine.can:
         raise KoderzError(f"--use-memory: the engine {settings.engine} can't reach this machine's memory store")
-    # Whatever is wrong is said before anybody is asked.
-    subject = load_subject(settings, _selection(settings, span))
-    arguments = dict(solver_arguments or {})
-    matrix = read_matrix(settings.matrix) if settings.matrix else None
-    drafts = draft_arms(settings, arguments, matrix)
-    memory = await memory_details(settings, any("recall" in draft.solver.wants for draft in drafts), environ)
-    if all(draft.model for draft in drafts):  # whom the run is about is said by its arms
-        settings = replace(settings, local_model=drafts[0].model, models=())
-    settings = await _with_model(settings, observer or NullObserver(), environ)
-    specs = _specs(settings, subject)
-    details = _details(sources, settings)
-    details |= {"solver_arguments": arguments, "specs": specs, **memory}
-    plan = make_plan(
-        settings,
-        subject,
-        settle_arms(drafts, settings, arguments, specs),
-        cells=matrix.cells_of([task.id for task in subject.tasks], settings.samples) if matrix else None,
-        problem_range=f"{span.start}-{span.stop}" if span is not None else None,
-        details=details,
-        single=single,
-    )
-    require_able(plan)
-    return plan
+    return settings
+
+
+def _tell_unused(sources: Sources, chosen: Collection[tuple[str, str]], observer: Observer) -> None:
+    """Options that were given for what doesn't take part."""
+    for name in sources.flags:
+        owners = [(kind, owner) for kind, _, owner in (each.partition(".") for each in sources.schema.owners(name))]
+        for kind, owner in owners[:1] if not {*owners} & {*chosen} else ():
+            if kind in ("sandbox", "engine"):  # a solver may well use another's, and which model answers is open yet
+                observer.notice(f"{flag_of(name)} is for --{kind} {owner}, which has no part in this run")
 
 
 def _selection(settings: Settings, span: range | None) -> Any:
@@ -113,18 +133,3 @@ async def _with_model(settings: Settings, observer: Observer, environ: Mapping[s
     if not found:
         raise KoderzError("Ollama runs here but has no chat model; get one with: ollama pull qwen2.5-coder:7b")
     raise KoderzError(f"Ollama has several models; name one with --model: {', '.join(found)}")
-
-
-def _specs(settings: Settings, subject: Subject) -> dict[str, str]:
-    """Specifications that are in the cache, if they are to be used again."""
-    model = settings.frontier_spec_model
-    if not (settings.reuse_spec and settings.spec and model):
-        return {}
-    from koderz.solvers.specifications import cached_spec
-
-    found = {}
-    for task in subject.tasks:
-        text = subject.prompts.render("spec", **task.values)
-        if spec := cached_spec(model, ({"role": "user", "content": text},)):
-            found[task.id] = spec
-    return found

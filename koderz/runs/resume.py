@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from koderz.engines.owners import restored_settings
 from koderz.engines.portable import laid_out, solver_files
 from koderz.errors import KoderzError
 from koderz.experiments.replay import Replaying
@@ -16,7 +17,8 @@ from koderz.runs.observer import NOTHING_TO_DO, NullObserver, Observer
 from koderz.runs.orchestrator import Ended
 from koderz.runs.remote import FILES, find_anywhere
 from koderz.runs.session import Session, carry_on, reopened
-from koderz.settings.schema import CHANGEABLE, checked, flag_of
+from koderz.settings.layers import fields_in, replaced
+from koderz.settings.options import Field, flag_of, plain
 from koderz.settings.toml import results_folder
 from koderz.settings.trust import require_trust, risks_of_plan
 from tracker.runs import plan_line
@@ -58,11 +60,13 @@ async def resume_run(
     folder = await find_anywhere(results_folder(results, environ, trust_config=way.trust_config), name, environ)
     given = {name: value for name, value in (changes or {}).items() if value is not None}
     with Tracker.reopen(folder) as tracker:
-        _require_own(tracker, way.trust_config, environ)
+        settings = restored_settings(tracker.plan)
+        _require_own(tracker, fields_in(settings), way.trust_config, environ)
         _refuse_imported(tracker, way)
-        overrides = _overrides(given) | {"results": folder.parent} | laid_out(folder / FILES)
+        overrides = _overrides(given, fields_in(settings)) | {"results": folder.parent} | laid_out(folder / FILES)
+        settings = replaced(settings, overrides)
         plan = restore_plan(
-            tracker.plan, overrides, accept_changes=way.accept_changes, solver_files=solver_files(folder / FILES)
+            tracker.plan, settings, accept_changes=way.accept_changes, solver_files=solver_files(folder / FILES)
         )
         tracker.select(faults=way.how != "resume", judged=way.how == "rescore")
         if way.how != "rescore" and tracker.tally.judged + tracker.tally.faults == plan.record.planned:
@@ -73,9 +77,9 @@ async def resume_run(
         )
 
 
-def _require_own(tracker: Tracker, trust: bool, environ: Mapping[str, str]) -> None:
+def _require_own(tracker: Tracker, fields: Mapping[str, Field], trust: bool, environ: Mapping[str, str]) -> None:
     """Raises KoderzError for a plan that came from elsewhere and names a solver's file, an address or the like."""
-    for name, risk in risks_of_plan(tracker.plan.config).items():
+    for name, risk in risks_of_plan(fields, tracker.plan.config).items():
         what = f"{tracker.folder.name}: it wasn't begun here, and its {name.replace('_', '-')} could {risk}"
         require_trust(plan_line(tracker.folder), what, grant=trust, environ=environ)
 
@@ -89,10 +93,11 @@ def _refuse_imported(tracker: Tracker, way: ResumeOptions) -> None:
         )
 
 
-def _overrides(changes: Mapping[str, Any]) -> dict[str, Any]:
+def _overrides(changes: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Any]:
+    changeable = [name for name, field in fields.items() if field.about.changeable]
     for name in changes:
-        if name not in CHANGEABLE:
-            raise KoderzError(f"{name} is settled by the plan; only {', '.join(CHANGEABLE)} may differ")
-    overrides = {name: checked(name, value, flag_of(name)) for name, value in changes.items()}
+        if name not in changeable:
+            raise KoderzError(f"{name} is settled by the plan; only {', '.join(changeable)} may differ")
+    overrides = {name: fields[name].read(plain(value), flag_of(name)) for name, value in changes.items()}
     check_names((*overrides.get("sinks", ()), *overrides.get("no_sinks", ())))
     return overrides

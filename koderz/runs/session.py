@@ -17,6 +17,7 @@ from koderz.plans.plan import Plan
 from koderz.runs.observer import NullObserver, Observer, SessionView
 from koderz.runs.orchestrator import Ended, Orchestrator
 from koderz.runs.sinks import start_sinks
+from koderz.settings.layers import fields_in
 from koderz.settings.trust import remember, risks_of_plan
 from tracker.records import Record
 from tracker.runs import plan_line
@@ -130,7 +131,7 @@ def _sinks_of(plan: Plan, tracker: Tracker, environ: Mapping[str, str]) -> Submi
 
 def trust_own(plan: Plan, tracker: Tracker, environ: Mapping[str, str] = os.environ) -> None:
     """Lets a plan that was made here be picked up again, whatever it may execute or send."""
-    if risks_of_plan(plan.record.config):
+    if risks_of_plan(fields_in(plan.settings), plan.record.config):
         remember(plan_line(tracker.folder), environ)
 
 

@@ -6,14 +6,16 @@ verdict is the suite's; what contains the candidate is the sandbox's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 from koderz.errors import Fault
-from koderz.settings.schema import DOCKER_IMAGE
-from tracker.registry import find
+from koderz.settings.options import option
+from koderz.settings.registry import Registry
+from koderz.settings.schema import Settings
+from koderz.settings.trust import RUNS_CODE
 
 if TYPE_CHECKING:
     from koderz.types import VerdictWord
@@ -85,33 +87,47 @@ FULL = "namespaces+landlock+seccomp"
 
 
 @dataclass(frozen=True, slots=True)
+class DockerOptions:
+    """The options of the sandbox `docker`."""
+
+    docker_image: str = option(
+        "python:3.12-slim",
+        "The image for --sandbox docker, with Python 3.11 or later; never pulled.",
+        "IMAGE",
+        risk=RUNS_CODE,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Opening:
     """What a sandbox is opened with. Each takes what concerns it."""
 
     judges: int = 1  # how many candidates run at once
     uncontained: bool = False  # programs may run where nothing holds them back
-    image: str = DOCKER_IMAGE  # of a container
     memory_mb: int = 1024  # the most that any job will ask for
+    options: Any = None  # those that the sandbox has of its own
 
 
-SANDBOXES: Mapping[str, str] = {
-    "contained": "koderz.sandbox.contained:opened",
-    "docker": "koderz.sandbox.docker:opened",
-    "modal": "koderz.modal.sandbox:opened",
-    "uncontained": "koderz.sandbox.contained:opened",
-}
-"""Name → `module:function`, which takes an `Opening`.
-
-Other packages add theirs by the entry-point group `koderz.sandboxes`.
-"""
+SANDBOXES = Registry(
+    "sandbox",
+    "koderz.sandboxes",
+    {
+        "contained": "koderz.sandbox.contained:opened",
+        "docker": "koderz.sandbox.docker:opened",
+        "modal": "koderz.modal.sandbox:opened",
+        "uncontained": "koderz.sandbox.contained:opened",
+    },
+    {"docker": "koderz.sandbox:DockerOptions"},
+)
+"""Functions that take an `Opening`."""
 
 
 def open_sandbox(
-    name: str, *, judges: int, own_programs: bool = False, image: str = DOCKER_IMAGE, memory_mb: int = 1024
+    name: str, *, judges: int, own_programs: bool = False, memory_mb: int = 1024, settings: Settings | None = None
 ) -> Sandbox:
     """A sandbox by its name, not yet entered. KoderzError for an unknown one.
 
     `own_programs`: nobody else's program is going to be run, so it doesn't matter if nothing holds them back.
     """
-    make = cast("Callable[[Opening], Sandbox]", find("sandbox", name, SANDBOXES, "koderz.sandboxes"))
-    return make(Opening(judges, own_programs or name == "uncontained", image, memory_mb))
+    make = cast("Callable[[Opening], Sandbox]", SANDBOXES.find(name))
+    return make(Opening(judges, own_programs or name == "uncontained", memory_mb, SANDBOXES.options_in(name, settings)))

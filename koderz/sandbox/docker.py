@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.sandbox import ROOM_MB, Opening
+from koderz.sandbox import ROOM_MB, DockerOptions, Opening
 from koderz.sandbox.contained import RemoteSandbox
 from koderz.sandbox.judge.launch import ENVIRONMENT, Premises
 from koderz.sandbox.judge.remote import BOOT
@@ -28,7 +28,8 @@ _SCRATCH = "/tmp:rw,noexec,nosuid,nodev,size=16m"  # noqa: S108 - the container'
 
 
 def opened(wanted: Opening) -> DockerSandbox:
-    return DockerSandbox(judges=wanted.judges, image=wanted.image, memory_mb=wanted.memory_mb)
+    image = (wanted.options or DockerOptions()).docker_image
+    return DockerSandbox(judges=wanted.judges, image=image, memory_mb=wanted.memory_mb)
 
 
 class DockerSandbox(RemoteSandbox):

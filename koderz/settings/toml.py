@@ -16,7 +16,8 @@ from typing import Annotated, Any
 import msgspec
 
 from koderz.errors import KoderzError
-from koderz.settings.schema import FIELDS, Settings, checked, from_environment, from_flags, layered
+from koderz.settings.layers import CORE, KINDS, Schema
+from koderz.settings.schema import Settings
 from koderz.settings.trust import Spends, costly, require_trust, risks_of
 from tracker.files import MB, read_all
 from tracker.sinks import check_names
@@ -30,8 +31,9 @@ class Config:
     """What a koderz.toml says."""
 
     path: Path | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # what tables say of what takes part included
     prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # US dollars a million tokens: in, out
+    solvers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # options that several have, for one alone
 
 
 def load_config(
@@ -40,28 +42,42 @@ def load_config(
     trust: bool = False,
     environ: Mapping[str, str] = os.environ,
     names: Collection[str],
+    schema: Schema = CORE,
     spends: Spends = costly,
 ) -> Config:
     """The koderz.toml of a folder, or an empty Config where there is none; `names` are the settings to be used.
 
-    `spends` says which models and prices could cost money; without it all of them could.
+    `spends` says which models and prices could cost money; without it all of them could. Keys that nobody knows are
+    refused by a schema of a run, and of no matter where only the settings alone are asked for.
 
     Raises KoderzError naming file, line and key for what is malformed, and for what is to be used but not trusted.
     """
     path = folder / NAME
-    try:
-        data = read_all(path, MB)
-    except FileNotFoundError:
+    data = _read(path)
+    if data is None:
         return Config()
-    except OSError as error:
-        raise KoderzError(f"{path} can't be read ({error.strerror})") from None
-    table = _parse(path, data)
+    table, owners = _parse(path, data)
     prices = _prices(path, data, table.pop("prices", {}))
-    settings = {_name(path, data, key): value for key, value in table.items()}
-    values = {name: checked(name, value, _where(path, data, name)) for name, value in settings.items()}
+    values = _values(path, data, table, schema)
+    solvers: dict[str, dict[str, Any]] = {}
+    for owner, own in _tables(path, data, owners, schema).items():
+        kind, _, name = owner.partition(".")
+        shared = {key for key in own if kind == "solver" and len(schema.owners(key)) > 1 and key in names}
+        solvers[name] = {key: own[key] for key in shared}
+        values |= {key: value for key, value in own.items() if key not in shared}
     used = {name: value for name, value in {**values, "prices": prices}.items() if name in names}
-    _require_trust(path, data, risks_of(used, spends), used, grant=trust, environ=environ)
-    return Config(path, {name: value for name, value in values.items() if name in names}, prices)
+    risks = risks_of(schema.fields, used, spends)
+    for own in solvers.values():
+        risks |= risks_of(schema.fields, own, spends)
+    _require_trust(path, data, risks, used, grant=trust, environ=environ)
+    return Config(path, {name: value for name, value in values.items() if name in names}, prices, solvers)
+
+
+def peek(folder: Path, names: Collection[str]) -> dict[str, Any]:
+    """What the koderz.toml of a folder says of some settings, neither checked nor trusted: what there is to choose."""
+    data = _read(folder / NAME)
+    table = _parse(folder / NAME, data)[0] if data else {}
+    return {name: table[name] for name in names if name in table}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +87,11 @@ class Sources:
     flags: Mapping[str, Any]
     environment: Mapping[str, Any]
     config: Config
+    schema: Schema
 
     @property
     def settings(self) -> Settings:
-        return layered(self.flags, self.environment, self.config.settings)
+        return self.schema.layered(self.flags, self.environment, self.config.settings)
 
     @property
     def is_ours(self) -> Mapping[str, Any]:
@@ -86,20 +103,21 @@ def read_sources(
     given: Mapping[str, Any],
     environ: Mapping[str, str] = os.environ,
     *,
-    names: Collection[str],
+    names: Collection[str] | None = None,
+    schema: Schema = CORE,
     trust_config: bool = False,
     spends: Spends = costly,
 ) -> Sources:
-    """What options, variables and this folder's koderz.toml say of the settings in `names`.
+    """What options, variables and this folder's koderz.toml say of the settings in `names`; without these, of all.
 
     What the file says needs to be trusted only where no option or variable says otherwise. Raises KoderzError for
     what doesn't fit.
     """
-    flags, environment = from_flags(given), from_environment(environ)
+    flags, environment = schema.from_flags(given), schema.from_environment(environ)
     nearer = {*flags, *environment}
-    used = {*names} - nearer - ({"models"} if "local_model" in nearer else set())
-    config = load_config(Path.cwd(), trust=trust_config, environ=environ, names=used, spends=spends)
-    sources = Sources(flags, environment, config)
+    used = {*(names or (*schema.fields, "prices"))} - nearer - ({"models"} if "local_model" in nearer else set())
+    config = load_config(Path.cwd(), trust=trust_config, environ=environ, names=used, schema=schema, spends=spends)
+    sources = Sources(flags, environment, config, schema)
     check_names((*sources.settings.sinks, *sources.settings.no_sinks))
     return sources
 
@@ -109,10 +127,11 @@ def settings_here(
     environ: Mapping[str, str] = os.environ,
     *,
     names: Collection[str],
+    schema: Schema = CORE,
     trust_config: bool = False,
 ) -> Settings:
     """The settings that hold in this folder, `given` first; of koderz.toml those in `names`."""
-    return read_sources(given, environ, names=names, trust_config=trust_config).settings
+    return read_sources(given, environ, names=names, schema=schema, trust_config=trust_config).settings
 
 
 def results_folder(
@@ -122,24 +141,59 @@ def results_folder(
     if given is not None:
         return given
     config = load_config(Path.cwd(), trust=trust_config, environ=environ, names=("results",))
-    return layered(from_environment(environ), config.settings).results
+    return CORE.layered(CORE.from_environment(environ), config.settings).results
 
 
-def _parse(path: Path, data: bytes) -> dict[str, Any]:
+def _read(path: Path) -> bytes | None:
+    try:
+        return read_all(path, MB)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise KoderzError(f"{path} can't be read ({error.strerror})") from None
+
+
+def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The keys at the top, and the tables by owner: `[solver] name = "x"` is `solver = "x"`, beside `[solver.x]`."""
     import tomllib  # most folders have no koderz.toml
 
     try:
-        return tomllib.loads(data.decode("utf-8"))
+        table = tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise KoderzError(f"{path}: {error}") from None
+    owners: dict[str, Any] = {}
+    for kind in [kind for kind in KINDS if isinstance(table.get(kind), dict)]:
+        named = table.pop(kind)
+        if "name" in named:
+            table[kind] = named.pop("name")
+        owners |= {f"{kind}.{name}": options for name, options in named.items()}
+    return table, owners
 
 
-def _name(path: Path, data: bytes, key: str) -> str:
-    name = key.replace("-", "_")
-    name = "local_model" if name == "model" else name
-    if name not in FIELDS:
-        raise KoderzError(f"{_where(path, data, key)}: there is no such setting; see koderz benchmark --help")
-    return name
+def _values(path: Path, data: bytes, table: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+    """The options of a table, by name."""
+    found = {}
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        name = "local_model" if name == "model" else name
+        if name in schema.fields or schema is not CORE:
+            found[name] = schema.field(name, _where(path, data, key)).read(value, _where(path, data, name))
+    return found
+
+
+def _tables(path: Path, data: bytes, owners: Mapping[str, Any], schema: Schema) -> dict[str, dict[str, Any]]:
+    """What `[solver.iterative]` and the like say, of those that take part."""
+    found = {}
+    for owner, options in owners.items():
+        where = _where(path, data, owner)
+        if not isinstance(options, dict):
+            raise KoderzError(f"{where}: write [{owner}]")
+        schema.require_known(owner, where)
+        if owner in schema.structs:
+            for key in options:
+                schema.field(key.replace("-", "_"), f"{where}, {key}", owner)
+            found[owner] = _values(path, data, options, schema)
+    return found
 
 
 def _where(path: Path, data: bytes, name: str) -> str:

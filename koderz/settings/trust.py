@@ -16,9 +16,8 @@ import orjson
 
 from koderz.errors import KoderzError
 from koderz.paths import state_folder
-from koderz.settings.schema import DOCKER_IMAGE
+from koderz.settings.options import Field
 from tracker.files import write_whole
-from tracker.sinks import KNOWN
 
 RUNS_CODE, SENDS, SPENDS, WRITES = "run code", "send data elsewhere", "spend money", "write outside of this folder"
 
@@ -31,46 +30,20 @@ def costly(models: Iterable[str], prices: Mapping[str, tuple[float, float]]) -> 
     return bool([*models, *prices])
 
 
-_RISKS: Mapping[str, Callable[[Any], str]] = {
-    "solver": lambda _: RUNS_CODE,
-    "matrix": lambda _: RUNS_CODE,  # by the solvers that it names
-    "dataset": lambda _: RUNS_CODE,  # its tests, which no sandbox contains
-    "docker_image": lambda image: RUNS_CODE if image != DOCKER_IMAGE else "",
-    "sandbox": lambda name: {"contained": "", "docker": "", "uncontained": RUNS_CODE}.get(name, SPENDS),
-    "base_url": lambda _: SENDS,
-    "api_key_env": lambda _: SENDS,
-    "prompt_dir": lambda _: SENDS,  # a file of the user's, through a link
-    "use_memory": lambda what: SENDS if what != "off" else "",
-    "sinks": lambda names: SENDS if set(names) - set(KNOWN) else "",
-    "engine": lambda name: SPENDS if name != "local" else "",
-    "gpu": lambda _: SPENDS,
-    "max_containers": lambda _: SPENDS,
-    "results": lambda path: "" if path.resolve().is_relative_to(Path.cwd()) else WRITES,
-}
-"""The settings that could do more than choose tasks, local models and numbers, and what each could do."""
-
-_MODELS: Mapping[str, Callable[[Any], Iterable[str]]] = {
-    "local_model": lambda name: (name,),
-    "models": lambda names: names,
-    "roles": lambda roles: (role.split("=", 1)[1] for role in roles),
-    "frontier_spec_model": lambda name: (name,),
-    "frontier_checkpoint_model": lambda name: (name,),
-}
-"""The settings that name models to be asked."""
-
-
-def risks_of(settings: Mapping[str, Any], spends: Spends) -> dict[str, str]:
+def risks_of(fields: Mapping[str, Field], settings: Mapping[str, Any], spends: Spends) -> dict[str, str]:
     """What the settings could do that their user may not want; those that are harmless are left out."""
-    given = {name: _RISKS[name](settings[name]) for name in _RISKS if settings.get(name)}
-    asked = {name: _MODELS[name](settings[name]) for name in _MODELS if settings.get(name)}
-    costly = [name for name, models in asked.items() if spends(models, {})]
-    costly += ["prices"] if spends((), settings.get("prices") or {}) else []
-    return {name: risk for name, risk in given.items() if risk} | dict.fromkeys(costly, SPENDS)
+    given = {name: (field, settings[name]) for name, field in fields.items() if name in settings}
+    found = {
+        name: SPENDS if spends(field.models(value), {}) else field.risk(value) for name, (field, value) in given.items()
+    }
+    if spends((), settings.get("prices") or {}):
+        found["prices"] = SPENDS
+    return {name: risk for name, risk in found.items() if risk}
 
 
-def risks_of_plan(config: dict[str, Any]) -> dict[str, str]:
+def risks_of_plan(fields: Mapping[str, Field], config: Mapping[str, Any]) -> dict[str, str]:
     """The same of a recorded plan. What it may cost is known to whoever goes on with the run."""
-    found = risks_of(config | {"results": None}, lambda _, __: False)
+    found = risks_of(fields, {**config, "results": None}, lambda _, __: False)
     return {name: risk for name, risk in found.items() if risk != SPENDS}
 
 

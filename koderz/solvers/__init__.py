@@ -6,7 +6,9 @@ parameter comes from the settings (or `--solver-arg k=v`). It returns the final 
 
 What else there is to know of one stands in attributes of the function: `resume = "restart"` where it can't be
 replayed and starts over (recorded replies answer it for as long as its requests match), `roles` that it asks besides
-the model that answers (without them: any that is named), and `estimate`, which says what calls an experiment may take.
+the model that answers (without them: any that is named), `estimate`, which says what calls an experiment may take,
+`at_hand`, which finds what is known before a run, and `options`, the dataclass of its options (see
+`koderz.settings.options`), whose fields are parameters of the same names.
 """
 
 from __future__ import annotations
@@ -21,15 +23,20 @@ from pathlib import Path
 from typing import Any, cast
 
 from koderz.errors import KoderzError
+from koderz.prompts import Prompts
+from koderz.settings.registry import Registry
 from koderz.solvers.zero_shot import asks_once
-from koderz.types import Expected, Verdict
-from tracker.registry import find
+from koderz.types import Expected, Task, Verdict
 
-SOLVERS: Mapping[str, str] = {
-    "zero-shot": "koderz.solvers.zero_shot:zero_shot",
-    "iterative": "koderz.solvers.iterative:iterative",
-}
-"""Name → `module:function`. Other packages add theirs by the entry-point group `koderz.solvers`."""
+SOLVERS = Registry(
+    "solver",
+    "koderz.solvers",
+    {
+        "zero-shot": "koderz.solvers.zero_shot:zero_shot",
+        "iterative": "koderz.solvers.iterative:iterative",
+    },
+    {"iterative": "koderz.solvers.iterative:IterativeOptions"},
+)
 
 OPENED = frozenset({"session", "workspace"})
 """The handles that a suite opens for tasks that need them."""
@@ -72,6 +79,11 @@ class Solver:
         calls: Sequence[Expected] = estimate(prompt_tokens, task_id, self.parameters)
         return calls
 
+    def at_hand(self, options: Mapping[str, Any], tasks: Sequence[Task], prompts: Prompts) -> Mapping[str, Any]:
+        """Values of parameters that are no options but known before the run begins, such as what a cache holds."""
+        find: Callable[..., Mapping[str, Any]] = getattr(self.function, "at_hand", lambda *_: {})
+        return find(options, tasks, prompts)
+
     def settled(self, settings: Mapping[str, Any], arguments: Mapping[str, str]) -> Solver:
         """The same with its parameters settled anew; nothing is loaded. Raises KoderzError as `load_solver` does."""
         wanted = inspect.signature(self.function).parameters
@@ -100,7 +112,7 @@ def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, 
     `settings` are offered to its parameters by name; `arguments` must each be one of them, and are read
     as the type of the parameter's default. Raises KoderzError where there is no such solver or parameter.
     """
-    function = _from_file(name) if ":" in name else _checked(find("solver", name, SOLVERS, "koderz.solvers"), name)
+    function = _from_file(name) if ":" in name else _checked(SOLVERS.find(name), name)
     label = name.rpartition(":")[2].replace("_", "-") if ":" in name else name
     wants = HANDLES & set(inspect.signature(function).parameters)
     solver = Solver(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from koderz.prompts import Prompts, trimmed
+from koderz.settings.options import option
 from koderz.solvers.handles import AskHandle, JudgeHandle, RecallHandle, no_recall
-from koderz.solvers.specifications import keep_spec
+from koderz.solvers.specifications import cached_spec, keep_spec
 from koderz.solvers.zero_shot import REPLY_TOKENS
 from koderz.types import Expected, Message, Reply, Task, Verdict
 from tracker.messages import text_of
@@ -18,6 +19,24 @@ _LEAST_ROOM = 1000  # characters of the last attempt that are shown whatever the
 _ATTEMPT_TOKENS = 600  # of a usual attempt with its feedback, for estimates
 _REVIEW_TOKENS = 300  # of a usual problem as a reviewer is shown it
 _CHARS_A_TOKEN = 3  # on the careful side, so that a conversation that is said to fit does
+
+
+@dataclass(frozen=True, slots=True)
+class IterativeOptions:
+    """The options of the solver `iterative`."""
+
+    max_iterations: int = option(10, "Maximum attempts of the iterative solver.", "N", bounds=(1, 1000))
+    history: int = option(3, "Earlier attempts shown to each new one.", "N", bounds=(0, 1000))
+    frontier_spec_model: str | None = option(
+        None, "The model that writes a specification of each problem first.", "MODEL", role="spec"
+    )
+    reuse_spec: bool = option(False, "Reuse cached specifications.")
+    frontier_checkpoint_model: str | None = option(
+        None, "The model that reviews failed attempts, every --checkpoint-interval of them.", "MODEL", role="checkpoint"
+    )
+    checkpoint_interval: int = option(5, "Failed attempts between two reviews.", "N", bounds=(1, 1000))
+    spec: bool = option(True, "Skip the specification (ablation).", role="spec")
+    checkpoints: bool = option(True, "Skip the reviews (ablation).", role="checkpoint")
 
 
 class Try(NamedTuple):
@@ -36,14 +55,14 @@ async def iterative(
     models: Mapping[str, str],
     recall: RecallHandle = no_recall,
     *,
-    max_iterations: int = 10,
-    history: int = 3,
+    max_iterations: int,
+    history: int,
+    checkpoint_interval: int,
     context: int = 16384,
     max_tokens: int = 4096,
     temperature: float | None = None,
     cot: bool = True,
     specs: dict[str, str] | None = None,
-    checkpoint_interval: int = 5,
 ) -> Verdict:
     """Up to `max_iterations` attempts, each with the last `history` ones and their feedback in view.
 
@@ -77,11 +96,14 @@ async def iterative(
 
 async def _write_spec(task: Task, ask: AskHandle, prompts: Prompts, model: str) -> str:
     """What the model `model` writes, kept for runs that reuse specifications."""
-    text = prompts.render("spec", **task.values)
-    messages: tuple[Message, ...] = ({"role": "user", "content": text},)
+    messages = _asking_for_spec(task, prompts)
     specification = (await ask(messages, model="spec", purpose="spec")).text
     keep_spec(model, messages, specification)
     return specification
+
+
+def _asking_for_spec(task: Task, prompts: Prompts) -> tuple[Message, ...]:
+    return ({"role": "user", "content": prompts.render("spec", **task.values)},)
 
 
 async def _review(task: Task, tries: Sequence[Try], ask: AskHandle, prompts: Prompts, room: int) -> str:
@@ -157,7 +179,7 @@ def expected_calls(prompt_tokens: float, task_id: str, parameters: Mapping[str, 
         (prompt_tokens, most * (prompt_tokens + seen * _ATTEMPT_TOKENS)),
         (REPLY_TOKENS, most * REPLY_TOKENS),
     )
-    written = 0 if task_id in (parameters["specs"] or {}) else 1
+    written = 0 if task_id in parameters.get("specs", {}) else 1
     reviews = (most - 1) // every
     review_tokens = _REVIEW_TOKENS + every * _ATTEMPT_TOKENS
     return [
@@ -167,5 +189,15 @@ def expected_calls(prompt_tokens: float, task_id: str, parameters: Mapping[str, 
     ]
 
 
+def cached_specs(options: Mapping[str, Any], tasks: Sequence[Task], prompts: Prompts) -> Mapping[str, Any]:
+    """Specifications that are in the cache, if they are to be used again."""
+    model = options["frontier_spec_model"]
+    if not (options["reuse_spec"] and options["spec"] and model):
+        return {}
+    cached = {task.id: cached_spec(model, _asking_for_spec(task, prompts)) for task in tasks}
+    return {"specs": {task: text for task, text in cached.items() if text}}
+
+
 iterative.roles = ("spec", "checkpoint")  # type: ignore[attr-defined]
 iterative.estimate = expected_calls  # type: ignore[attr-defined]
+iterative.at_hand = cached_specs  # type: ignore[attr-defined]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from koderz.errors import KoderzError
-from tracker.registry import find
+from koderz.settings.registry import Registry
+from koderz.settings.schema import Settings
 
 if TYPE_CHECKING:
     from koderz.prompts import Prompts
@@ -58,22 +59,24 @@ class ProgramSuite(Suite, Protocol):
         ...
 
 
-SUITES: Mapping[str, str] = {
-    "humaneval": "koderz.suites.code.humaneval:humaneval",
-    "humaneval+": "koderz.suites.code.humaneval:humaneval_plus",
-    "mbpp": "koderz.suites.code.mbpp:mbpp",
-    "mbpp+": "koderz.suites.code.mbpp:mbpp_plus",
-}
-"""Name → `module:function`, which takes the dataset's path or None for its usual place.
+SUITES = Registry(
+    "suite",
+    "koderz.suites",
+    {
+        "humaneval": "koderz.suites.code.humaneval:humaneval",
+        "humaneval+": "koderz.suites.code.humaneval:humaneval_plus",
+        "mbpp": "koderz.suites.code.mbpp:mbpp",
+        "mbpp+": "koderz.suites.code.mbpp:mbpp_plus",
+    },
+)
+"""Functions that take the dataset's path, or None for its usual place, and the suite's options if it has any."""
 
-Other packages add theirs by the entry-point group `koderz.suites`.
-"""
 
-
-def load_suite(name: str, dataset: Path | None = None) -> Suite:
+def load_suite(name: str, dataset: Path | None = None, settings: Settings | None = None) -> Suite:
     """A suite with its tasks. Raises KoderzError for an unknown one, or naming the line of a malformed row."""
-    load = cast("Callable[[Path | None], Suite]", find("suite", name, SUITES, "koderz.suites"))
-    return load(dataset)
+    load = cast("Callable[..., Suite]", SUITES.find(name))
+    options = SUITES.options_in(name, settings)
+    return load(dataset, options) if options else load(dataset)
 
 
 def limits_of(suite: object) -> Judging:

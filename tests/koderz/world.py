@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.engines.local import LocalEngine
+from koderz.engines.owners import schema_of
 from koderz.experiments.replay import Replaying
 from koderz.models import ModelName, Price
 from koderz.plans.plan import Plan
@@ -16,6 +17,7 @@ from koderz.prompts import Prompts
 from koderz.runs.orchestrator import Ended, Observer, Orchestrator
 from koderz.runs.prepare import prepare
 from koderz.sandbox import Job, JobResult, Sandbox
+from koderz.settings.schema import Settings
 from koderz.testing import engines
 from koderz.types import Completion, Judging, Measure, Message, Reply, Sampling, Task, Verdict
 from tracker.index import load_index, read_records
@@ -126,6 +128,11 @@ class Run:
 
 def journal_of(folder: Path) -> list[Record]:
     return list(read_records(folder / NAME, [entry.span for entry in load_index(folder / NAME) if entry.kind]))
+
+
+def settings_of(**values: Any) -> Settings:
+    """Settings with these options, be they koderz' own or those of what takes part."""
+    return schema_of().layered(values)
 
 
 def write_tasks(folder: Path, n: int) -> Path:

@@ -11,6 +11,7 @@ HERE = Path(__file__).parent
 
 ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
     "koderz.suites": {"toy": "toy_suite:toy", "toy-session": "toy_suite:toy_session"},
+    "koderz.solvers": {"toy": "toy_solver:toy"},
     "koderz.engines": {"toy": "toy_engine:open_toy"},
 }
 """By group and name, what each file of this folder adds."""

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from koderz.paths import cache_folder
-from koderz.sandbox import Job, Sandbox, open_sandbox
+from koderz.sandbox import SANDBOXES, Job, Sandbox, open_sandbox
 from koderz.sandbox.calibration import MachineCache, Scaled, calibrate
-from koderz.settings.schema import DOCKER_IMAGE
+from koderz.settings.options import as_words
+from koderz.settings.schema import Settings
 
 YARDSTICK = ("HumanEval/32", "HumanEval/36", "HumanEval/147")
 """Of HumanEval's reference solutions those that compute for a while, and not for long. Other suites' own say what a
@@ -23,14 +24,15 @@ _EDITION = 1  # of the two above: what was measured by others doesn't count
 
 @asynccontextmanager
 async def calibrated_sandbox(
-    name: str, *, judges: int, own_programs: bool = False, image: str = DOCKER_IMAGE, memory_mb: int = 1024
+    name: str, *, judges: int, own_programs: bool = False, memory_mb: int = 1024, settings: Settings | None = None
 ) -> AsyncIterator[Sandbox]:
     """A sandbox by its name, entered; see `open_sandbox`. The first on a machine takes half a second more."""
     async with open_sandbox(
-        name, judges=judges, own_programs=own_programs, image=image, memory_mb=memory_mb
+        name, judges=judges, own_programs=own_programs, memory_mb=memory_mb, settings=settings
     ) as sandbox:
         if isinstance(sandbox, Scaled) and not getattr(sandbox, "many_machines", False):
-            sandbox.speed = await _speed(sandbox, f"{name} {image if name == 'docker' else ''}")
+            options = SANDBOXES.options_in(name, settings)  # on which it may depend whose speed it is
+            sandbox.speed = await _speed(sandbox, f"{name} {as_words(options) if options else ''}")
         yield sandbox
 
 

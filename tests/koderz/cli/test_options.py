@@ -12,11 +12,12 @@ import typer
 
 from koderz.cli import COMMANDS, app
 from koderz.cli.groups import _load
-from koderz.cli.options import PANELS, with_settings
-from koderz.settings.schema import FIELDS
+from koderz.cli.options import panels, with_settings
+from koderz.engines.owners import schema_of
 from tests.conftest import Shell
 from tests.koderz.world import write_tasks
 
+FIELDS = schema_of().fields
 UNITS = {
     "request_timeout": "SECONDS",
     "test_timeout": "SECONDS",
@@ -88,7 +89,7 @@ def test_every_command_has_a_help_text_in_whole_sentences(name: str) -> None:
 
 
 def test_every_setting_is_an_option_and_every_option_of_theirs_a_setting() -> None:
-    named = [name for texts in PANELS.values() for name in texts]
+    named = [field.name for fields in panels(schema_of()).values() for field in fields]
 
     assert sorted([*named, "models"]) == sorted(FIELDS)  # several of --model
     params = {param.name for param in ALL["benchmark run"].params}
@@ -129,7 +130,7 @@ def test_what_is_measured_names_its_unit(name: str, param: Any) -> None:
         assert "in tokens" in param.help
     elif param.name in FIELDS and not param.is_flag:
         assert param.metavar
-    if param.name in FIELDS and str(FIELDS[param.name].type).startswith("float"):
+    if param.name in FIELDS and FIELDS[param.name].plain_type is float:
         assert param.name in UNITS or "0 to " in param.help
 
 

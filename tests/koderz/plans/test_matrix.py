@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.plans.arms import draft_arms, settle_arms
+from koderz.plans.arms import make_arms
 from koderz.plans.matrix import read_matrix
-from koderz.settings.schema import Settings
+from tests.koderz.world import settings_of
 from tracker.records import Cell
 
 TASKS = ["T/0", "T/1", "T/2"]
@@ -35,8 +35,8 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_arms_have_the_models_roles_and_parameters_that_the_file_states(tmp_path: Path) -> None:
-    settings = Settings(local_model="m", max_iterations=9)
-    arms = settle_arms(draft_arms(settings, {}, read_matrix(written(tmp_path, TWO))), settings, {}, {})
+    settings = settings_of(local_model="m", max_iterations=9)
+    arms = make_arms(settings, {}, read_matrix(written(tmp_path, TWO)))
 
     assert {arm.name: (arm.solver.name, dict(arm.models)) for arm in arms} == {
         "quick": ("zero-shot", {"main": "a"}),
@@ -46,8 +46,8 @@ def test_arms_have_the_models_roles_and_parameters_that_the_file_states(tmp_path
 
 
 def test_arms_without_a_model_are_there_once_for_each_of_the_run(tmp_path: Path) -> None:
-    settings = Settings(local_model="m", models=("m", "n"))
-    arms = settle_arms(draft_arms(settings, {}, read_matrix(written(tmp_path, TWO))), settings, {}, {})
+    settings = settings_of(local_model="m", models=("m", "n"))
+    arms = make_arms(settings, {}, read_matrix(written(tmp_path, TWO)))
     assert [arm.name for arm in arms] == ["quick", "three tries · m", "three tries · n"]
 
 
@@ -89,11 +89,11 @@ problems = ["T/1"]
     ],
 )
 def test_a_file_that_is_wrong_is_refused_naming_what(tmp_path: Path, text: str, said: str) -> None:
-    settings = Settings(local_model="m")
+    settings = settings_of(local_model="m")
 
     def plan() -> None:
         matrix = read_matrix(written(tmp_path, text))
-        settle_arms(draft_arms(settings, {}, matrix), settings, {}, {})
+        make_arms(settings, {}, matrix)
         matrix.cells_of(TASKS, 1)
 
     with pytest.raises(KoderzError) as error:

@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from koderz.engines.owners import restored_settings, schema_of
 from koderz.errors import KoderzError
-from koderz.plans.arms import draft_arms, settle_arms
+from koderz.plans.arms import make_arms
 from koderz.plans.plan import Plan, load_subject, make_plan, restore_plan
-from koderz.settings.schema import Settings, from_config
+from koderz.settings.layers import replaced
 from koderz.types import Measure
 from tests.koderz.world import Words, planned
 from tracker import records
@@ -34,7 +35,8 @@ def through_a_file(record: records.Plan) -> records.Plan:
 
 
 def restored(made: Plan, *, accept_changes: bool = False, **overrides: Any) -> Plan:
-    return restore_plan(through_a_file(made.record), overrides, accept_changes=accept_changes)
+    record = through_a_file(made.record)
+    return restore_plan(record, replaced(restored_settings(record), overrides), accept_changes=accept_changes)
 
 
 # What is written down
@@ -54,7 +56,7 @@ def with_measures(folder: Path, *measures: Measure) -> Plan:
     settings = plan(folder).settings
     subject = load_subject(settings, list)
     suite = Words(subject.tasks, measures=measures)
-    return make_plan(settings, replace(subject, suite=suite), settle_arms(draft_arms(settings, {}), settings, {}, {}))
+    return make_plan(settings, replace(subject, suite=suite), make_arms(settings, {}))
 
 
 def test_the_record_holds_the_measures_that_the_suite_declares(tmp_path: Path) -> None:
@@ -90,7 +92,7 @@ def test_two_plans_have_different_ids(tmp_path: Path) -> None:
 def test_the_config_holds_every_setting_and_what_was_selected(tmp_path: Path) -> None:
     config = plan(tmp_path, 2, samples=3, seed=5).record.config
 
-    assert config.keys() >= set(Settings.__dataclass_fields__)
+    assert config.keys() >= schema_of().fields.keys()
     expected = {"local_model": "scripted", "problem_range": "0-2", "problems": ["T/0", "T/1"], "temperature": 0.8}
     assert config.items() >= expected.items()
     assert json.loads(json.dumps(config)) == config
@@ -258,7 +260,7 @@ def test_a_plan_of_a_later_version_is_read_as_far_as_it_is_known(tmp_path: Path)
         record, config={**record.config, "colour": "red"}, details={**record.details, "more": 1}
     )
 
-    assert restore_plan(later, {}, accept_changes=False).settings == from_config(record.config)
+    assert restored_settings(later) == schema_of().from_config(record.config)
 
 
 def test_a_single_experiment_has_no_run_and_its_own_id_each_time(tmp_path: Path) -> None:

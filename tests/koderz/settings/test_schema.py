@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 from pathlib import Path
@@ -13,17 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koderz.engines.owners import schema_of
 from koderz.errors import KoderzError
-from koderz.settings.schema import (
-    BOUNDS,
-    FIELDS,
-    Settings,
-    as_config,
-    checked,
-    from_config,
-    from_environment,
-    layered,
-    misspelt,
+from koderz.settings.layers import as_config
+from koderz.settings.schema import Settings
+from koderz.solvers.iterative import IterativeOptions
+from tests.koderz.world import settings_of
+
+SCHEMA = schema_of()
+FIELDS = SCHEMA.fields
+BOUNDS = {name: field.about.bounds for name, field in FIELDS.items() if field.about.bounds}
+from_environment, layered, misspelt, from_config = (
+    SCHEMA.from_environment,
+    SCHEMA.layered,
+    SCHEMA.misspelt,
+    SCHEMA.from_config,
 )
 
 SOME: dict[str, Any] = {
@@ -44,7 +47,8 @@ SOME: dict[str, Any] = {
 def test_without_a_word_there_are_defaults() -> None:
     found = layered({}, {}, {})
 
-    assert (found.mode, found.max_iterations, found.samples, found.concurrency) == ("iterative", 10, 1, 8)
+    assert (found.mode, found.samples, found.concurrency) == ("iterative", 1, 8)
+    assert found.of(IterativeOptions).max_iterations == 10
     assert (found.local_model, found.max_cost, found.results) == (None, None, Path("benchmark_results"))
 
 
@@ -147,23 +151,23 @@ def test_a_wrong_variable_is_named(variable: str, text: str) -> None:
 @pytest.mark.parametrize("name", BOUNDS)
 def test_a_number_may_be_either_of_its_bounds_and_nothing_beyond(name: str) -> None:
     low, high = BOUNDS[name]
-    whole = FIELDS[name].type in ("int", "int | None")
+    whole = FIELDS[name].plain_type is int
     for value in (low, high):
-        assert checked(name, int(value) if whole else float(value), "--x") == value
+        assert FIELDS[name].read(int(value) if whole else float(value), "--x") == value
     for value in (low - 1, high + 1, high * 2 + 1):
         with pytest.raises(KoderzError, match=r"invalid value .*; it must be between"):
-            checked(name, int(value) if whole else float(value), "--x")
+            FIELDS[name].read(int(value) if whole else float(value), "--x")
 
 
-@pytest.mark.parametrize("name", [name for name in BOUNDS if FIELDS[name].type not in ("int", "int | None")])
+@pytest.mark.parametrize("name", [name for name in BOUNDS if FIELDS[name].plain_type is not int])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_no_number_is_infinite_or_none_at_all(name: str, value: float) -> None:
     with pytest.raises(KoderzError, match="invalid value"):
-        checked(name, value, "--x")
+        FIELDS[name].read(value, "--x")
 
 
 def test_every_setting_that_is_a_number_has_bounds() -> None:
-    numbers = {name for name, field in FIELDS.items() if str(field.type).split(" ")[0] in ("int", "float")}
+    numbers = {name for name, field in FIELDS.items() if field.plain_type in (int, float)}
 
     assert numbers == set(BOUNDS)
 
@@ -183,7 +187,7 @@ def test_every_setting_that_is_a_number_has_bounds() -> None:
 )
 def test_a_value_of_another_type_is_refused_with_what_would_do(name: str, value: Any, said: str) -> None:
     with pytest.raises(KoderzError) as raised:
-        checked(name, value, f"--{name}")
+        FIELDS[name].read(value, f"--{name}")
 
     assert said in str(raised.value)
 
@@ -192,27 +196,27 @@ def test_a_value_of_another_type_is_refused_with_what_would_do(name: str, value:
 @pytest.mark.parametrize("name", ["results", "dataset", "prompt_dir"])
 def test_a_path_that_is_no_text_is_refused_too(name: str, value: Any) -> None:
     with pytest.raises(KoderzError):
-        checked(name, value, f"--{name}")
+        FIELDS[name].read(value, f"--{name}")
 
 
 # In and out of a plan
 
 
 def test_settings_come_back_from_a_plan_as_they_were() -> None:
-    settings = Settings(**SOME)
+    settings = settings_of(**SOME)
 
     assert from_config(orjson.loads(orjson.dumps(as_config(settings)))) == settings
 
 
 @given(st.fixed_dictionaries({}, optional={name: st.just(value) for name, value in SOME.items()}))
 def test_any_settings_come_back(given_values: dict[str, Any]) -> None:
-    settings = Settings(**given_values)
+    settings = settings_of(**given_values)
 
     assert from_config(orjson.loads(orjson.dumps(as_config(settings)))) == settings
 
 
 def test_settings_that_a_later_version_wrote_are_left_out() -> None:
-    assert from_config({"seed": 3, "colour": "red"}) == Settings(seed=3)
+    assert from_config({"seed": 3, "colour": "red"}) == settings_of(seed=3)
 
 
 def test_a_plan_with_an_impossible_setting_is_refused() -> None:
@@ -221,9 +225,9 @@ def test_a_plan_with_an_impossible_setting_is_refused() -> None:
 
 
 def test_every_setting_is_in_the_config_as_json_has_it() -> None:
-    config = as_config(Settings(**SOME))
+    config = as_config(settings_of(**SOME))
 
-    assert list(config) == [field.name for field in dataclasses.fields(Settings)]
+    assert list(config) == list(FIELDS)
     assert (config["dataset"], config["results"]) == ("own.jsonl", "elsewhere")
     assert orjson.dumps(config)
 
@@ -236,7 +240,7 @@ def test_every_setting_is_in_the_config_as_json_has_it() -> None:
     [({}, 0.0), ({"samples": 2}, 0.8), ({"samples": 2, "temperature": 0.0}, 0.0), ({"temperature": 1.5}, 1.5)],
 )
 def test_one_sample_is_cold_and_several_warm_unless_said(given_values: dict[str, Any], temperature: float) -> None:
-    assert Settings(**given_values).sampling_temperature == temperature
+    assert settings_of(**given_values).sampling_temperature == temperature
 
 
 def test_there_are_more_judges_than_cores_unless_said() -> None:

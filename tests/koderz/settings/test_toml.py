@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
+from koderz.engines.owners import schema_of
 from koderz.errors import KoderzError
 from koderz.models.spending import could_spend
-from koderz.settings.schema import DOCKER_IMAGE, FIELDS
+from koderz.sandbox import DockerOptions
 from koderz.settings.toml import Config, load_config, results_folder
 
 
 def loaded(folder: Path, text: str | bytes, *, trust: bool = False) -> Config:
     (folder / "koderz.toml").write_bytes(text.encode() if isinstance(text, str) else text)
-    every = (*FIELDS, "prices")
-    return load_config(folder, trust=trust, environ=state(folder), names=every, spends=could_spend)
+    schema = schema_of()
+    every = (*schema.fields, "prices")
+    return load_config(folder, trust=trust, environ=state(folder), names=every, schema=schema, spends=could_spend)
 
 
 def state(folder: Path) -> Mapping[str, str]:
@@ -137,7 +139,7 @@ RISKY = {
     "results": ("/tmp", "..", "~/../.."),
 }
 HARMLESS = {
-    "docker_image": (DOCKER_IMAGE,),
+    "docker_image": (DockerOptions().docker_image,),
     "sandbox": ("contained", "docker"),
     "use_memory": ("off",),
     "sinks": (["json"], ["json", "mlflow", "memory"], []),
@@ -190,7 +192,7 @@ def test_a_price_that_no_published_one_exceeds_needs_none(tmp_path: Path, model:
 
 
 def test_every_setting_was_looked_at_for_what_it_could_do() -> None:
-    assert sorted({*RISKY, *CHOICES_OF_THE_BENCHMARK}) == sorted(FIELDS)
+    assert sorted({*RISKY, *CHOICES_OF_THE_BENCHMARK}) == sorted(schema_of().fields)
 
 
 def test_what_is_not_used_needs_no_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

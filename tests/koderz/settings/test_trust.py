@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from koderz.engines.owners import schema_of
 from koderz.errors import KoderzError
-from koderz.settings.schema import Settings, as_config
+from koderz.settings.layers import as_config
 from koderz.settings.trust import remember, require_trust, risks_of_plan
+from tests.koderz.world import settings_of
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def test_what_was_trusted_stays_so_and_nothing_else_is(environ: dict[str, str]) 
     ],
 )
 def test_a_plan_from_elsewhere_needs_trust_for_all_but_what_it_costs(config: dict[str, str], risks: list[str]) -> None:
-    assert sorted(risks_of_plan(as_config(Settings()) | config)) == sorted(risks)
+    assert sorted(risks_of_plan(schema_of().fields, as_config(settings_of()) | config)) == sorted(risks)
 
 
 def test_the_store_is_of_this_user_and_holds_digests_alone(environ: dict[str, str], tmp_path: Path) -> None:

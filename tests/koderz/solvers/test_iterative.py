@@ -12,7 +12,7 @@ import pytest
 
 from koderz.models import Price
 from koderz.prompts import load_prompts
-from koderz.solvers.iterative import iterative
+from koderz.solvers.iterative import IterativeOptions, iterative
 from koderz.solvers.specifications import cached_spec, keep_spec
 from koderz.solvers.zero_shot import zero_shot
 from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
@@ -56,7 +56,9 @@ class Table:
 def iterated(table: Table, *helpers: str, **parameters: Any) -> Verdict:
     """The end of an experiment in whose arm there is a frontier model in each role of `helpers`."""
     models = {"main": "local"} | dict.fromkeys(helpers, "frontier")
-    return asyncio.run(iterative(TASK, table.ask, table.judge, PROMPTS, models, **parameters))
+    own = IterativeOptions()
+    usual = {name: getattr(own, name) for name in ("max_iterations", "history", "checkpoint_interval")}
+    return asyncio.run(iterative(TASK, table.ask, table.judge, PROMPTS, models, **usual | parameters))
 
 
 @pytest.fixture(autouse=True)
@@ -311,7 +313,7 @@ def test_specifications_of_another_run_are_used_again_where_that_is_asked_for_an
     written = {call.experiment_id: call.reply for call in first.of("call") if call.purpose == "spec"}
     assert models["spec"].asked == []
     (plan,) = again.of("plan")
-    assert set(plan.details["specs"].values()) == set(written.values())
+    assert set(plan.details["at_hand"]["specs"].values()) == set(written.values())
     prompts = [messages[1]["content"] for messages, _ in models["scripted"].asked]
     assert all(any(str(text) in prompt for text in written.values()) for prompt in prompts)
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.settings.schema import Settings, as_config
+from koderz.settings.layers import as_config
 from koderz.solvers import SOLVERS, Solver, load_solver
 from tests.conftest import Shell
-from tests.koderz.world import write_tasks
+from tests.koderz.world import settings_of, write_tasks
 
-SETTINGS = as_config(Settings())
+SETTINGS = as_config(settings_of())
 
 
 def loaded(folder: Path, source: str, name: str = "solve", **arguments: str) -> Solver:

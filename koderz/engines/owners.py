@@ -1,0 +1,82 @@
+"""Whose options a run has: those of its suite, solvers, sandbox and engine beside the settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from koderz.engines import ENGINES
+from koderz.plans.arms import MODES, solver_names
+from koderz.plans.matrix import read_matrix
+from koderz.sandbox import SANDBOXES
+from koderz.settings.layers import Schema
+from koderz.settings.registry import Registry
+from koderz.settings.schema import Settings
+from koderz.settings.toml import peek
+from koderz.solvers import SOLVERS
+from koderz.suites import SUITES
+from tracker import records
+
+MODELS = Registry(
+    "model",
+    "koderz.models",
+    {"simulated": "koderz.suites.code.simulated:open_model"},
+    {"simulated": "koderz.suites.code.options:SimulatedOptions"},
+)
+
+REGISTRIES = {registry.kind: registry for registry in (SUITES, SOLVERS, SANDBOXES, ENGINES, MODELS)}
+
+CHOOSING = ("suite", "mode", "solver", "matrix", "sandbox", "engine")
+"""The settings that say what takes part."""
+
+_ALWAYS = (("solver", "iterative"), ("sandbox", "docker"), ("engine", "modal"), ("model", "simulated"))
+"""Whose options may be given whatever takes part, so that a command need not change with its --mode or --engine."""
+
+
+@cache
+def schema_of(*chosen: tuple[str, str]) -> Schema:
+    """The options of a run in which these take part, by kind and name: `("solver", "iterative")`.
+
+    Raises KoderzError for a name that nobody knows, and where two have an option of the same name.
+    """
+    structs = {}
+    for kind, name in dict.fromkeys((*_ALWAYS, *chosen)):
+        if ":" not in name and (struct := REGISTRIES[kind].options_of(name)):
+            structs[f"{kind}.{name}"] = struct
+    return Schema(structs, REGISTRIES)
+
+
+def chosen_here(given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, str]]:
+    """What takes part, by kind and name, as flags, variables and this folder's koderz.toml say."""
+    variables = {name: text for name in CHOOSING if (text := environ.get(f"KODERZ_{name.upper()}"))}
+    said = {**peek(Path.cwd(), CHOOSING), **variables, **given}
+    matrix = read_matrix(Path(said["matrix"])) if isinstance(said.get("matrix"), str | Path) else None
+    mode = said.get("mode", "iterative")
+    yield from _named({**said, "solvers": solver_names(mode, said.get("solver"), matrix)})
+
+
+def schema_here(given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Schema:
+    """The options of what takes part, as flags, variables and this folder's koderz.toml say."""
+    return schema_of(*chosen_here(given, environ))
+
+
+def restored_settings(record: records.Plan) -> Settings:
+    """The settings of a recorded plan."""
+    config = dict(record.config)
+    config["mode"] = config["mode"] if config.get("mode") in MODES else "iterative"  # a solver goes by its own name
+    schema = schema_of(*_named({**config, "solvers": [arm.solver for arm in record.arms if not arm.source]}))
+    return schema.from_config(config)
+
+
+def _named(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    defaults = Settings()
+    for kind in ("suite", "sandbox", "engine"):
+        name = said.get(kind) or getattr(defaults, kind)
+        if isinstance(name, str):
+            yield kind, name
+    solvers: Iterable[str] = said["solvers"]
+    for name in solvers:
+        yield "solver", name

@@ -1,0 +1,160 @@
+"""Options in layers: flags over environment over koderz.toml over defaults, each validated where it is said.
+
+Every option is a flag `--option-name`, a variable `KODERZ_OPTION_NAME` and a key `option-name` of koderz.toml,
+but for what only makes sense for one command.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from koderz.errors import KoderzError
+from koderz.settings.options import Field, fields_of, flag_of, plain
+from koderz.settings.registry import Registry
+from koderz.settings.schema import Settings
+
+_OTHER_VARIABLES = ("MODEL", "DEBUG", "MEMORY", "PROJECT", "SETUP", "MODAL_APP", "MODAL_SECRET", "MODAL_VOLUME")
+
+
+KINDS = ("suite", "solver", "sandbox", "engine", "model")
+"""What may have options of its own."""
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Schema:
+    """All options of a run: the settings, and the dataclass of each that takes part and has options of its own."""
+
+    def __init__(self, structs: Mapping[str, type] = _NONE, registries: Mapping[str, Registry] = _NONE) -> None:
+        """`structs` by owner: `solver.iterative`; `registries`: what there is, by kind.
+
+        Raises KoderzError where two have an option of the same name.
+        """
+        self.structs, self.registries = structs, registries
+        self.fields: dict[str, Field] = dict(fields_of(Settings))
+        for owner, struct in self.structs.items():
+            for name, field in fields_of(struct).items():
+                if self.fields.setdefault(name, field) != field:
+                    raise KoderzError(f"{owner} has an option {flag_of(name)}, but there is another one of that name")
+
+    def owners(self, name: str) -> list[str]:
+        """Whose option it is; none where it is one of the settings."""
+        return [owner for owner, struct in self.structs.items() if name in fields_of(struct)]
+
+    def field(self, name: str, where: str, owner: str | None = None) -> Field:
+        """An option, of that owner if one is named. KoderzError, with the nearest name there is, for an unknown one."""
+        fields = fields_of(self.structs[owner]) if owner else self.fields
+        if name in fields:
+            return fields[name]
+        raise KoderzError(
+            f"{where}: there is no such setting; {_nearest(name, fields) or 'see koderz benchmark --help'}"
+        )
+
+    def require_known(self, owner: str, where: str) -> None:
+        """Raises KoderzError, with the nearest name there is, for a suite, solver, … that doesn't exist."""
+        kind, _, name = owner.partition(".")
+        known = self.registries.get(kind)
+        if known is not None and name not in known and name not in (others := known.of_others()):
+            nearest = _nearest(name, (*known, *others)) or f"there are {', '.join((*known, *others))}"
+            raise KoderzError(f"{where}: there is no {kind} {name!r}; {nearest}")
+
+    def from_environment(self, environ: Mapping[str, str]) -> dict[str, Any]:
+        """The options that `KODERZ_*` variables give. Unknown ones are ignored, wrong ones are a KoderzError.
+
+        An empty variable counts as not set, but for KODERZ_SINKS: that, like `none`, is no sink at all.
+        """
+        found = {}
+        for name, field in self.fields.items():
+            variable = f"KODERZ_{name.upper()}"
+            text = environ.get(variable) or (environ.get("KODERZ_MODEL") if name == "local_model" else None)
+            if name == "sinks" and environ.get(variable) in ("", "none"):
+                found[name] = ()
+            elif text:
+                found[name] = field.read(text, variable, lax=True)
+        return found
+
+    def from_flags(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that flags or arguments give; None is none. Raises KoderzError for what doesn't fit."""
+        for name in given.keys() - self.fields.keys():
+            raise KoderzError(f"there is no setting {name!r}; {_nearest(name, self.fields) or 'see koderz.Settings'}")
+        return {
+            name: self.fields[name].read(plain(value), flag_of(name))
+            for name, value in given.items()
+            if value is not None
+        }
+
+    def layered(self, *layers: Mapping[str, Any]) -> Settings:
+        """One Settings from layers, the first of which wins."""
+        values: dict[str, Any] = {}
+        for layer in reversed(layers):
+            if "local_model" in layer:  # which is the only one, unless the same layer says otherwise
+                values["models"] = ()
+            values |= layer
+        own = (struct(**_those_of(struct, values)) for struct in dict.fromkeys(self.structs.values()))
+        return Settings(**_those_of(Settings, values), own=tuple(own))
+
+    def from_config(self, config: Mapping[str, Any]) -> Settings:
+        """Settings out of a recorded plan; fields that this version doesn't know are left out."""
+        known = {name: self.fields[name].read(config[name], f"config.{name}") for name in self.fields if name in config}
+        return self.layered(known)
+
+    def misspelt(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """The `KODERZ_*` variables that count for nothing but are one edit away from one that does, with that one."""
+        known = [f"KODERZ_{name.upper()}" for name in (*self.fields, *_OTHER_VARIABLES)]
+        unknown = [name for name in environ if name.startswith("KODERZ") and name not in known]
+        return {name: meant for name in unknown for meant in known if _one_edit(name, meant)}
+
+
+CORE = Schema()
+"""The settings alone, for commands that ask for nothing else."""
+
+
+def options_in(settings: Settings) -> Iterator[tuple[Field, Any]]:
+    """The options that settings hold, each with its value, those of what takes part included."""
+    for each in (settings, *settings.own):
+        kind: Any = type(each)
+        yield from ((field, getattr(each, name)) for name, field in fields_of(kind).items())
+
+
+def fields_in(settings: Settings) -> dict[str, Field]:
+    """The options that settings hold, by name."""
+    return {field.name: field for field, _ in options_in(settings)}
+
+
+def as_config(settings: Settings) -> dict[str, Any]:
+    """The settings as JSON has them, the options of what takes part beside the others."""
+    return {field.name: plain(value) for field, value in options_in(settings)}
+
+
+def replaced(settings: Settings, values: Mapping[str, Any]) -> Settings:
+    """The settings with some other values, of the options of what takes part, too."""
+    own = tuple(replace(each, **_those_of(type(each), values)) for each in settings.own)
+    return replace(settings, **_those_of(Settings, values), own=own)
+
+
+def roles_in(settings: Settings) -> dict[str, str]:
+    """The models that options name for a role, but for roles that another option does without."""
+    given = [(field.about.role, value) for field, value in options_in(settings) if field.about.role]
+    without = {role for role, value in given if value is False}
+    return {role: value for role, value in given if isinstance(value, str) and role not in without}
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    """`did you mean max-cost?`; empty where nothing is near."""
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0].replace('_', '-')}?" if near else ""
+
+
+def _those_of(struct: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: values[name] for name in fields_of(struct) if name in values}
+
+
+def _one_edit(a: str, b: str) -> bool:
+    """Whether one character more, less, other or exchanged with its neighbour makes one word of the other."""
+    same = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    a, b = a[same:], b[same:]
+    return a[1:] == b[1:] or a[1:] == b or a == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])

@@ -1,0 +1,183 @@
+"""Options: the fields of a typed, frozen dataclass, each with its help, bounds and risks.
+
+Flags, `KODERZ_*` variables, keys of koderz.toml and the record of a plan are all made from them. Whoever has options of
+its own declares such a dataclass:
+
+@dataclass(frozen=True, slots=True)
+class RulerOptions:
+    ruler_tasks: tuple[str, ...] = option(("vt",), "Tasks of the benchmark.", "NAME", listed=True)
+    tasks_per_length: int = option(20, "Tasks of each length.", "N", bounds=(1, 10_000))
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from koderz.errors import KoderzError
+
+_KEY = "koderz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """What is to be known of an option besides its name, type and default."""
+
+    help: str = ""
+    metavar: str | None = None
+    flags: tuple[str, ...] = ()  # others than --field-name
+    bounds: tuple[float, float] | None = None  # of a number, ends included
+    check: Callable[[Any], str] | None = None  # what is wrong with a value; empty: nothing
+    risk: str | Callable[[Any], str] = ""  # what any value but the default could do that its user may not want
+    names_models: bool = False  # its words are models, or ROLE=MODEL, that are going to be asked
+    role: str = ""  # what the model that it names does for a solver; of a yes or no: what no does without
+    changeable: bool = False  # whether it may differ when a run is taken up again
+    listed: bool = False  # whether its flag takes several words: --flag a b c
+    panel: str = ""  # the heading in the help
+
+
+def option(default: Any, help: str, metavar: str | None = None, **more: Any) -> Any:  # noqa: A002 as typer has it
+    """A field that is an option. `more`: the other fields of `Option`."""
+    about = Option(help=help, metavar=metavar, **more)
+    return dataclasses.field(default=default, metadata={_KEY: about})
+
+
+def no_option(default: Any) -> Any:
+    """A field that no flag, variable or file sets."""
+    return dataclasses.field(default=default, metadata={_KEY: None})
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """An option of a dataclass."""
+
+    name: str
+    type: Any
+    default: Any
+    about: Option
+
+    @property
+    def flag(self) -> str:
+        return flag_of(self.name)
+
+    @property
+    def plain_type(self) -> Any:
+        """Its type without None."""
+        if typing.get_origin(self.type) is types.UnionType:
+            return next(each for each in typing.get_args(self.type) if each is not type(None))
+        return self.type
+
+    @property
+    def item_type(self) -> Any:
+        """What it is a list of; None where it is none."""
+        return typing.get_args(self.type)[0] if typing.get_origin(self.type) is tuple else None
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words that it may be; empty where it isn't a choice."""
+        kind = self.plain_type
+        return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+
+    @property
+    def is_negated(self) -> bool:
+        """Whether it is on unless `--no-name` says otherwise."""
+        return self.default is True
+
+    def read(self, value: Any, where: str, *, lax: bool = False) -> Any:
+        """The value as its type, within its bounds. Raises KoderzError beginning with `where`.
+
+        `lax` reads numbers and booleans from text, and lists from words.
+        """
+        shown = value
+        if lax and isinstance(value, str) and self.item_type:
+            value = tuple(value.replace(",", " ").split())
+        if lax and isinstance(value, str) and self.plain_type is bool:
+            value = _TRUTH.get(value.lower(), value)
+        try:
+            converted = msgspec.convert(value, self.type, strict=not lax, dec_hook=_path)
+        except msgspec.ValidationError as error:
+            raise KoderzError(f"{where}: invalid value {shown!r}; {self._expected(error)}") from None
+        if self.about.check and (wrong := self.about.check(converted)):
+            raise KoderzError(f"{where}: invalid value {shown!r}; {wrong}")
+        low, high = self.about.bounds or (float("-inf"), float("inf"))
+        for number in converted if isinstance(converted, tuple) else (converted,):
+            if isinstance(number, int | float) and not low <= number <= high:
+                raise KoderzError(
+                    f"{where}: invalid value {number}; it must be between {_number(low)} and {_number(high)}"
+                )
+        return converted
+
+    def risk(self, value: Any) -> str:
+        """What this value could do that its user may not want; empty: nothing."""
+        if not value or value == self.default:
+            return ""
+        return self.about.risk(value) if callable(self.about.risk) else self.about.risk
+
+    def models(self, value: Any) -> tuple[str, ...]:
+        """The models that this value names."""
+        if not value or isinstance(value, bool) or not (self.about.names_models or self.about.role):
+            return ()
+        return tuple(word.rpartition("=")[2] for word in ((value,) if isinstance(value, str) else value))
+
+    def _expected(self, error: msgspec.ValidationError) -> str:
+        if self.choices:
+            return f"choose from {', '.join(self.choices)}"
+        text = str(error)
+        return text[:1].lower() + text[1:]
+
+
+@cache
+def fields_of(struct: type) -> Mapping[str, Field]:
+    """The options of a dataclass, by name. Raises KoderzError for a class that can't hold any."""
+    if not dataclasses.is_dataclass(struct):
+        raise KoderzError(f"the options {struct.__qualname__} are no dataclass")
+    kinds = typing.get_type_hints(struct)
+    found = {}
+    for each in dataclasses.fields(struct):
+        about = each.metadata.get(_KEY, Option())
+        if about is not None:
+            if each.default is dataclasses.MISSING:
+                raise KoderzError(f"the option {struct.__qualname__}.{each.name} has no default")
+            found[each.name] = Field(each.name, kinds[each.name], each.default, about)
+    return found
+
+
+def flag_of(name: str) -> str:
+    """`max_cost` as `--max-cost`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def plain(value: Any) -> Any:
+    """The value of an option as JSON has it."""
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, Path) else value
+
+
+def as_words(struct: Any) -> str:
+    """The values of a dataclass of options, in the order of its fields."""
+    kind: Any = type(struct)
+    return " ".join(str(getattr(struct, name)) for name in fields_of(kind))
+
+
+_TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+def _path(kind: type[Any], value: Any) -> Any:
+    if kind is Path and isinstance(value, str):
+        if "\0" in value:
+            raise ValueError("no path has a null character")
+        return Path(value)
+    raise TypeError(f"Expected `str`, got `{type(value).__name__}`")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:g}"

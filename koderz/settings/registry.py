@@ -1,0 +1,51 @@
+"""What is chosen by name: koderz' own, and what other packages add by their entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from koderz.settings.schema import Settings
+from tracker.registry import find
+
+
+@dataclass(frozen=True, slots=True)
+class Registry(Mapping[str, str]):
+    """Names of one kind and the `module:attribute` that each stands for."""
+
+    kind: str  # "suite"
+    group: str  # of the entry points by which other packages add theirs
+    known: Mapping[str, str]
+    options: Mapping[str, str] = field(default_factory=dict)  # the dataclass of those that have options of their own
+
+    def __getitem__(self, name: str) -> str:
+        return self.known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.known)
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    def find(self, name: str) -> Any:
+        """What a name stands for. Raises KoderzError, naming what there is, where nobody knows it."""
+        return find(self.kind, name, self.known, self.group)
+
+    def of_others(self) -> set[str]:
+        """The names that other packages add."""
+        from importlib.metadata import entry_points
+
+        return {entry.name for entry in entry_points(group=self.group)}
+
+    def options_of(self, name: str) -> type | None:
+        """The dataclass of its options; for what another package adds, the attribute `options` of it."""
+        if name not in self.known:
+            found: type | None = getattr(self.find(name), "options", None)
+            return found
+        return find(f"{self.kind} with options", name, self.options, "") if name in self.options else None
+
+    def options_in(self, name: str, settings: Settings | None) -> Any:
+        """Its options as settings have them, else their defaults; None where it has none."""
+        struct = self.options_of(name)
+        return struct and (settings.of(struct) if settings else struct())

@@ -1,0 +1,33 @@
+"""A solver that asks for hints before it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from koderz.settings.options import option
+from koderz.solvers.handles import AskHandle, JudgeHandle
+from koderz.types import Task, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class ToyOptions:
+    """The options of the solver `toy`."""
+
+    toy_hints: int = option(1, "Hints of each style.", "N", bounds=(0, 9))
+    toy_styles: tuple[str, ...] = option(("plain",), "Styles of the hints.", "STYLE", listed=True)
+    toy_helper: str | None = option(None, "The model that gives hints.", "MODEL", role="helper")
+
+
+async def toy(
+    task: Task, ask: AskHandle, judge: JudgeHandle, *, toy_hints: int, toy_styles: tuple[str, ...]
+) -> Verdict:
+    """Asks for so many hints of each style, and answers."""
+    for style in toy_styles:
+        for number in range(toy_hints):
+            wanted = f"Give {style} hint {number + 1}: {task.prompt}"
+            await ask([{"role": "user", "content": wanted}], model="helper", purpose="hint")
+    return await judge(task, await ask(task.messages))
+
+
+toy.options = ToyOptions  # type: ignore[attr-defined]
+toy.roles = ("helper",)  # type: ignore[attr-defined]
