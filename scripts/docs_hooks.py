@@ -17,7 +17,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 import koderz.cli
-from koderz.settings import schema
+from koderz.engines.owners import schema_of
+from koderz.settings.options import Field
 from tracker import records, summary
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,22 +71,23 @@ def settings() -> Iterator[str]:
     ctx = root.make_context("koderz", [], resilient_parsing=True)
     _, group, _ = root.resolve_command(ctx, ["benchmark"])  # type: ignore[attr-defined]
     inner = group.make_context("benchmark", [], parent=ctx, resilient_parsing=True)
+    fields = schema_of().fields
     panels: dict[str, list[Sequence[str]]] = {}
     for param in group.commands["run"].get_params(inner):
-        if param.name in schema.FIELDS:
+        if param.name in fields:
             record = param.get_help_record(inner)
-            panels.setdefault(param.rich_help_panel, []).append(_setting(param.name, record))
+            panels.setdefault(param.rich_help_panel, []).append(_setting(fields[param.name], record))
     for panel, rows in panels.items():
         yield from (f"## {panel}", "")
         yield from table(("flag", "variable", "koderz.toml", "meaning"), rows)
 
 
-def _setting(name: str, record: tuple[str, str]) -> Sequence[str]:
+def _setting(field: Field, record: tuple[str, str]) -> Sequence[str]:
     flag, text = record
-    key, variable = name.replace("_", "-"), f"KODERZ_{name.upper()}"
-    if bounds := schema.BOUNDS.get(name):
+    key, variable = field.name.replace("_", "-"), f"KODERZ_{field.name.upper()}"
+    if bounds := field.about.bounds:
         text += " From {} to {}.".format(*(f"{end:,.0f}" if float(end).is_integer() else f"{end:g}" for end in bounds))
-    if words := schema.choices(name):
+    if words := field.choices:
         text += f" One of {', '.join(f'`{word}`' for word in words)}."
     return f"`{flag}`", f"`{variable}`", f"`{key}`", text
 

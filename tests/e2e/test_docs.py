@@ -17,7 +17,7 @@ import typer
 
 from koderz.analysis.statistics import smallest_paired_difference
 from koderz.cli import app
-from koderz.settings.schema import FIELDS
+from koderz.engines.owners import schema_of
 from tests.conftest import Server, Shell, nothing_judged
 from tests.e2e.conftest import Remote
 from tests.e2e.pages import DOCS, PAGES, ROOT, Reader, blocks
@@ -155,7 +155,7 @@ def test_environment_variables_that_code_reads_are_on_their_page() -> None:
         path.read_text(encoding="utf-8") for package in ("koderz", "tracker") for path in (ROOT / package).rglob("*.py")
     )
     read = set(re.findall(r"environ(?:\.get\(|\[)\"([A-Z][A-Z_]+)\"", source))
-    settings = {f"KODERZ_{name.upper()}" for name in FIELDS}
+    settings = {f"KODERZ_{name.upper()}" for name in schema_of().fields}
     own = {"PATH", "HOME", "PYTHONPATH"} | {name for name in read if name.startswith("KODERZ_SERVE_")}
 
     assert [name for name in sorted(read - settings - own) if f"`{name}`" not in page] == []

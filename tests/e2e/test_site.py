@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.settings.schema import FIELDS
+from koderz.engines.owners import schema_of
 from tests.e2e.pages import DOCS, ROOT
 from tests.koderz.analysis.report.test_browser import CHROMIUM, FLAGS
 
@@ -75,7 +75,7 @@ def test_reference_has_every_command_setting_and_kind_of_record(site: Path) -> N
         assert f"koderz {name}" in commands
     assert "B is significantly worse than A." in commands
     own = {"models"}  # which --model gives, too
-    assert [name for name in FIELDS if f"KODERZ_{name.upper()}" not in settings and name not in own] == []
+    assert [name for name in schema_of().fields if f"KODERZ_{name.upper()}" not in settings and name not in own] == []
     for kind in ("message", "experiment", "submitted"):
         assert f"\n{kind}" in journal
     assert "generated:" not in commands + settings + journal
