@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -37,77 +37,82 @@ _AT_ONCE = 32  # jobs
 def main() -> None:
     """Does the jobs that are there, and ends."""
     results, environment = Path(sys.argv[1]), sys.argv[2]
+    environ = dict(os.environ)  # libraries write into the other
     queue = Queue(results, environment)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     _lower_priority()
-    is_stuck = False
     with contextlib.suppress(OSError, Timeout):  # the folder is gone, or another process does the jobs
         while queue.entries() and not stopping.is_set():
-            if is_stuck:  # a thread that hangs is got rid of with the whole process
-                os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
             alone = FileLock(queue.folder / LOCK, timeout=TO_LOOK)
             turn = FileLock(queue.folder.parent / LOCK, poll_interval=_LOOK_EVERY)
             with alone, turn, _logging(results / LOG):
-                is_stuck = _Worker(queue, stopping).run()
+                has_to_restart = _Worker(queue, environ, stopping).run()
+            if has_to_restart:
+                os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environ)  # noqa: S606
     os._exit(0)  # a sink that hangs would hold up the exit
 
 
 class _Worker:
     """Has a thread do each job."""
 
-    def __init__(self, queue: Queue, stopping: threading.Event) -> None:
-        self._queue, self._stopping = queue, stopping
+    def __init__(self, queue: Queue, environ: Mapping[str, str], stopping: threading.Event) -> None:
+        self._queue, self._environ, self._stopping = queue, environ, stopping
         self._feeders: list[Feeder] = []
+        self._has_to_restart = False
         self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by sink
 
     def run(self) -> bool:
-        """Returns when there has been nothing to do for a while: whether a thread hangs."""
+        """Returns when there has been nothing to do for a while: whether the process has to be executed anew."""
         worked = time.monotonic()
-        is_stuck = False
-        while not is_stuck and time.monotonic() - worked < _LINGER and not self._stopping.wait(_LOOK_EVERY):
+        while time.monotonic() - worked < _LINGER and not self._stopping.wait(_LOOK_EVERY):
             entries = self._queue.entries()
-            is_stuck = self._look_after(entries)
+            self._look_after(entries)
             self._begin(entries)
+            if self._has_to_restart:
+                break
             if self._feeders:
                 worked = time.monotonic()
-        return self._end()
+        self._end()
+        return self._has_to_restart
 
-    def _look_after(self, entries: list[Entry]) -> bool:
-        """Stops what nobody wants any more, and gives up what hangs: whether something does."""
-        hung = [feeder for feeder in self._feeders if feeder.is_hung]
+    def _look_after(self, entries: list[Entry]) -> None:
+        """Stops what nobody wants any more, and gives up what hangs: its thread goes with the process."""
         for feeder in self._feeders:
+            self._has_to_restart |= feeder.is_hung
             if feeder.entry not in entries:
                 feeder.stopping.set()
-            elif feeder in hung:
+            elif feeder.is_hung:
                 feeder.give_up(f"{HUNG} {feeder.patience:g} s")
         self._feeders = [feeder for feeder in self._feeders if feeder.is_alive()]
-        return bool(hung)
 
     def _begin(self, entries: list[Entry]) -> None:
         under_way = {feeder.entry.key for feeder in self._feeders}
-        for entry in entries[: _AT_ONCE + len(under_way)]:
-            if entry.key in under_way or len(self._feeders) >= _AT_ONCE:
-                continue
-            job = entry.read()
+        waiting = [entry for entry in entries if entry.key not in under_way][: _AT_ONCE - len(under_way)]
+        jobs = [(entry, entry.read()) for entry in waiting]
+        renewals = [(entry, job) for entry, job in jobs if job and job.renew]
+        if any(job.sink in self._turns for _, job in renewals):  # what is open here is the target as it was
+            self._has_to_restart = True
+            return
+        for entry, job in renewals or jobs:
             if job is None or not (self._queue.results / job.run).is_dir():
                 entry.remove()
             elif entry.tries >= MOST_TRIES:
                 with contextlib.suppress(KoderzError):
                     put_down(self._queue.results / job.run, job.sink, "the process that feeds it ended again and again")
                 entry.remove()
-            elif begun := entry.begin():
-                feeder = Feeder(begun, job, self._queue.results, os.environ, self._turns[job.sink])
+            elif begun := entry.counted(+1):
+                feeder = Feeder(begun, job, self._queue.results, self._environ, self._turns[job.sink])
                 feeder.start()
                 self._feeders.append(feeder)
 
-    def _end(self) -> bool:
+    def _end(self) -> None:
         for feeder in self._feeders:
             feeder.stopping.set()
         until = time.monotonic() + _TO_LET_GO
         for feeder in self._feeders:
             feeder.join(max(0.0, until - time.monotonic()))
-        return any(feeder.is_alive() for feeder in self._feeders)
+            feeder.entry.counted(-1)  # it didn't die of it
 
 
 def _lower_priority() -> None:

@@ -14,7 +14,7 @@ from tracker.runs import is_locked
 from tracker.scrubber import Scrubber
 from tracker.sinks import GROUP, SINKS, SinkDown
 from tracker.sinks.jobs import Entry, Job
-from tracker.sinks.projection import Held, Projection, as_down, put_down
+from tracker.sinks.projection import Held, Projection, as_down, put_down, start_again
 
 HUNG = "no progress for"  # how the reason begins why a sink is given up that neither goes on nor fails
 TO_OPEN = 3  # patiences that a sink has for its first batch: importing a library is no progress yet
@@ -105,6 +105,7 @@ class Feeder(threading.Thread):
             make_anew = getattr(find("sink", self._job.sink, SINKS, GROUP), "rebuild", None)
             if make_anew is not None:
                 make_anew(self._results, self._environ)
+                start_again(self._folder, self._job.sink)
         return True
 
     def _put_down(self, reason: Exception | str) -> None:

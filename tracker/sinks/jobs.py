@@ -85,14 +85,14 @@ class Entry:
         except (OSError, msgspec.DecodeError):
             return None
 
-    def begin(self) -> Entry | None:
-        """Counts another process that begins it; None where it is gone."""
-        begun = self.path.with_suffix(f".{self.tries + 1}")
+    def counted(self, tries: int) -> Entry | None:
+        """Counts a process that begins it (+1), or leaves it to the next one (-1); None where the job is gone."""
+        path = self.path.with_suffix(f".{self.tries + tries}")
         try:
-            self.path.rename(begun)
+            self.path.rename(path)
         except OSError:
             return None
-        return Entry(begun)
+        return Entry(path)
 
     def remove(self) -> None:
         """Nothing more is to be done."""

@@ -1,13 +1,14 @@
 """Real sinks, small ones, that can be made to fail: found by an entry point, like other packages' sinks.
 
 What they do is said by files beside the runs: `NAME.down`, `NAME.hang`, `NAME.slow`, `NAME.wait` (until that is
-removed), `NAME.die-before` and `NAME.die-after` (the transaction of a batch; the file is removed, so that it dies
-once). The process that feeds
-the sinks imports this module, so pytest isn't imported here: that takes longer than all the rest.
+removed), `NAME.litter` (in its environment), `NAME.die-before` and `NAME.die-after` (the transaction of a batch; the
+file is removed, so that it dies once). The process that feeds the sinks imports this module, so pytest isn't imported
+here: that takes longer than all the rest.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sqlite3
@@ -32,11 +33,11 @@ class Ledger:
         self._source = source
         self._results = source.folder.parent
         self._heed("down")
-        self._rows = sqlite3.connect(self._results / f"{self.name}.db", timeout=30, check_same_thread=False)
-        self._rows.execute("CREATE TABLE IF NOT EXISTS rows (run TEXT, record TEXT, PRIMARY KEY (run, record))")
+        assert "LEFT_BY_A_LIBRARY" not in source.environ
+        self._rows = _opened(self._results / f"{self.name}.db")
 
     def take(self, records: Sequence[Record]) -> None:
-        for trouble in ("down", "hang", "slow", "wait", "die-before"):
+        for trouble in ("down", "hang", "slow", "wait", "litter", "die-before"):
             self._heed(trouble)
         with self._rows:
             self._rows.executemany(
@@ -46,7 +47,7 @@ class Ledger:
         self._heed("die-after")
 
     def close(self) -> None:
-        self._rows.close()
+        """The database stays open."""
 
     @classmethod
     def rebuild(cls, results: Path, environ: Mapping[str, str]) -> None:
@@ -65,6 +66,8 @@ class Ledger:
                 time.sleep(0.02)
         elif trouble == "slow":
             time.sleep(0.05)
+        elif trouble == "litter":
+            os.environ["LEFT_BY_A_LIBRARY"] = "1"
         else:
             path.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -72,6 +75,14 @@ class Ledger:
 
 class Other(Ledger):
     name = "other"
+
+
+@functools.cache
+def _opened(path: Path) -> sqlite3.Connection:
+    """A database that is kept open for good, as libraries do."""
+    database = sqlite3.connect(path, timeout=30, check_same_thread=False)
+    database.execute("CREATE TABLE IF NOT EXISTS rows (run TEXT, record TEXT, PRIMARY KEY (run, record))")
+    return database
 
 
 def rows_of(results: Path, run: str, name: str = "ledger") -> list[dict[str, object]]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,7 @@ from tracker.records import Finished, Resumed
 from tracker.sinks import SinkDown
 from tracker.sinks.mlflow.outbox import page_of
 from tracker.sinks.mlflow.page import milliseconds
-from tracker.sinks.mlflow.target import border
+from tracker.sinks.mlflow.target import border, log_ahead, put_aside
 
 BOTH = ("zero-shot", "iterative")
 
@@ -314,6 +317,31 @@ def test_traces_are_written_many_at_a_time(results: Path, monkeypatch: pytest.Mo
 
     assert written == [64 * 7, 6 * 7]
     assert seen(folder).counts == (1, 0, 70)
+
+
+def test_the_store_of_the_folder_waits_for_the_disk_once_a_batch(tmp_path: Path) -> None:
+    folder = record(tmp_path, new_plan(1), *experiments(0), Finished(status="complete"))
+    project(folder)
+
+    shutil.copy(tmp_path / "mlflow.db", tmp_path / "copy.db")  # without its log
+    for name in ("mlflow.db", "copy.db"):
+        with closing(sqlite3.connect(tmp_path / name)) as database:
+            assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+            assert database.execute("SELECT count(*) FROM trace_info").fetchone() == (1,)
+
+
+def test_a_store_is_put_aside_with_its_log(tmp_path: Path) -> None:
+    store = tmp_path / "mlflow.db"
+    log_ahead(store)
+    with closing(sqlite3.connect(store)) as database:
+        database.execute("CREATE TABLE kept (value)")
+        database.commit()
+        put_aside(store)
+
+    assert not [path for path in tmp_path.iterdir() if not path.name.startswith("mlflow.db.")]
+    (old,) = tmp_path.glob("*.old")
+    with closing(sqlite3.connect(old)) as database:
+        assert database.execute("SELECT count(*) FROM kept").fetchone() == (0,)
 
 
 def test_a_lost_outbox_is_made_anew_from_what_mlflow_has(results: Path) -> None:

@@ -23,7 +23,7 @@ from tracker.records import Finished
 from tracker.runs import lock_run
 from tracker.sinks.jobs import FOLDER, Job, Queue, environment_of
 from tracker.sinks.process import SinkProcess, Status, Submission, at_work, describe_sinks, wake
-from tracker.sinks.projection import Projection
+from tracker.sinks.projection import Projection, start_again
 from tracker.sinks.standing import choose_sinks, standing_of
 from tracker.tracker import Tracker
 
@@ -347,6 +347,27 @@ def test_where_the_results_folder_is_deleted_it_ends_and_makes_nothing_again(
     assert not results.exists()
 
 
+def test_what_a_library_leaves_in_the_environment_reaches_no_other_run(
+    tmp_path: Path, process: SinkProcess, standins: Mapping[str, str]
+) -> None:
+    (tmp_path / "ledger.litter").touch()
+    one, other = (another_run(tmp_path, number) for number in range(2))
+    with lock_run(one):  # so that the process goes on
+        assert submit(process, one).wait(NOTHING) == {}
+        assert submit(SinkProcess(tmp_path, standins), other).wait(NOTHING) == {}
+
+
+def test_a_target_is_made_anew_by_a_process_that_has_not_opened_it(tmp_path: Path, process: SinkProcess) -> None:
+    folder = a_run(tmp_path)
+    assert submit(process, folder).wait(NOTHING) == {}
+    start_again(folder, "ledger")
+
+    jobs = [Job(run=folder.name, sink="ledger", renew=True)]
+    assert Submission(process, folder, jobs).wait(NOTHING) == {}
+
+    assert_whole(folder)
+
+
 def test_how_far_a_sink_is_and_that_it_goes_on_is_told(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path, 40)
     choose_sinks(folder, ["ledger"], ["ledger", "other"])
@@ -362,7 +383,7 @@ def test_a_job_takes_the_place_of_an_earlier_one_of_its_run_and_sink(tmp_path: P
     here, elsewhere = Queue(tmp_path, "here"), Queue(tmp_path, "elsewhere")
     here.submit(Job(run="bench_1", sink="ledger"))
     here.submit(Job(run="bench_1", sink="other"))
-    assert here.of_run("bench_1")["ledger"].begin()
+    assert here.of_run("bench_1")["ledger"].counted(+1)
     elsewhere.submit(Job(run="bench_1", sink="ledger", patience=1.0))
 
     assert set(here.of_run("bench_1")) == {"other"}

@@ -6,7 +6,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from itertools import chain, takewhile
 from pathlib import Path
 
@@ -22,8 +21,11 @@ from tracker.sinks.mlflow.store import Store, chunks
 from tracker.sinks.mlflow.target import (
     border,
     check_target,
+    checkpoint,
     configure,
+    log_ahead,
     opening,
+    put_aside,
     store_file,
     target_of,
     tracking_uri,
@@ -46,7 +48,10 @@ class MlflowSink:
         suite = str(source.plan.config.get("suite") or "tasks")
         self._target = target_of(self._results, suite, source.environ)
         configure(source.environ)
+        self._file = None if source.environ.get("MLFLOW_TRACKING_URI") else store_file(self._results)
         with border(self._target.uri), opening(self._results):
+            if self._file:
+                log_ahead(self._file)
             self._store = Store(self._target)
         self._outbox = Outbox(source.folder, self._target.name)
         self._run: str | None = None
@@ -64,6 +69,8 @@ class MlflowSink:
                         if self._detail in ("runs", "full"):
                             self._nest(run, some)
             self._tell_run(run, records)
+            if self._file:
+                checkpoint(self._file)
             self._is_first = False
 
     @staticmethod
@@ -77,9 +84,7 @@ class MlflowSink:
     @staticmethod
     def rebuild(results: Path, environ: Mapping[str, str]) -> None:  # noqa: ARG004 the file is ours wherever runs go
         """Puts the store in the results folder aside, so that a new one is made; a team's server is left alone."""
-        store = store_file(results)
-        if store.exists():
-            store.replace(store.with_name(f"{store.name}.{datetime.now():%Y%m%d_%H%M%S}.old"))
+        put_aside(store_file(results))
 
     def close(self) -> None:
         """Lets go of the outbox; MLflow's client holds nothing."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -63,6 +65,39 @@ def store_file(results: Path) -> Path:
     return results.resolve() / "mlflow.db"
 
 
+def log_ahead(store: Path) -> None:
+    """Has SQLite append what is committed to a log that reaches the disk at a `checkpoint` alone.
+
+    MLflow commits several times for each trace, and each would wait for the disk.
+    """
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    with closing(sqlite3.connect(store, timeout=_CONNECT_SECONDS)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+    if not event.contains(Engine, "connect", _sync_at_checkpoints):
+        event.listen(Engine, "connect", _sync_at_checkpoints)
+
+
+def _sync_at_checkpoints(connection: object, _: object) -> None:
+    if isinstance(connection, sqlite3.Connection) and connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
+        connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def checkpoint(store: Path) -> None:
+    """Makes what was committed durable, and moves it from the log into the file."""
+    with closing(sqlite3.connect(store, timeout=_CONNECT_SECONDS)) as db:
+        db.execute("PRAGMA wal_checkpoint")
+
+
+def put_aside(store: Path) -> None:
+    """Renames a store with its log, which belongs to no other file."""
+    name = f"{store.name}.{datetime.now():%Y%m%d_%H%M%S}.old"
+    for suffix in ("-wal", "-shm", ""):
+        if (path := store.with_name(store.name + suffix)).exists():
+            path.replace(store.with_name(name + suffix))
+
+
 def is_server(uri: str) -> bool:
     """Whether a tracking server is asked, not a database."""
     return "sql" not in urlsplit(uri).scheme
@@ -98,7 +133,11 @@ def border(uri: str) -> Iterator[None]:
 def _foreign() -> tuple[type[Exception], ...]:
     """What the libraries raise that are loaded, which to find out loads none: mlflow takes two seconds."""
     known = (("mlflow.exceptions", "MlflowException"), ("sqlalchemy.exc", "SQLAlchemyError"))
-    return OSError, *(getattr(sys.modules[module], name) for module, name in known if module in sys.modules)
+    return (
+        OSError,
+        sqlite3.Error,
+        *(getattr(sys.modules[module], name) for module, name in known if module in sys.modules),
+    )
 
 
 def configure(environ: Mapping[str, str]) -> None:
