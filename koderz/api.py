@@ -45,22 +45,34 @@ async def benchmark(
 
 
 async def resume(run: str = "latest", *, results: Path | None = None, **changes: Any) -> Summary:
-    """Goes on with a run where it stopped; whatever is recorded is not paid for again."""
+    """Resumes a run where it stopped; nothing on record is asked, judged or paid for again.
+
+    `run` is named as on the command line: by its id, a unique prefix, a summary file, `latest` or `latest~1`; `results`
+    is its folder. `changes` are settings that may differ from the run's, such as `max_cost`. Raises KoderzError where
+    there is no such run, or where it can't be resumed as it is.
+    """
     return await _resume(run, ResumeOptions("resume"), results, changes)
 
 
 async def retry(run: str = "latest", *, results: Path | None = None, **changes: Any) -> Summary:
-    """Runs those experiments again that ended in a fault."""
+    """Retries the experiments of a run that ended in a fault; arguments and errors as for `resume`."""
     return await _resume(run, ResumeOptions("retry"), results, changes)
 
 
 async def rescore(run: str = "latest", *, results: Path | None = None, calls: bool = False, **changes: Any) -> Summary:
-    """Runs the solvers again over the recorded replies with new verdicts. No call is made unless `calls`."""
+    """Judges a run anew: its solvers run again over the recorded replies. No call is made unless `calls`.
+
+    Other arguments and errors as for `resume`.
+    """
     return await _resume(run, ResumeOptions("rescore", calls=calls), results, changes)
 
 
 async def run(task: str, *, model: str | None = None, **settings: Any) -> Summary:
-    """One experiment. Its journal lies in the results folder; it has no run id and no summary file."""
+    """Runs one experiment and returns its summary.
+
+    `task` is a task's id; `settings` and errors as for `benchmark`. The journal lies in the results folder; there is no
+    run id and no summary file.
+    """
     if model is not None:
         settings["local_model"] = model
     plan = await prepare({**settings, "problems": (task,), "samples": 1}, None, single=True)

@@ -1,6 +1,7 @@
 """What MkDocs builds into the documentation: pages that lie elsewhere, and reference made from the code itself.
 
-A page has `<!-- generated: NAME -->` where what `GENERATED[NAME]` yields is put.
+A page has `<!-- generated: NAME -->` where what `GENERATED[NAME]` yields is put, and `<!-- fields: NAME -->` where the
+fields of that class of `koderz` are.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+import koderz
 import koderz.cli
 from koderz.engines.owners import schema_of
 from koderz.settings.options import Field
@@ -27,6 +29,7 @@ ELSEWHERE = {"changelog.md": ROOT / "CHANGELOG.md", "reference/results-folder.md
 """Pages of the site that lie outside of docs/."""
 
 _MARKER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+_CLASS = re.compile(r"^<!-- fields: (\w+) -->$", re.MULTILINE)
 _FIELD = re.compile(r"^    (\w+): (.+?)(?: = (.+?))?(?:  # (.+))?$", re.MULTILINE)
 
 
@@ -39,6 +42,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """The page with its generated parts."""
+    markdown = _CLASS.sub(lambda marker: "\n".join(_fields(getattr(koderz, marker[1]))), markdown)
     return _MARKER.sub(lambda marker: "\n".join(GENERATED[marker[1]]()), markdown)
 
 
@@ -128,8 +132,15 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield f"| {' | '.join(heads)} |"
     yield "|" + "---|" * len(heads)
     for row in rows:
-        yield f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in row)} |"
+        yield f"| {' | '.join(map(_cell, row))} |"
     yield ""
+
+
+def _cell(text: str) -> str:
+    """The text in one line, with what Markdown would take for its own made plain, but for what stands in backticks."""
+    parts = " ".join(text.split()).split("`")
+    parts[::2] = [part.replace("|", r"\|").replace("<", "&lt;").replace("*", r"\*") for part in parts[::2]]
+    return "`".join(parts)
 
 
 GENERATED: Mapping[str, Callable[[], Iterator[str]]] = {

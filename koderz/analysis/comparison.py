@@ -120,7 +120,7 @@ def compare(
     alpha: float = ALPHA,
     allow_simulated: bool = False,
 ) -> Comparison:
-    """A as the baseline of B; without B, the arms of A, paired. Each is a run, a summary or a summary file.
+    """Compares B, the candidate, with A, the baseline; without B, the arms of A. Each is a run or a summary file.
 
     `measure` is success, score, cost, tokens, iterations, latency or a metric of the suite's. Where the runs share
     several arms, the figures are those of the last, and `arms` has each. Raises KoderzError for files that can't be

@@ -19,12 +19,11 @@ _OF_RESULT = tuple(field.name for field in fields(Result) if field.name not in (
 
 
 def to_dataframe(runs: Source | Iterable[Source], library: Library = "pandas") -> Any:
-    """One row an experiment: its run's id, model, mode, suite, status and start, then all of its result.
+    """Returns a data frame with one row per experiment: its run, model, mode, suite, status and start, and its result.
 
     `runs` are runs, summaries, summary files or a results folder, one or several. `start_time` is a time, costs
     are US dollars (`cost_spec` and so on by tier), `latency` and `duration_seconds` seconds; each metric has a column
-    `metric_NAME`. Raises KoderzError
-    for a file that can't be read, and where the library isn't installed.
+    `metric_NAME`. Raises KoderzError for a file that can't be read, and where the library isn't installed.
     """
     given = [runs] if isinstance(runs, Summary | Path | str) else list(runs)
     rows = [row for source in given for run in _runs(source) for row in _rows(run)]

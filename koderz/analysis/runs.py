@@ -116,7 +116,7 @@ def load_run(path: Path) -> Run:
 
 
 def load_summary(path: Path | str) -> Run:
-    """The run in a summary file, of this version or an older one; its journal needn't be there.
+    """Reads the run in a summary file, of this version or an older one; its journal needn't be there.
 
     Raises KoderzError where the file is truncated, foreign, of a newer version or inconsistent.
     """

@@ -100,10 +100,11 @@ async def judge(
     sandbox: str = "contained",
     image: str | None = None,
 ) -> Verdict:
-    """The verdict on one whole program. `timeout` is CPU seconds; None: the suite's own limit, as for `memory_mb`.
+    """Judges one whole program and returns the verdict.
 
-    `image` is that of the sandbox `docker`; None: the usual one. Raises KoderzError for an unknown task,
-    Unreachable where nothing contains programs here, Fault where the task's own reference doesn't pass.
+    `timeout` is CPU seconds; None: the suite's own limit, as for `memory_mb`. `image` is that of the sandbox `docker`;
+    None: the usual one. Raises KoderzError for an unknown task, Unreachable where nothing contains programs here, Fault
+    where the task's own reference doesn't pass.
     """
     asked = load_suite(suite, dataset)
     own = (DockerOptions(image),) if image else ()

@@ -80,6 +80,8 @@ def test_reference_has_every_command_setting_and_kind_of_record(site: Path) -> N
         assert f"\n{kind}" in journal
     assert "generated:" not in commands + settings + journal
     assert "Runs a benchmark and returns its summary." in api
+    assert "float | None\n" in api
+    assert "\\|" not in commands + settings + journal + api
 
 
 @pytest.mark.parametrize("broken", ["[x](nowhere.md)", "[x](tutorial.md#nowhere)", "::: koderz.nowhere"])
