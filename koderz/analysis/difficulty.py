@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from koderz.analysis.blocks import Block, Table, Text
+from koderz.analysis.measures import SUCCESS, shown, value_of
 from koderz.analysis.pairs import Side
 from koderz.errors import KoderzError
 from tracker.rates import WILSON, wilson
+from tracker.records import Measure
 from tracker.summary import Result
 
 
@@ -29,12 +32,13 @@ class Problem:
     unsolved_by: Sequence[str]
     avg_iterations: float
     avg_cost: float  # US dollars an experiment
+    mean: float | None  # of the measure, in its unit; None where no result has it
 
 
-def difficulty(sides: Sequence[Side]) -> list[Problem]:
-    """The tasks of these arms, hardest first: by rate, then by what an experiment cost, then by name.
+def difficulty(sides: Sequence[Side], measure: Measure = SUCCESS) -> list[Problem]:
+    """The tasks of these arms, hardest first: by the measure, then by what an experiment cost, then by name.
 
-    Raises KoderzError where there are no results at all.
+    Tasks that have nothing of the measure come last. Raises KoderzError where there are no results at all.
     """
     tasks: dict[str, list[tuple[Side, Result]]] = defaultdict(list)
     for side in sides:
@@ -42,8 +46,14 @@ def difficulty(sides: Sequence[Side]) -> list[Problem]:
             tasks[result.problem_id].append((side, result))
     if not tasks:
         raise KoderzError("these runs have no results yet")
-    problems = [_problem(task, judged) for task, judged in tasks.items()]
-    return sorted(problems, key=lambda p: (p.success_rate, -p.avg_iterations, -p.avg_cost, p.problem_id))
+    problems = [_problem(task, judged, measure) for task, judged in tasks.items()]
+    sign = 1 if measure.direction == "higher" else -1
+
+    def hardness(problem: Problem) -> tuple[float | str, ...]:
+        by_measure = math.inf if problem.mean is None else sign * problem.mean
+        return by_measure, -problem.avg_iterations, -problem.avg_cost, problem.problem_id
+
+    return sorted(problems, key=hardness)
 
 
 def flakiness(outcomes: Sequence[bool]) -> float:
@@ -52,20 +62,28 @@ def flakiness(outcomes: Sequence[bool]) -> float:
     return 4 * share * (1 - share)
 
 
-def difficulty_blocks(problems: Sequence[Problem], limit: int | None = None) -> Iterator[Block]:
+def difficulty_blocks(
+    problems: Sequence[Problem], limit: int | None = None, measure: Measure = SUCCESS
+) -> Iterator[Block]:
     """A table, and what of it is not shown."""
-    shown = problems if limit is None else problems[:limit]
+    listed = problems if limit is None else problems[:limit]
     header = ["Problem", "Success rate", "95% Wilson", "Runs", "Flaky", "Avg iter.", "Avg cost", "Solved by"]
-    yield Table(header, list(map(_row, shown)), optional=["Runs", "Avg cost", "Avg iter.", "95% Wilson"])
+    rows = list(map(_row, listed))
+    if measure.name not in (SUCCESS.name, "iterations", "cost"):
+        header.insert(1, f"Avg {measure.name}")
+        for row, problem in zip(rows, listed, strict=True):
+            row.insert(1, "" if problem.mean is None else shown(problem.mean, measure))
+    yield Table(header, rows, optional=["Runs", "Avg cost", "Avg iter.", "95% Wilson"])
     never = sum(not problem.successes for problem in problems)
     always = sum(problem.successes == problem.experiments for problem in problems)
     yield Text(f"{len(problems)} problems: {never} never solved, {always} always.")
-    if len(shown) < len(problems):
-        yield Text(f"The {len(shown)} hardest are shown; --limit {len(problems)} shows all.")
+    if len(listed) < len(problems):
+        yield Text(f"The {len(listed)} hardest are shown; --limit {len(problems)} shows all.")
 
 
-def _problem(task: str, judged: Sequence[tuple[Side, Result]]) -> Problem:
+def _problem(task: str, judged: Sequence[tuple[Side, Result]], measure: Measure) -> Problem:
     results = [result for _, result in judged]
+    values = [value for result in results if (value := value_of(result, measure.name)) is not None]
     n, successes = len(results), sum(result.success for result in results)
     low, high = wilson(successes, n)
     models = dict.fromkeys(side.model for side, _ in judged)
@@ -82,6 +100,7 @@ def _problem(task: str, judged: Sequence[tuple[Side, Result]]) -> Problem:
         unsolved_by=[model for model in models if model not in solvers],
         avg_iterations=sum(result.iterations for result in results) / n,
         avg_cost=sum(result.cost for result in results) / n,
+        mean=sum(values) / len(values) if values else None,
     )
 
 

@@ -17,7 +17,7 @@ from tracker.summary import Figures, Mean, Result, mean_of
 Kind = Literal["single", "samples", "unpaired", "nothing"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Side:
     """One arm of one run."""
 

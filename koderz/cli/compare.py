@@ -23,6 +23,11 @@ AllowSimulated = Annotated[
     bool, typer.Option("--allow-simulated", help="Put runs of the simulated model beside real ones.")
 ]
 
+ByMeasure = Annotated[
+    str,
+    typer.Option("--measure", metavar="NAME", help="success, score, cost, tokens, iterations, latency or a metric."),
+]
+
 
 @app.command(cls=PanelCommand)
 @with_settings("results")
@@ -37,10 +42,7 @@ def compare(
         ),
     ] = None,
     arm: Annotated[str | None, typer.Option(metavar="ARM", help="Only this arm, e.g. iterative.")] = None,
-    measure: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="success, score, cost, tokens, iterations, latency, or a metric."),
-    ] = "success",
+    measure: ByMeasure = "success",
     alpha: Annotated[
         float, typer.Option(metavar="P", help="How probable a false claim may be.", min=1e-6, max=0.5)
     ] = 0.05,

@@ -65,6 +65,7 @@ def attempt(task: int, number: int = 1, *, solver: str = "zero-shot", verdict: s
 
 def judged(task: int, success: bool = True, *, solver: str = "zero-shot", sample: int = 0, **more: Any) -> Experiment:
     given = {
+        "model": "m",
         "verdict": "passed" if success else "failed",
         "cause": "" if success else "assertion",
         "iterations": 1,
@@ -80,7 +81,6 @@ def judged(task: int, success: bool = True, *, solver: str = "zero-shot", sample
         problem_id=f"T/{task}",
         solver=solver,
         arm=solver,
-        model="m",
         sample=sample,
         success=success,
         **given,

@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import pairwise
 
 from koderz.analysis.report.scales import Scale, dates
-from koderz.analysis.report.view import ArmEntry
+from koderz.analysis.report.view import Entry, named, series_of
 
 _NEAR = 4.0  # per cent of the width: what lies nearer together shares a band
 _MOST_TOLD = 8  # lines of a band
@@ -68,13 +68,13 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    entry: ArmEntry
+    entry: Entry
     x: float  # per cent of the width
     rate: float  # per cent
     told: str
 
 
-def pareto(entries: Sequence[ArmEntry], *, priced: bool) -> Plot:
+def pareto(entries: Sequence[Entry], *, priced: bool) -> Plot:
     """What a task costs, or takes in tokens where nothing costs anything, against the success rate."""
     values = [(entry, value_of(entry, priced=priced)) for entry in entries]
     scale = Scale([value for _, value in values])
@@ -94,7 +94,7 @@ def pareto(entries: Sequence[ArmEntry], *, priced: bool) -> Plot:
     )
 
 
-def by_iteration(entries: Sequence[ArmEntry]) -> Plot:
+def by_iteration(entries: Sequence[Entry]) -> Plot:
     """Passed within so many attempts."""
     most = max(entry.attempts for entry in entries)
     width = 100 / most
@@ -119,8 +119,8 @@ def by_iteration(entries: Sequence[ArmEntry]) -> Plot:
     )
 
 
-def trend(entries: Sequence[ArmEntry]) -> Plot:
-    """Success rates with their intervals in the order of time, a line a model and solver."""
+def trend(entries: Sequence[Entry]) -> Plot:
+    """Success rates with their intervals in the order of time, a line a model and arm."""
     moments = [_moment(entry) for entry in entries]
     scale = Scale([moment.timestamp() for moment in moments], linear=True)
     points = [
@@ -142,12 +142,12 @@ def trend(entries: Sequence[ArmEntry]) -> Plot:
     )
 
 
-def has_trend(entries: Sequence[ArmEntry]) -> bool:
+def has_trend(entries: Sequence[Entry]) -> bool:
     """Whether some model was run more than once."""
     return any(len(series) > 1 for series in _series([_Point(entry, 0, 0, "") for entry in entries]))
 
 
-def value_of(entry: ArmEntry, *, priced: bool) -> float:
+def value_of(entry: Entry, *, priced: bool) -> float:
     """What a task cost, in US dollars, or took in tokens."""
     figures = entry.figures
     return figures.avg_cost if priced else (figures.tokens_in + figures.tokens_out) / figures.total_problems
@@ -158,18 +158,18 @@ def amount(value: float, *, priced: bool) -> str:
     return f"${value:,.3g}" if priced and value >= 0.0001 else f"${value:.2g}" if priced else f"{value:,.0f}"
 
 
-def _moment(entry: ArmEntry) -> datetime:
+def _moment(entry: Entry) -> datetime:
     try:
         return datetime.fromisoformat(entry.run.start_time).replace(tzinfo=None)
     except ValueError:  # an old file may not say
         return datetime(1970, 1, 2)
 
 
-def _told(entry: ArmEntry) -> str:
+def _told(entry: Entry) -> str:
     return f"{entry.name} {entry.figures.rate:.1f}% (95% Wilson interval {entry.interval})"
 
 
-def _told_at(number: int, rates: Sequence[tuple[ArmEntry, float]]) -> str:
+def _told_at(number: int, rates: Sequence[tuple[Entry, float]]) -> str:
     head = f"within {number} attempt{'' if number == 1 else 's'}"
     return _few([head, *(f"{entry.name} {rate:.1f}%" for entry, rate in rates)])
 
@@ -219,10 +219,9 @@ def _frontier(points: Sequence[tuple[float, float]]) -> list[Line]:
 def _series(points: Sequence[_Point]) -> list[list[_Point]]:
     found: dict[tuple[str, str, str], list[_Point]] = {}
     for point in points:
-        entry = point.entry
-        found.setdefault((entry.run.model, entry.solver, entry.run.suite), []).append(point)
+        found.setdefault(series_of(point.entry), []).append(point)
     return list(found.values())
 
 
-def _keys(entries: Sequence[ArmEntry]) -> list[tuple[int, str]]:
-    return list({(entry.colour, f"{entry.run.model} · {entry.solver}"): None for entry in entries})
+def _keys(entries: Sequence[Entry]) -> list[tuple[int, str]]:
+    return list({(entry.colour, named(entry)): None for entry in entries})

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from koderz.analysis.report.view import ArmEntry
+from koderz.analysis.report.view import Entry
 
 SHADES = 5  # never passed, up to a third, two thirds, all but, always passed
 _SHADE_NAMES = ("never passed", "seldom", "now and then", "mostly", "always passed")
@@ -16,7 +16,7 @@ _SHADE_NAMES = ("never passed", "seldom", "now and then", "mostly", "always pass
 class Strip:
     """One arm's cells."""
 
-    entry: ArmEntry
+    entry: Entry
     paths: Sequence[str]  # SVG path data by shade, one unit a task
     spoken: str  # what a screen reader says
 
@@ -31,15 +31,15 @@ class HeatMap:
     strips: Sequence[Strip]
 
 
-def heat_maps(entries: Sequence[ArmEntry]) -> list[HeatMap]:
+def heat_maps(entries: Sequence[Entry]) -> list[HeatMap]:
     """One a suite."""
-    suites: dict[str, list[ArmEntry]] = {}
+    suites: dict[str, list[Entry]] = {}
     for entry in entries:
         suites.setdefault(entry.run.suite, []).append(entry)
     return [_heat_map(suite, members) for suite, members in suites.items()]
 
 
-def _heat_map(suite: str, entries: Sequence[ArmEntry]) -> HeatMap:
+def _heat_map(suite: str, entries: Sequence[Entry]) -> HeatMap:
     rates = [_rates(entry) for entry in entries]
     passed: dict[str, list[float]] = defaultdict(list)
     for of_entry in rates:
@@ -51,7 +51,7 @@ def _heat_map(suite: str, entries: Sequence[ArmEntry]) -> HeatMap:
     return HeatMap(suite, tasks, [(task, mean[task]) for task in tasks[:10] if mean[task] < 100], strips)
 
 
-def _strip(entry: ArmEntry, rates: Mapping[str, float], tasks: Sequence[str]) -> Strip:
+def _strip(entry: Entry, rates: Mapping[str, float], tasks: Sequence[str]) -> Strip:
     paths = [""] * SHADES
     begun, shade = 0, -1
     for place in range(len(tasks) + 1):
@@ -63,12 +63,12 @@ def _strip(entry: ArmEntry, rates: Mapping[str, float], tasks: Sequence[str]) ->
             begun, shade = place, here
     always = sum(rate == 1 for rate in rates.values())
     never = sum(rate == 0 for rate in rates.values())
-    return Strip(entry, paths, f"{entry.label}: of {len(rates)} tasks {always} always passed, {never} never")
+    return Strip(entry, paths, f"{entry.title}: of {len(rates)} tasks {always} always passed, {never} never")
 
 
-def _rates(entry: ArmEntry) -> dict[str, float]:
+def _rates(entry: Entry) -> dict[str, float]:
     samples: dict[str, list[bool]] = defaultdict(list)
-    for result in entry.arm.results:
+    for result in entry.results:
         samples[result.problem_id].append(result.success)
     return {task: sum(passes) / len(passes) for task, passes in samples.items()}
 

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from koderz._version import __version__
+from koderz.analysis.measures import declared, shown
 from koderz.analysis.report.heatmap import HeatMap, heat_maps, legend
 from koderz.analysis.report.panels import Chart, panels
 from koderz.analysis.report.reasons import causes_of
 from koderz.analysis.report.stories import packed_json
 from koderz.analysis.report.versus import Found, comparisons
-from koderz.analysis.report.view import ArmEntry, View, headline
+from koderz.analysis.report.view import Entry, View, headline
+from tracker.records import Measure
+from tracker.summary import Mean
 
 _HERE = Path(__file__).parent
 _MOST_CARDS = 8
@@ -66,7 +69,7 @@ class Pages:
         from jinja2 import Environment, FileSystemLoader
 
         environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, trim_blocks=False)
-        environment.globals.update(interval=_interval, cost=_cost, faults=_faults)
+        environment.globals.update(interval=_interval, cost=_cost)
         environment.globals["shapes"] = _SHAPES
         environment.filters["whole"] = _whole
         script = _file("report.js")
@@ -92,6 +95,7 @@ class Pages:
             "notes": _notes(view),
             "cards": sorted(headline(view.judged), key=lambda e: -e.figures.rate)[:_MOST_CARDS],
             "newest": newest,
+            "measures": _measures(newest),
             "entries": view.entries,
             "comparisons": self._comparisons.shown,
             "comparison_note": self._comparisons.note,
@@ -125,8 +129,8 @@ def _sha256(text: str) -> str:
 
 
 def _title(view: View) -> str:
-    models = list(dict.fromkeys(run.model for run in view.runs))
-    if len(view.runs) == 1:
+    models = list(dict.fromkeys(entry.model for entry in view.entries))
+    if len(view.runs) == len(models) == 1:
         return f"{models[0]} on {view.runs[0].suite}"
     return " and ".join(models) if len(models) <= 2 else f"{len(models)} models compared"
 
@@ -153,6 +157,25 @@ def _notes(view: View) -> list[str]:
     if bare := [run.name for run in view.runs if run.folder is None]:
         notes.append(f"Without a journal there are no stories: {', '.join(bare)}.")
     return notes
+
+
+def _measures(entries: Sequence[Entry]) -> tuple[list[str], list[tuple[Entry, list[str]]], str]:
+    """Names of what the suites measure besides success, each entry's averages with their intervals, and by which
+    methods.
+    """
+    known = declared([entry.run for entry in entries])
+    names = [name for name in known if any(name in entry.figures.measures for entry in entries)]
+    means = [entry.figures.measures[name] for entry in entries for name in names if name in entry.figures.measures]
+    methods = sorted({mean.interval_method for mean in means if mean.interval_method})
+    rows = [(entry, [_average(entry.figures.measures.get(name), known[name]) for name in names]) for entry in entries]
+    return names, rows, " or ".join(methods)
+
+
+def _average(found: Mean | None, measure: Measure) -> str:
+    if found is None:
+        return "–"
+    limits = [shown(limit, measure) for limit in found.interval or ()]
+    return shown(found.mean, measure) + (f" ({' to '.join(limits)})" if limits else "")
 
 
 def _sections(charts: Sequence[Chart], found: Found) -> list[tuple[str, str]]:
@@ -185,7 +208,7 @@ def _data(view: View, maps: Sequence[HeatMap], found: Found) -> Mapping[str, Any
         "versus": [[numbers[one.a], numbers[one.b]] for one in found.shown],
         "columns": [key for key, _ in _columns(view)],
         "entries": [
-            {"label": e.label, "run": e.run.name, "model": e.run.model, "solver": e.solver, "colour": e.colour}
+            {"label": e.title, "run": e.run.name, "model": e.model, "arm": e.arm, "colour": e.colour}
             for e in view.entries
         ],
         "maps": [list(found.tasks) for found in maps],
@@ -208,7 +231,7 @@ def _whole(text: str) -> Any:
     return _ours("".join(f'<span class="id">{p}</span>' if n % 2 else str(escape(p)) for n, p in enumerate(parts)))
 
 
-def _interval(entry: ArmEntry) -> Any:
+def _interval(entry: Entry) -> Any:
     """A bar of 100 units: the interval, and the rate in it."""
     low, high = entry.figures.success_rate_interval or (0.0, 0.0)
     rate = entry.figures.rate
@@ -220,9 +243,5 @@ def _interval(entry: ArmEntry) -> Any:
     )
 
 
-def _cost(entry: ArmEntry) -> str:
+def _cost(entry: Entry) -> str:
     return f"{'' if entry.figures.cost_known else '≥ '}${entry.figures.total_cost:.4f}"
-
-
-def _faults(entry: ArmEntry) -> int:
-    return sum(fault.get("solver", entry.solver) == entry.solver for fault in entry.run.faults)

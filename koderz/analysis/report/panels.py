@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from koderz.analysis.report import charts
 from koderz.analysis.report.charts import Plot, amount, value_of
-from koderz.analysis.report.view import ArmEntry, headline
+from koderz.analysis.report.view import Entry, headline
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Chart:
     rows: Sequence[Sequence[str]]
 
 
-def panels(entries: Sequence[ArmEntry]) -> Iterator[Chart]:
+def panels(entries: Sequence[Entry]) -> Iterator[Chart]:
     """Those charts that say something on these arms."""
     chosen = headline(entries)
     if len(chosen) > 1:
@@ -33,11 +33,11 @@ def panels(entries: Sequence[ArmEntry]) -> Iterator[Chart]:
         yield _trend(entries)
 
 
-def _pareto(chosen: Sequence[ArmEntry]) -> Chart:
+def _pareto(chosen: Sequence[Entry]) -> Chart:
     priced = any(entry.figures.avg_cost for entry in chosen)
     heads = ("Model", "Cost a task", "Passed", "Cost a pass") if priced else ("Model", "Tokens a task", "Passed")
     rows = [
-        (e.label, amount(value_of(e, priced=priced), priced=priced), f"{e.figures.rate:.1f}%", e.cost_a_pass)
+        (e.title, amount(value_of(e, priced=priced), priced=priced), f"{e.figures.rate:.1f}%", e.cost_a_pass)
         for e in chosen
     ]
     return Chart(
@@ -50,7 +50,7 @@ def _pareto(chosen: Sequence[ArmEntry]) -> Chart:
     )
 
 
-def _by_iteration(chosen: Sequence[ArmEntry]) -> Chart:
+def _by_iteration(chosen: Sequence[Entry]) -> Chart:
     numbers = range(1, max(entry.attempts for entry in chosen) + 1)
     return Chart(
         "iterations",
@@ -58,16 +58,16 @@ def _by_iteration(chosen: Sequence[ArmEntry]) -> Chart:
         "Passed within so many attempts: what iterating brings, and where it stops bringing more.",
         charts.by_iteration(chosen),
         ("Model", *map(str, numbers)),
-        [(e.label, *(f"{e.solved_by(k):.1f}%" for k in numbers)) for e in chosen],
+        [(e.title, *(f"{e.solved_by(k):.1f}%" for k in numbers)) for e in chosen],
     )
 
 
-def _trend(entries: Sequence[ArmEntry]) -> Chart:
+def _trend(entries: Sequence[Entry]) -> Chart:
     return Chart(
         "trend",
         "Over time",
         "Each model's runs in the order of time, with 95% Wilson intervals. Hollow: a run that isn't complete.",
         charts.trend(entries),
         ("Run", "Begun", "Passed", "95% Wilson interval"),
-        [(e.label, e.begun, f"{e.figures.rate:.1f}%", e.interval) for e in entries],
+        [(e.title, e.begun, f"{e.figures.rate:.1f}%", e.interval) for e in entries],
     )

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from koderz.analysis.failures import Cause, Failures, failures_of
-from koderz.analysis.pairs import Side
-from koderz.analysis.report.view import ArmEntry, headline
+from koderz.analysis.report.view import Entry, headline
 
 _MOST = 6  # arms
 
@@ -17,7 +16,7 @@ _MOST = 6  # arms
 class Causes:
     """Causes down, arms across: how many experiments ended so, and what later attempts fixed."""
 
-    entries: Sequence[ArmEntry]
+    entries: Sequence[Entry]
     rows: Sequence[tuple[str, Sequence[tuple[int, str]]]]
     taken: Sequence[Taken]
 
@@ -26,17 +25,17 @@ class Causes:
 class Taken:
     """What an arm's solved tasks took."""
 
-    entry: ArmEntry
+    entry: Entry
     cost: str  # a solved task, failures included
     tokens: str  # to a solution, the median
     tiers: str  # what each tier cost in all
     never_fixed: str
 
 
-def causes_of(entries: Sequence[ArmEntry]) -> Causes:
+def causes_of(entries: Sequence[Entry]) -> Causes:
     """Of each model's run in the headline."""
     chosen = headline(entries)[-_MOST:]
-    found = [failures_of(Side(entry.run, entry.solver)) for entry in chosen]
+    found = [failures_of(entry) for entry in chosen]
     by_name = [{cause.cause: cause for cause in failures.causes} for failures in found]
     total: Counter[str] = Counter()
     for causes in by_name:
@@ -52,7 +51,7 @@ def _ended_and_fixed(cause: Cause | None) -> tuple[int, str]:
     return cause.ended, "" if cause.fixed is None else f"fixed later in {cause.fixed} of {cause.experiments}"
 
 
-def _taken(entry: ArmEntry, failures: Failures) -> Taken:
+def _taken(entry: Entry, failures: Failures) -> Taken:
     each, tokens = failures.cost_per_solved_task, failures.tokens_to_solution
     return Taken(
         entry=entry,

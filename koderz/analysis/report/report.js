@@ -28,9 +28,9 @@
 
   function asRow(values) {
     const [entry, task, sample, verdict, cause, attempts, cost, tokens, seconds, chunk, place] = values;
-    const { label, run, model, solver } = data.entries[entry];
-    const text = [task, label, run, model, solver, verdict, cause].join(" ").toLowerCase();
-    return { entry, task, sample, verdict, cause, attempts, cost, tokens, seconds, chunk, place, label, run, solver, text };
+    const { label, run, model, arm } = data.entries[entry];
+    const text = [task, label, run, model, arm, verdict, cause].join(" ").toLowerCase();
+    return { entry, task, sample, verdict, cause, attempts, cost, tokens, seconds, chunk, place, label, run, arm, text };
   }
 
   const natural = new Intl.Collator("en", { numeric: true }).compare;
@@ -117,9 +117,15 @@
     else for (const block of blocks) told.append(...drawn(block, "h3"));
   }
 
+  // as a shell takes it for one word, whatever is in it
+  function quoted(text) {
+    const plain = text.replace(/[\u0000-\u001f\u007f-\u009f]/g, " ");
+    return /^[\w./:@+,=-]+$/.test(plain) ? plain : "'" + plain.replaceAll("'", "'\\''") + "'";
+  }
+
   function commandOf(row) {
     const sample = row.sample ? ` --sample ${row.sample}` : "";
-    return `koderz benchmark show ${row.run} --problem ${row.task} --arm ${row.solver}${sample}`;
+    return `koderz benchmark show ${quoted(row.run)} --problem ${quoted(row.task)} --arm ${quoted(row.arm)}${sample}`;
   }
 
   function drawn([kind, heading, text], level, other) {

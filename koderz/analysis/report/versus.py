@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from koderz.analysis.pairs import Side
-from koderz.analysis.report.view import ArmEntry, headline, series_of
+from koderz.analysis.measures import shown
+from koderz.analysis.report.view import Entry, headline, series_of
 
 if TYPE_CHECKING:
     from koderz.analysis.comparison import Compared, Comparison
@@ -20,8 +20,8 @@ _MOST_TASKS = 60  # shown side by side
 class Versus:
     """A, the baseline, and B, in sentences."""
 
-    a: ArmEntry
-    b: ArmEntry
+    a: Entry
+    b: Entry
     verdict: str
     tone: str  # "good" or "bad" where a difference is shown, else ""
     evidence: str
@@ -30,7 +30,7 @@ class Versus:
     more: int  # how many more tasks flipped
 
     @property
-    def flipped(self) -> list[tuple[ArmEntry, str]]:
+    def flipped(self) -> list[tuple[Entry, str]]:
         """The entries and tasks whose stories are set side by side."""
         return [(entry, task) for task in (*self.gained, *self.lost) for entry in (self.a, self.b)]
 
@@ -43,29 +43,23 @@ class Found:
     note: str
 
 
-def comparisons(entries: Sequence[ArmEntry]) -> Found:
+def comparisons(entries: Sequence[Entry]) -> Found:
     """Two arms against each other. Of more: the arms of each comparative run, each model's run of the headline against
     the one before it, and against the best.
     """
     pairs = list(dict.fromkeys(_pairs(entries)))[:_MOST]
     if not pairs:
         return Found([], "")
-    from koderz.analysis.comparison import between
-    from koderz.analysis.statistics import ALPHA, holm
+    from koderz.analysis.comparison import between, corrected
 
-    found = [(a, b, between(Side(a.run, a.solver), Side(b.run, b.solver))) for a, b in pairs]
-    tested = [(a, b, one) for a, b, one in found if one.p_value is not None]
-    corrected = holm([one.p_value or 0.0 for _, _, one in tested])
-    shown = [
-        _versus(a, b, one, f"p = {p:.2g}{' (Holm)' if len(tested) > 1 else ''}", shown=one.significant and p < ALPHA)
-        for (a, b, one), p in zip(tested, corrected, strict=True)
-    ]
+    found = zip(pairs, corrected([between(a, b) for a, b in pairs]), strict=True)
+    told = [_versus(a, b, one, several=len(pairs) > 1) for (a, b), one in found if one.p_value is not None]
     note = "Paired by task where the runs share tasks. A difference counts as shown where p is below 0.05"
     corrected_for = ", corrected for the number of comparisons (Holm); each interval is that of its pair alone"
-    return Found(shown, f"{note}{corrected_for if len(shown) > 1 else ''}.")
+    return Found(told, f"{note}{corrected_for if len(told) > 1 else ''}.")
 
 
-def _pairs(entries: Sequence[ArmEntry]) -> Iterator[tuple[ArmEntry, ArmEntry]]:
+def _pairs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
     """Baseline first, the most telling first. Only arms of one suite are set against each other."""
     if len(entries) == 2 and entries[0].run.suite == entries[1].run.suite:
         yield entries[0], entries[1]
@@ -82,30 +76,31 @@ def _pairs(entries: Sequence[ArmEntry]) -> Iterator[tuple[ArmEntry, ArmEntry]]:
     yield from reversed([(a, b) for a, b in own if b not in chosen])
 
 
-def _own_pairs(entries: Sequence[ArmEntry]) -> list[tuple[ArmEntry, ArmEntry]]:
+def _own_pairs(entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
     """The first arm of each run with each other one of it."""
-    runs: dict[int, list[ArmEntry]] = {}
+    runs: dict[int, list[Entry]] = {}
     for entry in entries:
         runs.setdefault(id(entry.run), []).append(entry)
     return [(first, other) for first, *others in runs.values() for other in others]
 
 
-def _versus(a: ArmEntry, b: ArmEntry, one: Comparison, p: str, *, shown: bool) -> Versus:
+def _versus(a: Entry, b: Entry, one: Comparison, *, several: bool) -> Versus:
     difference = one.difference or 0.0
     verdict = f"{abs(difference):.1f} points {'better' if difference > 0 else 'worse'}"
     return Versus(
         a=a,
         b=b,
-        verdict=verdict if shown else f"No significant difference ({difference:+.1f} points)",
-        tone=("good" if difference > 0 else "bad") if shown else "",
-        evidence=". ".join(_evidence(one, p)) + ".",
+        verdict=verdict if one.significant else f"No significant difference ({difference:+.1f} points)",
+        tone=("good" if difference > 0 else "bad") if one.significant else "",
+        evidence=". ".join(_evidence(one, several=several)) + ".",
         gained=one.gained[:_MOST_TASKS],
         lost=one.lost[:_MOST_TASKS],
         more=sum(max(0, len(tasks) - _MOST_TASKS) for tasks in (one.gained, one.lost)),
     )
 
 
-def _evidence(one: Comparison, p: str) -> Iterator[str]:
+def _evidence(one: Comparison, *, several: bool) -> Iterator[str]:
+    p = f"p = {one.p_holm:.2g}{' (Holm)' if several else ''}"
     yield f"{_rate(one.a_compared)} and {_rate(one.b_compared)}"
     if one.interval:
         low, high = one.interval
@@ -119,6 +114,12 @@ def _evidence(one: Comparison, p: str) -> Iterator[str]:
         )
     else:
         yield "They have no task in common, so only a large difference can show"
+    for measure in {measure.name: measure for run in (one.a.run, one.b.run) for measure in run.measures}.values():
+        if found := one.measures.get(measure.name):
+            yield (
+                f"Average {measure.name} {shown(found.a, measure)} and {shown(found.b, measure)}, "
+                f"p = {found.p_holm:.2g} ({found.method}; Holm-corrected for {len(one.measures)} measures)"
+            )
     cost = one.measures.get("cost")
     if cost and (cost.a or cost.b):
         yield f"A task costs ${cost.a:.5f} and ${cost.b:.5f}"

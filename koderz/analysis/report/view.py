@@ -6,28 +6,22 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from koderz.analysis.pairs import Side, sides_of
 from koderz.analysis.runs import Run
-from tracker.summary import Arm, Figures, Result
+from tracker.summary import Result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ArmEntry:
-    """One arm of one run."""
+class Entry(Side):
+    """One arm of one run, with what tells it from all others."""
 
-    run: Run
-    solver: str
-    arm: Arm
-    label: str  # tells it from all others
-    colour: int  # 1 to 8, one a model as far as that goes
-
-    @property
-    def figures(self) -> Figures:
-        return self.arm.summary
+    title: str
+    colour: int  # 1 to 8, one an arm as far as that goes
 
     def solved_by(self, attempt: int) -> float:
         """Per cent of the experiments that were passed within so many attempts."""
-        solved = sum(result.success and result.iterations <= attempt for result in self.arm.results)
-        return 100 * solved / len(self.arm.results)
+        solved = sum(result.success and result.iterations <= attempt for result in self.results)
+        return 100 * solved / len(self.results)
 
     @property
     def is_complete(self) -> bool:
@@ -42,13 +36,13 @@ class ArmEntry:
 
     @property
     def name(self) -> str:
-        """Its model and solver."""
-        return _name(self.run, self.solver)
+        """Its model and arm."""
+        return _name(self)
 
     @property
     def begun(self) -> str:
         """Its day and minute."""
-        return _minute(self.run)
+        return self.run.start_time[:16].replace("T", " ")
 
     @property
     def interval(self) -> str:
@@ -64,7 +58,7 @@ class ArmEntry:
     @property
     def attempts(self) -> int:
         """The most that an experiment took."""
-        return max((result.iterations for result in self.arm.results), default=0)
+        return max((result.iterations for result in self.results), default=0)
 
 
 @dataclass(slots=True)
@@ -94,7 +88,7 @@ class View:
     """Everything that the page is made of, but for the stories."""
 
     runs: Sequence[Run]
-    entries: Sequence[ArmEntry]
+    entries: Sequence[Entry]
     rows: Sequence[Row] = field(repr=False)
 
     @classmethod
@@ -105,8 +99,8 @@ class View:
         return cls(runs, entries, rows)
 
     @property
-    def judged(self) -> list[ArmEntry]:
-        return [entry for entry in self.entries if entry.arm.results]
+    def judged(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.results]
 
     @property
     def priced(self) -> bool:
@@ -118,57 +112,59 @@ class View:
         return any(run.simulated for run in self.runs)
 
 
-def headline(entries: Sequence[ArmEntry]) -> list[ArmEntry]:
-    """The newest complete entry of each model, solver and suite; where none is complete, the newest."""
-    found: dict[tuple[str, str, str], ArmEntry] = {}
+def headline(entries: Sequence[Entry]) -> list[Entry]:
+    """The newest complete entry of each model, arm and suite; where none is complete, the newest."""
+    found: dict[tuple[str, str, str], Entry] = {}
     for entry in sorted(entries, key=lambda entry: entry.is_complete):
         found[series_of(entry)] = entry
     return [entry for entry in entries if found[series_of(entry)] is entry]
 
 
-def series_of(entry: ArmEntry) -> tuple[str, str, str]:
-    """What is one and the same from run to run: model, solver and suite."""
-    return entry.run.model, entry.solver, entry.run.suite
+def series_of(entry: Entry) -> tuple[str, str, str]:
+    """What is one and the same from run to run: model, arm and suite."""
+    return entry.model, entry.arm, entry.run.suite
 
 
 _COLOURS = 8
 
 
-def _entries(runs: Sequence[Run]) -> list[ArmEntry]:
-    arms = [(run, solver, arm) for run in runs for solver, arm in run.arms.items()]
+def _entries(runs: Sequence[Run]) -> list[Entry]:
+    sides = [side for run in runs for side in sides_of(run)]
     colours: dict[tuple[str, str], int] = {}
     return [
-        ArmEntry(run, solver, arm, label, colours.setdefault((run.model, solver), len(colours) % _COLOURS + 1))
-        for (run, solver, arm), label in zip(arms, _labels([(run, solver) for run, solver, _ in arms]), strict=True)
+        Entry(side.run, side.arm, title, colours.setdefault((side.model, side.arm), len(colours) % _COLOURS + 1))
+        for side, title in zip(sides, _titles(sides), strict=True)
     ]
 
 
-def _labels(arms: Sequence[tuple[Run, str]]) -> list[str]:
-    """The shortest of several names that tells each from the others: model, day, minute, id."""
+def _titles(sides: Sequence[Side]) -> list[str]:
+    """The shortest of several names that tells each from the others: model and arm, day, minute, id."""
     stages = [
-        [_name(run, solver) for run, solver in arms],
-        [f"{_name(run, solver)} · {run.start_time[:10]}" for run, solver in arms],
-        [f"{_name(run, solver)} · {_minute(run)}" for run, solver in arms],
+        [_name(side) for side in sides],
+        [f"{_name(side)} · {side.run.start_time[:10]}" for side in sides],
+        [f"{_name(side)} · {side.run.start_time[:16].replace('T', ' ')}" for side in sides],
     ]
     counts = [Counter(names) for names in stages]
     return [
         next((names[i] for names, count in zip(stages, counts, strict=True) if count[names[i]] == 1), None)
-        or f"{stages[-1][i]} · {run.name[6:14]}"
-        for i, (run, _) in enumerate(arms)
+        or f"{stages[-1][i]} · {side.run.name[6:14]}"
+        for i, side in enumerate(sides)
     ]
 
 
-def _name(run: Run, solver: str) -> str:
+def _name(side: Side) -> str:
     """Also says of a run that isn't complete how it stands."""
-    return f"{run.model} · {solver}{'' if run.status == 'complete' else f' ({run.status})'}"
+    status = side.run.status
+    return f"{named(side)}{'' if status == 'complete' else f' ({status})'}"
 
 
-def _minute(run: Run) -> str:
-    return run.start_time[:16].replace("T", " ")
+def named(side: Side) -> str:
+    """Its model and its arm, unless that names its model already."""
+    return side.arm if side.model in side.arm else f"{side.model} · {side.arm}"
 
 
-def _rows(number: int, entry: ArmEntry) -> list[Row]:
-    judged = [_row(number, result) for result in entry.arm.results]
+def _rows(number: int, entry: Entry) -> list[Row]:
+    judged = [_row(number, result) for result in entry.results]
     faults = [
         Row(
             entry=number,
@@ -183,7 +179,7 @@ def _rows(number: int, entry: ArmEntry) -> list[Row]:
             seconds=0.0,
         )
         for fault in entry.run.faults
-        if fault.get("solver", entry.solver) == entry.solver
+        if fault.get("arm", fault.get("solver")) in (entry.arm, None)
     ]
     return judged + faults
 

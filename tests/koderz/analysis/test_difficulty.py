@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from koderz.analysis.difficulty import difficulty, flakiness
+from koderz.analysis.blocks import Table
+from koderz.analysis.difficulty import difficulty, difficulty_blocks, flakiness
+from koderz.analysis.measures import measure_named
 from koderz.analysis.pairs import sides_of
 from koderz.errors import KoderzError
 from tests.koderz.analysis import builders
@@ -43,3 +45,17 @@ def test_flakiness_is_that_of_a_coin_at_one_half() -> None:
 def test_no_results_are_said(tmp_path: Path) -> None:
     with pytest.raises(KoderzError, match="no results yet"):
         difficulty(sides_of(builders.run(tmp_path, [])))
+
+
+def test_difficulty_by_a_measure_follows_its_direction(tmp_path: Path) -> None:
+    values = {"T/0": 2.0, "T/1": 9.0, "T/2": None}
+    rows = [builders.row(task, True, metrics={} if value is None else {"s": value}) for task, value in values.items()]
+    run = builders.run(tmp_path, [True] * 3, results=rows, measures=[{"name": "s", "direction": "lower", "unit": "s"}])
+    by = measure_named("s", [run])
+
+    found = difficulty(sides_of(run), by)
+
+    assert [(problem.problem_id, problem.mean) for problem in found] == [("T/1", 9.0), ("T/0", 2.0), ("T/2", None)]
+    table = next(iter(difficulty_blocks(found, measure=by)))
+    assert isinstance(table, Table)
+    assert [row[1] for row in table.rows] == ["9.00 s", "2.00 s", ""]

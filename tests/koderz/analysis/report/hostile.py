@@ -33,10 +33,10 @@ def small(results: Path, *, model: str = "m", **more: Any) -> Path:
         attempt(0, program=f"x = 1  # {EVIL}", detail=EVIL, cause="assertion"),
         call(0, 2, **told),
         attempt(0, 2, verdict="passed", program="x = 2"),
-        judged(0, iterations=2, calls=2),
+        judged(0, iterations=2, calls=2, model=model),
         call(1, **told),
         attempt(1, program=EVIL, detail=EVIL, cause="assertion"),
-        judged(1, False),
+        judged(1, False, model=model),
         fault(2, reason=EVIL),
     ]
     return run(results, records, plan(config={"local_model": model, "suite": "humaneval"}, **more))
@@ -66,7 +66,7 @@ def _comparative(
                     call(task, number, solver=solver, reply=text, cost=cost, text=f"do T/{task}, go {number}"),
                     attempt(task, number, solver=solver, verdict=verdict, program=f"x = {number}", detail=EVIL),
                 ]
-            records.append(judged(task, bool(passed), solver=solver, iterations=passed or most, cost=cost))
+            records.append(judged(task, bool(passed), solver=solver, iterations=passed or most, cost=cost, model=model))
     begun = f"2026-02-{day:02d}T12:00:00.000000"
     more = {"run_id": f"bench_0000000{day}_202602{day:02d}_120000", "time": begun}
     config = {"local_model": model, "suite": "humaneval"}

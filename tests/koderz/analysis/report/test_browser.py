@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -317,14 +318,40 @@ def test_of_two_models_the_lines_that_differ_stand_out(browser: Browser, full: P
     page.close()
 
 
+def test_a_storys_command_is_one_that_a_shell_takes_word_by_word(browser: Browser, tmp_path: Path) -> None:
+    arm, task = "it's · $(touch pwned) `x`; a\x1b[31m", "T/0 && b"
+    written(tmp_path, builders.write(tmp_path / "run.json", builders.document({task: [True]}, mode=arm)))
+    page = opening(browser, tmp_path / "report.html").page
+    page.locator("#table tbody button").first.click()
+    page.wait_for_selector(".story .command")
+
+    words = shlex.split(page.locator(".story .command").inner_text())
+
+    assert words[5] == task
+    assert words[7] == arm.replace("\x1b", " ")
+    page.close()
+
+
+def _measured(outcomes: builders.Outcomes, other: builders.Outcomes, name: str, more: dict[str, Any]) -> Any:
+    summary = builders.comparative(outcomes, other, **more)
+    for arm in ("zero_shot", "iterative"):
+        for number, result in enumerate(summary[arm]["results"]):
+            result["metrics"] = {name: float(number)}
+    return summary
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_names_of_any_length_leave_the_page_as_wide_as_the_window(browser: Browser, tmp_path: Path, width: int) -> None:
     runs = []
     for number, name in enumerate(("m" * 300, EVIL * 2, "漢字" * 60)):
         outcomes = {f"{name[:150]}/{task}": [task % 3 != number] for task in range(4)}
         other = {task: [not passed for passed in all_] for task, all_ in outcomes.items()}
-        more = {"run_id": f"bench_0000000{number}_20260131_120000", "config": {"local_model": name, "suite": name}}
-        runs.append(builders.write(tmp_path / f"{number}.json", builders.comparative(outcomes, other, **more)))
+        more = {
+            "run_id": f"bench_0000000{number}_20260131_120000",
+            "config": {"local_model": name, "suite": name},
+            "measures": [{"name": name, "direction": "lower"}],
+        }
+        runs.append(builders.write(tmp_path / f"{number}.json", _measured(outcomes, other, name, more)))
     written(tmp_path, *runs)
     page = opening(browser, tmp_path / "report.html", width).page
     for details in page.locator("details").all():

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from koderz.analysis.report.scales import Scale
 from koderz.analysis.report.stories import budget_of
@@ -20,7 +21,7 @@ from koderz.errors import KoderzError
 from tests.koderz.analysis.builders import document
 from tests.koderz.analysis.report.hostile import EVIL, run, several, small, written
 from tests.tracker.builders import call, judged, plan
-from tracker.records import Record
+from tracker.records import Arm, Measure, Record
 
 
 class Tags(HTMLParser):
@@ -186,6 +187,43 @@ def test_models_that_cost_the_same_are_drawn_without_a_warning(tmp_path: Path) -
     page, _ = written(tmp_path, *files)
 
     assert "$0.01<" in page
+
+
+def arms(results: Path, *names: str) -> Path:
+    """A run of one solver and several models, with a score and a metric of the suite's own."""
+    measures = [Measure(name=EVIL, direction="lower", unit="s"), Measure(name="odd", direction="higher")]
+    of = plan(6, measures=measures, config={"local_model": "a", "models": ["a", EVIL], "suite": "words"})
+    made = [Arm(name=name, solver="iterative", models={"main": name.rpartition(" · ")[2]}) for name in names]
+    records = [
+        replace(judged(task, task > 2, score=0.1 * task + 0.05 * number, metrics={EVIL: 1.0 + task}),
+                experiment_id=f"exp_{number}{task:015x}", arm=name, model=made[number].models["main"])
+        for number, name in enumerate(names)
+        for task in range(6)
+    ]  # fmt: skip
+    return run(results, records, replace(of, arms=made))
+
+
+def test_arms_of_several_models_have_names_of_their_own_and_hostile_ones_stay_text(tmp_path: Path) -> None:
+    page, _ = written(tmp_path, arms(tmp_path, "iterative · a", f"iterative · {EVIL}"))
+
+    entries = packed(page, "data")["entries"]
+    assert [entry["label"] for entry in entries] == ["iterative · a", f"iterative · {EVIL}"]
+    assert [entry["model"] for entry in entries] == ["a", EVIL]
+    assert not {"img", "iframe"} & {tag for tag, _ in Tags(page).found}
+    assert page.count('<article class="card"') == 2
+    assert "window.pwned = 1</script>" not in page
+
+
+def test_what_a_suite_measures_has_a_table_with_its_methods(tmp_path: Path) -> None:
+    page, _ = written(tmp_path, arms(tmp_path, "iterative · a", "iterative · b"))
+
+    assert "Averages over experiments, with 95% intervals (Student&#39;s t of tasks)." in page
+    table = re.search(r'<table class="measures">.*?</table>', page, re.DOTALL)
+    assert table
+    assert re.findall(r'<th scope="col">(\w+)</th>', table[0]) == ["Arm", "score"], "nothing has the measure odd"
+    assert '<td class="one">0.25 (0.0539 to 0.446)</td>' in table[0]
+    assert "Average score 0.25 and 0.3" not in page, "the score isn't declared"
+    assert re.search(r"3.50 s and 3.50 s, p = 1 \(sign-flip permutation test, paired by task; Holm-corrected for", page)
 
 
 def test_runs_without_results_are_an_error_in_one_line(tmp_path: Path) -> None:
