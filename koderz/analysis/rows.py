@@ -10,9 +10,9 @@ import msgspec
 
 
 class ArmRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one solver came to."""
+    """What one arm came to."""
 
-    solver: str
+    solver: str  # the arm's name
     judged: int
     passed: int
     rate: float | None  # per cent; None where nothing was judged
@@ -54,6 +54,7 @@ class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class _Config(msgspec.Struct):
     local_model: str | None = None
+    models: tuple[str, ...] = ()  # where several answer
     suite: str = "humaneval"
     tags: tuple[str, ...] = ()
     imported: bool = False
@@ -92,7 +93,7 @@ class _Head(msgspec.Struct):
     zero_shot: _Arm | None = None
     iterative: _Arm | None = None
     arms: dict[str, _Arm] = {}
-    faults: list[msgspec.Raw] = []
+    faults: list[Any] = []
     paid: _Paid | None = None
     simulated: bool = False
     damaged_lines: int = 0
@@ -103,20 +104,31 @@ _HEAD = msgspec.json.Decoder(_Head)
 
 def row_of_summary(data: bytes, sinks: Mapping[str, str]) -> RunRow:
     """Raises msgspec.DecodeError where it is no summary, UnicodeDecodeError where it is no text."""
-    head = _HEAD.decode(data)
-    arms = _arms(head)
+    return _row(_HEAD.decode(data), sinks)
+
+
+def row_of_journal(journal: Path, sinks: Mapping[str, str]) -> RunRow:
+    """Of a run that goes on, or was cut off: as far as it came. Raises JournalError for a damaged one."""
+    from tracker.summary import summarize
+
+    return _row(msgspec.convert(summarize(journal.parent), _Head, from_attributes=True), sinks)
+
+
+def _row(head: _Head, sinks: Mapping[str, str]) -> RunRow:
+    figures = _figures(head)
+    arms = tuple(_arm(name, found) for name, found in figures)
     return RunRow(
         run_id=head.run_id,
         status=head.status,
         mode=head.mode,
-        model=head.config.local_model or "",
+        model=", ".join(head.config.models) or head.config.local_model or "",
         suite=head.config.suite,
         started=head.start_time,
         seconds=head.duration_seconds,
         planned=sum(arm.judged for arm in arms) if head.planned is None else head.planned,
         faults=len(head.faults),
         cost=head.paid.total if head.paid else sum(arm.cost for arm in arms),
-        cost_known=all(figures.cost_known for _, figures in _figures(head)),
+        cost_known=all(found.cost_known for _, found in figures),
         simulated=head.simulated,
         damaged_lines=head.damaged_lines,
         imported=head.config.imported,
@@ -143,10 +155,6 @@ def _figures(head: _Head) -> list[tuple[str, _Figures]]:
     return found
 
 
-def _arms(head: _Head) -> tuple[ArmRow, ...]:
-    return tuple(_arm(solver, figures) for solver, figures in _figures(head))
-
-
 def _arm(solver: str, found: _Figures) -> ArmRow:
     n = found.total_problems
     if not n:
@@ -159,43 +167,3 @@ def _arm(solver: str, found: _Figures) -> ArmRow:
         low, high = wilson(passed, n)
         interval, method = (100 * low, 100 * high), WILSON
     return ArmRow(solver, n, passed, 100 * passed / n, interval, method, found.total_cost, found.avg_iterations)
-
-
-def row_of_journal(journal: Path, sinks: Mapping[str, str]) -> RunRow:
-    """Of a run that goes on, or was cut off: as far as it came. Raises JournalError for a damaged one."""
-    from tracker.summary import summarize
-
-    summary = summarize(journal.parent)
-    config: dict[str, Any] = summary.config
-    return RunRow(
-        run_id=str(summary.run_id),
-        status=summary.status,
-        mode=summary.mode,
-        model=str(config.get("local_model") or ""),
-        suite=str(config.get("suite") or ""),
-        started=summary.start_time,
-        seconds=summary.duration_seconds,
-        planned=summary.planned,
-        faults=len(summary.faults),
-        cost=summary.paid["total"],
-        cost_known=all(arm.summary.cost_known for arm in summary.arms.values()),
-        simulated=summary.simulated,
-        damaged_lines=summary.damaged_lines,
-        imported=bool(config.get("imported")),
-        tags=tuple(config.get("tags") or ()),
-        arms=tuple(
-            ArmRow(
-                solver,
-                arm.summary.total_problems,
-                arm.summary.successes,
-                arm.summary.success_rate,
-                arm.summary.success_rate_interval,
-                arm.summary.success_rate_interval_method,
-                arm.summary.total_cost,
-                arm.summary.avg_iterations,
-            )
-            for solver, arm in summary.arms.items()
-        ),
-        sinks=sinks,
-        behind=_behind(sinks),
-    )

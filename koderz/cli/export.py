@@ -29,7 +29,7 @@ def export(
         str | None, typer.Option("--format", metavar="NAME", help="csv, parquet, jsonl or md; or as --output says.")
     ] = None,
     attempts: Annotated[bool, typer.Option("--attempts", help="One row per attempt, with its reply.")] = False,
-    arm: Annotated[str | None, typer.Option(metavar="SOLVER", help="Only this arm, e.g. iterative.")] = None,
+    arm: Annotated[str | None, typer.Option(metavar="ARM", help="Only this arm, e.g. iterative.")] = None,
     all_arms: Annotated[
         bool, typer.Option("--all-arms", help="Samples of several arms in one file; each row names its arm.")
     ] = False,

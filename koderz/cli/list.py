@@ -84,7 +84,7 @@ def _moment(text: str) -> str:
         raise KoderzError(f"--since {text}: write a date such as 2026-01-31, or a span such as 12h, 7d or 2w") from None
 
 
-_HEADS = ("RUN", "MODEL", "SUITE", "SOLVER", "RATE", "95% WILSON", "PASSED", "COST", "TIME", "STATUS")
+_HEADS = ("RUN", "MODEL", "SUITE", "ARM", "RATE", "95% WILSON", "PASSED", "COST", "TIME", "STATUS")
 _OPTIONAL = ("SUITE", "TIME", "PASSED", "95% WILSON", "COST")
 
 

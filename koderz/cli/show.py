@@ -33,7 +33,7 @@ def show(
     ] = None,
     failures: Annotated[bool, typer.Option("--failures", help="Only experiments that were not passed.")] = False,
     attempt: Annotated[int | None, typer.Option(metavar="N", help="Only the Nth attempt of a story.", min=1)] = None,
-    arm: Annotated[str | None, typer.Option(metavar="SOLVER", help="Only this solver's, e.g. iterative.")] = None,
+    arm: Annotated[str | None, typer.Option(metavar="ARM", help="Only this arm's, e.g. iterative.")] = None,
     sample: Annotated[int | None, typer.Option(metavar="N", help="Only this sample, from 0.", min=0)] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON, and nothing else.")] = False,
 ) -> None:

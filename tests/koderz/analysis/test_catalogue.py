@@ -11,6 +11,7 @@ import pytest
 
 from koderz.analysis.catalogue import INDEX, chosen, load_catalogue, ordered
 from koderz.analysis.rows import RunRow
+from tests.koderz.analysis import builders
 from tests.tracker.builders import call, fault, judged, plan, recorded
 from tracker.records import Finished, Plan, Record
 from tracker.sinks.json import write_summary
@@ -162,3 +163,13 @@ def test_runs_are_chosen_and_ordered(tmp_path: Path) -> None:
     assert chosen(found, tags=["x", "y"]) == []
     assert [row.model for row in chosen(found, since="2026-02-01")] == ["m"]
     assert chosen(found, mode="comparative") == []
+
+
+def test_several_models_of_a_run_are_named_together(tmp_path: Path) -> None:
+    several = builders.document(config={"local_model": "a", "models": ["a", "b"], "suite": "humaneval"})
+    builders.write(tmp_path / f"{builders.RUN}.json", several)
+
+    (row,) = load_catalogue(tmp_path).rows
+
+    assert row.model == "a, b"
+    assert chosen([row], model="B") == [row]
