@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.benchmark import complete_runs
 from koderz.cli.console import print_json, say_all, warn
+from koderz.cli.front import complete_runs
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 
@@ -29,61 +29,73 @@ ByMeasure = Annotated[
 ]
 
 
+Runs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[A] [B] …",
+        help="Ids, beginnings of ids, summary files, latest, latest~1.",
+        autocompletion=complete_runs,
+    ),
+]
+Arm = Annotated[str | None, typer.Option(metavar="ARM", help="Only this arm, e.g. iterative.")]
+Alpha = Annotated[float, typer.Option(metavar="P", help="How probable a false claim may be.", min=1e-6, max=0.5)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a CI job's summary page.")]
+FailOnRegression = Annotated[
+    bool, typer.Option("--fail-on-regression", help="B is significantly worse than A.", rich_help_panel=_GATES)
+]
+MaxDrop = Annotated[
+    float | None,
+    typer.Option(
+        metavar="POINTS",
+        help="B is worse by more than this; of another --measure, in its unit.",
+        min=0,
+        rich_help_panel=_GATES,
+    ),
+]
+MinSuccessRate = Annotated[
+    float | None,
+    typer.Option(metavar="PERCENT", help="B passes less than this.", min=0, max=100, rich_help_panel=_GATES),
+]
+MaxCost = Annotated[
+    float | None, typer.Option(metavar="USD", help="B's run cost more than this.", min=0, rich_help_panel=_GATES)
+]
+Least = Annotated[
+    list[str] | None,
+    typer.Option("--min", metavar="MEASURE=VALUE", help="B's average is below it.", rich_help_panel=_GATES),
+]
+Most = Annotated[
+    list[str] | None,
+    typer.Option("--max", metavar="MEASURE=VALUE", help="B's average is above it.", rich_help_panel=_GATES),
+]
+AllowIncomplete = Annotated[
+    bool,
+    typer.Option(
+        "--allow-incomplete",
+        help="Judge B although it is still going or was cut short; a warning says so.",
+        rich_help_panel=_GATES,
+    ),
+]
+
+
 @app.command(cls=PanelCommand)
 @with_settings("results")
 def compare(
     given: dict[str, Any],
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[A] [B] …",
-            help="Ids, beginnings of ids, summary files, latest, latest~1.",
-            autocompletion=complete_runs,
-        ),
-    ] = None,
-    arm: Annotated[str | None, typer.Option(metavar="ARM", help="Only this arm, e.g. iterative.")] = None,
+    runs: Runs = None,
+    arm: Arm = None,
     measure: ByMeasure = "success",
-    alpha: Annotated[
-        float, typer.Option(metavar="P", help="How probable a false claim may be.", min=1e-6, max=0.5)
-    ] = 0.05,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a CI job's summary page.")] = False,
+    alpha: Alpha = 0.05,
+    json: Json = False,
+    markdown: Markdown = False,
     allow_simulated: AllowSimulated = False,
-    fail_on_regression: Annotated[
-        bool, typer.Option("--fail-on-regression", help="B is significantly worse than A.", rich_help_panel=_GATES)
-    ] = False,
-    max_drop: Annotated[
-        float | None,
-        typer.Option(
-            metavar="POINTS",
-            help="B is worse by more than this; of another --measure, in its unit.",
-            min=0,
-            rich_help_panel=_GATES,
-        ),
-    ] = None,
-    min_success_rate: Annotated[
-        float | None,
-        typer.Option(metavar="PERCENT", help="B passes less than this.", min=0, max=100, rich_help_panel=_GATES),
-    ] = None,
-    max_cost: Annotated[
-        float | None, typer.Option(metavar="USD", help="B's run cost more than this.", min=0, rich_help_panel=_GATES)
-    ] = None,
-    least: Annotated[
-        list[str] | None,
-        typer.Option("--min", metavar="MEASURE=VALUE", help="B's average is below it.", rich_help_panel=_GATES),
-    ] = None,
-    most: Annotated[
-        list[str] | None,
-        typer.Option("--max", metavar="MEASURE=VALUE", help="B's average is above it.", rich_help_panel=_GATES),
-    ] = None,
-    allow_incomplete: Annotated[
-        bool,
-        typer.Option(
-            "--allow-incomplete",
-            help="Judge B although it is still going or was cut short; a warning says so.",
-            rich_help_panel=_GATES,
-        ),
-    ] = False,
+    fail_on_regression: FailOnRegression = False,
+    max_drop: MaxDrop = None,
+    min_success_rate: MinSuccessRate = None,
+    max_cost: MaxCost = None,
+    least: Least = None,
+    most: Most = None,
+    allow_incomplete: AllowIncomplete = False,
 ) -> None:
     """Compare B, the candidate, with A, the baseline. More than two runs make a leaderboard.
 

@@ -11,8 +11,8 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from koderz.cli.benchmark import complete_runs
 from koderz.cli.console import counted, data_output, warn
+from koderz.cli.front import complete_runs
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError, StorageError

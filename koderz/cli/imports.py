@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.benchmark import Quiet, Trust, Wait
-from koderz.cli.console import Console, print_json, say, warn
+from koderz.cli.console import print_json, say, warn
+from koderz.cli.front import Quiet, Trust, Wait
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
+from koderz.cli.session import SessionScreen
 from koderz.errors import KoderzError
 from koderz.settings.options import fields_of
 from koderz.settings.schema import OF_JUDGING, OF_SINKS, Settings
@@ -130,7 +131,7 @@ class _Importing:
             )
         tell = Tally(quiet=self._quiet)
         session, samples = asyncio.run(import_samples(source, self._settings, tell=tell))
-        Console(quiet=True, json=self._quiet).results(session)
+        SessionScreen(quiet=True, json=self._quiet).results(session)
         self.problems += samples.malformed
         self.faults += _faults(session)
         self._took(session.folder.name, "judged")

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from koderz.cli.benchmark import Json, Quiet, Trust
 from koderz.cli.console import print_json, say, warn
+from koderz.cli.front import Json, Quiet, Trust
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError

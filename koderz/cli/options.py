@@ -6,10 +6,11 @@ An option's type, default, bounds and help are those of its field; nothing is sa
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import typer
@@ -43,11 +44,13 @@ def changeable() -> list[str]:
     return [name for name, field in schema_of().fields.items() if field.about.changeable]
 
 
-def with_settings(*names: str, without: Iterable[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def with_settings(
+    *names: str, without: Iterable[str] = (), fixed: Mapping[str, Any] = MappingProxyType({})
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Gives a command an option for each named setting, or for all of them but those in `without`.
 
     The command takes them as one argument `given`, a dict of those that were really given. One that has all settings
-    has the options of what they choose, too: its attribute `with_schema` makes it anew for a schema.
+    has the options of what they, or else `fixed`, choose, too: its attribute `with_schema` makes it anew for a schema.
     """
 
     def decorate(command: Callable[..., Any], schema: Schema | None = None) -> Callable[..., Any]:
@@ -66,15 +69,15 @@ def with_settings(*names: str, without: Iterable[str] = ()) -> Callable[[Callabl
         wrapper.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
         wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
         if not names:
-            wrapper.with_schema = partial(decorate, command)  # type: ignore[attr-defined]
+            wrapper.with_schema, wrapper.fixed = partial(decorate, command), fixed  # type: ignore[attr-defined]
         return wrapper
 
     return decorate
 
 
-def schema_said(words: Sequence[str]) -> Schema:
-    """The options of what a command line chooses, beside variables and koderz.toml."""
-    said = {}
+def schema_said(words: Sequence[str], fixed: Mapping[str, Any]) -> Schema:
+    """The options of what a command line, or else `fixed`, chooses, beside variables and koderz.toml."""
+    said = dict(fixed)
     for name in CHOOSING:
         flag = flag_of(name)
         for word, following in pairwise([*words, ""]):

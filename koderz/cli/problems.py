@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from koderz.cli.benchmark import complete_runs
 from koderz.cli.compare import AllowSimulated, ByMeasure
 from koderz.cli.console import print_json, warn
+from koderz.cli.front import complete_runs
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 

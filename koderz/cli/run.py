@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.benchmark import EXIT_CODES, Json, Quiet, Trust
+from koderz.cli.front import EXIT_CODES, Json, Quiet, Trust
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.settings.schema import OF_SINKS

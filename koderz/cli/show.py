@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.benchmark import Run
 from koderz.cli.console import counted, data_output, print_json, say, warn
+from koderz.cli.front import Run
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError

@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koderz.cli import console
-from koderz.cli.console import Console, plain
+from koderz.cli.console import plain
+from koderz.cli.session import SessionScreen
 from koderz.runs.observer import NOTHING_TO_DO
 from koderz.runs.orchestrator import Ended
 from koderz.runs.session import Session
@@ -104,7 +105,7 @@ def shown(
     """The lines that a session ends with, on standard output and beside it."""
     folder = asyncio.run(builders.recorded(tmp_path, *records, of=of))
     summary = summarize(folder)
-    Console(**how).results(Session(Ended(summary.status, reason), folder, summary, folder.with_suffix(".json")))
+    SessionScreen(**how).results(Session(Ended(summary.status, reason), folder, summary, folder.with_suffix(".json")))
     printed = capsys.readouterr()
     return printed.out.splitlines(), printed.err.splitlines()
 

@@ -1,0 +1,239 @@
+"""What every command that begins or takes up a run does around it.
+
+Its options, the plan on the screen or as a dry run, progress, results, the sinks, the exit code, and resuming it.
+A command of a system is a few lines:
+
+@app.command(cls=PanelCommand)
+@run_options(suite="ruler", solver="rlm")
+def rlm(front: Front, count: int = 10) -> None:
+    '''Run the first COUNT tasks of RULER.'''
+    front.run(range(count))
+
+add_resume_commands(app)
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from koderz.cli.groups import PanelCommand
+from koderz.cli.options import changeable, with_settings
+from koderz.errors import KoderzError
+
+if TYPE_CHECKING:
+    from koderz.cli.session import SessionScreen
+    from koderz.runs.session import Session
+
+EXIT_CODES = {"complete": 0, "incomplete": 3, "stopped": 3, "detached": 0, "failed": 4, "interrupted": 130}
+
+Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, on standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and its estimated cost, then exit.")]
+Detach = Annotated[
+    bool,
+    typer.Option(
+        "--detach", help="With --engine modal: return once everything is submitted; collect results with resume."
+    ),
+]
+Wait = Annotated[
+    bool,
+    typer.Option("--wait", help="Also in a terminal, return only once the sinks are up to date. Elsewhere it does."),
+]
+Trust = Annotated[
+    bool, typer.Option("--trust-config", help="Trust what koderz.toml, or the run's plan, may send or execute.")
+]
+AcceptChanges = Annotated[
+    bool, typer.Option("--accept-changes", help="Continue even if the suite, prompts or solver have changed.")
+]
+AcceptDivergence = Annotated[
+    bool, typer.Option("--accept-divergence", help="Continue even if the solver's calls diverge from the recording.")
+]
+
+
+def complete_runs(incomplete: str) -> list[str]:
+    """The names of runs that a shell may offer, the latest first."""
+    from koderz.settings.toml import results_folder
+    from tracker.runs import run_folders
+
+    try:
+        names = [path.name for path in reversed(run_folders(results_folder()))]
+    except KoderzError:  # whoever types is not to be disturbed
+        names = []
+    return [name for name in ["latest", *names[:50]] if name.startswith(incomplete)]
+
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Which run.", autocompletion=complete_runs)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """How a session is shown."""
+
+    json: bool = False
+    quiet: bool = False
+    wait: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Front:
+    """A new run, as the options of its command describe it."""
+
+    given: Mapping[str, Any]  # the settings and options of what takes part
+    shown: Shown = Shown()
+    dry_run: bool = False
+    detach: bool = False
+    trust_config: bool = False
+
+    def run(
+        self, span: range | None = None, *, solver_arguments: Mapping[str, str] | None = None, **settings: Any
+    ) -> None:
+        """Plans the tasks in `span` and carries the plan out, or with --dry-run prints it. Ends with the exit code.
+
+        `settings` hold where no option says otherwise.
+        """
+        import asyncio
+
+        from koderz.cli.session import SessionScreen
+        from koderz.runs.prepare import prepare
+
+        screen = SessionScreen(quiet=self.shown.quiet, json=self.shown.json)
+        given = {**settings, **self.given}
+        prepared = prepare(
+            given, span, solver_arguments=solver_arguments, trust_config=self.trust_config, observer=screen
+        )
+        plan = asyncio.run(prepared)
+        if self.dry_run:
+            from koderz.cli.dryrun import show_plan
+
+            show_plan(plan, json=self.shown.json)
+            return
+        from koderz.runs.session import begin
+
+        _finish(begin(plan, screen, detach=self.detach), screen, self.shown)
+
+
+def run_options(**fixed: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Gives a command all options of a run, handed to it as one argument `front`; `fixed` holds unless one is given."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        def with_front(
+            given: dict[str, Any],
+            dry_run: DryRun = False,
+            detach: Detach = False,
+            json: Json = False,
+            quiet: Quiet = False,
+            wait: Wait = False,
+            trust_config: Trust = False,
+            **own: Any,
+        ) -> None:
+            shown = Shown(json=json, quiet=quiet, wait=wait)
+            front = Front(
+                given={**fixed, **given}, shown=shown, dry_run=dry_run, detach=detach, trust_config=trust_config
+            )
+            command(front=front, **own)
+
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "front"]
+        flags = [p for p in inspect.signature(with_front, eval_str=True).parameters.values() if p.name != "own"]
+        parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *flags)]
+        with_front.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        with_front.__doc__, with_front.__name__ = command.__doc__, command.__name__
+        return with_settings(fixed=fixed)(with_front)
+
+    return decorate
+
+
+def add_resume_commands(app: typer.Typer) -> None:
+    """Adds the commands that take a run up again: resume, retry and rescore."""
+    text = "Resume a run where it stopped. Nothing recorded is asked, judged or paid for again."
+    app.command(name="resume", cls=PanelCommand, help=text)(_resuming("resume"))
+    text = "Run the experiments that ended in a fault again, from what they have on record."
+    app.command(name="retry", cls=PanelCommand, help=text)(_resuming("retry"))
+    app.command(name="rescore", cls=PanelCommand)(_rescore)
+
+
+def _resuming(how: Literal["resume", "retry"]) -> Callable[..., None]:
+    @with_settings(*changeable(), "results")
+    def command(
+        run: Run,
+        given: dict[str, Any],
+        detach: Detach = False,
+        json: Json = False,
+        quiet: Quiet = False,
+        wait: Wait = False,
+        accept_changes: AcceptChanges = False,
+        accept_divergence: AcceptDivergence = False,
+        trust_config: Trust = False,
+    ) -> None:
+        way = {"accept_divergence": accept_divergence, "accept_changes": accept_changes, "trust_config": trust_config}
+        _resume(run, given, Shown(json=json, quiet=quiet, wait=wait), how=how, detach=detach, **way)
+
+    return command
+
+
+@with_settings(*changeable(), "results")
+def _rescore(
+    run: Run,
+    given: dict[str, Any],
+    json: Json = False,
+    quiet: Quiet = False,
+    wait: Wait = False,
+    calls: Annotated[
+        bool,
+        typer.Option(
+            "--continue", help="Make the calls that new verdicts lead to; otherwise those experiments end as faults."
+        ),
+    ] = False,
+    accept_changes: AcceptChanges = False,
+    accept_divergence: AcceptDivergence = False,
+    trust_config: Trust = False,
+) -> None:
+    """Run the solvers again over the recorded replies with new verdicts. No call is made unless --continue."""
+    way = {"accept_divergence": accept_divergence, "accept_changes": accept_changes, "trust_config": trust_config}
+    _resume(run, given, Shown(json=json, quiet=quiet, wait=wait), how="rescore", calls=calls, **way)
+
+
+def _resume(run: str, given: dict[str, Any], shown: Shown, **way: Any) -> None:
+    from koderz.cli.session import SessionScreen
+    from koderz.runs.resume import ResumeOptions, resume_run
+
+    screen = SessionScreen(quiet=shown.quiet, json=shown.json)
+    results: Path | None = given.pop("results", None)
+    _finish(resume_run(run, ResumeOptions(**way), results=results, changes=given, observer=screen), screen, shown)
+
+
+def _finish(session: Coroutine[Any, Any, Session], screen: SessionScreen, shown: Shown) -> None:
+    """Sees a session through, prints its results, leaves or waits for its sinks, and ends with its exit code."""
+    import asyncio
+
+    from koderz.cli.catching_up import catch_up_session
+
+    with _interruptible():
+        done = asyncio.run(session)
+    screen.results(done)
+    if shown.json:
+        from koderz.cli.console import data_output
+        from koderz.cli.pipe import while_read
+        from tracker.sinks.json import encode_summary
+
+        with while_read():
+            data_output().writelines(encode_summary(done.summary))
+    catch_up_session(done, quiet=shown.quiet, wait=shown.wait or shown.json)
+    raise typer.Exit(EXIT_CODES.get(done.ended.status, 3))
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """An asyncio run that was cancelled at once by a second Ctrl-C is an interruption, not a crash."""
+    import asyncio
+
+    try:
+        yield
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None

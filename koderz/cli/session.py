@@ -1,0 +1,208 @@
+"""A session on the screen: what is about to happen, its progress, and its results."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from koderz.cli.console import counted, say, say_all, warn
+from koderz.runs.observer import NOTHING_TO_DO
+from koderz.types import MAIN
+
+if TYPE_CHECKING:
+    from koderz.plans.plan import Plan
+    from koderz.runs.observer import SessionView
+    from koderz.runs.session import Session
+    from tracker.records import Record
+    from tracker.summary import Comparison, Figures, Summary
+
+_RULE = "----------------+-----------------+--------------+----------------"
+
+
+class SessionScreen:
+    """Shows a session. With `quiet` only what went wrong; with `json` nothing on standard output."""
+
+    def __init__(self, *, quiet: bool = False, json: bool = False) -> None:
+        self._quiet, self._json = quiet, json
+
+    def header(self, plan: Plan) -> None:
+        """What is about to happen."""
+        if self._json or self._quiet:
+            return
+        config = plan.record.config
+        say(f"Benchmark Run ID: {plan.record.run_id}")
+        if config["problem_range"]:
+            start, _, end = config["problem_range"].partition("-")
+            say(f"Range: {start} to {end}")
+        else:
+            say(f"Problems: {len(plan.tasks)}")
+        say(f"Local model: {config['local_model']}")
+        both = "Testing both zero-shot and iterative modes"
+        say(both if plan.record.mode == "comparative" else f"Mode: {plan.record.mode}")
+        helpers = {role: model for arm in plan.arms for role, model in arm.models.items() if role != MAIN}
+        for role, model in helpers.items():
+            say(f"Frontier {role} model: {model}")
+        if plan.record.samples > 1:
+            say(f"Samples: {plan.record.samples}")
+        say()
+
+    def showing(self, view: SessionView) -> AbstractAsyncContextManager[None]:
+        return self._showing(view)
+
+    def recorded(self, record: Record) -> None:
+        """Progress is looked at now and then, not drawn line by line."""
+
+    def notice(self, text: str) -> None:
+        warn(f"note: {text}")
+
+    @asynccontextmanager
+    async def _showing(self, view: SessionView) -> AsyncIterator[None]:
+        self.header(view.plan)
+        if self._quiet:
+            yield
+            return
+        from koderz.cli.progress import shown  # with asyncio, which takes 20 ms that only a run has to spend
+
+        async with shown(view):
+            yield
+
+    def results(self, session: Session) -> None:
+        """How a run ended: tables, then where it is saved and what to do next."""
+        summary = session.summary
+        if not self._json:
+            say_all(_result_lines(summary) if _has_ended(summary) else [_heading(summary)])
+            say_all(_saved_lines(session) if _has_ended(summary) else ())
+        if session.ended.reason == NOTHING_TO_DO:
+            warn(f"{session.folder.name}: nothing to do")
+        for line in _next_steps(summary, session.folder.name):
+            warn(line)
+
+
+def _result_lines(summary: Summary) -> Iterator[str]:
+    if summary.simulated:
+        yield "SIMULATED MODEL: these figures say nothing about any real one"
+        yield ""
+    if summary.comparison:
+        yield from _comparison_lines(summary, summary.comparison)
+    elif len(summary.arms) > 1:
+        yield from _arm_lines(summary)
+    else:
+        yield from _single_lines(summary)
+    if extra := list(_extra_lines(summary)):
+        yield from ("", *extra)
+
+
+def _saved_lines(session: Session) -> Iterator[str]:
+    """Where the results are to be found, by the sinks that they go into."""
+    run = session.summary.run_id
+    fed = session.sinks.sinks if session.sinks else ()
+    places = {
+        "Cortex": f"tags=['benchmark_run', '{run}']" if "memory" in fed else None,
+        "File": session.summary_path,
+        "View in MLflow": "koderz ui" if "mlflow" in fed else None,
+    }
+    if any(places.values()):
+        yield ""
+        yield "BENCHMARK SUMMARY SAVED"
+        yield from (f"{name}: {place}" for name, place in places.items() if place)
+
+
+def _comparison_lines(summary: Summary, comparison: Comparison) -> Iterator[str]:
+    yield "COMPARATIVE BENCHMARK RESULTS"
+    yield "Mode            | Success Rate    | Avg Cost     | Avg Iterations"
+    yield _RULE
+    for name, label in (("zero-shot", "Zero-Shot"), ("iterative", "Iterative")):
+        yield _row(label, summary.arms[name].summary)
+    yield _RULE
+    points = _known(comparison.success_rate_improvement, "+5.1f", "% points")
+    cost = f"$ {comparison.avg_cost_difference:>+8.4f}"
+    iterations = _known(comparison.iteration_difference, ">+14.1f")
+    yield f"{'Improvement':<15} | {points:<15} | {cost:<12} | {iterations}"
+
+
+def _row(label: str, figures: Figures) -> str:
+    rate = f"{_known(figures.success_rate, '5.1f', '%')} ({figures.successes:2d}/{figures.total_problems:2d})"
+    return f"{label:<15} | {rate:<15} | $ {figures.avg_cost:>7.4f}    | {_known(figures.avg_iterations, '>14.1f')}"
+
+
+def _arm_lines(summary: Summary) -> Iterator[str]:
+    width = max(15, *map(len, summary.arms))
+    yield _heading(summary)
+    yield f"{'Arm':<{width}} | Success Rate    | Avg Cost     | Avg Iterations"
+    yield "-" * (width - 15) + _RULE
+    for name, arm in summary.arms.items():
+        yield _row(f"{name:<{width}}", arm.summary)
+
+
+def _known(value: float | None, form: str, unit: str = "") -> str:
+    """A dash, as wide, for the average of nothing."""
+    return f"{value:{form}}{unit}" if value is not None else "-".rjust(len(f"{0.0:{form}}{unit}"))
+
+
+def _single_lines(summary: Summary) -> Iterator[str]:
+    figures = summary.summary
+    yield _heading(summary)
+    yield f"Mode: {summary.mode}"
+    yield f"Problems: {figures.total_problems}"
+    yield f"Successes: {figures.successes} ({_known(figures.success_rate, '.1f', '%').strip()})"
+    yield f"Total Cost: ${figures.total_cost:.4f}"
+    yield f"Avg Cost per Problem: ${figures.avg_cost:.5f}"
+    yield f"Avg Iterations per Problem: {_known(figures.avg_iterations, '.1f').strip()}"
+
+
+def _has_ended(summary: Summary) -> bool:
+    """Whether there is anything to show: of a run that was only handed over, there isn't."""
+    return summary.status != "detached" or any(arm.results for arm in summary.arms.values())
+
+
+def _heading(summary: Summary) -> str:
+    return f"BENCHMARK {summary.status.upper()}"
+
+
+def _extra_lines(summary: Summary) -> Iterator[str]:
+    pairs = summary.comparison.problems if summary.comparison else None
+    if pairs is not None and any(len(arm.results) > pairs for arm in summary.arms.values()):
+        yield f"improvement: over the {counted(pairs, 'experiment')} judged in both modes"
+    for name, arm in summary.arms.items():
+        figures = arm.summary
+        if figures.success_rate_interval:
+            low, high = figures.success_rate_interval
+            interval = f"95% interval {low:.1f}% to {high:.1f}% ({figures.success_rate_interval_method})"
+            yield f"{name}: {interval}{_pass_at(figures)}{_causes(figures)}"
+        if figures.baseline_cost is not None:
+            yield (
+                f"{name}: on {summary.config['baseline_model']} the local tokens "
+                f"would have cost ${figures.baseline_cost:.4f}"
+            )
+        if not figures.cost_known:
+            yield f"{name}: the price of a model is unknown, so costs are too low; see prices in koderz.toml"
+
+
+def _pass_at(figures: Figures) -> str:
+    if len(figures.pass_at_k) < 2:
+        return ""
+    return "; " + ", ".join(f"{name} {100 * value:.1f}%" for name, value in figures.pass_at_k.items())
+
+
+def _causes(figures: Figures) -> str:
+    if not figures.causes:
+        return ""
+    most = sorted(figures.causes.items(), key=lambda item: -item[1])[:4]
+    return "; not passed: " + ", ".join(f"{count} {cause}" for cause, count in most)
+
+
+def _next_steps(summary: Summary, run: str) -> Iterator[str]:
+    """What went otherwise than planned, and the command that fixes it."""
+    if summary.faults:
+        yield f"{len(summary.faults)} of {summary.planned} experiments ended in a fault, the first with: " + str(
+            summary.faults[0]["reason"]
+        )
+        again = "rescore" if summary.config.get("imported") else "retry"  # nobody is there to be asked again
+        yield f"run them again with: koderz benchmark {again} {run}"
+    if summary.status in ("interrupted", "stopped", "failed", "incomplete") and summary.reason:
+        done = sum(len(arm.results) for arm in summary.arms.values()) + len(summary.faults)
+        if done < summary.planned:
+            why = f": {summary.reason}" if summary.reason != summary.status else ""
+            yield f"{summary.status} after {done} of {summary.planned} experiments{why}"
+            yield f"continue with: koderz benchmark resume {run}"
