@@ -85,26 +85,24 @@ class Shown:
 class Front:
     """A new run, as the options of its command describe it."""
 
-    given: Mapping[str, Any]  # the settings and options of what takes part
+    given: Mapping[str, Any]  # the settings and options of what takes part, as the user gave them
+    usual: Mapping[str, Any]  # those that hold where nothing is given
     shown: Shown = Shown()
     dry_run: bool = False
     detach: bool = False
     trust_config: bool = False
 
-    def run(
-        self, span: range | None = None, *, solver_arguments: Mapping[str, str] | None = None, **settings: Any
-    ) -> None:
-        """Plans the tasks in `span` and carries the plan out, or with --dry-run prints it. Ends with the exit code.
-
-        `settings` hold where no option says otherwise.
-        """
+    def run(self, span: range | None = None, *, solver_arguments: Mapping[str, str] | None = None) -> None:
+        """Plans the tasks in `span` and carries the plan out, or with --dry-run prints it. Ends with the exit code."""
         import asyncio
 
         from koderz.cli.session import SessionScreen
+        from koderz.engines.owners import schema_here
         from koderz.runs.prepare import prepare
 
         screen = SessionScreen(quiet=self.shown.quiet, json=self.shown.json)
-        given = {**settings, **self.given}
+        known = schema_here({**self.usual, **self.given}).fields
+        given = {**{name: value for name, value in self.usual.items() if name in known}, **self.given}
         prepared = prepare(
             given, span, solver_arguments=solver_arguments, trust_config=self.trust_config, observer=screen
         )
@@ -119,8 +117,8 @@ class Front:
         _finish(begin(plan, screen, detach=self.detach), screen, self.shown)
 
 
-def run_options(**fixed: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Gives a command all options of a run, handed to it as one argument `front`; `fixed` holds unless one is given."""
+def run_options(**usual: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Gives a command all options of a run, handed to it as one argument `front`; `usual` holds unless one is given."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         def with_front(
@@ -135,7 +133,7 @@ def run_options(**fixed: Any) -> Callable[[Callable[..., Any]], Callable[..., An
         ) -> None:
             shown = Shown(json=json, quiet=quiet, wait=wait)
             front = Front(
-                given={**fixed, **given}, shown=shown, dry_run=dry_run, detach=detach, trust_config=trust_config
+                given=given, usual=usual, shown=shown, dry_run=dry_run, detach=detach, trust_config=trust_config
             )
             command(front=front, **own)
 
@@ -144,7 +142,7 @@ def run_options(**fixed: Any) -> Callable[[Callable[..., Any]], Callable[..., An
         parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *flags)]
         with_front.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         with_front.__doc__, with_front.__name__ = command.__doc__, command.__name__
-        return with_settings(fixed=fixed)(with_front)
+        return with_settings(usual=usual)(with_front)
 
     return decorate
 

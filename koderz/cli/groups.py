@@ -57,7 +57,7 @@ class PanelCommand(TyperCommand):
         from koderz.engines.owners import schema_of
 
         try:
-            schema = schema_said([_hyphenated(word) for word in args], getattr(self.callback, "fixed", {}))
+            schema = schema_said([_hyphenated(word) for word in args], getattr(self.callback, "usual", {}))
         except KoderzError:
             if lenient:
                 return

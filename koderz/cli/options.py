@@ -45,12 +45,12 @@ def changeable() -> list[str]:
 
 
 def with_settings(
-    *names: str, without: Iterable[str] = (), fixed: Mapping[str, Any] = MappingProxyType({})
+    *names: str, without: Iterable[str] = (), usual: Mapping[str, Any] = MappingProxyType({})
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Gives a command an option for each named setting, or for all of them but those in `without`.
 
     The command takes them as one argument `given`, a dict of those that were really given. One that has all settings
-    has the options of what they, or else `fixed`, choose, too: its attribute `with_schema` makes it anew for a schema.
+    has the options of what they, or else `usual`, choose, too: its attribute `with_schema` makes it anew for a schema.
     """
 
     def decorate(command: Callable[..., Any], schema: Schema | None = None) -> Callable[..., Any]:
@@ -69,15 +69,15 @@ def with_settings(
         wrapper.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
         wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
         if not names:
-            wrapper.with_schema, wrapper.fixed = partial(decorate, command), fixed  # type: ignore[attr-defined]
+            wrapper.with_schema, wrapper.usual = partial(decorate, command), usual  # type: ignore[attr-defined]
         return wrapper
 
     return decorate
 
 
-def schema_said(words: Sequence[str], fixed: Mapping[str, Any]) -> Schema:
-    """The options of what a command line, or else `fixed`, chooses, beside variables and koderz.toml."""
-    said = dict(fixed)
+def schema_said(words: Sequence[str], usual: Mapping[str, Any]) -> Schema:
+    """The options of what a command line, or else `usual`, chooses, beside variables and koderz.toml."""
+    said = dict(usual)
     for name in CHOOSING:
         flag = flag_of(name)
         for word, following in pairwise([*words, ""]):

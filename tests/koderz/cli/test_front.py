@@ -72,7 +72,7 @@ def test_front_command_has_its_options_in_the_help_and_lets_others_be_chosen(fro
     _, done = front("run", "--help")
 
     assert "\nSolver toy:\n" in done.out
-    assert "[COUNT]" in done.out
+    assert "[count]" in done.out
     assert "Suite: toy" in front("run", "--model", "simulated", "--solver", "zero-shot", "--dry-run")[1].out
 
 
