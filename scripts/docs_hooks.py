@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import orjson
 import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 import koderz
 import koderz.cli
-from koderz.engines.owners import schema_of
-from koderz.settings.options import Field
+from koderz.cli.options import panels
+from koderz.engines.owners import REGISTRIES, schema_of
+from koderz.settings.options import Field, plain
 from tracker import records, summary
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,29 +73,26 @@ def _command(command: Any, ctx: Any) -> Iterator[str]:
 
 def settings() -> Iterator[str]:
     """Every setting: its flag, variable and key, what it may be, and what it is by default."""
-    root = typer.main.get_command(koderz.cli.app)
-    ctx = root.make_context("koderz", [], resilient_parsing=True)
-    _, group, _ = root.resolve_command(ctx, ["benchmark"])  # type: ignore[attr-defined]
-    inner = group.make_context("benchmark", [], parent=ctx, resilient_parsing=True)
-    fields = schema_of().fields
-    panels: dict[str, list[Sequence[str]]] = {}
-    for param in group.commands["run"].get_params(inner):
-        if param.name in fields:
-            record = param.get_help_record(inner)
-            panels.setdefault(param.rich_help_panel, []).append(_setting(fields[param.name], record))
-    for panel, rows in panels.items():
+    owners = [(kind, name) for kind, registry in REGISTRIES.items() for name in registry.options]
+    schema = schema_of(*owners)
+    for panel, fields in panels(schema).items():
         yield from (f"## {panel}", "")
-        yield from table(("flag", "variable", "koderz.toml", "meaning"), rows)
+        for owner in schema.owners(fields[0].name):
+            yield from (f"Also in the table `[{owner}]` of koderz.toml.", "")
+        yield from table(("flag", "variable", "koderz.toml", "default", "meaning"), map(_setting, fields))
 
 
-def _setting(field: Field, record: tuple[str, str]) -> Sequence[str]:
-    flag, text = record
-    key, variable = field.name.replace("_", "-"), f"KODERZ_{field.name.upper()}"
+def _setting(field: Field) -> Sequence[str]:
+    flags = field.about.flags or ((f"--no-{field.flag[2:]}",) if field.is_negated else (field.flag,))
+    flag = f"{', '.join(flags)} {field.about.metavar or ''}".strip()
+    is_set = field.default is not None and field.default is not False and field.default != ()
+    default = f"`{orjson.dumps(plain(field.default)).decode()}`" if is_set else ""
+    text = field.about.help
     if bounds := field.about.bounds:
         text += " From {} to {}.".format(*(f"{end:,.0f}" if float(end).is_integer() else f"{end:g}" for end in bounds))
-    if words := field.choices:
-        text += f" One of {', '.join(f'`{word}`' for word in words)}."
-    return f"`{flag}`", f"`{variable}`", f"`{key}`", text
+    if field.choices:
+        text += f" One of {', '.join(f'`{word}`' for word in field.choices)}."
+    return f"`{flag}`", f"`KODERZ_{field.name.upper()}`", f"`{field.flag[2:]}`", default, text
 
 
 def journal() -> Iterator[str]:
@@ -127,7 +126,7 @@ def _fields(kind: type, names: set[str] | None = None) -> Iterator[str]:
     yield from table(("field", "type", "meaning"), rows)
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """A Markdown table, with an empty line after it."""
     yield f"| {' | '.join(heads)} |"
     yield "|" + "---|" * len(heads)

@@ -76,8 +76,8 @@ def _commands() -> dict[str, str]:
 PLANNED = ("rlm", "optimize", "rollouts", "perf")
 
 
-@pytest.mark.parametrize("line", _commands())
-def test_every_command_and_option_that_a_page_names_exists(line: str) -> None:
+@pytest.mark.parametrize(("line", "page"), _commands().items())
+def test_every_command_and_option_that_a_page_names_exists(line: str, page: str) -> None:
     words = [word for word in shlex.split(line, comments=True) if word not in ("||", "true")]
     if words[0] in PLANNED:
         pytest.skip("planned, and the README says so")
@@ -90,7 +90,13 @@ def test_every_command_and_option_that_a_page_names_exists(line: str) -> None:
     known = {option for param in command.params for option in (*param.opts, *param.secondary_opts)} | {"--help"}
     options = [word.partition("=")[0] for word in words if re.match("--?[a-z]", word)]
 
-    assert set(options) <= known | set(context.help_option_names)
+    own = {
+        f"--{name}"
+        for block in blocks(page)
+        for name in re.findall(r"^    (\w+): .* = option\(", block.text, re.MULTILINE)
+    }
+
+    assert set(options) <= known | own | set(context.help_option_names)
 
 
 @pytest.mark.slow
