@@ -111,6 +111,13 @@ class Measure(NamedTuple):
     two_valued: bool = False  # only ever 0 or 1
 
 
+class Lesson(NamedTuple):
+    """What an experiment taught, in words that hold neither a program nor a hidden test."""
+
+    cause: str  # of the last failure before the attempt that passed
+    text: str
+
+
 class Expected(NamedTuple):
     """The calls that a solver expects to make of one role in one experiment, each figure from the least to the most."""
 

@@ -216,6 +216,8 @@ class Experiment(Struct, frozen=True, kw_only=True):
     duration_seconds: float = 0.0  # of the session that ended it
     diverged: bool = False
     note: str = ""
+    lesson: str = ""  # what it taught, as its suite tells it: neither a program nor a hidden test is in it
+    lesson_cause: str = ""  # of the failure that it is about
 
 
 class Fault(Struct, frozen=True, kw_only=True):
@@ -318,7 +320,7 @@ def encode(record: Record) -> bytes:
 _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Plan: ("measures",),
     Attempt: ("task_id",),
-    Experiment: ("grades",),
+    Experiment: ("grades", "lesson", "lesson_cause"),
     Grade: ("metrics", "labels"),
 }
 """Fields that are in a line only where they say something."""

@@ -24,7 +24,7 @@ from koderz.errors import Fault
 from koderz.experiments.recording import Recording, Reuse
 from koderz.experiments.slots import Slot
 from koderz.plans.identity import Identity
-from koderz.types import MAIN, Completion, Message, Reply, Sampling, Task, Verdict, VerdictWord
+from koderz.types import MAIN, Completion, Lesson, Message, Reply, Sampling, Task, Verdict, VerdictWord
 from tracker import records
 from tracker.records import Record, Text
 
@@ -155,6 +155,8 @@ class Handles:
         self.totals = Totals()
         self.fault: Fault | None = None  # the first one, also where the solver went on after it
         self.reused = 0  # replies that were on record
+        self.verdicts: list[Verdict] = []  # on the task itself, in order
+        self.lesson: Lesson | None = None  # what they teach, once the experiment has ended
         self._how = how or Replaying()
         self._backend = backend
         self.slot = slot or Slot()
@@ -268,6 +270,12 @@ class Handles:
         return call
 
     async def _recorded_or_judged(self, task: Task, answer: Reply | str, key: str) -> Verdict:
+        verdict = await self._verdict_on(task, answer, key)
+        if task.id == self.identity.task.id:
+            self.verdicts.append(verdict)
+        return verdict
+
+    async def _verdict_on(self, task: Task, answer: Reply | str, key: str) -> Verdict:
         self.totals.attempts += 1
         number = self.totals.attempts
         found = await self._recording.take(key)

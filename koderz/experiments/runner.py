@@ -25,7 +25,7 @@ from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan
 from koderz.sandbox import Sandbox
 from koderz.solvers import Solver
-from koderz.suites import judge_written, judging_programs
+from koderz.suites import judge_written, judging_programs, lesson_of
 from koderz.suites.references import ReferenceFault
 from koderz.types import Reply, Task, Verdict
 from tracker import records
@@ -112,7 +112,12 @@ class ExperimentRunner:
                 raise Fault("the solver cancelled itself") from None
             except Exception as error:  # a solver may be anybody's code
                 raise Fault(_writable(f"the solver raised {type(error).__name__}: {error}")) from error
-        return _checked(verdict)
+        verdict = _checked(verdict)
+        try:
+            handles.lesson = lesson_of(self._plan.suite, handles.identity.task, handles.verdicts)
+        except Exception as error:  # so may a suite
+            raise Fault(_writable(f"the suite's lesson raised {type(error).__name__}: {error}")) from error
+        return verdict
 
     async def _opened_and_solved(self, solver: Solver, handles: Handles) -> Verdict:
         identity = handles.identity
@@ -157,6 +162,8 @@ def experiment_of(
         duration_seconds=round(seconds, 6),
         diverged=handles.diverged,
         note=verdict.note,
+        lesson=handles.lesson.text if handles.lesson else "",
+        lesson_cause=handles.lesson.cause if handles.lesson else "",
     )
 
 

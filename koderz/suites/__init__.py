@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -14,7 +14,7 @@ from koderz.settings.schema import Settings
 if TYPE_CHECKING:
     from koderz.prompts import Prompts
     from koderz.sandbox import Sandbox
-    from koderz.types import Judging, Measure, Message, Reply, Task, Verdict
+    from koderz.types import Judging, Lesson, Measure, Message, Reply, Task, Verdict
 
 
 class Suite(Protocol):
@@ -28,6 +28,8 @@ class Suite(Protocol):
       say by `needs` that they need. Each is entered when an experiment begins whose solver names it, and left at its
       end; `folder` is empty, the experiment's alone, and removed with it. What an opener does that can't be made
       again goes through `handles.once`, so that a replay is handed the same;
+    - `lesson(task, verdicts)`, what the attempts at a task teach (`koderz.types.Lesson`, or None) where the last of
+      several passed: it goes into the record, and from there into memory;
     - `simulate(messages, sampling)`, what the simulated model replies: a pure function, by which the suite can be tried
       without a model.
     """
@@ -98,6 +100,13 @@ def measures_of(suite: object) -> tuple[Measure, ...]:
             raise KoderzError(f"the measure {measure.name!r}: its direction has to be higher or lower")
     if len({measure.name for measure in found}) < len(found):
         raise KoderzError(f"two measures have one name among {', '.join(measure.name for measure in found)}")
+    return found
+
+
+def lesson_of(suite: object, task: Task, verdicts: Sequence[Verdict]) -> Lesson | None:
+    """What the attempts of an experiment teach: `suite.lesson(task, verdicts)`, if it has one."""
+    own = getattr(suite, "lesson", None)
+    found: Lesson | None = own(task, verdicts) if own and len(verdicts) > 1 else None
     return found
 
 

@@ -14,7 +14,7 @@ from tracker.errors import JournalError
 from tracker.memory import maintenance as caretaking
 from tracker.memory.cortex import store_path
 from tracker.memory.database import StoreDown
-from tracker.memory.lessons import how_it_failed, lesson_of
+from tracker.memory.lessons import how_it_failed
 from tracker.memory.memories import Draft
 from tracker.memory.store import Store
 from tracker.messages import text_of
@@ -152,7 +152,6 @@ def _metadata(plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attemp
     }
     if isinstance(outcome, Fault):
         return {**common, "reason": outcome.reason}
-    lesson = lesson_of(outcome.problem_id, attempts) if outcome.success else None
     return {
         **common,
         "success": outcome.success,
@@ -161,7 +160,7 @@ def _metadata(plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attemp
         "cause": outcome.cause,
         "tokens": outcome.tokens_in + outcome.tokens_out,
         "duration_seconds": outcome.duration_seconds,
-        **({"lesson_cause": lesson.cause, "lesson": lesson.text} if lesson else {}),
+        **({"lesson_cause": outcome.lesson_cause, "lesson": outcome.lesson} if outcome.lesson else {}),
     }
 
 
@@ -173,10 +172,14 @@ def _told(
     if asked := _asked(story):
         yield f"Asked:\n{asked}"
     if attempts:
-        yield "Attempts:\n" + "\n".join(f"{attempt.number}. {how_it_failed(attempt)}" for attempt in attempts)
-    if not isinstance(outcome, Fault) and outcome.success and (lesson := lesson_of(outcome.problem_id, attempts)):
-        yield f"Lesson: {lesson.text}"
+        yield "Attempts:\n" + "\n".join(f"{attempt.number}. {_ended(attempt)}" for attempt in attempts)
+    if isinstance(outcome, Experiment) and outcome.lesson:
+        yield f"Lesson: {outcome.lesson}"
     yield f"Cost ${outcome.cost:.4f}; {f'run {plan.run_id}' if plan.run_id else 'a single experiment'}"
+
+
+def _ended(attempt: Attempt) -> str:
+    return how_it_failed(attempt.verdict, attempt.cause, str(attempt.detail or attempt.feedback))
 
 
 def _ending(outcome: Experiment | Fault) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from koderz.prompts import Prompts, trimmed
 from koderz.sandbox import Job, JobResult, Sandbox
 from koderz.suites.code.tasks import CodeTask, parse, reference_program
-from koderz.types import Judging, Message, Reply, Verdict
+from koderz.types import Judging, Lesson, Message, Reply, Verdict
 
 if TYPE_CHECKING:  # neither is needed before the first answer
     from koderz.suites.code.extraction.extraction import Extraction
@@ -69,6 +69,12 @@ class CodeSuite:
 
         _, verdict = await self._run(task, Extraction(program, "", line_offset), sandbox, how)
         return verdict
+
+    def lesson(self, task: CodeTask, verdicts: Sequence[Verdict]) -> Lesson | None:
+        """What the attempts at a task teach, for memory."""
+        from koderz.suites.code.lessons import lesson_of
+
+        return lesson_of(task.id, verdicts)
 
     async def _run(
         self, task: CodeTask, found: Extraction, sandbox: Sandbox, how: Judging
