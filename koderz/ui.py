@@ -117,7 +117,7 @@ def _reachable(host: str) -> str:
 def _start(
     uri: str, results: Path, host: str, port: int, environ: Mapping[str, str], log: IO[str]
 ) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
+    command = [sys.executable, "-P", "-m", "koderz.ui", host, str(port)]
     artifacts = (results.resolve() / "mlartifacts").as_uri()
     own = {"MLFLOW_BACKEND_STORE_URI": uri, "MLFLOW_DEFAULT_ARTIFACT_ROOT": artifacts}  # a password isn't for `ps`
     return subprocess.Popen(
@@ -167,3 +167,35 @@ def _stop(server: subprocess.Popen[str]) -> None:
             server.wait(_STOP_SECONDS)
     with suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
+
+
+def _serve(host: str, port: str) -> None:
+    """Runs MLflow's server in this process: its own command would load all of MLflow, and start another that does.
+
+    How that one hands on what to serve is MLflow's own business; a version that does it otherwise gets its command.
+    """
+    import uvicorn  # which MLflow looks for, to know that it is a server
+
+    store, artifacts = os.environ["MLFLOW_BACKEND_STORE_URI"], os.environ["MLFLOW_DEFAULT_ARTIFACT_ROOT"]
+    try:
+        from mlflow.server import constants
+        from mlflow.server.fastapi_app import app
+        from mlflow.server.handlers import initialize_backend_stores
+
+        given = {
+            constants.BACKEND_STORE_URI_ENV_VAR: store,
+            constants.REGISTRY_STORE_URI_ENV_VAR: store,
+            constants.ARTIFACT_ROOT_ENV_VAR: artifacts,
+            constants.ARTIFACTS_DESTINATION_ENV_VAR: artifacts,
+            constants.SERVE_ARTIFACTS_ENV_VAR: "true",
+        }
+    except (ImportError, AttributeError):
+        command = ["-m", "mlflow", "server", "--host", host, "--port", port, "--workers", "1"]
+        os.execv(sys.executable, [sys.executable, *command])  # noqa: S606
+    os.environ.update(given)
+    initialize_backend_stores(store, store, artifacts)
+    uvicorn.run(app, host=host, port=int(port), log_level="warning")
+
+
+if __name__ == "__main__":
+    _serve(*sys.argv[1:])

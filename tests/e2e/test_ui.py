@@ -58,7 +58,7 @@ def test_it_stops_cleanly(koderz: Shell, number: signal.Signals) -> None:
         info = seen(folder).run.info
         assert links[1].endswith(f"#/experiments/{info.experiment_id}/runs/{info.run_id}")
         started = descendants(process.pid)
-        assert 1 <= len(started) <= 4  # nine with MLflow's job executor
+        assert len(started) == 1  # with its own command, MLflow is loaded twice
         process.send_signal(number)
         assert process.wait(60) == 0
 
