@@ -131,6 +131,8 @@ class Call(Struct, frozen=True, kw_only=True):
     sampling: dict[str, Any] = {}
     retries: int = 0
     adapted: Sequence[str] = ()
+    depth: int = 0  # of a recursion
+    parent: int | None = None  # the call that this one was made for
     key: str = ""  # what the solver asked, as a digest: how a replay finds this line
 
 
@@ -319,6 +321,7 @@ def encode(record: Record) -> bytes:
 
 _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Plan: ("measures",),
+    Call: ("depth", "parent"),
     Attempt: ("task_id",),
     Experiment: ("grades", "lesson", "lesson_cause"),
     Grade: ("metrics", "labels"),

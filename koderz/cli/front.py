@@ -188,13 +188,17 @@ def _rescore(
             "--continue", help="Make the calls that new verdicts lead to; otherwise those experiments end as faults."
         ),
     ] = False,
+    ask_judge: Annotated[
+        bool, typer.Option("--ask-judge", help="Ask a judge that is a model again, instead of using its old replies.")
+    ] = False,
     accept_changes: AcceptChanges = False,
     accept_divergence: AcceptDivergence = False,
     trust_config: Trust = False,
 ) -> None:
-    """Run the solvers again over the recorded replies with new verdicts. No call is made unless --continue."""
+    """Run the solvers again over the recorded replies with new verdicts. No call is made unless asked for."""
     way = {"accept_divergence": accept_divergence, "accept_changes": accept_changes, "trust_config": trust_config}
-    _resume(run, given, Shown(json=json, quiet=quiet, wait=wait), how="rescore", calls=calls, **way)
+    shown = Shown(json=json, quiet=quiet, wait=wait)
+    _resume(run, given, shown, how="rescore", calls=calls, ask_judge=ask_judge, **way)
 
 
 def _resume(run: str, given: dict[str, Any], shown: Shown, **way: Any) -> None:

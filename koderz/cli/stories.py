@@ -54,7 +54,9 @@ def _call(call: Call, step: Step) -> Iterator[str]:
         yield _rule("reasoning")
         yield _ink(str(call.reasoning).strip(), _DIM)
     figures = f"{call.tokens_in} tokens in, {call.tokens_out} out · {call.latency:.1f} s · ${call.cost:.4f}"
-    yield _rule(f"{call.purpose} {call.call}: reply of {call.answered_by or call.model} · {figures}")
+    place = f" (depth {call.depth})" if call.depth else ""
+    place += f" for call {call.parent}" if call.parent is not None else ""
+    yield _rule(f"{call.purpose} {call.call}{place}: reply of {call.answered_by or call.model} · {figures}")
     yield plain(str(call.text if call.text is not None else call.reply)).strip() or "(an empty reply)"
 
 

@@ -11,6 +11,7 @@ from koderz.plans.arms import asked_models
 from koderz.plans.needs import needs_of
 from koderz.plans.plan import Plan
 from koderz.sandbox import NoSandbox, Sandbox
+from koderz.settings.options import flag_of
 from koderz.suites.code.calibration import calibrated_sandbox
 from koderz.suites.code.options import SimulatedOptions
 from koderz.suites.references import CheckedSuite, checked
@@ -36,15 +37,16 @@ async def open_models(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[t
 async def model_facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
     """What the servers say of the models, such as a digest. Raises Unreachable, or KoderzError for a cap."""
     names = asked_models(plan.arms)
-    if plan.settings.max_cost is not None:
-        _require_prices({name: models[name].price() for name in names})
+    if (flag := cap_of(plan)) is not None:
+        _require_prices(flag, {name: models[name].price() for name in names})
     checked = {name: await models[name].check() for name in names}
     return {"models": {name: facts for name, facts in checked.items() if facts}}
 
 
 def require_prices(plan: Plan, environ: Mapping[str, str]) -> None:
     """KoderzError where a model that isn't opened here has no known price, so that no cap can hold."""
-    _require_prices({name: listed_tariff(plan, name, environ) for name in asked_models(plan.arms)})
+    if (flag := cap_of(plan)) is not None:
+        _require_prices(flag, {name: listed_tariff(plan, name, environ) for name in asked_models(plan.arms)})
 
 
 def sandbox_of(plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
@@ -69,11 +71,17 @@ def checked_suite(plan: Plan, sandbox: Sandbox) -> CheckedSuite | None:
     return None if isinstance(sandbox, NoSandbox) else checked(plan.suite, sandbox, plan.judging)
 
 
-def _require_prices(prices: Mapping[str, Price | Tariff | None]) -> None:
+def cap_of(plan: Plan) -> str | None:
+    """The flag of a cost cap that the plan has, which takes known prices; None for none."""
+    caps = ("max_cost", "max_experiment_cost")
+    return next((flag_of(name) for name in caps if getattr(plan.settings, name) is not None), None)
+
+
+def _require_prices(flag: str, prices: Mapping[str, Price | Tariff | None]) -> None:
     for name, price in prices.items():
         if price is None:
             raise KoderzError(
-                f"--max-cost can't hold without the price of {name}; put it into koderz.toml: "
+                f"{flag} can't hold without the price of {name}; put it into koderz.toml: "
                 f'[prices."{name}"] with input and output, US dollars a million tokens'
             )
 
@@ -115,7 +123,7 @@ def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[[ModelName], 
     common = Endpoint(
         timeout=settings.request_timeout,
         max_retries=settings.max_retries,
-        concurrency=settings.concurrency,
+        concurrency=settings.max_connections or settings.concurrency,
         num_ctx=settings.context,
         keep_alive=settings.keep_alive,
     )

@@ -1,4 +1,4 @@
-"""The cost cap of a run: no call starts whose estimate would pass it."""
+"""The cost caps of a run and of each experiment: no call starts whose estimate would pass it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ class CapReached(Fault):
     """The next call could cost more than what is left. The run stops, resumable with a higher cap."""
 
 
-class Budget:
-    """What a run may cost, has cost, and might cost through the calls that are under way. US dollars."""
+class ExperimentCapReached(Fault):
+    """The next call of an experiment could cost more than what is left of its own. The run goes on."""
 
-    def __init__(self, cap: float | None, spent: float = 0.0) -> None:
+
+class Budget:
+    """What a run or an experiment may cost, has cost, and might cost by the calls under way. US dollars."""
+
+    def __init__(self, cap: float | None, spent: float = 0.0, *, of_experiment: bool = False) -> None:
         self.cap = cap
         self.spent = spent
+        self._of_experiment = of_experiment
         self._reserved = 0.0
         self._under_way = 0  # calls
         self._freed = asyncio.Condition()
 
     @asynccontextmanager
     async def call(self, estimate: float) -> AsyncIterator[None]:
-        """Holds `estimate` for the time of one call. Raises CapReached where it would pass the cap.
+        """Holds `estimate` for the time of one call. Raises CapReached, or ExperimentCapReached, where it would pass.
 
         Calls under way are reckoned at their estimates, which are generous: a call that doesn't fit beside
         them waits for what they really cost, and is refused only if it doesn't fit then.
@@ -46,13 +51,18 @@ class Budget:
         async with self._freed:
             while self.spent + self._reserved + estimate > self.cap:
                 if not self._under_way:
-                    raise CapReached(
-                        f"the cost cap of ${self.cap:g} is reached: ${self.spent:.4f} is spent, and the next call "
-                        f"could cost ${estimate:.4f}; resume with a higher --max-cost"
-                    )
+                    raise self._reached(self.cap, estimate)
                 await self._freed.wait()
             self._reserved += estimate
             self._under_way += 1
+
+    def _reached(self, cap: float, estimate: float) -> Fault:
+        state = f"is reached: ${self.spent:.4f} is spent, and the next call could cost ${estimate:.4f}"
+        if self._of_experiment:
+            return ExperimentCapReached(
+                f"the cost cap of ${cap:g} an experiment {state}; retry with a higher --max-experiment-cost"
+            )
+        return CapReached(f"the cost cap of ${cap:g} {state}; resume with a higher --max-cost")
 
     async def _release(self, estimate: float) -> None:
         async with self._freed:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,18 +35,23 @@ class Caller:
         self._models = models
         self._baseline = baseline
         self._budget = Budget(settings.max_cost, spent)
+        self._experiment_cap = settings.max_experiment_cost
+        self._budgets: dict[str, Budget] = {}  # of experiments under way, by id
         self._sampling = Sampling(settings.sampling_temperature, settings.max_tokens, settings.top_p, settings.seed)
         self._unproven = {name: asyncio.Lock() for name in models}  # models that haven't answered yet
 
     async def complete(self, ask: Ask, identity: Identity) -> Answer:
         """One paid answer.
 
-        Raises Fault; CapReached where the call might pass the cost cap, or no more calls are made.
+        Raises Fault; CapReached where the call might pass the cost cap, or no more calls are made;
+        ExperimentCapReached where it might pass the experiment's own.
         """
         role, name = _role(ask, identity.arm)
         model = self._models[name]
         sampling = self._sampling_of(ask, identity.sample)
-        async with self._budget.call(self._estimate(model, ask, sampling)), self._proving(name):
+        estimate = self._estimate(model, ask, sampling)
+        own = self._budgets.get(identity.experiment_id) or Budget(None)
+        async with own.call(estimate), self._budget.call(estimate), self._proving(name):
             if self.closed:
                 raise self.closed
             try:
@@ -55,8 +60,21 @@ class Caller:
                 self.closed = fault
                 raise
             self._budget.paid(completion.cost)
+            own.paid(completion.cost)
         self.tokens_out += completion.tokens_out
         return Answer(completion, role, name, sampling)
+
+    @contextmanager
+    def experiment(self, experiment_id: str, spent: float) -> Iterator[None]:
+        """Holds an experiment to its own cap while it is worked on; `spent`: US dollars on record for it."""
+        if self._experiment_cap is None:
+            yield
+            return
+        self._budgets[experiment_id] = Budget(self._experiment_cap, spent, of_experiment=True)
+        try:
+            yield
+        finally:
+            del self._budgets[experiment_id]
 
     def also_spent(self, dollars: float) -> None:
         """Counts something other than a call against the cost cap."""
@@ -78,7 +96,8 @@ class Caller:
 
     def _estimate(self, model: Model, ask: Ask, sampling: Sampling) -> float:
         """US dollars that the call costs at most, as far as characters tell."""
-        price = None if self._budget.cap is None else model.price()  # without a cap it isn't looked up before a call
+        is_capped = self._budget.cap is not None or self._experiment_cap is not None
+        price = model.price() if is_capped else None  # without a cap it isn't looked up before a call
         if price is None:
             return 0.0
         tokens_in = sum(len(text_of(message)) for message in ask.messages) / _CHARS_A_TOKEN

@@ -14,6 +14,8 @@ from typing import NamedTuple
 from koderz.errors import Fault
 from tracker.records import Call, Keyed, Record
 
+JUDGE_ASK = "judge-ask"  # how the keys of a judge's own calls begin, which no solver asks for
+
 GRACE = 1.0  # seconds, at least, in which a replay must ask for what is recorded next
 _LONGEST_GRACE = 600.0  # seconds: a gap in the recording may also be a pause between two sessions
 _SETTLE = 10  # turns of the event loop in which a solver acts on one recorded result before it gets the next
@@ -301,7 +303,7 @@ def _by_key(recorded: Sequence[Record]) -> tuple[dict[str, Record], bool]:
     found: dict[str, Record] = {}
     is_rescored = False
     for record in recorded:
-        if isinstance(record, Keyed) and record.key:
+        if isinstance(record, Keyed) and record.key and not record.key.startswith(JUDGE_ASK):
             is_rescored = is_rescored or record.key in found
             found[record.key] = record
     return found, is_rescored

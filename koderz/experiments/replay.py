@@ -14,17 +14,18 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 import orjson
 
 from koderz.errors import Fault
-from koderz.experiments.recording import Recording, Reuse
+from koderz.experiments.recording import JUDGE_ASK, Recording, Reuse
 from koderz.experiments.slots import Slot
 from koderz.plans.identity import Identity
-from koderz.types import MAIN, Completion, Lesson, Message, Reply, Sampling, Task, Verdict, VerdictWord
+from koderz.solvers.handles import AskHandle
+from koderz.types import JUDGE, MAIN, Completion, Lesson, Message, Reply, Sampling, Task, Verdict, VerdictWord
 from tracker import records
 from tracker.records import Record, Text
 
@@ -43,6 +44,8 @@ class Ask:
     model: str | None  # the role of one of the arm's models, or its name; None: the one that answers
     purpose: str
     sampling: dict[str, Any]  # only what the solver chose itself
+    depth: int = 0  # of a recursion; this and the next are on record, and no part of the key
+    parent: int | None = None  # the call that it is made for
 
     def digest(self) -> str:
         """32 hex digits. Raises Fault for what can't be recorded."""
@@ -69,7 +72,9 @@ class Backend(Protocol):
         """One paid answer, and how it was asked for."""
         ...
 
-    async def judge(self, task: Task, answer: Reply | str) -> Verdict: ...
+    async def judge(self, task: Task, answer: Reply | str, ask: AskHandle | None) -> Verdict:
+        """The verdict; `ask` reaches the model in the role `judge`, None where the arm has none."""
+        ...
 
     async def record(self, *lines: Record) -> None:
         """Returns once the lines are durable."""
@@ -86,6 +91,7 @@ class Replaying:
 
     accept_divergence: bool = False
     rescore: bool = False  # judge every recorded attempt anew
+    judge_anew: bool = False  # and have the judge's model asked anew, rather than use its recorded replies
     calls_allowed: bool = True  # False: a new call is a fault
     begins_new: bool = True  # False: only experiments that ended before are worked on; so does rescoring
     restart: bool = False  # the solver can't replay: it starts over, and replies answer it while its requests match
@@ -163,9 +169,12 @@ class Handles:
         self._nth: Counter[str] = Counter()
         self._in_flight: set[asyncio.Task[records.Call]] = set()
         self._is_over = False
+        self._judge_calls: dict[str, records.Call] = {}
         for record in recorded:
             if isinstance(record, records.Call):
                 self.totals.add(record)
+                if record.key.startswith(JUDGE_ASK):
+                    self._judge_calls[record.key] = record
         self._recording = Reuse(recorded) if self._how.restart else Recording(recorded, strict=not self._how.is_lenient)
 
     @cached_property
@@ -195,14 +204,18 @@ class Handles:
         messages: Sequence[Message],
         model: str | None = None,
         purpose: str = "attempt",
+        *,
+        depth: int = 0,
+        parent: int | None = None,
         **sampling: Any,
     ) -> Reply:
         """One reply of a model, paid for once. `sampling` overrides the run's temperature, max_tokens, …
 
-        All that a message holds is recorded and sent. Raises Fault where there is no reply to be had, or the model's
-        wire format has no place for something in a message.
+        `depth` and `parent`, the number of a call, say where in a recursion it is made; they are recorded, and a replay
+        finds the call without them. All that a message holds is recorded and sent. Raises Fault where there is no reply
+        to be had, or the model's wire format has no place for something in a message.
         """
-        ask = Ask(_checked(messages), model, purpose, sampling)
+        ask = Ask(_checked(messages), model, purpose, sampling, depth, parent)
         key = self._key("ask", ask.digest())
         return _reply(await self._noted(self._recorded_or_called(ask, key)), self._backend)
 
@@ -256,10 +269,36 @@ class Handles:
             return found
         if self._is_over:  # whoever asks isn't the solver, which has come to its end
             raise Fault("ask: the experiment is over")
+        return await self._live(ask, key)
+
+    async def _live(self, ask: Ask, key: str) -> records.Call:
+        """Goes on to its end also where whoever asks no longer waits: it is paid for."""
         task = asyncio.create_task(self._call(ask, key))
         self._in_flight.add(task)
         task.add_done_callback(self._in_flight.discard)
         return await asyncio.shield(task)
+
+    async def _ask_of_judge(
+        self,
+        judged: str,
+        messages: Sequence[Message],
+        model: str | None = None,
+        purpose: str = JUDGE,
+        **sampling: Any,
+    ) -> Reply:
+        """One reply of the model in the role `judge`, about what has the key `judged`.
+
+        It is on record and paid for like any other, but no solver asks for it in a replay: it is used where that very
+        thing is judged again, because the verdict is missing or to be made anew.
+        """
+        ask = Ask(_checked(messages), model or JUDGE, purpose, sampling)
+        key = self._key(JUDGE_ASK, _digest([judged, ask.digest()]))
+        call = None if self._how.judge_anew else self._judge_calls.get(key)
+        if call is None:
+            if not (self._how.calls_allowed or self._how.judge_anew):
+                raise NeedsCallError("rescore: needs a call of the judge")
+            call = await self._live(ask, key)
+        return _reply(call, self._backend)
 
     async def _call(self, ask: Ask, key: str) -> records.Call:
         async with self.slot.in_use():
@@ -286,7 +325,8 @@ class Handles:
             return _verdict(before, self._backend)
         self.slot.give_up()
         with self._recording.working():
-            verdict = await self._backend.judge(task, answer)
+            ask = partial(self._ask_of_judge, key) if JUDGE in self.identity.arm.models else None
+            verdict = await self._backend.judge(task, answer, ask)
             if before and not before.passed and not verdict.passed:
                 verdict = replace(verdict, feedback=self._backend.text(before.feedback))
             await self._backend.record(self._attempt(task, verdict, answer, number, key))
@@ -387,6 +427,8 @@ def _call_record(handles: Handles, ask: Ask, key: str, answer: Answer) -> record
         sampling=_given(answer.sampling),
         retries=completion.retries,
         adapted=completion.adapted,
+        depth=ask.depth,
+        parent=ask.parent,
         key=key,
     )
 

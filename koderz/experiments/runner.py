@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import msgspec
 import orjson
@@ -25,7 +26,8 @@ from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan
 from koderz.sandbox import Sandbox
 from koderz.solvers import Solver
-from koderz.suites import judge_written, judging_programs, lesson_of
+from koderz.solvers.handles import AskHandle
+from koderz.suites import judge_asks, judge_written, judging_programs, lesson_of
 from koderz.suites.references import ReferenceFault
 from koderz.types import Reply, Task, Verdict
 from tracker import records
@@ -51,6 +53,7 @@ class ExperimentRunner:
         self._ledger, self._how, self._lessons = ledger, how, lessons
         self._broken = broken or (lambda _: "")
         self._judging = plan.judging
+        self._judge_asks = judge_asks(plan.suite)
 
     async def perform(self, work: PendingExperiment, slot: Slot | None = None) -> ExperimentOutcome:
         """How the experiment ended. Raises StorageError where what happens can't be written down."""
@@ -63,7 +66,8 @@ class ExperimentRunner:
         try:
             # One that can't replay does more than it says by its handles.
             async with handles.slot.in_use() if solver.restarts else nullcontext():
-                verdict = await self._solve(solver, handles)
+                with self._caller.experiment(work.identity.experiment_id, handles.totals.cost):
+                    verdict = await self._solve(solver, handles)
             fault = handles.fault
         except Fault as error:
             verdict, fault = None, handles.fault or error
@@ -82,11 +86,14 @@ class ExperimentRunner:
     async def complete(self, ask: Ask, identity: Identity) -> Answer:
         return await self._caller.complete(ask, identity)
 
-    async def judge(self, task: Task, answer: Reply | str) -> Verdict:
+    async def judge(self, task: Task, answer: Reply | str, ask: AskHandle | None) -> Verdict:
         suite = self._plan.suite
         if self._plan.record.config.get("imported"):
             program = answer.text if isinstance(answer, Reply) else answer
             return await judge_written(judging_programs(suite), task, program, self._sandbox, self._judging)
+        if self._judge_asks:
+            asking = cast("Callable[..., Awaitable[Verdict]]", suite.judge)
+            return await asking(task, answer, self._sandbox, self._judging, ask=ask)
         return await suite.judge(task, answer, self._sandbox, self._judging)
 
     async def record(self, *lines: Record) -> None:

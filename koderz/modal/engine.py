@@ -69,8 +69,7 @@ class ModalEngine:
 
     async def check(self) -> dict[str, Any]:
         """What was deployed, and at what price it runs. Unreachable where that isn't this koderz."""
-        if self._plan.settings.max_cost is not None:
-            require_prices(self._plan, self._environ)
+        require_prices(self._plan, self._environ)
         about = await self._cloud.about()
         await self._cloud.look_up()
         self._compare(about, begun="modal" in self._plan.record.environment)

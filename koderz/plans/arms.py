@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from koderz.settings.layers import as_config, fields_in, replaced, roles_in
 from koderz.settings.options import plain
 from koderz.settings.schema import Settings
 from koderz.solvers import Solver, load_solver
-from koderz.types import MAIN
+from koderz.types import JUDGE, MAIN
 from tracker import records
 
 MODES: Mapping[str, tuple[str, ...]] = {
@@ -64,11 +64,13 @@ def make_arms(
     *,
     tables: Mapping[str, Mapping[str, Any]] | None = None,
     at_hand: Callable[[Solver], Mapping[str, Any]] = lambda _: {},
+    judged_by_model: bool = False,
 ) -> tuple[Arm, ...]:
     """The arms of a matrix file, else one for each solver of the mode, or for the user's own; for each model.
 
     `tables` are options that several solvers have but that hold for one alone, by its name; `at_hand` says what a
-    solver may use besides its options. Raises KoderzError where a solver, one of its roles or parameters doesn't exist.
+    solver may use besides its options; `judged_by_model`: the suite asks the model in the role `judge`, whatever the
+    solver does. Raises KoderzError where a solver, one of its roles or parameters doesn't exist.
     """
     names = solver_names(settings.mode, settings.solver, None)
     stated = matrix.arms if matrix else tuple(MatrixArm(name, name) for name in names)
@@ -78,11 +80,12 @@ def make_arms(
         for arm, (solver, own) in zip(stated, solvers, strict=True)
     ]
     models = settings.main_models
+    others = (JUDGE,) if judged_by_model else ()
     return tuple(
         Arm(
             (arm.name if matrix else solver.name) + ("" if arm.model or len(models) == 1 else f" · {model}"),
             solver,
-            _roles(replaced(settings, own), arm, solver, model),
+            _roles(replaced(settings, own), arm, solver, model, others),
             own,
         )
         for model in models
@@ -148,11 +151,13 @@ def _found(arm: records.Arm, files: Path | None) -> str:
     return f"{files / Path(file).name}:{name}" if files else arm.source
 
 
-def _roles(settings: Settings, arm: MatrixArm, solver: Solver, model: str) -> dict[str, str]:
-    """The models that an arm asks, by role. Raises KoderzError where its solver has no such role."""
+def _roles(settings: Settings, arm: MatrixArm, solver: Solver, model: str, others: Collection[str]) -> dict[str, str]:
+    """The models that an arm asks, by role. KoderzError for a role that is neither its solver's nor among `others`."""
     given = {**settings.given_roles, **arm.roles}
     for role in given:
-        if not solver.has_role(role):
+        if not solver.has_role(role) and role not in others:
             raise KoderzError(f"--role {role}=…: the solver {solver.name} has no such role")
     asked = {**roles_in(settings), **given}
-    return {MAIN: arm.model or model} | {role: name for role, name in asked.items() if solver.has_role(role)}
+    return {MAIN: arm.model or model} | {
+        role: name for role, name in asked.items() if role in others or solver.has_role(role)
+    }

@@ -23,6 +23,7 @@ from koderz.runs.orchestrator import Ended
 from koderz.runs.samples import Sample, Samples, read_samples
 from koderz.runs.session import Session, close, trust_own
 from koderz.settings.schema import Settings
+from koderz.solvers.handles import AskHandle
 from koderz.suites import load_suite
 from koderz.suites.code.calibration import cpu_scale
 from koderz.suites.references import ReferenceFault
@@ -128,7 +129,7 @@ class _Page:
         model = identity.arm.model
         return Answer(Completion(self.sample.program, finish_reason="imported", model=model), MAIN, model, Sampling())
 
-    async def judge(self, task: Task, answer: Reply | str) -> Verdict:  # noqa: ARG002 - the sample has both
+    async def judge(self, task: Task, answer: Reply | str, ask: AskHandle | None) -> Verdict:  # noqa: ARG002
         return await self.own_judge.verdict(self.sample)
 
     async def record(self, *lines: Record) -> None:

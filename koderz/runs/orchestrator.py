@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from koderz.engines import Engine
 from koderz.errors import FatalFault, Fault
-from koderz.experiments.budget import CapReached
+from koderz.experiments.budget import CapReached, ExperimentCapReached
 from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
 from koderz.experiments.replay import NeedsCallError, Replaying
 from koderz.plans.identity import Identity
@@ -133,7 +133,7 @@ class Orchestrator:
             self.stop("failed", str(fault))
         elif fault is None:
             self._faults_in_a_row = 0
-        elif not isinstance(fault, NeedsCallError | ReferenceFault):
+        elif not isinstance(fault, NeedsCallError | ReferenceFault | ExperimentCapReached):
             self._count_fault(fault)
 
     def stop(self, status: str, reason: str) -> None:

@@ -23,6 +23,7 @@ from koderz.settings.options import flag_of
 from koderz.settings.schema import Settings
 from koderz.settings.toml import Sources, read_sources
 from koderz.solvers import Solver
+from koderz.suites import judge_asks
 
 
 async def prepare(
@@ -55,7 +56,14 @@ async def prepare(
         at_hand.update(found)
         return found
 
-    arms = make_arms(settings, arguments, matrix, tables=sources.config.solvers, at_hand=found_at_hand)
+    arms = make_arms(
+        settings,
+        arguments,
+        matrix,
+        tables=sources.config.solvers,
+        at_hand=found_at_hand,
+        judged_by_model=judge_asks(subject.suite),
+    )
     memory = await memory_details(settings, any("recall" in arm.solver.wants for arm in arms), environ)
     plan = make_plan(
         settings,

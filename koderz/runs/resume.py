@@ -32,6 +32,7 @@ class ResumeOptions:
 
     how: Literal["resume", "retry", "rescore"] = "resume"
     calls: bool = False  # whether rescoring may make the calls that a new verdict asks for
+    ask_judge: bool = False  # whether it asks the judge's model anew
     accept_divergence: bool = False
     accept_changes: bool = False
     trust_config: bool = False
@@ -42,6 +43,7 @@ class ResumeOptions:
         return Replaying(
             accept_divergence=self.accept_divergence or self.accept_changes,
             rescore=self.how == "rescore",
+            judge_anew=self.ask_judge,
             calls_allowed=self.calls or self.how != "rescore",
             begins_new=self.how != "retry",
         )

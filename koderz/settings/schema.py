@@ -153,9 +153,23 @@ class Settings:
         bounds=(1, 4096),
         changeable=True,
     )
+    max_connections: int | None = _running(
+        None,
+        "Maximum calls in flight to one provider. Default: as many as --concurrency, however many a solver makes.",
+        "N",
+        bounds=(1, 4096),
+        changeable=True,
+    )
     max_cost: float | None = _running(
         None,
         "Cost cap: no call starts that could exceed it; the run stops and can be resumed.",
+        "USD",
+        bounds=(0, 1e9),
+        changeable=True,
+    )
+    max_experiment_cost: float | None = _running(
+        None,
+        "Cost cap of each experiment: no call starts that could exceed it; the experiment ends as a fault.",
         "USD",
         bounds=(0, 1e9),
         changeable=True,

@@ -16,6 +16,9 @@ class AskHandle(Protocol):
         messages: Sequence[Message],
         model: str | None = None,
         purpose: str = "attempt",
+        *,
+        depth: int = 0,
+        parent: int | None = None,
         **sampling: Any,
     ) -> Reply: ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -43,7 +44,11 @@ class Suite(Protocol):
         ...
 
     async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
-        """Raises Fault only where no candidate is to blame."""
+        """Raises Fault only where no candidate is to blame.
+
+        A judge that is a model has one more parameter, `ask=None`: a solver's handle, bound to the role `judge`, and
+        None where the arm has no model in it. What it asks is on record, and used again when the run is rescored.
+        """
         ...
 
 
@@ -108,6 +113,11 @@ def lesson_of(suite: object, task: Task, verdicts: Sequence[Verdict]) -> Lesson 
     own = getattr(suite, "lesson", None)
     found: Lesson | None = own(task, verdicts) if own and len(verdicts) > 1 else None
     return found
+
+
+def judge_asks(suite: Suite) -> bool:
+    """Whether a suite's judge asks a model: its `judge` has a parameter `ask`."""
+    return "ask" in inspect.signature(suite.judge).parameters
 
 
 def judging_programs(suite: Suite) -> ProgramSuite:

@@ -94,6 +94,7 @@ RECORDS: tuple[Record, ...] = (
         measures=[Measure(name="seconds", direction="lower", unit="s"),
                   Measure(name="exact", direction="higher", two_valued=True)],
     ),
+    Call(time=_TIME, experiment_id=_ID, call=2, purpose="sub", model="m", messages=(), reply="", depth=1, parent=1),
     Grade(time=_TIME, experiment_id=_ID, item="q1", score=0.5),
     Grade(
         time=_TIME, experiment_id=_ID, item="q1", score=-1.0, metrics={"tokens": 3.0}, labels={"split": "train"},

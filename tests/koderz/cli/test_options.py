@@ -26,6 +26,7 @@ UNITS = {
     "simulated_latency": "SECONDS",
     "every": "SECONDS",
     "max_cost": "USD",
+    "max_experiment_cost": "USD",
     "test_memory": "MB",
     "keep_alive": "TIME",
 }

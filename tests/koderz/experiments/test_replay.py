@@ -18,6 +18,7 @@ from koderz.experiments.replay import Answer, Ask, Handles, NeedsCallError, Repl
 from koderz.plans.arms import Arm
 from koderz.plans.identity import Identity
 from koderz.solvers import load_solver
+from koderz.solvers.handles import AskHandle
 from koderz.types import Completion, Reply, Sampling, Task, Verdict
 from tracker.records import Attempt, Call, Grade, Keyed, Record, decode, encode
 
@@ -45,7 +46,7 @@ class World:
         completion = Completion(text.upper(), tokens_in=2, tokens_out=3, cost=0.5, latency=delay)
         return Answer(completion, ask.model or "main", "local", Sampling())
 
-    async def judge(self, task: Task, answer: Reply | str) -> Verdict:
+    async def judge(self, task: Task, answer: Reply | str, ask: AskHandle | None) -> Verdict:
         text = answer.text if isinstance(answer, Reply) else answer
         return Verdict("passed") if self._passing in text else Verdict("failed", "assertion", f"no {text}")
 
@@ -312,6 +313,18 @@ def test_code_that_asks_otherwise_in_a_replay_is_a_divergence_that_names_it(monk
         asyncio.run(play(solver, world.lines))
 
 
+def test_depth_and_parent_of_a_call_are_on_record_and_no_part_of_its_key() -> None:
+    async def asking(handles: Handles, depth: int, parent: int | None) -> Reply:
+        return await handles.ask(say("sub"), depth=depth, parent=parent)
+
+    _, world = asyncio.run(play(lambda handles: asking(handles, 2, 1), []))
+    (call,) = (line for line in world.lines if isinstance(line, Call))
+
+    assert (call.depth, call.parent) == (2, 1)
+    assert b'"depth":2,"parent":1,"key"' in encode(call)
+    assert asyncio.run(play(lambda handles: asking(handles, 0, None), world.lines))[1].asked == []
+
+
 # Solvers that can't replay
 
 
@@ -430,9 +443,9 @@ def test_rescoring_that_may_call_passes_over_what_it_needs_no_more(monkeypatch: 
 
 def test_a_rescored_verdict_comes_before_what_was_recorded_after_it() -> None:
     class Slow(World):
-        async def judge(self, task: Task, answer: Reply | str) -> Verdict:
+        async def judge(self, task: Task, answer: Reply | str, ask: AskHandle | None) -> Verdict:
             await asyncio.sleep(0.05)
-            return await super().judge(task, answer)
+            return await super().judge(task, answer, ask)
 
     async def racing(handles: Handles) -> list[str]:
         order: list[str] = []

@@ -508,3 +508,40 @@ def test_a_verdict_that_no_judge_gives_is_not_taken(tmp_path: Path) -> None:
     run = with_solver(tmp_path, "from koderz import Verdict\n\nasync def solve(task):\n    return Verdict('great')\n")
 
     assert len(run.summary.faults) == 3
+
+
+# The cap of an experiment
+
+
+def test_cap_of_an_experiment_ends_that_one_and_a_retry_with_a_higher_one_pays_nothing_twice(tmp_path: Path) -> None:
+    priced = Price(0.0, 1e4)  # a cent a token
+
+    def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
+        is_second = "def f1()" in messages[1]["content"]
+        return Completion("BAD" if is_second else "GOOD", tokens_out=5, cost=0.05)
+
+    async def go() -> tuple[Run, Run, Scripted]:
+        plan = await planned(
+            tmp_path, 3, mode="iterative", max_iterations=4, temperature=0.5, max_tokens=10, max_experiment_cost=0.22
+        )
+        first = await begun(plan, Scripted(line, priced))
+        richer = replace(plan, settings=replace(plan.settings, max_experiment_cost=1.0))
+        model = Scripted(line, priced)
+        return first, await resumed(first.folder, richer, model, faults=True), model
+
+    first, second, model = asyncio.run(go())
+    assert first.ended.status == "incomplete"
+    (fault,) = first.of("fault")
+    assert fault.problem_id == "T/1"
+    assert "the cost cap of $0.22 an experiment is reached: $0.1500 is spent" in fault.reason
+    assert "retry with a higher --max-experiment-cost" in fault.reason
+    assert (second.ended.status, len(model.asked)) == ("complete", 1)
+
+
+def test_many_experiments_at_their_caps_do_not_stop_the_run(tmp_path: Path) -> None:
+    run = carried_out(
+        tmp_path, Scripted(cost=Price(0.0, 1e6)), n=30, max_experiment_cost=0.01, max_tokens=10, concurrency=2
+    )
+
+    assert (len(run.of("fault")), run.of("call")) == (30, [])
+    assert "in a row" not in run.ended.reason

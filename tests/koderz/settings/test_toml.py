@@ -156,7 +156,17 @@ CHOICES_OF_THE_BENCHMARK = (  # tasks and numbers: they change what a run says a
     *("temperature", "top_p", "max_tokens", "context", "keep_alive", "request_timeout", "max_retries"),
     *("simulated_skill", "simulated_latency", "simulated_fault_rate", "checkpoint_interval", "baseline_model"),
     *("reuse_spec", "spec", "checkpoints", "cot", "memory_live", "test_timeout", "test_memory", "judges"),
-    *("concurrency", "max_cost", "grace", "tags", "no_sinks", "sink_patience", "mlflow_detail"),
+    *(
+        "concurrency",
+        "max_connections",
+        "max_cost",
+        "max_experiment_cost",
+        "grace",
+        "tags",
+        "no_sinks",
+        "sink_patience",
+        "mlflow_detail",
+    ),
 )
 
 

@@ -227,10 +227,12 @@ class _Spans:
             outputs={"verdict": judged.verdict, "cause": judged.cause} if judged else None,
         )
         before = times[0]
+        keys: dict[int | None, str] = {}  # of this attempt's calls
         for place, record in enumerate(records):
             key = f"{parent}/{place}"
             if isinstance(record, Call):
-                yield self._call(key, record, parent)
+                yield self._call(key, record, keys.get(record.parent, parent))
+                keys[record.call] = key
             elif isinstance(record, Attempt):
                 yield self._judging(key, record, parent, before)
             elif isinstance(record, Once):
@@ -257,6 +259,7 @@ class _Spans:
                 "mlflow.llm.cost": _cost(call.cost),
                 "mlflow.message.format": "openai",
                 "koderz.retries": call.retries,
+                **({"koderz.depth": call.depth} if call.depth else {}),
             },
         )
 

@@ -1,0 +1,131 @@
+"""A judge that is a model: its calls are on record, priced, and used again when verdicts are made anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from koderz.errors import KoderzError
+from koderz.experiments.replay import Replaying
+from koderz.plans.arms import Arm, make_arms
+from koderz.plans.plan import Plan
+from koderz.sandbox import Sandbox
+from koderz.settings.schema import Settings
+from koderz.solvers.handles import AskHandle
+from koderz.types import Completion, Judging, Message, Reply, Sampling, Task, Verdict
+from tests.koderz.world import Run, Scripted, Words, begun, planned, resumed
+from tracker.journal import NAME
+
+
+@dataclass
+class Asked(Words):
+    """Passes what the model in the role `judge` says yes to, asked twice; without a model, what has the word."""
+
+    threshold: int = 2
+
+    async def judge(
+        self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging, ask: AskHandle | None = None
+    ) -> Verdict:
+        if ask is None:
+            return await super().judge(task, answer, sandbox, how)
+        text = answer.text if isinstance(answer, Reply) else answer
+        question = [{"role": "user", "content": f"Is {text} right?"}]
+        said = [(await ask(question)).text for _ in range(2)]
+        yes = sum(word == "yes" for word in said)
+        return Verdict("passed" if yes >= self.threshold else "failed", "judged", f"{yes} of 2 say yes")
+
+
+def yes(messages: Sequence[Message], sampling: Sampling) -> Completion:
+    return Completion("yes", tokens_in=4, tokens_out=1, cost=0.25)
+
+
+def no(messages: Sequence[Message], sampling: Sampling) -> Completion:
+    return Completion("no", tokens_in=4, tokens_out=1, cost=0.25)
+
+
+async def judged_plan(folder: Path, *, threshold: int = 2, mode: str = "zero-shot") -> Plan:
+    plan = await planned(folder, 1, mode=mode, max_iterations=2)
+    arms = tuple(Arm(arm.name, arm.solver, {**arm.models, "judge": "grader"}) for arm in plan.arms)
+    return replace(plan, suite=Asked(plan.tasks, threshold=threshold), arms=arms)
+
+
+def models(judge: Scripted) -> dict[str, Scripted]:
+    return {"scripted": Scripted(), "grader": judge}
+
+
+def kinds(run: Run) -> list[tuple[str, str]]:
+    return [(line.kind, getattr(line, "purpose", "")) for line in run.lines if line.kind in ("call", "attempt")]
+
+
+def test_judge_asks_the_model_in_its_role_and_that_is_recorded_and_priced(tmp_path: Path) -> None:
+    async def go() -> Run:
+        return await begun(await judged_plan(tmp_path), models(Scripted(yes)))
+
+    run = asyncio.run(go())
+
+    assert kinds(run) == [("call", "attempt"), ("call", "judge"), ("call", "judge"), ("attempt", "")]
+    assert {call.role for call in run.of("call")[1:]} == {"judge"}
+    (result,) = run.summary.results
+    assert (result.success, result.cost, result.cost_by_tier) == (True, 0.5, {"judge": 0.5, "local": 0.0})
+
+
+def test_judge_without_a_model_in_its_role_is_handed_none(tmp_path: Path) -> None:
+    async def go() -> Run:
+        plan = await planned(tmp_path, 1)
+        return await begun(replace(plan, suite=Asked(plan.tasks)), Scripted())
+
+    assert [kind for kind, _ in kinds(asyncio.run(go()))] == ["call", "attempt"]
+
+
+def test_judge_cut_off_after_any_line_asks_nothing_twice(tmp_path: Path) -> None:
+    async def go() -> None:
+        plan = await judged_plan(tmp_path, mode="iterative")
+        run = await begun(plan, models(Scripted(no)))
+        journal = run.folder / NAME
+        lines = journal.read_bytes().splitlines(keepends=True)
+        keys = sorted(call.key for call in run.of("call"))
+        assert len(keys) == 6
+        for kept in range(1, len(lines)):
+            journal.write_bytes(b"".join(lines[:kept]))
+            again = await resumed(run.folder, plan, models(Scripted(no)))
+            assert sorted(call.key for call in again.of("call")) == keys, f"cut off after {kept} lines"
+            assert again.ended.status == "complete"
+
+    asyncio.run(go())
+
+
+def test_rescore_uses_the_judges_replies_again_unless_told_otherwise(tmp_path: Path) -> None:
+    async def rescored(run: Run, plan: Plan, *, judge_anew: bool = False) -> tuple[Run, Scripted]:
+        judge = Scripted(no)
+        how = Replaying(rescore=True, calls_allowed=False, judge_anew=judge_anew)
+        return await resumed(run.folder, plan, models(judge), how, faults=True, judged=True), judge
+
+    async def go() -> None:
+        plan = await judged_plan(tmp_path)
+        run = await begun(plan, models(Scripted(yes)))
+        stricter = replace(plan, suite=Asked(plan.tasks, threshold=3))
+
+        again, judge = await rescored(run, stricter)
+        assert (again.summary.results[0].success, judge.asked) == (False, [])
+
+        anew, judge = await rescored(run, plan, judge_anew=True)
+        assert (anew.summary.results[0].success, len(judge.asked)) == (False, 2)
+        once_more, judge = await rescored(run, replace(plan, suite=Asked(plan.tasks, threshold=0)))
+        assert (once_more.summary.results[0].success, judge.asked) == (True, []), "the latest replies count"
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("judged_by_model", [True, False])
+def test_role_of_the_judge_may_be_named_where_the_suite_asks_it(judged_by_model: bool) -> None:
+    settings = Settings(local_model="scripted", mode="zero-shot", roles=("judge=grader",))
+    if judged_by_model:
+        (arm,) = make_arms(settings, {}, judged_by_model=True)
+        assert arm.models == {"main": "scripted", "judge": "grader"}
+    else:
+        with pytest.raises(KoderzError, match="has no such role"):
+            make_arms(settings, {})
