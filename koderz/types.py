@@ -96,6 +96,7 @@ class Verdict:
     metrics: dict[str, float] = field(default_factory=dict)
     sandbox: str = ""  # what contained the program
     note: str = ""  # what a solver wants the record to say of how it ended
+    artifacts: dict[str, Any] = field(default_factory=dict)  # what else the attempt left, by name: text or bytes
 
     @property
     def passed(self) -> bool:

@@ -1,7 +1,8 @@
-"""Texts that are too large for a journal line."""
+"""Texts that are too large for a journal line, and what is no text."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gzip
 import hashlib
@@ -11,6 +12,7 @@ import secrets
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import orjson
@@ -18,7 +20,7 @@ from msgspec.structs import replace
 
 from tracker.errors import JournalError, StorageError
 from tracker.files import sync_folder, write_whole
-from tracker.records import Blob, Once, Record, Text
+from tracker.records import Attempt, Blob, Once, Record, Text
 
 BLOB_BYTES = 1 << 20  # above this, a text lies in blobs/
 MOST_BYTES = 256 << 20  # of one text
@@ -39,12 +41,20 @@ def spill(record: Record, folder: Path) -> Record:
     """The record with each text above 1 MB replaced by a Blob, its file durable under `folder/blobs`."""
     if isinstance(record, Once):
         return _spill_value(record, folder)
-    large = {
+    large: dict[str, Any] = {
         name: _store(value, folder)
         for name in _TEXTS.get(record.kind, ())
         if isinstance(value := getattr(record, name), str) and len(value) > BLOB_BYTES // 4
     }
+    if isinstance(record, Attempt) and record.artifacts:
+        large["artifacts"] = {name: _spilled(value, folder) for name, value in record.artifacts.items()}
     return replace(record, **large) if large else record
+
+
+def _spilled(artifact: Text, folder: Path) -> Text:
+    if isinstance(artifact, str):
+        return _store(artifact, folder)
+    return _store_data(base64.b64decode(artifact.data), folder, binary=True) if artifact.data else artifact
 
 
 def read_text(text: Text, folder: Path) -> str:
@@ -52,23 +62,28 @@ def read_text(text: Text, folder: Path) -> str:
 
     Raises JournalError if it is gone or another one. No more than its size is unpacked, and at most 256 MB.
     """
-    if isinstance(text, str):
-        return text
-    if not _DIGEST.fullmatch(text.blob) or not 0 <= text.bytes <= MOST_BYTES:
-        raise JournalError(f"{folder}: {text.blob[:64]!r} of {text.bytes} bytes names no text in blobs/")
-    path = _path(folder, text.blob)
+    return text if isinstance(text, str) else read_data(text, folder).decode("utf-8", "replace")
+
+
+def read_data(blob: Blob, folder: Path) -> bytes:
+    """What a blob stands for, as bytes. Raises JournalError likewise."""
+    if not _DIGEST.fullmatch(blob.blob) or not 0 <= blob.bytes <= MOST_BYTES:
+        raise JournalError(f"{folder}: {blob.blob[:64]!r} of {blob.bytes} bytes names no text in blobs/")
+    path = _path(folder, blob.blob)
     try:
         with gzip.open(path) as file:
-            data = file.read(text.bytes + 1)
+            data = file.read(blob.bytes + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise JournalError(f"{path}: the text {text.blob[:12]}… is gone from blobs/ ({error})") from None
-    if hashlib.sha256(data).hexdigest() != text.blob:
-        raise JournalError(f"{path}: the text {text.blob[:12]}… in blobs/ isn't the one that was put there")
-    return data.decode("utf-8", "replace")
+        raise JournalError(f"{path}: the text {blob.blob[:12]}… is gone from blobs/ ({error})") from None
+    if hashlib.sha256(data).hexdigest() != blob.blob:
+        raise JournalError(f"{path}: the text {blob.blob[:12]}… in blobs/ isn't the one that was put there")
+    return data
 
 
 def fetched(record: Record, folder: Path) -> Record:
-    """The record with a value that lies in `folder/blobs` put back; texts are fetched by `read_text`."""
+    """The record with a value or artifacts that lie in `folder/blobs` put back; texts are fetched by `read_text`."""
+    if isinstance(record, Attempt) and record.artifacts:
+        return replace(record, artifacts={name: _inline(each, folder) for name, each in record.artifacts.items()})
     if not isinstance(record, Once) or not record.in_blob:
         return record
     try:
@@ -78,6 +93,12 @@ def fetched(record: Record, folder: Path) -> Record:
     return replace(record, value=value, in_blob=False)
 
 
+def _inline(artifact: Text, folder: Path) -> Text:
+    if isinstance(artifact, str) or not artifact.binary:
+        return read_text(artifact, folder)
+    return replace(artifact, data=base64.b64encode(read_data(artifact, folder)).decode())
+
+
 def texts_of(record: Record) -> dict[str, Blob]:
     """The fields of a record whose text lies in a blob."""
     values = ((name, getattr(record, name)) for name in _TEXTS.get(record.kind, ()))
@@ -85,8 +106,14 @@ def texts_of(record: Record) -> dict[str, Blob]:
 
 
 def whole(record: Record, folder: Path) -> Record:
-    """The record with every text and value in it. Raises JournalError where one is gone."""
-    texts = {name: read_text(blob, folder) for name, blob in texts_of(record).items()}
+    """The record with every text and value in it, but for bytes. Raises JournalError where one is gone."""
+    texts: dict[str, Any] = {name: read_text(blob, folder) for name, blob in texts_of(record).items()}
+    if isinstance(record, Attempt) and record.artifacts:
+        texts["artifacts"] = {
+            name: each if isinstance(each, Blob) and each.binary else read_text(each, folder)
+            for name, each in record.artifacts.items()
+        }
+        return replace(record, **texts)
     return fetched(replace(record, **texts) if texts else record, folder)
 
 
@@ -100,14 +127,17 @@ def _spill_value(once: Once, folder: Path) -> Once:
 
 def _store(text: str, folder: Path) -> Text:
     data = text.encode("utf-8", "surrogatepass")
-    if len(data) <= BLOB_BYTES:
-        return text
+    return text if len(data) <= BLOB_BYTES else _store_data(data, folder)
+
+
+def _store_data(data: bytes, folder: Path, *, binary: bool = False) -> Blob:
     if len(data) > MOST_BYTES:
         raise JournalError(f"a text of {len(data):,} bytes can't be recorded; the most is {MOST_BYTES:,}")
-    blob = Blob(hashlib.sha256(data).hexdigest(), len(data))
+    blob = Blob(hashlib.sha256(data).hexdigest(), len(data), binary)
     path = _path(folder, blob.blob)
     with contextlib.suppress(JournalError):
-        if path.exists() and read_text(blob, folder):
+        if path.exists():
+            read_data(blob, folder)
             return blob
     try:
         path.parent.mkdir(exist_ok=True)

@@ -27,10 +27,12 @@ def now() -> str:
 
 
 class Blob(Struct, frozen=True):
-    """Stands for a text that lies compressed in `blobs/`."""
+    """Stands for a text, or for bytes, that lie compressed in `blobs/`."""
 
     blob: str  # SHA-256, hex
     bytes: int  # of the text in UTF-8
+    binary: bool = False  # no text
+    data: str = ""  # what is binary in base64, on its way to or from where it is stored; never in a journal
 
 
 Text = str | Blob
@@ -157,6 +159,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     score: float | None = None
     metrics: dict[str, float] = {}
     sandbox: str = ""  # what contained the program
+    artifacts: dict[str, Text] = {}  # what else it left, by name: a diff, a log; bytes lie in a blob
     key: str = ""
 
     @property
@@ -322,7 +325,8 @@ def encode(record: Record) -> bytes:
 _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Plan: ("measures",),
     Call: ("depth", "parent"),
-    Attempt: ("task_id",),
+    Attempt: ("task_id", "artifacts"),
+    Blob: ("binary", "data"),
     Experiment: ("grades", "lesson", "lesson_cause"),
     Grade: ("metrics", "labels"),
 }

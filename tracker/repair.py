@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracker.blobs import copy_blobs, whole
+from tracker.blobs import copy_blobs, fetched, whole
 from tracker.errors import JournalError, KoderzError, StorageError
 from tracker.files import sync_folder
 from tracker.index import DAMAGED, DOUBLED, Entry, load_index, read, read_spans
@@ -72,7 +72,7 @@ def _lost(folder: Path, kept: Sequence[Entry]) -> Iterator[str]:
         record = read(line)
         try:
             if record is not None:
-                whole(record, folder)
+                fetched(whole(record, folder), folder)
         except JournalError as error:
             yield f"byte {entry.offset}: {error}"
 

@@ -111,6 +111,7 @@ _IDENTITIES = frozenset(
         "solver",
         "arm",
         "cells",
+        "blob",
         "model",
         "models",
         "answered_by",

@@ -35,6 +35,9 @@ def show(
     attempt: Annotated[int | None, typer.Option(metavar="N", help="Only the Nth attempt of a story.", min=1)] = None,
     arm: Annotated[str | None, typer.Option(metavar="ARM", help="Only this arm's, e.g. iterative.")] = None,
     sample: Annotated[int | None, typer.Option(metavar="N", help="Only this sample, from 0.", min=0)] = None,
+    artifact: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this artifact of the last attempt, as it is.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON, and nothing else.")] = False,
 ) -> None:
     """Show a run; with --failures what was not passed and why; with --problem each prompt, reply, program and verdict.
@@ -47,6 +50,8 @@ def show(
 
     if attempt is not None and problem is None:
         raise KoderzError("--attempt picks from one story: name its problem with --problem")
+    if artifact is not None and problem is None:
+        raise KoderzError("--artifact picks from one story: name its problem with --problem")
     results = results_folder(given.get("results"))
     wake(results, os.environ)
     path = find(results, run)
@@ -59,6 +64,8 @@ def show(
     found = _chosen(experiments, problem, arm, sample, failures=failures)
     if problem is None:
         _show_failures(experiments.folder, found, any_ended=bool(experiments.outcomes), json=json)
+    elif artifact is not None:
+        _print_artifact(experiments, found, attempt, artifact)
     else:
         _show_stories(experiments, found, attempt, json=json)
 
@@ -159,6 +166,19 @@ def _show_stories(experiments: Experiments, found: Sequence[Outcome], attempt: i
 
     for story in stories:
         tell(story, experiments.folder.name)
+
+
+def _print_artifact(experiments: Experiments, found: Sequence[Outcome], attempt: int | None, name: str) -> None:
+    """The artifact of that name of the last attempt that has one. KoderzError where none has."""
+    from tracker.blobs import read_data
+
+    attempts = [each for outcome in found for each in _only(experiments.story(outcome), attempt).attempts]
+    having = [each for each in attempts if name in each.artifacts]
+    if not having:
+        known = sorted({name for each in attempts for name in each.artifacts})
+        raise KoderzError(f"there is no artifact {name!r}; there is {', '.join(known) or 'none'}")
+    kept = having[-1].artifacts[name]
+    data_output().write(kept.encode() if isinstance(kept, str) else read_data(kept, experiments.folder))
 
 
 def _only(story: Story, number: int | None) -> Story:

@@ -68,6 +68,9 @@ def _attempt(attempt: Attempt, step: Step) -> Iterator[str]:
         yield _rule("what changed since the attempt before")
         for line in step.diff:
             yield _ink(line, _DIFF_COLOURS.get(line[:1], ""))
+    for name, artifact in attempt.artifacts.items():
+        size = f"{len(artifact):,} characters" if isinstance(artifact, str) else f"{artifact.bytes:,} bytes"
+        yield _rule(f"artifact {name}: {size}; print it with --artifact {name}")
     cause = f" ({attempt.cause})" if attempt.cause else ""
     yield _rule(f"verdict of attempt {attempt.number}" + (f" at {attempt.task_id}" if attempt.task_id else ""))
     yield _ink(f"{attempt.verdict}{cause}", _GREEN if attempt.passed else _RED)

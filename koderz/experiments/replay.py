@@ -8,6 +8,7 @@ order in which it was recorded, until it passes the point where it stopped; only
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import math
 import random
@@ -27,7 +28,7 @@ from koderz.plans.identity import Identity
 from koderz.solvers.handles import AskHandle
 from koderz.types import JUDGE, MAIN, Completion, Lesson, Message, Reply, Sampling, Task, Verdict, VerdictWord
 from tracker import records
-from tracker.records import Record, Text
+from tracker.records import Blob, Record, Text
 
 T = TypeVar("T")
 
@@ -350,6 +351,7 @@ class Handles:
             score=verdict.score,
             metrics=verdict.metrics,
             sandbox=verdict.sandbox,
+            artifacts={name: _kept(name, value) for name, value in verdict.artifacts.items()},
             key=key,
         )
 
@@ -484,4 +486,17 @@ def _verdict(attempt: records.Attempt, backend: Backend) -> Verdict:
         score=attempt.score,
         metrics=attempt.metrics,
         sandbox=attempt.sandbox,
+        artifacts={
+            name: base64.b64decode(each.data) if isinstance(each, Blob) and each.binary else backend.text(each)
+            for name, each in attempt.artifacts.items()
+        },
     )
+
+
+def _kept(name: object, artifact: object) -> Text:
+    """An artifact as a record holds it. Raises Fault for what is neither text nor bytes."""
+    if isinstance(name, str) and isinstance(artifact, str):
+        return artifact
+    if not (isinstance(name, str) and isinstance(artifact, bytes)):
+        raise Fault(f"judge: the artifact {name!r:.80} has to be text or bytes, not {type(artifact).__name__}")
+    return Blob(hashlib.sha256(artifact).hexdigest(), len(artifact), True, base64.b64encode(artifact).decode())

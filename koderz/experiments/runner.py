@@ -207,8 +207,9 @@ def _checked(verdict: object) -> Verdict:
     if not isinstance(verdict, Verdict):
         raise Fault(f"the solver returned {type(verdict).__name__}, not the Verdict that judge gave it")
     try:
-        msgspec.convert(msgspec.to_builtins(verdict), Verdict)
-        orjson.dumps(verdict)
+        bare = replace(verdict, artifacts={})  # which attempts hold
+        msgspec.convert(msgspec.to_builtins(bare), Verdict)
+        orjson.dumps(bare)
         if not all(map(math.isfinite, [verdict.score or 0.0, *verdict.metrics.values()])):
             raise ValueError("its score and metrics have to be finite numbers")
     except (msgspec.ValidationError, TypeError, ValueError) as error:

@@ -94,6 +94,10 @@ RECORDS: tuple[Record, ...] = (
         measures=[Measure(name="seconds", direction="lower", unit="s"),
                   Measure(name="exact", direction="higher", two_valued=True)],
     ),
+    Attempt(
+        time=_TIME, **_WHERE, number=1, verdict="passed",
+        artifacts={"diff": "+x", "log": Blob("ef" * 32, 2_000_000), "image": Blob("01" * 32, 3, True)},
+    ),
     Call(time=_TIME, experiment_id=_ID, call=2, purpose="sub", model="m", messages=(), reply="", depth=1, parent=1),
     Grade(time=_TIME, experiment_id=_ID, item="q1", score=0.5),
     Grade(
