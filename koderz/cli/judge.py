@@ -7,19 +7,21 @@ import asyncio
 import codecs
 import contextlib
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import orjson
 import typer
 
 from koderz.cli.console import print_json, say, warn
 from koderz.cli.front import Json, Quiet, Trust
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
-from koderz.errors import KoderzError
+from koderz.errors import KoderzError, StorageError
 from koderz.settings.schema import OF_JUDGING, Settings
 from koderz.suites.dataset import GZIP
-from tracker.files import MB, read_all
+from tracker.files import MB, read_all, write_whole
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -35,13 +37,18 @@ def judge(
     task: Annotated[
         str | None, typer.Option(metavar="ID", help="Which task a program is for: HumanEval/3, or 3.")
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the verdict on each sample here, in JSONL."),
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
     trust_config: Trust = False,
 ) -> None:
     """Judge one program (with --task), or every sample of a file in HumanEval's or EvalPlus' format.
 
-    A sample has task_id and completion (which goes after the prompt) or solution (which is whole). Exit code 0:
+    A sample has task_id and completion (which goes after the prompt), solution (which is whole) or, for any suite,
+    reply (what a model answered). Exit code 0:
     the program passed, or all samples were judged; 1: the program did not pass; 2: a line is malformed; 3: the
     reference of a task fails its own tests here, so that its samples could not be judged.
     """
@@ -50,10 +57,12 @@ def judge(
 
     settings = settings_here(given, names=OF_JUDGING, schema=schema_here(given), trust_config=trust_config)
     if task is not None:
+        if output is not None:
+            raise KoderzError("--output is for samples; the verdict on one program is what --json prints")
         code = asyncio.run(_one(file, task, settings, json=json))
     else:
         _require_samples(file)
-        code = asyncio.run(_samples(file, settings, json=json, quiet=quiet))
+        code = asyncio.run(_samples(file, settings, output, json=json, quiet=quiet))
     raise typer.Exit(code)
 
 
@@ -73,7 +82,7 @@ async def _one(file: Path, task: str, settings: Settings, *, json: bool) -> int:
     return 0 if verdict.passed else EXIT_FAILED
 
 
-async def _samples(file: Path, settings: Settings, *, json: bool, quiet: bool) -> int:
+async def _samples(file: Path, settings: Settings, output: Path | None, *, json: bool, quiet: bool) -> int:
     from koderz.runs.judge import judge_samples
     from koderz.runs.samples import read_samples
     from koderz.suites import load_suite
@@ -81,11 +90,15 @@ async def _samples(file: Path, settings: Settings, *, json: bool, quiet: bool) -
     suite = load_suite(settings.suite, settings.dataset, settings)
     samples = read_samples(file, suite.tasks)
     report = await judge_samples(suite, samples, settings, tell=Tally(quiet=quiet or json))
+    scored = {} if report.mean_score is None else {"mean_score": report.mean_score}
+    if output is not None:
+        _write(output, report.lines)
     if json:
-        print_json({**report.pass_at_k, "samples": report.samples, "passed": report.passed, "causes": report.verdicts})
+        counts = {"samples": report.samples, "passed": report.passed, "causes": report.verdicts}
+        print_json({**report.pass_at_k, **scored, **counts})
     else:
         say(f"{report.passed} of {report.samples} samples passed")
-        for name, value in report.pass_at_k.items():
+        for name, value in (report.pass_at_k | scored).items():
             say(f"{name}: {value:.4f}")
         others = sorted(((n, cause) for cause, n in report.verdicts.items() if cause != "passed"), reverse=True)
         if others:
@@ -95,6 +108,14 @@ async def _samples(file: Path, settings: Settings, *, json: bool, quiet: bool) -
     if samples.malformed:
         return EXIT_MALFORMED
     return EXIT_FAULTS if report.faults else 0
+
+
+def _write(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    """The file appears whole or not at all. Raises StorageError."""
+    try:
+        write_whole(path, (orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines))
+    except OSError as error:
+        raise StorageError(f"{path} can't be written ({error.strerror})") from None
 
 
 class Tally:

@@ -88,7 +88,7 @@ class ExperimentRunner:
 
     async def judge(self, task: Task, answer: Reply | str, ask: AskHandle | None) -> Verdict:
         suite = self._plan.suite
-        if self._plan.record.config.get("imported"):
+        if self._plan.record.config.get("imported") is True:
             program = answer.text if isinstance(answer, Reply) else answer
             return await judge_written(judging_programs(suite), task, program, self._sandbox, self._judging)
         if self._judge_asks:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from koderz.errors import KoderzError
 from koderz.experiments.replay import Answer, Ask, Handles
 from koderz.experiments.runner import experiment_of, fault_of
 from koderz.plans.arms import make_arms
@@ -22,6 +23,7 @@ from koderz.runs.judge import Judge, open_judge
 from koderz.runs.orchestrator import Ended
 from koderz.runs.samples import Sample, Samples, read_samples
 from koderz.runs.session import Session, close, trust_own
+from koderz.sandbox import NoSandbox
 from koderz.settings.schema import Settings
 from koderz.solvers.handles import AskHandle
 from koderz.suites import load_suite
@@ -44,7 +46,8 @@ async def import_samples(path: Path, settings: Settings, *, tell: Callable[[int]
     samples = read_samples(path, suite.tasks)
     plan = _plan(samples, settings)
     async with open_judge(suite, plan.settings, own_programs=plan.record.simulated) as judge:
-        facts = {"sandbox": judge.sandbox.isolation, "cpu_scale": cpu_scale(judge.sandbox)}
+        is_run = not isinstance(judge.sandbox, NoSandbox)
+        facts = {"sandbox": judge.sandbox.isolation, "cpu_scale": cpu_scale(judge.sandbox)} if is_run else {}
         plan = replace(plan, record=msgspec.structs.replace(plan.record, environment=plan.record.environment | facts))
         with Tracker.create(settings.results, plan.name, plan.record) as tracker:
             trust_own(plan, tracker)
@@ -79,10 +82,18 @@ def _plan(samples: Samples, settings: Settings) -> Plan:
     source = {"file": samples.path.name, "sha256": hashlib.sha256(samples.path.read_bytes()).hexdigest()}
     record = msgspec.structs.replace(
         plan.record,
-        config=plan.record.config | {"imported": True},
+        config=plan.record.config | {"imported": _kind(samples)},
         environment=plan.record.environment | {"imported": source},
     )
     return replace(plan, record=record)
+
+
+def _kind(samples: Samples) -> bool | str:
+    """What was imported: True for programs. KoderzError where a file has both, which rescoring couldn't tell apart."""
+    kinds = {sample.is_reply for sample in samples.samples}
+    if len(kinds) > 1:
+        raise KoderzError(f"{samples.path} has programs and replies; import them from a file each")
+    return "replies" if True in kinds else True
 
 
 async def _judge_all(plan: Plan, samples: Samples, tracker: Tracker, judge: Judge, tell: Callable[[int], None]) -> None:

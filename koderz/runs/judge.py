@@ -1,25 +1,25 @@
-"""Programs judged as they are: one of them, or those of a samples file."""
+"""Answers judged as they are: one program, or those of a samples file."""
 
 from __future__ import annotations
 
 import asyncio
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from koderz.errors import KoderzError
 from koderz.plans.selection import find_id
 from koderz.runs.samples import Sample, Samples
-from koderz.sandbox import DockerOptions, Sandbox
+from koderz.sandbox import DockerOptions, NoSandbox, Sandbox
 from koderz.settings.schema import Settings
-from koderz.suites import ProgramSuite, Suite, judge_written, judging_programs, limits_of, load_suite
+from koderz.suites import Suite, judge_written, judging_programs, limits_of, load_suite
 from koderz.suites.code.calibration import calibrated_sandbox
 from koderz.suites.references import ReferenceFault, checked
-from koderz.types import Judging, Task, Verdict
+from koderz.types import JUDGE, Judging, Task, Verdict
 from tracker.rates import pass_at_k
 
 PASS_AT = (1, 10, 100)
@@ -31,14 +31,17 @@ T = TypeVar("T")
 class Judge:
     """A suite whose references are tried first, and the sandbox in which programs run."""
 
-    suite: ProgramSuite
+    suite: Suite
     sandbox: Sandbox
     how: Judging
     at_once: int
 
     async def verdict(self, sample: Sample) -> Verdict:
         """Raises ReferenceFault where the task can't be judged here."""
-        return await judge_written(self.suite, sample.task, sample.program, self.sandbox, self.how)
+        if sample.is_reply:
+            return await self.suite.judge(sample.task, sample.program, self.sandbox, self.how)
+        program_suite = judging_programs(self.suite)
+        return await judge_written(program_suite, sample.task, sample.program, self.sandbox, self.how)
 
     async def each(self, items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
         """Has `work` done on every item, on as many at once as there are judges. Raises what it raises."""
@@ -58,11 +61,14 @@ class Judge:
 
 @asynccontextmanager
 async def open_judge(suite: Suite, settings: Settings, *, own_programs: bool = False) -> AsyncIterator[Judge]:
-    """With a calibrated sandbox, as the settings have it; see `koderz.sandbox.open_sandbox`.
+    """With a calibrated sandbox, as the settings have it; with none where no task needs one.
 
     Raises Unreachable where nothing contains programs here.
     """
     how, judges = settings.judging(limits_of(suite)), settings.judge_count
+    if not any(JUDGE in task.needs for task in suite.tasks):
+        yield Judge(suite, NoSandbox(), how, judges)
+        return
     async with calibrated_sandbox(
         settings.sandbox,
         judges=judges,
@@ -72,7 +78,7 @@ async def open_judge(suite: Suite, settings: Settings, *, own_programs: bool = F
     ) as sandbox:
         suite_here = checked(suite, sandbox, how)
         try:
-            yield Judge(suite_here or judging_programs(suite), sandbox, how, judges)
+            yield Judge(suite_here or suite, sandbox, how, judges)
         finally:
             if suite_here:
                 suite_here.remember()
@@ -87,6 +93,8 @@ class Report:
     pass_at_k: dict[str, float]  # fractions, over the tasks that have k samples
     verdicts: dict[str, int]
     faults: list[str]  # the tasks none of whose samples could be judged, and why
+    mean_score: float | None = None  # where the suite gives scores
+    lines: Sequence[dict[str, Any]] = field(default_factory=list, repr=False)  # of each sample, in the file's order
 
 
 async def judge(
@@ -120,21 +128,36 @@ async def judge_one(suite: Suite, task: Task, program: str, settings: Settings) 
 
 async def judge_samples(suite: Suite, samples: Samples, settings: Settings, *, tell: Callable[[int], None]) -> Report:
     """Judges every sample of a file; `tell` hears how many are done."""
-    verdicts: list[tuple[str, Verdict]] = []
+    verdicts: dict[int, Verdict] = {}  # by the sample's place in the file
     faults: dict[str, str] = {}
 
     async with open_judge(suite, settings) as opened:
 
-        async def work(sample: Sample) -> None:
+        async def work(numbered: tuple[int, Sample]) -> None:
+            number, sample = numbered
             try:
-                verdicts.append((sample.task.id, await opened.verdict(sample)))
+                verdicts[number] = await opened.verdict(sample)
             except ReferenceFault as fault:
                 faults[sample.task.id] = f"{sample.task.id}: {fault}"
             else:
                 tell(len(verdicts))
 
-        await opened.each(samples.samples, work)
-    return _report(verdicts, [*faults.values()])
+        await opened.each(enumerate(samples.samples), work)
+    judged = [(samples.samples[number].task.id, verdict) for number, verdict in verdicts.items()]
+    scores = [verdict.score for verdict in verdicts.values() if verdict.score is not None]
+    return replace(
+        _report(judged, [*faults.values()]),
+        mean_score=statistics.fmean(scores) if scores else None,
+        lines=[_line(sample, verdicts.get(number), faults) for number, sample in enumerate(samples.samples)],
+    )
+
+
+def _line(sample: Sample, verdict: Verdict | None, faults: Mapping[str, str]) -> dict[str, Any]:
+    if verdict is None:
+        line: dict[str, Any] = {"verdict": "fault", "cause": faults[sample.task.id], "score": None, "metrics": {}}
+    else:
+        line = {name: getattr(verdict, name) for name in ("verdict", "cause", "score", "metrics")}
+    return {"task_id": sample.task.id, **line}
 
 
 def find_task(suite: Suite, name: str) -> Task:

@@ -1,4 +1,4 @@
-"""Samples files: programs that were written elsewhere, in HumanEval's, EvalPlus' or koderz' own format."""
+"""Samples files: answers that were written elsewhere, in HumanEval's, EvalPlus' or koderz' own format."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from koderz.types import Task
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One program of a file."""
+    """One answer of a file."""
 
     task: Task
-    program: str  # whole: what follows a prompt has the prompt before it
+    program: str  # whole: what follows a prompt has the prompt before it; of a reply, its text
     solver: str
     number: int  # from 0, among those of its task and solver
+    is_reply: bool = False  # to be judged as a model's reply is, in which a program may have to be found
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,9 @@ class Samples:
 def read_samples(path: Path, tasks: Sequence[Task]) -> Samples:
     """The samples of a file for these tasks.
 
-    A row has `task_id` and either `completion`, which goes after the task's prompt, or `solution`, which is whole. Of
-    an experiment with several attempts, as `export --attempts` writes them, the last counts. Raises KoderzError where
-    the file holds none that could be judged.
+    A row has `task_id` and either `completion`, which goes after the task's prompt, `solution`, which is whole, or
+    `reply`, which is what a model answered. Of an experiment with several attempts, as `export --attempts` writes them,
+    the last counts. Raises KoderzError where the file holds none that could be judged.
     """
     malformed: list[str] = []
     known = {task.id: task for task in tasks}
@@ -73,8 +74,12 @@ def _task_of(row: Row, tasks: Mapping[str, Task]) -> Task:
     task = tasks.get(row.text("task_id"))
     if task is None:
         raise row.error(f"there is no task {row.text('task_id')!r} in this suite; name another with --suite")
-    row.text("solution" if "solution" in row.fields else "completion")
+    row.text(_answer_in(row))
     return task
+
+
+def _answer_in(row: Row) -> str:
+    return next((name for name in ("solution", "reply") if name in row.fields), "completion")
 
 
 def _sample(row: Row, task: Task, nth: Counter[tuple[str, str]]) -> Sample:
@@ -82,6 +87,6 @@ def _sample(row: Row, task: Task, nth: Counter[tuple[str, str]]) -> Sample:
     solver = solver if isinstance(solver, str) and solver in MODES["comparative"] else "zero-shot"
     number = nth[task.id, solver]
     nth[task.id, solver] += 1
-    if "solution" in row.fields:
-        return Sample(task, row.text("solution"), solver, number)
-    return Sample(task, task.prompt + row.text("completion"), solver, number)
+    field = _answer_in(row)
+    before = task.prompt if field == "completion" else ""
+    return Sample(task, before + row.text(field), solver, number, is_reply=field == "reply")

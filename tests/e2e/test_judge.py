@@ -115,3 +115,19 @@ def test_a_koderz_toml_that_needs_trust_for_judging_can_be_trusted(koderz: Shell
 def test_the_same_from_python() -> None:
     assert asyncio.run(api.judge("HumanEval/2", RIGHT)).passed
     assert asyncio.run(api.judge("HumanEval/3", RIGHT)).cause == "no_entry_point"
+
+
+def test_replies_have_their_programs_found_and_verdicts_are_written_in_order(koderz: Shell) -> None:
+    rows = [
+        {"task_id": "HumanEval/2", "reply": f"Here it is:\n```python\n{RIGHT}```\n"},
+        {"task_id": "HumanEval/2", "reply": "I can't."},
+    ]
+    (koderz.folder / "replies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    koderz("judge", "replies.jsonl", "--output", "out.jsonl")
+
+    lines = [json.loads(line) for line in (koderz.folder / "out.jsonl").read_text().splitlines()]
+    assert [(line["task_id"], line["verdict"]) for line in lines] == [
+        ("HumanEval/2", "passed"),
+        ("HumanEval/2", "error"),
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -113,3 +114,38 @@ def test_needs_that_are_not_met_are_one_line_and_nothing_is_created(
     assert told in done.err
     assert done.err.count("\n") == 1
     assert not koderz.results.exists()
+
+
+def test_replies_to_any_suite_are_judged_and_written_line_by_line(koderz: Shell, installed: Mapping[str, str]) -> None:
+    rows = [
+        {"task_id": "Toy/1", "reply": "reward"},
+        {"task_id": "Toy/0", "reply": "stressed"},
+        {"task_id": "Toy/1", "reply": ""},
+    ]
+    (koderz.folder / "replies.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    done = koderz("judge", "replies.jsonl", "--suite", "toy", "--output", "out.jsonl", "--json", env=installed)
+
+    assert [json.loads(line) for line in (koderz.folder / "out.jsonl").read_text().splitlines()] == [
+        {"task_id": "Toy/1", "verdict": "passed", "cause": "", "score": 1.0, "metrics": {"wrong": 0.0}},
+        {"task_id": "Toy/0", "verdict": "failed", "cause": "letters", "score": 0.0, "metrics": {"wrong": 8.0}},
+        {"task_id": "Toy/1", "verdict": "failed", "cause": "letters", "score": 0.0, "metrics": {"wrong": 6.0}},
+    ]
+    assert json.loads(done.out) | {"pass@1": 0} == {
+        "pass@1": 0,
+        "mean_score": 1 / 3,
+        "samples": 3,
+        "passed": 1,
+        "causes": {"passed": 1, "letters": 2},
+    }
+
+
+def test_replies_are_imported_and_rescored_as_replies(koderz: Shell, installed: Mapping[str, str]) -> None:
+    (koderz.folder / "replies.jsonl").write_text(json.dumps({"task_id": "Toy/1", "reply": "reward"}))
+
+    koderz("benchmark", "import", "replies.jsonl", "--suite", "toy", "--model", "somebody", "--quiet", env=installed)
+    koderz("benchmark", "rescore", "latest", "--quiet", env=installed)
+
+    (result,) = koderz.summary()["results"]
+    assert (result["success"], result["score"]) == (True, 1.0)
+    assert koderz.summary()["config"]["imported"] == "replies"
