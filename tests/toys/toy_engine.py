@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from koderz.engines import Driver
@@ -13,6 +14,14 @@ from koderz.experiments.runner import ExperimentRunner
 from koderz.models import Model
 from koderz.plans.plan import Plan
 from koderz.sandbox import Sandbox
+from koderz.settings.options import option
+
+
+@dataclass(frozen=True, slots=True)
+class ToyOptions:
+    """The options of the engine `toy`."""
+
+    toy_motto: str = option("one experiment after the other", "What is said before it begins.", "TEXT")
 
 
 @asynccontextmanager
@@ -30,7 +39,7 @@ class ToyEngine:
 
     def __init__(self, plan: Plan, models: Mapping[str, Model], sandbox: Sandbox) -> None:
         self.isolation = sandbox.isolation
-        self.notices: Sequence[str] = ["one experiment after the other"]
+        self.notices: Sequence[str] = [plan.settings.of(ToyOptions).toy_motto]
         self._plan, self._models, self._sandbox = plan, models, sandbox
 
     async def check(self) -> dict[str, Any]:
@@ -41,3 +50,6 @@ class ToyEngine:
         runner = ExperimentRunner(self._plan, caller, self._sandbox, driver, driver.how)
         for work in driver.work():
             await driver.settle(await runner.perform(work))
+
+
+open_toy.options = ToyOptions  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from typing import Any
 
 from koderz.prompts import Prompts
 from koderz.sandbox import Sandbox
+from koderz.settings.options import option
 from koderz.types import Judging, Measure, Message, Reply, Sampling, Task, Verdict
 
 WORDS = ("stressed", "drawer", "level", "koderz", "benchmark", "noon")
@@ -62,8 +63,18 @@ def _tasks(*needs: str) -> tuple[Task[Word], ...]:
     )
 
 
-def toy(dataset: Path | None) -> Backwards:
-    return Backwards("toy", _tasks())
+@dataclass(frozen=True, slots=True)
+class ToyOptions:
+    """The options of the suite `toy`."""
+
+    toy_words: int = option(len(WORDS), "How many words there are.", "N", bounds=(1, len(WORDS)))
+
+
+def toy(dataset: Path | None, options: ToyOptions) -> Backwards:
+    return Backwards("toy", _tasks()[: options.toy_words])
+
+
+toy.options = ToyOptions  # type: ignore[attr-defined]
 
 
 def toy_session(dataset: Path | None) -> Backwards:

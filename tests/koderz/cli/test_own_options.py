@@ -126,3 +126,24 @@ def test_a_parameter_may_be_given_as_to_any_solver(toy: Command, koderz: Shell) 
     toy(*RUN, *TOY, "--solver-arg", "toy_hints=0", "--quiet")
 
     assert hints(koderz) == []
+
+
+def test_a_suite_and_an_engine_have_options_of_their_own_too(toy: Command, koderz: Shell) -> None:
+    chosen = ("benchmark", "--suite", "toy", "--engine", "toy", "--model", "simulated")
+    shown = toy(*chosen, "--help").out
+    assert "\nSuite toy:\n" in shown
+    assert "\nEngine toy:\n" in shown
+    (koderz.folder / "koderz.toml").write_text('[suite.toy]\ntoy-words = 1\n[engine.toy]\ntoy-motto = "slowly"\n')
+
+    done = toy(*chosen, "--limit", 6, "--toy-words", 2)
+
+    assert "note: slowly" in done.err
+    assert koderz.summary()["planned"] == 2
+    toy(*chosen, 0, 3, "--dry-run", code=2)  # of one word
+
+
+def test_what_an_option_is_for_is_said_where_that_has_no_part(toy: Command) -> None:
+    said = toy(*RUN, "--gpu", "L4", "--docker-image", "python:3.12-slim", "--dry-run").err
+
+    assert "--gpu is for --engine modal, which has no part in this run" in said
+    assert "--docker-image is for --sandbox docker" in said
