@@ -24,9 +24,10 @@ async def benchmark(
     """Runs a benchmark and returns its summary.
 
     `problems` is a range of the suite's tasks, a sequence of ids, or None for all. `settings` are the fields
-    of `koderz.Settings`; environment and koderz.toml count as on the command line. Returns once the sinks are
-    up to date; of one that is given up a warning is logged as `koderz`. Raises KoderzError for
-    what is wrong before anything is spent, and Unreachable where the model can't be asked.
+    of `koderz.Settings` and the options of the suite, solver, sandbox and engine that they choose; environment and
+    koderz.toml count as on the command line. Returns once the sinks are up to date; of one that is given up a warning
+    is logged as `koderz`. Raises KoderzError for what is wrong before anything is spent, and Unreachable where the
+    model can't be asked.
     """
     span = problems if isinstance(problems, range) else None
     if span is not None and span.step != 1:
