@@ -11,8 +11,9 @@ import msgspec
 from tracker.errors import JournalError
 from tracker.index import read, unreadable
 from tracker.journal import NAME
+from tracker.tally import FAULTED, JUDGED, PASSED, Tally, outcome_of
 
-_REDONE: Mapping[str, Collection[str]] = {"retry": ("fault",), "rescore": ("fault", "judged", "passed")}
+_REDONE: Mapping[str, Collection[int]] = {"retry": (FAULTED,), "rescore": (FAULTED, JUDGED, PASSED)}
 """Which outcomes are worked on again, by how a session begins."""
 
 
@@ -21,14 +22,13 @@ class Follower:
 
     def __init__(self, folder: Path, heard: Callable[[Mapping[str, object]], None] = lambda _: None) -> None:
         """`heard` is told the fields of each line, once."""
-        self.judged = self.passed = self.faults = self.calls = self.tokens_out = 0
-        self.cost = 0.0  # US dollars
+        self.tally: Tally[str] = Tally()
+        self.tokens_out = 0
         self.ended = ""  # the status and reason of the last session, once it is over
         self.damaged: list[int] = []  # where the lines begin that can't be read
         self.path = folder / NAME
         self._offset = 0
         self._begun: set[str] = set()
-        self._outcomes: dict[str, str] = {}
         self._heard = heard
         self._folded: set[int] = set()  # hashes of lines, so that one that stands there twice counts once
         self._elsewhere: set[tuple[object, ...]] = set()  # lines that weren't in the journal when they were folded
@@ -49,7 +49,7 @@ class Follower:
             elif (digest := hash(line)) not in self._folded:
                 self._folded.add(digest)
                 self._fold(fields)
-        self._first = self._first or (len(self._outcomes), self.tokens_out)
+        self._first = self._first or (len(self.tally.ended), self.tokens_out)
 
     def add(self, line: bytes) -> None:
         """Folds a line that an engine elsewhere has, and that the journal doesn't have yet."""
@@ -64,17 +64,17 @@ class Follower:
 
     @property
     def done(self) -> int:
-        return len(self._outcomes)
+        return len(self.tally.ended)
 
     @property
     def recorded(self) -> int:
         """Experiments that have ended by the journal alone."""
-        return len(self._outcomes) - len(self._away)
+        return len(self.tally.ended) - len(self._away)
 
     @property
     def in_flight(self) -> int:
         """Experiments that have a call on record but no end."""
-        return len(self._begun - self._outcomes.keys())
+        return len(self._begun - self.tally.ended.keys())
 
     def pace(self) -> tuple[float, float]:
         """Experiments and tokens a second since the first look."""
@@ -99,33 +99,18 @@ class Follower:
         self._heard(line)
         if kind == "call":
             self._begun.add(experiment)
-            self.calls += 1
             self.tokens_out += int(str(line.get("tokens_out", 0)))
-            self.cost += float(str(line.get("cost", 0.0)))
-        elif kind == "compute":
-            self.cost += float(str(line.get("cost", 0.0)))
+        if kind in ("call", "compute"):
+            self.tally.pay(float(str(line.get("cost", 0.0))), call=kind == "call")
         elif kind in ("experiment", "fault"):
-            self._count(self._outcomes.get(experiment, ""), -1)
-            outcome = "fault" if kind == "fault" else "passed" if line.get("success") else "judged"
-            self._outcomes[experiment] = outcome
-            self._count(outcome, +1)
+            self.tally.end(experiment, outcome_of(fault=kind == "fault", success=line.get("success")))
         elif kind == "finished":
             self.ended = ": ".join(dict.fromkeys(str(line[name]) for name in ("status", "reason") if line.get(name)))
             self._begun.clear()
         elif kind == "resumed":
             self.ended = ""
-            self._begin_again(_REDONE.get(str(line.get("how")), ()))
-
-    def _begin_again(self, redone: Collection[str]) -> None:
-        """A later session works on experiments that had ended, and on none that an earlier one left in flight."""
-        self._begun.clear()
-        for experiment in [name for name, outcome in self._outcomes.items() if outcome in redone]:
-            self._count(self._outcomes.pop(experiment), -1)
-
-    def _count(self, outcome: str, sign: int) -> None:
-        self.faults += sign * (outcome == "fault")
-        self.judged += sign * (outcome in ("judged", "passed"))
-        self.passed += sign * (outcome == "passed")
+            self._begun.clear()  # none that an earlier session left in flight is worked on as such
+            self.tally.reopen(_REDONE.get(str(line.get("how")), ()))
 
 
 def _fields(line: bytes) -> dict[str, object]:

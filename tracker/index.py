@@ -30,6 +30,9 @@ CODES = {name: code for code, name in enumerate(KINDS)}
 PAID = (CODES["call"], CODES["compute"])
 """The kinds of line that cost something."""
 
+ENDS = (CODES["experiment"], CODES["fault"])
+"""The kinds of line that end an experiment."""
+
 DOUBLED, DAMAGED = 253, 254
 """The codes of lines that don't count: one that stands in the journal twice, and one that can't be read."""
 
@@ -188,6 +191,12 @@ class Index:
     def columns(self, *names: str) -> Iterator[tuple[Any, ...]]:
         """These fields of each entry, named in the order of an Entry's: for loops over all of a large run."""
         return _columns(self.packed, names)
+
+    def ends(self) -> Iterator[tuple[int, int]]:
+        """Offset and length of the line that ended each experiment last."""
+        lines = self.columns("code", "length", "offset", "experiment")
+        last = {subject: offset << 32 | length for code, length, offset, subject in lines if code in ENDS}
+        return ((both >> 32, both & 0xFFFFFFFF) for both in last.values())  # one number each: there may be many
 
     def count(self, kind: str) -> int:
         """How many lines of a kind there are."""

@@ -166,7 +166,7 @@ def summarize(folder: Path) -> Summary:
     results: list[Result] = []
     baselines: dict[str, list[float]] = defaultdict(list)  # known costs on the baseline model, by name
     faults: list[Fault] = []
-    for record in read_records(journal, lines.outcomes()):
+    for record in read_records(journal, index.ends()):
         if isinstance(record, Experiment):
             results.append(_result(scrubber.record(record) if record.note else record))
             if record.baseline_cost is not None:
@@ -343,10 +343,9 @@ def _paid(total: float, judged: Iterable[Result], faults: Iterable[Fault]) -> di
 
 
 class _Outline:
-    """What the index alone tells: which line ended each experiment, and where sessions begin and end."""
+    """What the index alone tells: where sessions begin and end, and what was paid."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        self._outcomes: dict[int, int] = {}  # where each experiment's last end lies, offset and length in one number
         self.session_ends: list[tuple[int, int]] = []  # after the plan: a session's last line, the next one's first, …
         self.last_known = (0, 0)  # the last line of a kind that this version knows
         costs: list[float] = []
@@ -354,9 +353,7 @@ class _Outline:
         for entry in entries:
             if entry.code in _NO_LINES:
                 continue
-            if entry.code in _OUTCOMES:
-                self._outcomes[entry.experiment] = entry.offset << 32 | entry.length
-            elif entry.code in PAID:
+            if entry.code in PAID:
                 costs.append(entry.cost)
             elif entry.code == _RESUMED and before[1]:
                 self.session_ends += [before, entry.span]
@@ -366,12 +363,7 @@ class _Outline:
         self.session_ends.append(self.last_known)
         self.paid = math.fsum(costs)
 
-    def outcomes(self) -> Iterator[tuple[int, int]]:
-        """Offset and length of each experiment's last end."""
-        return ((both >> 32, both & 0xFFFFFFFF) for both in self._outcomes.values())
 
-
-_OUTCOMES = (CODES["experiment"], CODES["fault"])
 _RESUMED = CODES["resumed"]
 _NO_LINES = (DAMAGED, DOUBLED)
 

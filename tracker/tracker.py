@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from tracker.blobs import fetched, spill, whole
 from tracker.errors import JournalError
-from tracker.index import CODES, PAID, Entry, Index, experiment_number, load_index, read_records, tell
+from tracker.index import CODES, ENDS, PAID, Entry, Index, experiment_number, load_index, read_records, tell
 from tracker.journal import NAME, Journal
 from tracker.messages import share_messages
 from tracker.records import Attempt, Call, Finished, Keyed, Plan, Record, Resumed
 from tracker.runs import create_run, lock_run, read_plan
+from tracker.tally import FAULTED, JUDGED, PASSED, Tally, outcome_of
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-_CALL, _EXPERIMENT, _FAULT, _MESSAGE = (CODES[name] for name in ("call", "experiment", "fault", "message"))
-_FAULTED, _JUDGED, _PASSED = range(3)  # how an experiment ended: judged and passed are apart
-
-
-@dataclass(slots=True)
-class Tally:
-    """What a run has come to so far."""
-
-    judged: int = 0
-    passed: int = 0
-    faults: int = 0
-    calls: int = 0
-    cost: float = 0.0  # US dollars
+_CALL, _FAULT, _MESSAGE = (CODES[name] for name in ("call", "fault", "message"))
 
 
 class Tracker:
@@ -40,14 +27,12 @@ class Tracker:
     def __init__(self, folder: Path, plan: Plan, lock: BaseFileLock) -> None:
         self.folder = folder
         self.plan = plan
-        self.tally = Tally()
         self._lock = lock
-        self._ended: dict[int, int] = {}  # how each experiment ended last
         self._redone: set[int] = set()
         self._messages: set[int] = set()
         self._lost: set[int] = set()  # experiments of which something on record can't be read
         index = load_index(folder / NAME)
-        self._count_all(index)
+        self.tally = self._tally_of(index)
         self._is_damaged = bool(index.damaged)
         self._index: Index | None = index
         self._open: dict[int, list[tuple[int, int]]] = {}  # where the lines of the unfinished lie
@@ -96,20 +81,17 @@ class Tracker:
         Their recorded lines become available by `recorded`.
         """
         if faults or judged:
-            redo = {_FAULTED: faults, _JUDGED: judged, _PASSED: judged}
-            self._redone = {number for number, outcome in self._ended.items() if redo[outcome]}
-            self._ended = {number: outcome for number, outcome in self._ended.items() if not redo[outcome]}
-            self._tally_ends()
+            self._redone = self.tally.reopen([FAULTED] * faults + [JUDGED, PASSED] * judged)
         lines = self._index.columns("code", "length", "offset", "experiment") if self._index else ()
         for code, length, offset, experiment in lines:
-            if experiment not in self._ended and experiment and code != _MESSAGE:
+            if experiment not in self.tally.ended and experiment and code != _MESSAGE:
                 self._open.setdefault(experiment, []).append((offset, length))
         self._index = None
 
     @property
     def ended(self) -> Container[int]:
         """The numbers of the experiments that have ended, as `experiment_number` has them."""
-        return self._ended
+        return self.tally.ended
 
     def is_redone(self, experiment_id: str) -> bool:
         """Whether an experiment had ended, and is worked on again in this session."""
@@ -141,41 +123,23 @@ class Tracker:
     async def finish(self, status: str, reason: str = "") -> None:
         await self.record(Finished(status=status, reason=reason))
 
-    def _count_all(self, index: Index) -> None:
+    def _tally_of(self, index: Index) -> Tally[int]:
         """What `_count` does, for a hundred thousand experiments that are on record already."""
-        self.tally.calls = index.count("call")
-        self.tally.cost = sum(cost for (cost,) in index.columns("cost"))  # of what costs nothing it is 0
+        ended: dict[int, int] = {}
         for code, success, subject in index.columns("code", "success", "experiment"):
-            if code == _EXPERIMENT:
-                self._ended[subject] = _PASSED if success else _JUDGED
-            elif code == _FAULT:
-                self._ended[subject] = _FAULTED
+            if code in ENDS:
+                ended[subject] = outcome_of(fault=code == _FAULT, success=success)
             elif code == _MESSAGE:
                 self._messages.add(subject)
-        self._tally_ends()
+        return Tally(ended, index.count("call"), sum(cost for (cost,) in index.columns("cost")))  # of the free it is 0
 
     def _count(self, entry: Entry) -> None:
         if entry.code in PAID:
-            self.tally.calls += entry.code == _CALL
-            self.tally.cost += entry.cost
-        elif entry.code in (_EXPERIMENT, _FAULT):
-            if (before := self._ended.get(entry.experiment)) is not None:
-                self._tally_end(before, -1)
-            outcome = _FAULTED if entry.code == _FAULT else _PASSED if entry.success else _JUDGED
-            self._ended[entry.experiment] = outcome
-            self._tally_end(outcome, +1)
+            self.tally.pay(entry.cost, call=entry.code == _CALL)
+        elif entry.code in ENDS:
+            self.tally.end(entry.experiment, outcome_of(fault=entry.code == _FAULT, success=entry.success))
         elif entry.code == _MESSAGE:
             self._messages.add(entry.experiment)
-
-    def _tally_ends(self) -> None:
-        ends = Counter(self._ended.values())
-        self.tally.passed, self.tally.faults = ends[_PASSED], ends[_FAULTED]
-        self.tally.judged = ends[_PASSED] + ends[_JUDGED]
-
-    def _tally_end(self, outcome: int, sign: int) -> None:
-        self.tally.faults += sign * (outcome == _FAULTED)
-        self.tally.judged += sign * (outcome != _FAULTED)
-        self.tally.passed += sign * (outcome == _PASSED)
 
 
 def _has_gap(records: Sequence[Record]) -> bool:

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from tracker.index import CODES, load_index, read_records
+from tracker.index import load_index, read_records
 from tracker.journal import NAME
 from tracker.records import Attempt, Call, Experiment, Fault, Grade, Record
 from tracker.stories import Stories
 
-_OUTCOMES = (CODES["experiment"], CODES["fault"])
 _GRADES_TOLD = 20
 Outcome = Experiment | Fault
 
@@ -147,8 +146,7 @@ def diff(before: str, after: str) -> Iterator[str]:
 def _outcomes(folder: Path) -> Iterator[Outcome]:
     """How each experiment ended last."""
     journal = folder / NAME
-    last = {entry.experiment: entry.span for entry in load_index(journal) if entry.code in _OUTCOMES}
-    for record in read_records(journal, last.values()):
+    for record in read_records(journal, load_index(journal).ends()):
         if isinstance(record, Experiment | Fault):
             yield record
 

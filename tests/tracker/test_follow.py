@@ -69,26 +69,26 @@ def test_a_line_that_is_not_whole_yet_waits_for_its_rest(tmp_path: Path) -> None
         file.write(line[40:])
     follower.catch_up()
 
-    assert (follower.done, follower.passed) == (1, 1)
+    assert (follower.done, follower.tally.passed) == (1, 1)
 
 
 def test_an_experiment_that_was_retried_counts_as_it_ended_last(tmp_path: Path) -> None:
     follower = follow(tmp_path, fault(0), judged(1, False), Resumed(how="rescore"), judged(0, True), fault(1))
 
-    assert (follower.judged, follower.passed, follower.faults, follower.done) == (1, 1, 1, 2)
+    assert (follower.tally.judged, follower.tally.passed, follower.tally.faults, follower.done) == (1, 1, 1, 2)
 
 
 def test_what_a_retry_works_on_is_not_done_until_it_ends_again(tmp_path: Path) -> None:
     before = (call(0), judged(0, True), call(1), fault(1), call(2))
 
     retried = follow(tmp_path / "a", *before, Resumed(how="retry"))
-    assert (retried.done, retried.judged, retried.faults, retried.in_flight) == (1, 1, 0, 0)
+    assert (retried.done, retried.tally.judged, retried.tally.faults, retried.in_flight) == (1, 1, 0, 0)
     again = follow(tmp_path / "b", *before, Resumed(how="retry"), call(1), judged(1, False))
-    assert (again.done, again.judged, again.faults, again.in_flight) == (2, 2, 0, 0)
+    assert (again.done, again.tally.judged, again.tally.faults, again.in_flight) == (2, 2, 0, 0)
     rescored = follow(tmp_path / "c", *before, Resumed(how="rescore"))
-    assert (rescored.done, rescored.judged, rescored.passed, rescored.faults) == (0, 0, 0, 0)
+    assert (rescored.done, rescored.tally.judged, rescored.tally.passed, rescored.tally.faults) == (0, 0, 0, 0)
     resumed = follow(tmp_path / "d", *before, Resumed())
-    assert (resumed.done, resumed.faults) == (2, 1)
+    assert (resumed.done, resumed.tally.faults) == (2, 1)
 
 
 def test_the_end_of_the_last_session_is_told_with_its_reason(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_lines_of_an_unknown_kind_change_nothing(tmp_path: Path) -> None:
 
     follower.catch_up()
 
-    assert (follower.done, follower.cost, follower.in_flight) == (1, 0.0, 0)
+    assert (follower.done, follower.tally.cost, follower.in_flight) == (1, 0.0, 0)
 
 
 def test_a_line_of_an_unknown_kind_after_the_end_leaves_it_ended(tmp_path: Path) -> None:
@@ -160,5 +160,5 @@ def test_a_line_from_elsewhere_counts_once_also_when_the_journal_gets_it_later(t
     follower.catch_up()
 
     assert before == (1, 0)
-    assert (follower.done, follower.recorded, follower.calls) == (1, 1, 1)
+    assert (follower.done, follower.recorded, follower.tally.calls) == (1, 1, 1)
     assert heard == ["call", "experiment", "plan"]

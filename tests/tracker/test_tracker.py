@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from tracker.tracker import Tracker
 
 
 def tally(tracker: Tracker) -> dict[str, Any]:
-    return dict(zip(("judged", "passed", "faults", "calls", "cost"), astuple(tracker.tally), strict=True))
+    return {name: getattr(tracker.tally, name) for name in ("judged", "passed", "faults", "calls", "cost")}
 
 
 def reopened(tmp_path: Path, *records: Record, look: Callable[[Tracker], Any]) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from tracker.index import CODES, load_index, read_records
+from tracker.index import ENDS, load_index, read_records
 from tracker.journal import NAME
 from tracker.messages import text_of
 from tracker.records import Call, Experiment, Fault, Plan, Record, encode
@@ -90,8 +90,7 @@ def latest_page(plan: Plan, name: str, summary: Summary, *, is_worked_on: bool) 
 def outcomes_of(folder: Path) -> Iterator[Experiment | Fault]:
     """Every end of every experiment, in the order of the journal."""
     journal = folder / NAME
-    ends = (CODES["experiment"], CODES["fault"])
-    spans = [entry.span for entry in load_index(journal) if entry.code in ends]
+    spans = [entry.span for entry in load_index(journal) if entry.code in ENDS]
     for record in read_records(journal, spans):
         if isinstance(record, Experiment | Fault):
             yield record
