@@ -22,8 +22,8 @@ def follow(tmp_path: Path, *records: Record) -> Follower:
 
 
 def figures(follower: Follower) -> dict[str, float]:
-    names = ("judged", "passed", "faults", "calls", "tokens_out", "cost", "done", "in_flight")
-    return {name: getattr(follower, name) for name in names}
+    counted = {name: getattr(follower.tally, name) for name in ("judged", "passed", "faults", "calls", "cost")}
+    return counted | {name: getattr(follower, name) for name in ("tokens_out", "done", "in_flight")}
 
 
 def test_a_follower_sees_what_the_run_has_come_to(tmp_path: Path) -> None:
