@@ -87,7 +87,7 @@ class Reply:
 class Verdict:
     """What the judge says of one attempt, and what `judge` hands to a solver."""
 
-    verdict: VerdictWord
+    verdict: str  # a VerdictWord, or one of the suite's own `words`
     cause: str = ""  # assertion, exception:TYPE, cpu, wall, memory, output, killed, syntax, no_code, …
     feedback: str = ""  # what the model may be told; holds no hidden test unless the run allows it
     detail: str = ""  # the whole story, for people
@@ -97,10 +97,11 @@ class Verdict:
     sandbox: str = ""  # what contained the program
     note: str = ""  # what a solver wants the record to say of how it ended
     artifacts: dict[str, Any] = field(default_factory=dict)  # what else the attempt left, by name: text or bytes
+    passes: bool = False  # whether a word of the suite's own counts as passed
 
     @property
     def passed(self) -> bool:
-        return self.verdict == "passed"
+        return self.passes or self.verdict == "passed"
 
 
 class Measure(NamedTuple):

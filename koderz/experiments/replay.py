@@ -26,7 +26,7 @@ from koderz.experiments.recording import JUDGE_ASK, Recording, Reuse
 from koderz.experiments.slots import Slot
 from koderz.plans.identity import Identity
 from koderz.solvers.handles import AskHandle
-from koderz.types import JUDGE, MAIN, Completion, Lesson, Message, Reply, Sampling, Task, Verdict, VerdictWord
+from koderz.types import JUDGE, MAIN, Completion, Lesson, Message, Reply, Sampling, Task, Verdict
 from tracker import records
 from tracker.records import Blob, Record, Text
 
@@ -352,6 +352,7 @@ class Handles:
             metrics=verdict.metrics,
             sandbox=verdict.sandbox,
             artifacts={name: _kept(name, value) for name, value in verdict.artifacts.items()},
+            passes=verdict.passes,
             key=key,
         )
 
@@ -468,17 +469,10 @@ def _reply(call: records.Call, backend: Backend) -> Reply:
     )
 
 
-_WORDS: dict[str, VerdictWord] = {
-    "passed": "passed",
-    "failed": "failed",
-    "timeout": "timeout",
-    "error": "error",
-}
-
-
 def _verdict(attempt: records.Attempt, backend: Backend) -> Verdict:
     return Verdict(
-        verdict=_WORDS.get(attempt.verdict, "error"),
+        verdict=attempt.verdict,
+        passes=attempt.passes,
         cause=attempt.cause,
         feedback=backend.text(attempt.feedback),
         detail=backend.text(attempt.detail),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ from koderz.plans.plan import Plan
 from koderz.sandbox import Sandbox
 from koderz.solvers import Solver
 from koderz.solvers.handles import AskHandle
-from koderz.suites import judge_asks, judge_written, judging_programs, lesson_of
+from koderz.suites import judge_asks, judge_written, judging_programs, lesson_of, words_of
 from koderz.suites.references import ReferenceFault
 from koderz.types import Reply, Task, Verdict
 from tracker import records
@@ -54,6 +54,7 @@ class ExperimentRunner:
         self._broken = broken or (lambda _: "")
         self._judging = plan.judging
         self._judge_asks = judge_asks(plan.suite)
+        self._words = words_of(plan.suite)
 
     async def perform(self, work: PendingExperiment, slot: Slot | None = None) -> ExperimentOutcome:
         """How the experiment ended. Raises StorageError where what happens can't be written down."""
@@ -119,7 +120,7 @@ class ExperimentRunner:
                 raise Fault("the solver cancelled itself") from None
             except Exception as error:  # a solver may be anybody's code
                 raise Fault(_writable(f"the solver raised {type(error).__name__}: {error}")) from error
-        verdict = _checked(verdict)
+        verdict = _checked(verdict, self._words)
         try:
             handles.lesson = lesson_of(self._plan.suite, handles.identity.task, handles.verdicts)
         except Exception as error:  # so may a suite
@@ -202,7 +203,7 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _checked(verdict: object) -> Verdict:
+def _checked(verdict: object, words: Collection[str]) -> Verdict:
     """What a solver returned, if it can be recorded. Raises Fault."""
     if not isinstance(verdict, Verdict):
         raise Fault(f"the solver returned {type(verdict).__name__}, not the Verdict that judge gave it")
@@ -214,6 +215,8 @@ def _checked(verdict: object) -> Verdict:
             raise ValueError("its score and metrics have to be finite numbers")
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise Fault(f"the solver returned a Verdict that can't be recorded: {error}") from None
+    if verdict.verdict not in words:
+        raise Fault(f"the solver returned the verdict {verdict.verdict!r:.80}; it is one of {', '.join(words)}")
     return verdict
 
 

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast, get_args
 
 from koderz.errors import KoderzError
 from koderz.settings.registry import Registry
@@ -31,6 +31,7 @@ class Suite(Protocol):
       again goes through `handles.once`, so that a replay is handed the same;
     - `lesson(task, verdicts)`, what the attempts at a task teach (`koderz.types.Lesson`, or None) where the last of
       several passed: it goes into the record, and from there into memory;
+    - `words`, verdicts of its own beside the four; one counts as passed only where a Verdict says that it `passes`;
     - `simulate(messages, sampling)`, what the simulated model replies: a pure function, by which the suite can be tried
       without a model.
     """
@@ -118,6 +119,13 @@ def lesson_of(suite: object, task: Task, verdicts: Sequence[Verdict]) -> Lesson 
 def judge_asks(suite: Suite) -> bool:
     """Whether a suite's judge asks a model: its `judge` has a parameter `ask`."""
     return "ask" in inspect.signature(suite.judge).parameters
+
+
+def words_of(suite: object) -> tuple[str, ...]:
+    """The verdicts that there are: the four, and those of the suite's own."""
+    from koderz.types import VerdictWord
+
+    return *get_args(VerdictWord), *getattr(suite, "words", ())
 
 
 def judging_programs(suite: Suite) -> ProgramSuite:

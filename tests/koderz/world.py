@@ -80,6 +80,7 @@ class Words:
     name: str = "words"
     source: str = "here"
     measures: Sequence[Measure] = ()
+    words: Sequence[str] = ()
 
     def messages(self, task: Task, prompts: Prompts, *, cot: bool) -> tuple[Message, ...]:
         return prompts.first_messages(task.values, cot=cot)

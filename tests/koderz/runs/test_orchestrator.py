@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from koderz.experiments import recording
 from koderz.experiments.replay import Replaying
 from koderz.models import Price
 from koderz.runs.orchestrator import Orchestrator
-from koderz.types import Completion, Message, Sampling
-from tests.koderz.world import Run, Scripted, bad, begun, planned, resumed
+from koderz.sandbox import Sandbox
+from koderz.types import Completion, Judging, Message, Reply, Sampling, Task, Verdict
+from tests.koderz.world import Run, Scripted, Words, bad, begun, planned, resumed
 from tracker.index import index_path
 from tracker.journal import NAME
 from tracker.records import Record, encode
@@ -58,6 +59,11 @@ def of_task(number: int, otherwise: str, failure: Fault) -> Callable[[Sequence[M
         return otherwise
 
     return line
+
+
+def of_first_task(first: str, others: str) -> Callable[[Sequence[Message], Sampling], str]:
+    """A line that answers the first task otherwise than the others."""
+    return lambda messages, sampling: first if "def f0()" in messages[1]["content"] else others
 
 
 # Whole runs
@@ -545,3 +551,43 @@ def test_many_experiments_at_their_caps_do_not_stop_the_run(tmp_path: Path) -> N
 
     assert (len(run.of("fault")), run.of("call")) == (30, [])
     assert "in a row" not in run.ended.reason
+
+
+# Verdicts of a suite's own
+
+
+@dataclass
+class Opinions(Words):
+    """Says `opt` of good answers, which passes, and `inconclusive` of others."""
+
+    words: Sequence[str] = ("opt", "inconclusive")
+
+    async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
+        verdict = await super().judge(task, answer, sandbox, how)
+        return Verdict("opt", passes=True) if verdict.passed else Verdict("inconclusive", "noise")
+
+
+def test_verdicts_of_a_suites_own_are_recorded_replayed_and_passed_only_where_they_say_so(tmp_path: Path) -> None:
+    async def go() -> tuple[Run, Run]:
+        plan = await planned(tmp_path, 2, concurrency=1)
+        plan = replace(plan, suite=Opinions(plan.tasks))
+        first = await begun(plan, Scripted(of_first_task("GOOD", "BAD")))
+        lines = (first.folder / NAME).read_bytes().splitlines(keepends=True)
+        kept = [line for line in lines if not line.startswith((b'{"kind":"experiment"', b'{"kind":"finished"'))]
+        (first.folder / NAME).write_bytes(b"".join(kept))
+        return first, await resumed(first.folder, plan, Scripted())
+
+    for run in asyncio.run(go()):
+        assert [(row.verdict, row.cause, row.success) for row in run.summary.results] == [
+            ("opt", "", True),
+            ("inconclusive", "noise", False),
+        ]
+        assert run.summary.summary.verdicts == {"opt": 1, "inconclusive": 1}
+
+
+def test_verdict_that_no_suite_has_declared_is_a_fault(tmp_path: Path) -> None:
+    source = "from koderz.types import Verdict\n\nasync def solve(task, ask):\n    return Verdict('opt')\n"
+
+    (fault,) = with_solver(tmp_path, source, n=1).of("fault")
+
+    assert fault.reason == "the solver returned the verdict 'opt'; it is one of passed, failed, timeout, error"
