@@ -61,11 +61,11 @@ _KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 
 def _config(environ: Mapping[str, str]) -> Finding:
     try:
-        load_config(Path.cwd(), environ=environ, names=())
+        schema = schema_here({}, environ)
+        load_config(Path.cwd(), environ=environ, names=(), schema=schema)
     except KoderzError as error:
         return Finding(NAME, "broken", str(error), "mend the file, or remove it")
     try:
-        schema = schema_here({}, environ)
         every = (*schema.fields, "prices")
         config = load_config(Path.cwd(), environ=environ, names=every, schema=schema, spends=could_spend)
     except KoderzError as error:

@@ -54,6 +54,10 @@ class Schema:
             f"{where}: there is no such setting; {_nearest(name, fields) or 'see koderz benchmark --help'}"
         )
 
+    def is_meant_by(self, name: str) -> bool:
+        """Whether it is the name of an option, or one edit away from one."""
+        return name in self.fields or any(_one_edit(name, known) for known in self.fields)
+
     def require_known(self, owner: str, where: str) -> None:
         """Raises KoderzError, with the nearest name there is, for a suite, solver, … that doesn't exist."""
         kind, _, name = owner.partition(".")

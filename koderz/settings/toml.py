@@ -48,7 +48,7 @@ def load_config(
     """The koderz.toml of a folder, or an empty Config where there is none; `names` are the settings to be used.
 
     `spends` says which models and prices could cost money; without it all of them could. Keys that nobody knows are
-    refused by a schema of a run, and of no matter where only the settings alone are asked for.
+    refused by a schema of a run; where only the settings alone are asked for, those that are nearly one of these.
 
     Raises KoderzError naming file, line and key for what is malformed, and for what is to be used but not trusted.
     """
@@ -176,7 +176,7 @@ def _values(path: Path, data: bytes, table: Mapping[str, Any], schema: Schema) -
     for key, value in table.items():
         name = key.replace("-", "_")
         name = "local_model" if name == "model" else name
-        if name in schema.fields or schema is not CORE:
+        if schema is not CORE or schema.is_meant_by(name):
             found[name] = schema.field(name, _where(path, data, key)).read(value, _where(path, data, name))
     return found
 

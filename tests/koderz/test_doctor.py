@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from koderz.doctor import diagnose
 
 LOOK = """
 import asyncio, json, os, sys
@@ -27,3 +32,18 @@ def test_doctor_looks_at_every_sink_without_loading_what_is_heavy(tmp_path: Path
     assert [found[f"sink {name}"] for name in ("json", "mlflow", "memory")] == ["ok"] * 3
     assert found["sandbox"] == "ok"
     assert loaded == []
+
+
+def test_doctor_calls_a_configuration_with_a_misspelt_key_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "koderz.toml").write_text("[solver.iterative]\nmax-iteratons = 3\n")
+
+    (found,) = [
+        finding
+        for finding in asyncio.run(diagnose(environ={"OLLAMA_HOST": "127.0.0.1:9"}))
+        if finding.what == "koderz.toml"
+    ]
+
+    assert (found.state, "did you mean max-iterations?" in found.detail) == ("broken", True)

@@ -205,6 +205,18 @@ def test_every_setting_was_looked_at_for_what_it_could_do() -> None:
     assert sorted({*RISKY, *CHOICES_OF_THE_BENCHMARK}) == sorted(schema_of().fields)
 
 
+def test_a_misspelt_key_is_refused_by_commands_that_use_few_settings_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "koderz.toml").write_text("toy-words = 3\nmax-iterations = 3\n")
+    assert results_folder(environ={}) == Path("benchmark_results")  # whose options those are is a matter of the run
+
+    (tmp_path / "koderz.toml").write_text('reslts = "runs"\n')
+    with pytest.raises(KoderzError, match=r"reslts: there is no such setting; did you mean results\?"):
+        results_folder(environ={})
+
+
 def test_what_is_not_used_needs_no_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(KoderzError, match="--trust-config"):
