@@ -37,6 +37,7 @@ class Caller:
         self._budget = Budget(settings.max_cost, spent)
         self._experiment_cap = settings.max_experiment_cost
         self._budgets: dict[str, Budget] = {}  # of experiments under way, by id
+        self._unlimited = Budget(None)
         self._sampling = Sampling(settings.sampling_temperature, settings.max_tokens, settings.top_p, settings.seed)
         self._unproven = {name: asyncio.Lock() for name in models}  # models that haven't answered yet
 
@@ -50,7 +51,7 @@ class Caller:
         model = self._models[name]
         sampling = self._sampling_of(ask, identity.sample)
         estimate = self._estimate(model, ask, sampling)
-        own = self._budgets.get(identity.experiment_id) or Budget(None)
+        own = self._budgets.get(identity.experiment_id, self._unlimited)
         async with own.call(estimate), self._budget.call(estimate), self._proving(name):
             if self.closed:
                 raise self.closed

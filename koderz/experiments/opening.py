@@ -21,6 +21,9 @@ async def opened(suite: Suite, handles: Handles) -> AsyncIterator[dict[str, Any]
     """By name, the handles that the task needs and the solver asks for. Raises Fault where one can't be opened."""
     identity = handles.identity
     names = OPENED & identity.task.needs & identity.arm.solver.wants
+    if not names:
+        yield {}
+        return
     async with AsyncExitStack() as stack:
         found: dict[str, Any] = {}
         for name in sorted(names):
