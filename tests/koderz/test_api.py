@@ -239,7 +239,7 @@ def test_rescoring_asks_nothing() -> None:
 def test_what_the_plan_settled_stays_settled(name: str) -> None:
     benchmark(range(1))
 
-    with pytest.raises(KoderzError, match=f"{name} is settled by the plan; only concurrency, max_cost"):
+    with pytest.raises(KoderzError, match=f"{name} is settled by the plan; only concurrency, "):
         asyncio.run(koderz.resume("latest", results=None, **{name: 1}))
 
 
