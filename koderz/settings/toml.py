@@ -160,7 +160,8 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         table = tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise KoderzError(f"{path}: {error}") from None
+        both = 'beside [suite.NAME] the choice is [suite] name = "NAME"' if "overwrite" in str(error) else ""
+        raise KoderzError("; ".join(filter(None, (f"{path}: {error}", both)))) from None
     owners: dict[str, Any] = {}
     for kind in [kind for kind in KINDS if isinstance(table.get(kind), dict)]:
         named = table.pop(kind)

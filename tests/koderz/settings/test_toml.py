@@ -78,6 +78,7 @@ def test_prices_are_dollars_a_million_tokens_in_and_out(tmp_path: Path) -> None:
         ("[prices]\nm = 3", "prices.m: give input and output"),
         ("a = [", "at end of document"),
         ("seed = 1\nseed = 2\n", "(at line 2"),
+        ('suite = "humaneval"\n[suite.humaneval]\n', 'the choice is [suite] name = "NAME"'),
         ("temperature = nan", "line 1, temperature: invalid value nan"),
     ],
 )
