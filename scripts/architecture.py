@@ -49,7 +49,7 @@ def main() -> int:
 
 def package_imports() -> Imports:
     """What each package imports of the others: the packages and modules directly in koderz, and tracker."""
-    graph = grimp.build_graph("koderz", "tracker", exclude_type_checking_imports=True)
+    graph = grimp.build_graph("koderz", "tracker", exclude_type_checking_imports=True, cache_dir=None)
     names = {*graph.find_children("koderz"), "tracker"}
     for name in names:
         graph.squash_module(name)
