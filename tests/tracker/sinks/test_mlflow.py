@@ -29,6 +29,7 @@ from tests.tracker.sinks.mlflow_world import (
 )
 from tracker.errors import KoderzError
 from tracker.records import Finished, Resumed
+from tracker.runs import lock_run
 from tracker.sinks import SinkDown
 from tracker.sinks.mlflow.outbox import page_of
 from tracker.sinks.mlflow.page import milliseconds
@@ -373,6 +374,17 @@ def test_a_run_that_was_deleted_in_mlflow_comes_back_whole(results: Path) -> Non
 def test_a_run_that_was_killed_is_shown_so(results: Path) -> None:
     folder = record(results, new_plan(2), *experiments(0))
     project(folder)
+
+    assert seen(folder).run.info.status == "KILLED"
+
+
+def test_a_run_that_is_killed_once_all_of_it_was_taken_is_shown_so_too(results: Path) -> None:
+    folder = record(results, new_plan(2), *experiments(0))
+    sink = open_sink(folder)
+    with lock_run(folder):
+        sink.take(lines(folder))
+        assert seen(folder).run.info.status == "RUNNING"
+    sink.close()
 
     assert seen(folder).run.info.status == "KILLED"
 

@@ -56,10 +56,12 @@ class MlflowSink:
         self._outbox = Outbox(source.folder, self._target.name)
         self._run: str | None = None
         self._is_first = True
+        self._lacks_end = False  # all was projected, and the run goes on, for all that its journal says
         self._plotted = time.monotonic()
 
     def take(self, records: Sequence[Record]) -> None:
         """Projects what has ended. Raises SinkDown where MLflow can't be reached or written."""
+        self._lacks_end = False
         with border(self._target.uri):
             run = self._run = self._run or self._find_or_create()
             if self._detail != "parent":
@@ -72,6 +74,7 @@ class MlflowSink:
             if self._file:
                 checkpoint(self._file)
             self._is_first = False
+            self._lacks_end = bool(records) and not isinstance(records[-1], Finished)
 
     @staticmethod
     def check(results: Path, environ: Mapping[str, str]) -> str:
@@ -87,8 +90,13 @@ class MlflowSink:
         put_aside(store_file(results))
 
     def close(self) -> None:
-        """Lets go of the outbox; MLflow's client holds nothing."""
-        self._outbox.close()
+        """Says that the run's process left it, where it was killed, and lets go of the outbox."""
+        try:
+            if self._run and self._lacks_end and not is_locked(self._folder):
+                with border(self._target.uri):
+                    self._tell_run(self._run, ())
+        finally:
+            self._outbox.close()
 
     # The run
 
