@@ -8,12 +8,10 @@ order in which it was recorded, until it passes the point where it stopped; only
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import math
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
@@ -22,13 +20,23 @@ import msgspec
 import orjson
 
 from koderz.errors import Fault
+from koderz.experiments.lines import (
+    call_of,
+    checked_messages,
+    digest_of,
+    is_same_grade,
+    kept,
+    numbers_of,
+    reply_of,
+    verdict_of,
+)
 from koderz.experiments.recording import JUDGE_ASK, Recording, Reuse
 from koderz.experiments.slots import Slot
 from koderz.plans.identity import Identity
 from koderz.solvers.handles import AskHandle
 from koderz.types import JUDGE, MAIN, Completion, Lesson, Message, Reply, Sampling, Task, Verdict
 from tracker import records
-from tracker.records import Blob, Record, Text
+from tracker.records import Record, Text
 
 T = TypeVar("T")
 
@@ -51,7 +59,7 @@ class Ask:
     def digest(self) -> str:
         """32 hex digits. Raises Fault for what can't be recorded."""
         try:
-            return _digest([self.messages, self.model, self.purpose, self.sampling])
+            return digest_of([self.messages, self.model, self.purpose, self.sampling])
         except TypeError as error:
             raise Fault(f"ask: what is asked can't be recorded as JSON: {error}") from None
 
@@ -216,14 +224,14 @@ class Handles:
         finds the call without them. All that a message holds is recorded and sent. Raises Fault where there is no reply
         to be had, or the model's wire format has no place for something in a message.
         """
-        ask = Ask(_checked(messages), model, purpose, sampling, depth, parent)
+        ask = Ask(checked_messages(messages), model, purpose, sampling, depth, parent)
         key = self._key("ask", ask.digest())
-        return _reply(await self._noted(self._recorded_or_called(ask, key)), self._backend)
+        return reply_of(await self._noted(self._recorded_or_called(ask, key)), self._backend)
 
     async def judge(self, task: Task, answer: Reply | str) -> Verdict:
         """The verdict on an answer: a reply, or the text of one."""
         text = answer.text if isinstance(answer, Reply) else answer
-        key = self._key("judge", _digest([task.id, text]))
+        key = self._key("judge", digest_of([task.id, text]))
         return await self._noted(self._recorded_or_judged(task, answer, key))
 
     async def grade(self, item: str, score: float, **metrics: float | str) -> float:
@@ -231,7 +239,7 @@ class Handles:
 
         `metrics` are finite numbers, or words by which grades are told apart. An item may be graded several times.
         """
-        numbers = _numbers_of(item, score, metrics)
+        numbers = numbers_of(item, score, metrics)
         grade = records.Grade(
             experiment_id=self.identity.experiment_id,
             item=item,
@@ -292,19 +300,19 @@ class Handles:
         It is on record and paid for like any other, but no solver asks for it in a replay: it is used where that very
         thing is judged again, because the verdict is missing or to be made anew.
         """
-        ask = Ask(_checked(messages), model or JUDGE, purpose, sampling)
-        key = self._key(JUDGE_ASK, _digest([judged, ask.digest()]))
+        ask = Ask(checked_messages(messages), model or JUDGE, purpose, sampling)
+        key = self._key(JUDGE_ASK, digest_of([judged, ask.digest()]))
         call = None if self._how.judge_anew else self._judge_calls.get(key)
         if call is None:
             if not (self._how.calls_allowed or self._how.judge_anew):
                 raise NeedsCallError("rescore: needs a call of the judge")
             call = await self._live(ask, key)
-        return _reply(call, self._backend)
+        return reply_of(call, self._backend)
 
     async def _call(self, ask: Ask, key: str) -> records.Call:
         async with self.slot.in_use():
             answer = await self._backend.complete(ask, self.identity)
-        call = _call_record(self, ask, key, answer)
+        call = call_of(self, ask, key, answer)
         self.totals.add(call)
         await self._backend.record(call)
         return call
@@ -323,7 +331,7 @@ class Handles:
         if before and not self._how.rescore:
             if before.number != number:  # the solver came here by another way than before
                 await self._backend.record(msgspec.structs.replace(before, number=number, time=records.now()))
-            return _verdict(before, self._backend)
+            return verdict_of(before, self._backend)
         self.slot.give_up()
         with self._recording.working():
             ask = partial(self._ask_of_judge, key) if JUDGE in self.identity.arm.models else None
@@ -351,14 +359,14 @@ class Handles:
             score=verdict.score,
             metrics=verdict.metrics,
             sandbox=verdict.sandbox,
-            artifacts={name: _kept(name, value) for name, value in verdict.artifacts.items()},
+            artifacts={name: kept(name, value) for name, value in verdict.artifacts.items()},
             passes=verdict.passes,
             key=key,
         )
 
     async def _recorded_or_graded(self, grade: records.Grade) -> float:
         found = await self._recording.take(grade.key)
-        if isinstance(found, records.Grade) and (not self._how.rescore or _same_grade(found, grade)):
+        if isinstance(found, records.Grade) and (not self._how.rescore or is_same_grade(found, grade)):
             grade = found
         else:
             await self._backend.record(grade)
@@ -387,110 +395,3 @@ class Handles:
             if isinstance(value, Awaitable):
                 value = await value
         return orjson.loads(orjson.dumps(value))
-
-
-def _checked(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The messages with their role and content first. Raises Fault for what is no message."""
-    found = []
-    for number, message in enumerate(messages, 1):
-        if not (isinstance(message, dict) and isinstance(message.get("role"), str) and "content" in message):
-            raise Fault(f"ask: message {number} has to be a dict with role and content, not {message!r:.80}")
-        if not isinstance(message["content"], str | list | None):
-            kind = type(message["content"]).__name__
-            raise Fault(f"ask: the content of message {number} has to be text, a list of parts or None, not {kind}")
-        found.append({"role": message["role"], "content": message["content"], **message})
-    return tuple(found)
-
-
-def _digest(value: Any) -> str:
-    data = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def _call_record(handles: Handles, ask: Ask, key: str, answer: Answer) -> records.Call:
-    completion = answer.completion
-    raw = completion.text if completion.raw is None else completion.raw
-    return records.Call(
-        experiment_id=handles.identity.experiment_id,
-        call=handles.totals.calls + 1,
-        purpose=ask.purpose,
-        role=answer.role,
-        model=answer.model,
-        messages=ask.messages,
-        reply=raw,
-        text=None if completion.raw is None else completion.text,
-        reasoning=completion.reasoning,
-        tokens_in=completion.tokens_in,
-        tokens_out=completion.tokens_out,
-        cost=completion.cost,
-        cost_known=completion.cost_known,
-        latency=completion.latency,
-        finish_reason=completion.finish_reason,
-        answered_by=completion.model,
-        sampling=_given(answer.sampling),
-        retries=completion.retries,
-        adapted=completion.adapted,
-        depth=ask.depth,
-        parent=ask.parent,
-        key=key,
-    )
-
-
-def _numbers_of(item: object, score: object, metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics that are numbers. Raises Fault for a grade that can't be recorded."""
-    if not isinstance(item, str):
-        raise Fault(f"grade: an item is named by a text, not {item!r:.80}")
-    numbers = {name: value for name, value in metrics.items() if not isinstance(value, str)}
-    for name, value in {"score": score, **numbers}.items():
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            raise Fault(f"grade: the {name} of {item:.80} has to be a finite number, not {value!r:.80}")
-    return {name: float(value) for name, value in numbers.items()}
-
-
-def _same_grade(one: records.Grade, other: records.Grade) -> bool:
-    return (one.score, one.metrics, one.labels) == (other.score, other.metrics, other.labels)
-
-
-def _given(sampling: Sampling) -> dict[str, Any]:
-    values = {name: getattr(sampling, name) for name in Sampling.__slots__}
-    return {name: value for name, value in values.items() if value not in (None, ())}
-
-
-def _reply(call: records.Call, backend: Backend) -> Reply:
-    return Reply(
-        call=call.call,
-        text=backend.text(call.reply if call.text is None else call.text),
-        reasoning=backend.text(call.reasoning),
-        tokens_in=call.tokens_in,
-        tokens_out=call.tokens_out,
-        cost=call.cost,
-        finish_reason=call.finish_reason,
-        model=call.answered_by or call.model,
-    )
-
-
-def _verdict(attempt: records.Attempt, backend: Backend) -> Verdict:
-    return Verdict(
-        verdict=attempt.verdict,
-        passes=attempt.passes,
-        cause=attempt.cause,
-        feedback=backend.text(attempt.feedback),
-        detail=backend.text(attempt.detail),
-        program=None if attempt.program is None else backend.text(attempt.program),
-        score=attempt.score,
-        metrics=attempt.metrics,
-        sandbox=attempt.sandbox,
-        artifacts={
-            name: base64.b64decode(each.data) if isinstance(each, Blob) and each.binary else backend.text(each)
-            for name, each in attempt.artifacts.items()
-        },
-    )
-
-
-def _kept(name: object, artifact: object) -> Text:
-    """An artifact as a record holds it. Raises Fault for what is neither text nor bytes."""
-    if isinstance(name, str) and isinstance(artifact, str):
-        return artifact
-    if not (isinstance(name, str) and isinstance(artifact, bytes)):
-        raise Fault(f"judge: the artifact {name!r:.80} has to be text or bytes, not {type(artifact).__name__}")
-    return Blob(hashlib.sha256(artifact).hexdigest(), len(artifact), True, base64.b64encode(artifact).decode())

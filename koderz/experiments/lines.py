@@ -1,0 +1,126 @@
+"""What handles put on record, and what a replay makes of it again."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from koderz.errors import Fault
+from koderz.types import Message, Reply, Sampling, Verdict
+from tracker import records
+from tracker.records import Blob, Text
+
+if TYPE_CHECKING:
+    from koderz.experiments.replay import Answer, Ask, Backend, Handles
+
+
+def checked_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages with their role and content first. Raises Fault for what is no message."""
+    found = []
+    for number, message in enumerate(messages, 1):
+        if not (isinstance(message, dict) and isinstance(message.get("role"), str) and "content" in message):
+            raise Fault(f"ask: message {number} has to be a dict with role and content, not {message!r:.80}")
+        if not isinstance(message["content"], str | list | None):
+            kind = type(message["content"]).__name__
+            raise Fault(f"ask: the content of message {number} has to be text, a list of parts or None, not {kind}")
+        found.append({"role": message["role"], "content": message["content"], **message})
+    return tuple(found)
+
+
+def digest_of(value: Any) -> str:
+    data = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def call_of(handles: Handles, ask: Ask, key: str, answer: Answer) -> records.Call:
+    completion = answer.completion
+    raw = completion.text if completion.raw is None else completion.raw
+    return records.Call(
+        experiment_id=handles.identity.experiment_id,
+        call=handles.totals.calls + 1,
+        purpose=ask.purpose,
+        role=answer.role,
+        model=answer.model,
+        messages=ask.messages,
+        reply=raw,
+        text=None if completion.raw is None else completion.text,
+        reasoning=completion.reasoning,
+        tokens_in=completion.tokens_in,
+        tokens_out=completion.tokens_out,
+        cost=completion.cost,
+        cost_known=completion.cost_known,
+        latency=completion.latency,
+        finish_reason=completion.finish_reason,
+        answered_by=completion.model,
+        sampling=_given(answer.sampling),
+        retries=completion.retries,
+        adapted=completion.adapted,
+        depth=ask.depth,
+        parent=ask.parent,
+        key=key,
+    )
+
+
+def numbers_of(item: object, score: object, metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics that are numbers. Raises Fault for a grade that can't be recorded."""
+    if not isinstance(item, str):
+        raise Fault(f"grade: an item is named by a text, not {item!r:.80}")
+    numbers = {name: value for name, value in metrics.items() if not isinstance(value, str)}
+    for name, value in {"score": score, **numbers}.items():
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise Fault(f"grade: the {name} of {item:.80} has to be a finite number, not {value!r:.80}")
+    return {name: float(value) for name, value in numbers.items()}
+
+
+def is_same_grade(one: records.Grade, other: records.Grade) -> bool:
+    return (one.score, one.metrics, one.labels) == (other.score, other.metrics, other.labels)
+
+
+def _given(sampling: Sampling) -> dict[str, Any]:
+    values = {name: getattr(sampling, name) for name in Sampling.__slots__}
+    return {name: value for name, value in values.items() if value not in (None, ())}
+
+
+def reply_of(call: records.Call, backend: Backend) -> Reply:
+    return Reply(
+        call=call.call,
+        text=backend.text(call.reply if call.text is None else call.text),
+        reasoning=backend.text(call.reasoning),
+        tokens_in=call.tokens_in,
+        tokens_out=call.tokens_out,
+        cost=call.cost,
+        finish_reason=call.finish_reason,
+        model=call.answered_by or call.model,
+    )
+
+
+def verdict_of(attempt: records.Attempt, backend: Backend) -> Verdict:
+    return Verdict(
+        verdict=attempt.verdict,
+        passes=attempt.passes,
+        cause=attempt.cause,
+        feedback=backend.text(attempt.feedback),
+        detail=backend.text(attempt.detail),
+        program=None if attempt.program is None else backend.text(attempt.program),
+        score=attempt.score,
+        metrics=attempt.metrics,
+        sandbox=attempt.sandbox,
+        artifacts={
+            name: base64.b64decode(each.data) if isinstance(each, Blob) and each.binary else backend.text(each)
+            for name, each in attempt.artifacts.items()
+        },
+    )
+
+
+def kept(name: object, artifact: object) -> Text:
+    """An artifact as a record holds it. Raises Fault for what is neither text nor bytes."""
+    if isinstance(name, str) and isinstance(artifact, str):
+        return artifact
+    if not (isinstance(name, str) and isinstance(artifact, bytes)):
+        raise Fault(f"judge: the artifact {name!r:.80} has to be text or bytes, not {type(artifact).__name__}")
+    return Blob(hashlib.sha256(artifact).hexdigest(), len(artifact), True, base64.b64encode(artifact).decode())
