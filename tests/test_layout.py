@@ -1,0 +1,54 @@
+"""The limits of modules and functions, and the floors of packages, which pyproject.toml has as contracts."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MOST_LINES = 400  # of a module
+MOST_FUNCTION_LINES = 60
+MOST_MODULES = 12  # directly in koderz/
+
+
+def modules() -> list[Path]:
+    return [path for package in ("koderz", "tracker") for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def test_no_module_is_longer_than_can_be_read_at_a_sitting() -> None:
+    long = {str(path.relative_to(ROOT)): lines for path in modules() if (lines := _lines(path)) > MOST_LINES}
+    assert not long
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    long = {
+        f"{path.relative_to(ROOT)}:{each.lineno} {each.name}": length
+        for path in modules()
+        for each in functions(path)
+        if (length := (each.end_lineno or 0) - each.lineno + 1) > MOST_FUNCTION_LINES
+    }
+    assert not long
+
+
+def test_few_modules_lie_directly_in_koderz() -> None:
+    found = [path.name for path in (ROOT / "koderz").glob("*.py")]
+    assert 0 < len(found) <= MOST_MODULES
+
+
+def test_imports_run_down_the_floors_and_in_no_circle() -> None:
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def _lines(path: Path) -> int:
+    return len(path.read_text().splitlines())
