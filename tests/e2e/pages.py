@@ -92,7 +92,7 @@ if words[:3] == ["secret", "create", "llm-api-keys"]:
     words[2] += "-of-a-page"
 os.execv(sys.executable, [sys.executable, "-m", "modal", *words])
 """
-"""Modal's client on the loopback Modal, without `setup`, which opens a browser; other tests' secret stays as it is."""
+"""Modal's client on the loopback Modal, without `setup`, which opens a browser; the secret stays as it is."""
 
 COMMANDS = {"python": _PYTHON, "koderz": _KODERZ, "pip": _PIP, "claude": _CLAUDE, "mlflow": _MLFLOW, "modal": _MODAL}
 

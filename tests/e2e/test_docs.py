@@ -21,6 +21,7 @@ from koderz.engines.owners import schema_of
 from tests.conftest import Server, Shell, nothing_judged
 from tests.e2e.conftest import Remote
 from tests.e2e.pages import DOCS, PAGES, ROOT, Reader, blocks
+from tests.loopback_modal import ModalServer
 
 MODELS = ("gpt-4o-mini", "qwen2.5-coder:7b", "my-model")
 ON_MODAL = "docs/how-to/modal.md"
@@ -111,11 +112,15 @@ def test_page_works_when_it_is_followed(page: str, koderz: Shell, serve: Callabl
 
 
 @pytest.mark.slow
-def test_page_on_modal_works_when_it_is_followed(on_modal: Remote, serve: Callable[..., Server]) -> None:
-    (on_modal.folder / "samples.jsonl").write_text('{"task_id": "HumanEval/53", "completion": "    return x + y\\n"}\n')
+def test_page_on_modal_works_when_it_is_followed(koderz: Shell, serve: Callable[..., Server]) -> None:
+    """On a loopback Modal of its own: the page stops the app that it has deployed."""
+    (koderz.folder / "samples.jsonl").write_text('{"task_id": "HumanEval/53", "completion": "    return x + y\\n"}\n')
     more = {"MODEL_SERVER": serve("--model", "Qwen/Qwen3-8B").url, "KODERZ_LIMIT": "4", "KODERZ_JUDGES": "1"}
+    server = serve("--model", "gpt-4o-mini")
 
-    Reader(on_modal, on_modal.server.env(), more).follow(ON_MODAL)
+    with ModalServer(secrets={"llm-api-keys": {}}, max_containers=2) as modal:
+        modal.put_secret("llm-api-keys", server.env())
+        Reader(Remote(koderz.folder, modal, server, 0), server.env(), more).follow(ON_MODAL)
 
 
 def _prepare(page: str, koderz: Shell) -> None:
