@@ -140,8 +140,9 @@ def results_folder(
     """Where runs land: `given`, else what environment or koderz.toml say."""
     if given is not None:
         return given
-    config = load_config(Path.cwd(), trust=trust_config, environ=environ, names=("results",))
-    return CORE.layered(CORE.from_environment(environ), config.settings).results
+    environment = CORE.from_environment(environ)
+    config = load_config(Path.cwd(), trust=trust_config, environ=environ, names={"results"} - environment.keys())
+    return CORE.layered(environment, config.settings).results
 
 
 def _read(path: Path) -> bytes | None:

@@ -218,6 +218,15 @@ def test_a_misspelt_key_is_refused_by_commands_that_use_few_settings_too(
         results_folder(environ={})
 
 
+def test_a_results_folder_that_a_variable_says_needs_no_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "koderz.toml").write_text('results = "/elsewhere"\n')
+
+    with pytest.raises(KoderzError, match="write outside of this folder"):
+        results_folder(None, state(tmp_path))
+    assert results_folder(None, {**state(tmp_path), "KODERZ_RESULTS": "here"}) == Path("here")
+
+
 def test_what_is_not_used_needs_no_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(KoderzError, match="--trust-config"):
