@@ -101,8 +101,10 @@ class Front:
         from koderz.runs.prepare import prepare
 
         screen = SessionScreen(quiet=self.shown.quiet, json=self.shown.json)
-        known = schema_here({**self.usual, **self.given}).fields
-        given = {**{name: value for name, value in self.usual.items() if name in known}, **self.given}
+        given = dict(self.given)
+        if self.usual:
+            known = schema_here({**self.usual, **given}).fields
+            given = {name: value for name, value in self.usual.items() if name in known} | given
         prepared = prepare(
             given, span, solver_arguments=solver_arguments, trust_config=self.trust_config, observer=screen
         )
