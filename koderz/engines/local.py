@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from koderz.engines import Driver, Traits
-from koderz.engines.resources import baseline_price, checked_suite, model_facts, open_models, sandbox_of
+from koderz.engines.resources import baseline_price, checked_suite, model_facts, open_models, sandbox_of, shared_of
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import PendingExperiment
 from koderz.experiments.recall import Lessons, open_lessons
@@ -37,11 +37,13 @@ async def open_local(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Lo
         open_models(plan, environ) as (pool, models),
         sandbox_of(plan) as sandbox,
         open_lessons(plan, environ) as lessons,
+        shared_of(plan, environ) as shared,
     ):
         if sandbox.isolation not in (FULL, NoSandbox.isolation):
             pool.notices.append(f"reduced isolation: {sandbox.isolation} (full: {FULL})")
         suite = checked_suite(plan, sandbox)
-        yield LocalEngine(plan, models, sandbox, pool, baseline=baseline_price(plan), lessons=lessons, suite=suite)
+        baseline = baseline_price(plan)
+        yield LocalEngine(plan, models, sandbox, pool, baseline=baseline, lessons=lessons, suite=suite, shared=shared)
 
 
 open_local.traits = Traits(frozenset({JUDGE, "memory", *OPENED}))  # type: ignore[attr-defined]
@@ -63,14 +65,15 @@ class LocalEngine:
         baseline: Price | None = None,
         lessons: Lessons | None = None,
         suite: CheckedSuite | None = None,
+        shared: Any = None,
     ) -> None:
-        """`suite`: the plan's, where its references are to be tried before it judges."""
+        """`suite`: the plan's, where its references are to be tried before it judges; `shared`: see `shared_of`."""
         self.isolation = sandbox.isolation
         self._notices = pool.notices if pool else []
         self.notices: Sequence[str] = self._notices
         self._plan = replace(plan, suite=suite) if suite else plan
         self._models, self._sandbox, self._pool = models, sandbox, pool
-        self._baseline, self._lessons, self._suite = baseline, lessons, suite
+        self._baseline, self._lessons, self._suite, self._shared = baseline, lessons, suite, shared
 
     @property
     def throttle(self) -> Sequence[Throttle]:
@@ -87,7 +90,14 @@ class LocalEngine:
         caller = Caller(self._plan.settings, self._models, spent=driver.spent, baseline=self._baseline)
         broken = self._suite.broken if self._suite else None
         runner = ExperimentRunner(
-            self._plan, caller, self._sandbox, driver, driver.how, lessons=self._lessons, broken=broken
+            self._plan,
+            caller,
+            self._sandbox,
+            driver,
+            driver.how,
+            lessons=self._lessons,
+            broken=broken,
+            shared=self._shared,
         )
         slots = PrioritySemaphore(self._plan.settings.concurrency)
         begun = asyncio.Semaphore(self._plan.settings.concurrency + _WAITING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from koderz.errors import KoderzError, Unreachable
@@ -12,6 +12,7 @@ from koderz.plans.needs import needs_of
 from koderz.plans.plan import Plan
 from koderz.sandbox import NoSandbox, Sandbox
 from koderz.settings.options import flag_of
+from koderz.solvers import OPENED
 from koderz.suites.code.calibration import calibrated_sandbox
 from koderz.suites.code.options import SimulatedOptions
 from koderz.suites.references import CheckedSuite, checked
@@ -69,6 +70,26 @@ def sandbox_of(plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
 def checked_suite(plan: Plan, sandbox: Sandbox) -> CheckedSuite | None:
     """The plan's suite with its references tried first; None where they are known to pass, or nothing is judged."""
     return None if isinstance(sandbox, NoSandbox) else checked(plan.suite, sandbox, plan.judging)
+
+
+@asynccontextmanager
+async def shared_of(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Any]:
+    """What the sessions and workspaces of a run share, as its suite opens it; None where it has nothing of the kind.
+
+    Raises Unreachable where it can't be opened.
+    """
+    suite: Any = plan.suite
+    async with AsyncExitStack() as stack:
+        shared = None
+        if hasattr(suite, "open_run") and OPENED & needs_of(plan):
+            try:
+                shared = await stack.enter_async_context(suite.open_run(plan.settings, environ))
+            except KoderzError:
+                raise
+            except Exception as error:  # a suite may be anybody's code
+                what = f"what sessions of the suite {suite.name} share can't be opened"
+                raise Unreachable(f"{what}: {type(error).__name__}: {error}") from error
+        yield shared
 
 
 def cap_of(plan: Plan) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,18 +17,22 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def opened(suite: Suite, handles: Handles) -> AsyncIterator[dict[str, Any]]:
-    """By name, the handles that the task needs and the solver asks for. Raises Fault where one can't be opened."""
+async def opened(suite: Suite, handles: Handles, shared: Any = None) -> AsyncIterator[dict[str, Any]]:
+    """By name, the handles that the task needs and the solver asks for. Raises Fault where one can't be opened.
+
+    `shared`: what the suite opened for the run, if it has an `open_run`.
+    """
     identity = handles.identity
     names = OPENED & identity.task.needs & identity.arm.solver.wants
     if not names:
         yield {}
         return
+    more = {"shared": shared} if hasattr(suite, "open_run") else {}
     async with AsyncExitStack() as stack:
         found: dict[str, Any] = {}
         for name in sorted(names):
             try:
-                found[name] = await stack.enter_async_context(_opening(name, suite, handles, stack))
+                found[name] = await stack.enter_async_context(_opening(name, suite, handles, stack, more))
             except (Fault, StorageError):
                 raise
             except Exception as error:  # a suite may be anybody's code
@@ -37,11 +41,13 @@ async def opened(suite: Suite, handles: Handles) -> AsyncIterator[dict[str, Any]
         yield found
 
 
-def _opening(name: str, suite: Any, handles: Handles, stack: AsyncExitStack) -> AbstractAsyncContextManager[Any]:
+def _opening(
+    name: str, suite: Any, handles: Handles, stack: AsyncExitStack, more: Mapping[str, Any]
+) -> AbstractAsyncContextManager[Any]:
     task = handles.identity.task
     if name == "workspace":
         folder = stack.enter_context(TemporaryDirectory(prefix="koderz-", ignore_cleanup_errors=True))
-        found: AbstractAsyncContextManager[Any] = suite.open_workspace(task, Path(folder), handles)
+        found: AbstractAsyncContextManager[Any] = suite.open_workspace(task, Path(folder), handles, **more)
     else:
-        found = suite.open_session(task, handles)
+        found = suite.open_session(task, handles, **more)
     return found

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import orjson
@@ -47,11 +47,13 @@ class ExperimentRunner:
         *,
         lessons: Lessons | None = None,
         broken: Callable[[Task], str] | None = None,
+        shared: Any = None,
     ) -> None:
-        """`broken`: why a task can't be judged, as far as is known."""
+        """`broken`: why a task can't be judged, as far as is known; `shared`: what the suite opened for the run."""
         self._plan, self._caller, self._sandbox = plan, caller, sandbox
         self._ledger, self._how, self._lessons = ledger, how, lessons
         self._broken = broken or (lambda _: "")
+        self._shared = shared
         self._judging = plan.judging
         self._judge_asks = judge_asks(plan.suite)
         self._words = words_of(plan.suite)
@@ -129,7 +131,7 @@ class ExperimentRunner:
 
     async def _opened_and_solved(self, solver: Solver, handles: Handles) -> Verdict:
         identity = handles.identity
-        async with opened(self._plan.suite, handles) as others:
+        async with opened(self._plan.suite, handles, self._shared) as others:
             return await solver(
                 handles,
                 task=identity.task,

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from koderz.engines.resources import baseline_price, checked_suite, open_models, sandbox_of
+from koderz.engines.resources import baseline_price, checked_suite, open_models, sandbox_of, shared_of
 from koderz.experiments.calls import Caller
 from koderz.experiments.replay import Answer, Ask
 from koderz.modal.names import SANDBOXES, require_apart
@@ -63,6 +63,7 @@ class ContainerState:
         self.meter = Meter()
         self.models: Mapping[str, Model] = {}
         self.sandbox: Sandbox
+        self.shared: Any = None  # what the sessions and workspaces of the run share in this container
         self.broken: Callable[[Task], str] | None = None  # why a task can't be judged, as far as is known
         self._environ = environ
         self._means = AsyncExitStack()
@@ -71,12 +72,16 @@ class ContainerState:
     async def opened(self) -> None:
         """Returns once everything is there. Raises Unreachable where a key or the sandbox isn't."""
         async with self._opening:
-            if not self.models:
-                self.sandbox = await self._means.enter_async_context(sandbox_of(self.plan))
+            if self.models:
+                return
+            async with AsyncExitStack() as means:
+                self.sandbox = await means.enter_async_context(sandbox_of(self.plan))
+                self.shared = await means.enter_async_context(shared_of(self.plan, self._environ))
                 if suite := checked_suite(self.plan, self.sandbox):
                     self.plan = replace(self.plan, suite=suite)
                     self.broken = suite.broken
-                _, self.models = await self._means.enter_async_context(open_models(self.plan, self._environ))
+                _, self.models = await means.enter_async_context(open_models(self.plan, self._environ))
+                self._means = means.pop_all()
 
     async def aclose(self) -> None:
         await self._means.aclose()

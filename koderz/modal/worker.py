@@ -73,7 +73,9 @@ async def perform_work(
         if (ended := _end_of(work, data)) is None:
             caller = MeteredCaller(state, data["allowance"], data["rate"])
             how = Replaying(**data["how"])
-            runner = ExperimentRunner(state.plan, caller, state.sandbox, notebook, how, broken=state.broken)
+            runner = ExperimentRunner(
+                state.plan, caller, state.sandbox, notebook, how, broken=state.broken, shared=state.shared
+            )
             outcome = await _ended(await runner.perform(work), work, caller, notebook, data)
         else:
             notebook.written.pop()  # it goes back as the outcome

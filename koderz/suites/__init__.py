@@ -29,6 +29,11 @@ class Suite(Protocol):
       say by `needs` that they need. Each is entered when an experiment begins whose solver names it, and left at its
       end; `folder` is empty, the experiment's alone, and removed with it. What an opener does that can't be made
       again goes through `handles.once`, so that a replay is handed the same;
+    - `open_run(settings, environ)`, an async context manager of what all sessions and workspaces of a run share, such
+      as a pool of workers. It is entered before the first experiment of a run that needs one of them, on an engine
+      elsewhere in each of its containers, and left after the last; `open_session` and `open_workspace` are then handed
+      what it yields as one more parameter, `shared`. `settings.of(ITS_DATACLASS)` has the suite's options. What it
+      raises ends the command before anything is recorded or spent;
     - `lesson(task, verdicts)`, what the attempts at a task teach (`koderz.types.Lesson`, or None) where the last of
       several passed: it goes into the record, and from there into memory;
     - `words`, verdicts of its own beside the four; one counts as passed only where a Verdict says that it `passes`;
@@ -36,9 +41,16 @@ class Suite(Protocol):
       without a model.
     """
 
-    name: str
-    source: str  # where the tasks come from, for the record
-    tasks: tuple[Task, ...]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def source(self) -> str:
+        """Where the tasks come from, for the record."""
+        ...
+
+    @property
+    def tasks(self) -> tuple[Task, ...]: ...
 
     def messages(self, task: Task, prompts: Prompts, *, cot: bool) -> tuple[Message, ...]:
         """What a model is told first of a task; `cot`: with the request to think step by step."""

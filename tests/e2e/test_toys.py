@@ -79,6 +79,25 @@ def test_toy_suite_is_graded_shown_and_resumed(koderz: Shell, installed: Mapping
     assert len(keys) == len(set(keys)) == 6 + 38
 
 
+def test_run_opens_once_what_its_sessions_share(koderz: Shell, installed: Mapping[str, str]) -> None:
+    session = koderz(*RUN, "toy-session", "--solver", "own.py:asking", "--samples", 2, env=installed)
+    without = koderz(*RUN, "toy-session", "--mode", "zero-shot", env=installed)
+
+    assert session.err.count("opened once, 12 sessions of 6 tasks") == 1
+    assert "opened once" not in without.err
+
+
+def test_run_whose_shared_resource_cannot_be_opened_ends_before_anything_is_created(
+    koderz: Shell, installed: Mapping[str, str]
+) -> None:
+    env = {**installed, "TOY_CLOSED": "1"}
+    done = koderz(*RUN, "toy-session", "--solver", "own.py:asking", env=env, code=4)
+
+    told = "what sessions of the suite toy-session share can't be opened: OSError: the toys are put away"
+    assert told in done.err
+    assert not koderz.results.exists()
+
+
 def test_toy_engine_runs_experiments_one_after_the_other(koderz: Shell, installed: Mapping[str, str]) -> None:
     done = koderz(*RUN, "toy", "--mode", "zero-shot", "--engine", "toy", env=installed)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 from koderz.prompts import Prompts
 from koderz.sandbox import Sandbox
 from koderz.settings.options import option
+from koderz.settings.schema import Settings
 from koderz.types import Judging, Measure, Message, Reply, Sampling, Task, Verdict
 
 WORDS = ("stressed", "drawer", "level", "koderz", "benchmark", "noon")
@@ -51,8 +54,20 @@ class Backwards:
         return word[::-1] if len(word) % 2 else word
 
     @asynccontextmanager
-    async def open_session(self, task: Task[Word], handles: Any) -> AsyncIterator[dict[str, Any]]:
+    async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Counter[str]]:
+        """How often each task was opened, shared by all sessions of a run."""
+        if environ.get("TOY_CLOSED"):
+            raise OSError("the toys are put away")
+        opened: Counter[str] = Counter()
+        yield opened
+        sys.stderr.write(f"opened once, {opened.total()} sessions of {len(opened)} tasks\n")
+
+    @asynccontextmanager
+    async def open_session(
+        self, task: Task[Word], handles: Any, *, shared: Counter[str]
+    ) -> AsyncIterator[dict[str, Any]]:
         """Names and values that last as long as the experiment; the first was drawn once."""
+        shared[task.id] += 1
         yield {"drawn": await handles.once("drawn", handles.rng.random)}
 
 

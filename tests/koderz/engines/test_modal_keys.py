@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from koderz.modal.container import ContainerState
 from koderz.testing.engines import performed, planned
 from tests.conftest import Shell
 from tests.loopback_modal import ModalServer
+from tests.toys.toy_suite import toy_session
 from tracker.records import Attempt
 
 LOOKING = '''
@@ -58,6 +60,24 @@ def test_candidates_see_nothing_of_the_function_and_their_sandboxes_have_no_keys
     for one in made:
         assert one.blocks_network
         assert (one.secrets, one.variables, [*one.asked.volume_mounts], [*one.asked.mount_ids]) == ((), (), [], [])
+
+
+def test_container_opens_once_what_the_sessions_of_a_run_share(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story() -> None:
+        plan = await planned(tmp_path, "modal", tasks=1)
+        suite = toy_session(None)
+        arms = tuple(replace(arm, solver=replace(arm.solver, wants=frozenset({"session"}))) for arm in plan.arms)
+        state = ContainerState(replace(plan, suite=suite, tasks=suite.tasks, arms=arms), {})
+        await asyncio.gather(state.opened(), state.opened())
+        shared = state.shared
+        await state.opened()
+        assert state.shared is shared == Counter()
+        await state.aclose()
+
+    asyncio.run(story())
+    assert capsys.readouterr().err.count("opened once") == 1
 
 
 @pytest.mark.parametrize("sandbox", ["contained", "docker", "uncontained"])
