@@ -17,7 +17,10 @@ from typing import Any
 
 import pytest
 
+from koderz.paths import cache_folder
 from tests.forks import forks
+
+WASM_CACHE = cache_folder() / "wasm"  # the user's own: building the image takes a minute
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -86,6 +89,7 @@ class Shell:
             "HOME": str(self.folder),
             "XDG_CACHE_HOME": str(self.folder / "cache"),
             "XDG_STATE_HOME": str(self.folder / "state"),
+            "KODERZ_WASM_CACHE": str(WASM_CACHE),
             "OLLAMA_HOST": "127.0.0.1:9",
             "PYTHONWARNINGS": "error",
             "KODERZ_SINKS": "json",  # a test that wants more says so

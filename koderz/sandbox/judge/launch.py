@@ -26,7 +26,7 @@ import sys, types
 for name, path in (("koderz", {package!r}), ("koderz.sandbox", {sandbox!r})):
     stub = sys.modules[name] = types.ModuleType(name)
     stub.__path__ = [path]
-from koderz.sandbox.judge.{module} import main
+from koderz.sandbox.{module} import main
 main(sys.argv[1:])
 """
 
@@ -52,7 +52,10 @@ class Premises:
 
 
 def command(module: str, arguments: Iterable[str], *, site: bool) -> list[str]:
-    """The command line of an interpreter that runs `module`'s main; `site` lets it see installed packages."""
+    """The command line of an interpreter that runs the main of `koderz.sandbox.MODULE`.
+
+    `site` lets it see installed packages.
+    """
     boot = _BOOT.format(package=str(_SANDBOX.parent), sandbox=str(_SANDBOX), module=module)
     flags = ["-s", "-P", "-B", "-X", "utf8"] + ([] if site else ["-S"])
     return [sys.executable, *flags, "-c", boot, *arguments]
@@ -98,13 +101,16 @@ class Forks(Protocol):
 
 
 class Zygote:
-    """A zygote as its judge sees it. EOFError from any method when it is gone."""
+    """A zygote as its judge sees it. EOFError from any method when it is gone.
 
-    def __init__(self, layers: Sequence[str], packages: Mapping[str, str]) -> None:
+    `guest`: source whose `serve(descriptor)` is what each candidate is, in place of one that answers calls.
+    """
+
+    def __init__(self, layers: Sequence[str], packages: Mapping[str, str], guest: str = "") -> None:
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                command("zygote", [str(theirs.fileno())], site=False),
+                command("judge.zygote", [str(theirs.fileno())], site=False),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -112,7 +118,7 @@ class Zygote:
                 cwd="/",
             )
         readable = reading.readable(map(Path, packages.values())) if kernel.LINUX else ()
-        setup = Setup([*layers], [*map(str, readable)], dict(packages))
+        setup = Setup([*layers], [*map(str, readable)], dict(packages), guest)
         self._control.sendall(json.dumps(setup).encode() + b"\n")
         with self._control.makefile("rb") as answer:
             self.layers: frozenset[str] = frozenset(json.loads(_something(answer.readline())))

@@ -161,7 +161,7 @@ class Worker:
 def _begun(premises: Premises, connection: socket.socket) -> subprocess.Popen[bytes]:
     """Not by asyncio, which waits for ever when called off while a process starts (CPython issue 119710)."""
     return subprocess.Popen(
-        command("process", [json.dumps(asdict(premises))], site=True),
+        command("judge.process", [json.dumps(asdict(premises))], site=True),
         stdin=connection.fileno(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -7,6 +7,7 @@ what a candidate is to run reaches the candidate alone, after the fork. `launch`
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import importlib.util
@@ -17,9 +18,9 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from koderz.sandbox.judge import candidate
 from koderz.sandbox.linux import isolation, kernel, landlock, limits, namespaces, seccomp
@@ -44,7 +45,7 @@ class Cell:
     layers: frozenset[str]
     addresses: int  # bytes of address space the warm interpreter takes
     filter: seccomp.Filter | None  # what each candidate binds itself to
-    printed: candidate.Printed
+    serve: Callable[[int], NoReturn]  # what each is, by the descriptor of its socket
 
 
 class Setup(NamedTuple):
@@ -53,6 +54,7 @@ class Setup(NamedTuple):
     layers: list[str]  # wanted
     readable: list[str]  # all that candidates may read
     packages: dict[str, str]  # beyond the standard library: name and folder
+    guest: str = ""  # source that defines `serve(descriptor)`, where candidates are no programs that answer calls
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
@@ -118,7 +120,17 @@ def _contain(control: socket.socket, setup: Setup) -> Cell:
     limits.share(own_user=isolation.NAMESPACES in layers)
     if isolation.LANDLOCK in layers:
         landlock.restrict(setup.readable)
-    return Cell(layers, addresses, _filter(layers), candidate.prepare())
+    return Cell(layers, addresses, _filter(layers), _serving(setup.guest))
+
+
+def _serving(guest: str) -> Callable[[int], NoReturn]:
+    printed = candidate.prepare()
+    if not guest:
+        return functools.partial(candidate.serve, printed)
+    module: dict[str, Any] = {"__name__": "guest"}
+    exec(compile(guest, "<guest>", "exec"), module)  # noqa: S102 koderz' own
+    serve: Callable[[int], NoReturn] = module["serve"]
+    return serve
 
 
 def _filter(layers: frozenset[str]) -> seccomp.Filter | None:
@@ -157,7 +169,7 @@ def _become_candidate(control: socket.socket, descriptor: int, cell: Cell, cpu: 
         else:
             os.setsid()  # so that what it starts can be ended with it
             limits.bind(cpu, cell.addresses + memory)
-        candidate.serve(cell.printed, descriptor)
+        cell.serve(descriptor)
     finally:
         os._exit(1)
 

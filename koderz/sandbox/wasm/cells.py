@@ -1,0 +1,54 @@
+"""What a session is told and tells: cells, what came of them, and what they ask of models."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from koderz.errors import Fault
+
+Kind = Literal["wasm", "native"]
+
+TIMEOUT = 30.0  # seconds a cell may take of its own, unless it is told otherwise
+MEMORY_MB = 512  # of a session
+OUTPUT_LIMIT = 1 << 20  # bytes that a cell may print
+
+
+class SubCall(NamedTuple):
+    """What a cell asks of a model."""
+
+    name: str  # llm_query or rlm_query
+    prompts: tuple[str, ...]
+    model: str | None
+
+
+Answering = Callable[[SubCall], Awaitable[Sequence[str]]]
+"""Answers a sub-call, a text a prompt. What it raises stops the cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """What came of one cell."""
+
+    stdout: str = ""
+    stderr: str = ""  # what it wrote there, and the traceback of what it raised
+    error: str | None = None  # `TYPE: message`
+    locals: Mapping[str, Any] = field(default_factory=dict)  # variables; those that are large as `<type, size>`
+    final_answer: str | None = None  # answer["content"], where answer["ready"] is True
+    seconds: float = 0.0  # that it took, rebuilding included, waiting for models not
+    calls: int = 0  # prompts that models answered for it
+    truncated: bool = False  # it printed more than is kept
+    stopped: str = ""  # why it didn't come to its end: deadline, crash; its session is as it was before it
+
+
+class SessionBusyError(Fault):
+    """Another cell of the session is running."""
+
+
+class SessionFullError(Fault):
+    """There is no room for what a session is to hold, or for another one."""
+
+
+class SessionLostError(Fault):
+    """The session is gone, or can't be rebuilt."""

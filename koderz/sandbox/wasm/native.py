@@ -1,0 +1,117 @@
+"""Sessions where there is no WASM: a process each, as contained as a candidate of the judge."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from koderz.sandbox.judge.launch import Zygote
+from koderz.sandbox.linux import isolation
+from koderz.sandbox.wasm.frames import HEADER, packed
+from koderz.sandbox.wasm.stopped import Call, StoppedError
+
+GUEST = tuple(Path(__file__).with_name("guest") / name for name in ("repl.py", "native.py"))
+LARGEST = 256 << 20  # bytes of one frame
+_CPU = 1e6  # seconds: what limits a cell is its deadline
+_PUT_SECONDS = 60.0
+
+
+class NativeEngine:
+    """Makes processes. Ends this one, saying why, where the system doesn't contain them."""
+
+    def __init__(self) -> None:
+        layers = isolation.available()
+        if not isolation.contained(layers):
+            sys.exit("this machine has no Landlock and seccomp to contain a native session; take --session wasm")
+        self.isolation = isolation.label(layers)
+        self._guest = "\n".join(path.read_text(encoding="utf-8") for path in GUEST)
+
+    def create(self, memory: int, seed: int) -> NativeInstance:
+        """A new process. `memory` in bytes of addresses."""
+        return NativeInstance(Zygote(isolation.LAYERS, {}, self._guest), memory, seed)
+
+
+class NativeInstance:
+    """One session's process. StoppedError from any method is its end."""
+
+    def __init__(self, zygote: Zygote, memory: int, seed: int) -> None:
+        self._zygote = zygote
+        self._connection = zygote.spawn(_CPU, memory)
+        self._asked("seed", str(seed))
+
+    def begin(self, name: str) -> None:
+        self._asked("begin", name)
+
+    def chunk(self, part: str) -> None:
+        self._asked("chunk", part)
+
+    def commit(self, kind: str) -> None:
+        self._asked("commit", kind)
+
+    def get(self, name: str) -> str:
+        return self._asked("get", name)
+
+    def run(self, code: str, timeout: float, call: Call) -> str:
+        """What the guest says of a cell. `call` is what it reaches; time in it isn't the cell's own, but for prints."""
+        return self._asked("run", code, timeout, call)
+
+    def close(self) -> None:
+        """Ends the process, and the one that it was forked from."""
+        self._connection.close()
+        with self._zygote:
+            pass
+
+    def _asked(self, operation: str, data: str, timeout: float = _PUT_SECONDS, call: Call | None = None) -> str:
+        until = time.monotonic() + timeout
+        try:
+            self._send({"op": operation}, data, until)
+            while True:
+                head, told = self._received(until)
+                if head.get("said") is True:
+                    return told
+                name = head.get("call")
+                if call is None or not isinstance(name, str):
+                    raise StoppedError("crash", "it called out of turn")
+                began = time.monotonic()
+                reply = call(name, told)
+                if name not in ("out", "err"):
+                    until += time.monotonic() - began
+                self._send({}, reply, until)
+        except TimeoutError:
+            raise StoppedError("deadline", "Request timed out") from None
+        except (EOFError, OSError):
+            raise StoppedError("crash", "the interpreter ended") from None
+        except (ValueError, AttributeError, RecursionError, struct.error):
+            raise StoppedError("crash", "the session's answer is garbled") from None
+
+    def _send(self, head: dict[str, Any], data: str, until: float) -> None:
+        self._connection.settimeout(_left(until))
+        self._connection.sendall(packed(head, data.encode("utf-8", "backslashreplace")))
+
+    def _received(self, until: float) -> tuple[dict[str, Any], str]:
+        head, data = HEADER.unpack(self._read(HEADER.size, until))
+        if head + data > LARGEST:
+            raise ValueError("more than anybody asked for")
+        return json.loads(self._read(head, until)), self._read(data, until).decode()
+
+    def _read(self, size: int, until: float) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            self._connection.settimeout(_left(until))
+            part = self._connection.recv(min(size - len(data), 1 << 20), socket.MSG_WAITALL)
+            if not part:
+                raise EOFError
+            data += part
+        return bytes(data)
+
+
+def _left(until: float) -> float:
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left

@@ -1,0 +1,325 @@
+"""One session: what is done in it, and the log by which it is rebuilt where its interpreter has died."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from koderz.sandbox.wasm.cells import (
+    OUTPUT_LIMIT,
+    TIMEOUT,
+    Answering,
+    CellResult,
+    SessionBusyError,
+    SessionFullError,
+    SessionLostError,
+    SubCall,
+)
+from koderz.sandbox.wasm.frames import CHUNK, parts
+from koderz.sandbox.wasm.link import Event, Link, WorkerLostError, next_of
+
+if TYPE_CHECKING:
+    from koderz.sandbox.wasm.pool import Pool
+
+TRIES = 3  # of one cell, where its worker dies of something else
+OVERTIME = 2.0  # of a cell's deadline, after which its worker is killed
+LATE = 0.5  # seconds beyond that, for what isn't the cell's doing
+
+
+class Put(NamedTuple):
+    """A variable that was set from outside. A path is that of a UTF-8 file, which stays where it is."""
+
+    name: str
+    source: str | Path
+    kind: str  # text or json
+
+
+class Ran(NamedTuple):
+    """A cell that came to its end."""
+
+    code: str
+    timeout: float
+    answers: Sequence[Sequence[str]]  # to its sub-calls
+
+
+@dataclass(slots=True)
+class Running:
+    """What is known of a cell under way."""
+
+    code: str
+    timeout: float
+    answers: list[Sequence[str]] = field(default_factory=list)
+    printed: dict[str, list[bytes]] = field(default_factory=lambda: {"out": [], "err": []})
+    truncated: bool = False
+    calls: int = 0
+    waited: float = 0.0  # seconds, for models
+
+    def begin(self) -> None:
+        """Forgets what an earlier try printed."""
+        self.printed, self.truncated = {"out": [], "err": []}, False
+
+    def text(self, stream: str) -> str:
+        return b"".join(self.printed[stream]).decode(errors="replace")
+
+
+class Session:
+    """A persistent namespace. One thing at a time is done in it: SessionBusyError for a second one."""
+
+    def __init__(self, name: str, pool: Pool, *, memory: int, seed: int) -> None:
+        self.id = name
+        self.memory = memory  # bytes it may take
+        self.seed = seed
+        self.cells = 0
+        self.created = self.used = time.time()
+        self._pool = pool
+        self._log: list[Put | Ran] = []
+        self._link: Link | None = None  # where its instance lives
+        self._lives = 0
+        self._is_busy = False
+
+    @property
+    def _instance(self) -> str:
+        """The name of its instance: one that was abandoned may yet be ending."""
+        return f"{self.id}/{self._lives}"
+
+    @property
+    def is_busy(self) -> bool:
+        return self._is_busy
+
+    async def put(self, name: str, source: str | Path, kind: str = "text") -> int:
+        """Sets a variable; its size in bytes. `kind` `json` for a value that is no text.
+
+        Raises SessionFullError for more than half of what the session may take, SessionLostError, or Fault.
+        """
+        size = _size(source)
+        if size > self.memory // 2:
+            raise SessionFullError(f"{name} takes {size:,} bytes, more than half of the session's {self.memory:,}")
+        async with self._alone():
+            put = Put(name, source, kind)
+            await self._alive()
+            if stopped := await self._put(put):
+                raise SessionFullError(f"{name} doesn't fit into the session: {stopped}")
+            self._log.append(put)
+        return size
+
+    async def get(self, name: str) -> str | None:
+        """The text of a variable; None where there is none. Raises SessionFullError for one beyond 64 MB."""
+        async with self._alone():
+            await self._alive()
+            head, data = await self._asked("get", name.encode())
+            if "stopped" in head:
+                raise SessionLostError(f"{name} can't be read: {head['error']}")
+            if head.get("missing"):
+                return None
+            if head["cut"]:
+                raise SessionFullError(f"{name} is larger than what can be read at once")
+            return data.decode()
+
+    async def run(
+        self,
+        code: str,
+        answer: Answering | None = None,
+        *,
+        timeout: float = TIMEOUT,  # noqa: ASYNC109 the cell's, and counted otherwise
+        only_calls: int | None = None,
+    ) -> CellResult:
+        """Runs a cell. `timeout`: seconds of its own, in which waiting for models doesn't count.
+
+        Without `answer` models are out of reach. `only_calls`: it is stopped where it would make one call more, as
+        one is that was stopped before. Raises what `answer` raises, SessionBusyError, SessionLostError or Fault.
+        """
+        began = time.monotonic()
+        running = Running(code, timeout)
+        async with self._alone():
+            self.cells += 1
+            head = await self._tried(running, answer, only_calls)
+            if "stopped" in head:
+                self._leave()
+            else:
+                self._log.append(Ran(code, timeout, running.answers))
+        error = head.get("error") if "stopped" in head else head["found"]["error"]
+        found = head.get("found", {})
+        stderr = running.text("err")
+        return CellResult(
+            stdout=running.text("out"),
+            stderr=stderr if not head.get("stopped") else f"{stderr}{error}\n",
+            error=error,
+            locals=found.get("locals", {}),
+            final_answer=found.get("final_answer"),
+            seconds=round(time.monotonic() - began - running.waited, 6),
+            calls=running.calls,
+            truncated=running.truncated,
+            stopped=head.get("stopped", ""),
+        )
+
+    def fork(self, name: str = "") -> Session:
+        """Another session that has had the same done to it."""
+        if self._is_busy:
+            raise SessionBusyError(f"session {self.id} is running a cell")
+        other = self._pool.open(name, memory_mb=self.memory >> 20, seed=self.seed)
+        other._log = [*self._log]
+        return other
+
+    async def close(self) -> None:
+        """Forgets it, also while a cell runs, which then stops."""
+        self._pool.sessions.pop(self.id, None)
+        self._log = []
+        await self._abandon()
+
+    # How it is done
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        if self._is_busy:
+            raise SessionBusyError(f"session {self.id} is running a cell")
+        self._is_busy = True
+        self.used = time.time()
+        try:
+            yield
+        except WorkerLostError:
+            self._leave()
+            raise SessionLostError(f"the worker of session {self.id} has died") from None
+        finally:
+            self._is_busy = False
+            self.used = time.time()
+
+    async def _tried(self, running: Running, answer: Answering | None, only_calls: int | None) -> dict[str, Any]:
+        """What the worker says at last. A cell whose worker died of something else is run again."""
+        for _ in range(TRIES):
+            try:
+                await self._alive()
+                running.begin()
+                async with self._pool.executing:
+                    return await self._performed(running, answer, only_calls)
+            except WorkerLostError:
+                self._leave()
+            except BaseException:
+                await self._abandon()
+                raise
+        return {"stopped": "crash", "error": "the process that it ran in died"}
+
+    async def _performed(
+        self, running: Running, answer: Answering | None, only_calls: int | None, output: int = OUTPUT_LIMIT
+    ) -> dict[str, Any]:
+        assert self._link
+        given = iter([*running.answers])  # on an earlier try
+        began, waited = time.monotonic(), running.waited
+        code = running.code.encode("utf-8", "backslashreplace")
+        asking = self._link.asking("run", self._instance, code, timeout=running.timeout, limit=output)
+        async with asking as events:
+            while True:
+                own = time.monotonic() - began - (running.waited - waited)
+                head, data = await self._within(events, running.timeout * OVERTIME + LATE - own)
+                if head.get("event") == "print":
+                    running.printed[head["stream"]].append(data)
+                    running.truncated = running.truncated or head["truncated"]
+                elif head.get("event") == "call":
+                    if only_calls is not None and running.calls >= only_calls:
+                        return {"stopped": "cut", "error": "it was stopped here before"}
+                    call = SubCall(head["name"], tuple(head["prompts"]), head["model"])
+                    await self._answer(call, running, given, answer)
+                elif head.get("stopped") == "deadline":
+                    return {**head, "error": f"TimeoutError: Request timed out: more than {running.timeout:g} s"}
+                else:
+                    return head
+
+    async def _within(self, events: asyncio.Queue[Event | None], seconds: float) -> Event:
+        """What comes next. A worker that says nothing is killed: it is held by a call that no deadline can end."""
+        assert self._link
+        try:
+            async with asyncio.timeout(seconds):
+                return await next_of(events)
+        except TimeoutError:
+            await self._link.kill()
+            return {"stopped": "deadline"}, b""
+
+    async def _answer(
+        self, call: SubCall, running: Running, given: Iterator[Sequence[str]], answer: Answering | None
+    ) -> None:
+        texts = next(given, None)
+        if texts is None:
+            began = time.monotonic()
+            self._pool.executing.release()
+            try:
+                if answer is None:
+                    texts = ["Error: no model can be asked from here"] * len(call.prompts)
+                else:
+                    texts = [str(text) for text in await answer(call)]
+            finally:
+                await self._pool.executing.acquire()
+                running.waited += time.monotonic() - began
+            running.answers.append(texts)
+            running.calls += len(texts)
+        assert self._link
+        await self._link.send({"op": "reply", "session": self._instance}, json.dumps(texts).encode())
+
+    async def _alive(self) -> None:
+        """Makes its instance, and has all done to it that was done before. Raises SessionLostError."""
+        if self._link and not self._link.is_lost:
+            return
+        self._leave()
+        self._link = await self._pool.link()
+        self._lives += 1
+        head, _ = await self._asked("create", memory=self.memory, seed=self.seed)
+        if "stopped" in head:
+            self._leave()
+            raise SessionLostError(f"Out of memory: session {self.id} can't be made: {head['error']}")
+        for done in self._log:
+            stopped = await self._put(done) if isinstance(done, Put) else await self._ran_again(done)
+            if stopped:
+                await self._abandon()
+                raise SessionLostError(f"session {self.id} can't be rebuilt: {stopped}")
+
+    async def _ran_again(self, done: Ran) -> str:
+        """Why a cell that came to its end before doesn't do so again; empty where it does."""
+        again = Running(done.code, done.timeout * OVERTIME, [*done.answers])
+        head = await self._performed(again, None, None, output=0)
+        return str(head["error"]) if "stopped" in head else ""
+
+    async def _put(self, put: Put) -> str:
+        """Why it failed, or empty."""
+        for operation, data in _steps(put):
+            head, _ = await self._asked(operation, data)
+            if "stopped" in head:
+                self._leave()
+                return str(head["error"])
+        return ""
+
+    async def _asked(self, operation: str, data: bytes = b"", **head: Any) -> Event:
+        assert self._link
+        return await self._link.ask(operation, self._instance, data, **head)
+
+    async def _abandon(self) -> None:
+        """Has its instance end, also where a cell runs in it."""
+        if link := self._leave():
+            with suppress(WorkerLostError):
+                await asyncio.shield(link.send({"op": "delete", "id": 0, "session": self._instance}))
+
+    def _leave(self) -> Link | None:
+        """Lets go of its instance; the worker that it was in."""
+        link, self._link = self._link, None
+        if link:
+            link.sessions -= 1
+        return link
+
+
+def _size(source: str | Path) -> int:
+    return source.stat().st_size if isinstance(source, Path) else len(source)
+
+
+def _steps(put: Put) -> Iterator[tuple[str, bytes]]:
+    """The requests by which a variable is set."""
+    yield "begin", put.name.encode()
+    if isinstance(put.source, str):
+        yield from (("chunk", part) for part in parts(put.source))
+    else:
+        with put.source.open(encoding="utf-8", newline="") as file:
+            while part := file.read(CHUNK):
+                yield "chunk", part.encode()
+    yield "commit", put.kind.encode()
