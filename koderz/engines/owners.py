@@ -32,7 +32,13 @@ REGISTRIES = {registry.kind: registry for registry in (SUITES, SOLVERS, SANDBOXE
 CHOOSING = ("suite", "mode", "solver", "matrix", "sandbox", "engine")
 """The settings that say what takes part."""
 
-_ALWAYS = (("solver", "iterative"), ("sandbox", "docker"), ("engine", "modal"), ("model", "simulated"))
+_ALWAYS = (
+    ("suite", "humaneval"),
+    ("solver", "iterative"),
+    ("sandbox", "docker"),
+    ("engine", "modal"),
+    ("model", "simulated"),
+)
 """Whose options may be given whatever takes part, so that a command need not change with its --mode or --engine."""
 
 
@@ -42,11 +48,11 @@ def schema_of(*chosen: tuple[str, str]) -> Schema:
 
     Raises KoderzError for a name that nobody knows, and where two have an option of the same name.
     """
-    structs = {}
+    found: dict[Any, tuple[str, type]] = {}
     for kind, name in dict.fromkeys((*_ALWAYS, *chosen)):
         if ":" not in name and (struct := REGISTRIES[kind].options_of(name)):
-            structs[f"{kind}.{name}"] = struct
-    return Schema(structs, REGISTRIES)
+            found[struct if kind == "suite" else (kind, name)] = f"{kind}.{name}", struct  # one suite alone takes part
+    return Schema(dict(found.values()), REGISTRIES)
 
 
 def chosen_here(given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, str]]:

@@ -41,8 +41,8 @@ class Plan:
 
     @property
     def judging(self) -> Judging:
-        """How answers are judged: the suite's own limits where the settings have none."""
-        return self.settings.judging(limits_of(self.suite))
+        """How answers are judged."""
+        return limits_of(self.suite)
 
     @property
     def name(self) -> str:
@@ -88,7 +88,7 @@ def load_subject(settings: Settings, select: Callable[[Sequence[Task]], Sequence
     """Raises KoderzError for what in the settings doesn't fit the suite or the prompts."""
     suite = load_suite(settings.suite, settings.dataset, settings)
     prompts = load_prompts(settings.prompt_dir)
-    return Subject(suite, _with_messages(suite, select(suite.tasks), prompts, settings), prompts)
+    return Subject(suite, _with_messages(suite, select(suite.tasks), prompts), prompts)
 
 
 def make_plan(
@@ -102,8 +102,7 @@ def make_plan(
     single: bool = False,
 ) -> Plan:
     """A new plan. `details` go into the record as they are; `single`: one experiment, which is no run."""
-    how = settings.judging(limits_of(subject.suite))
-    settings = replace(settings, test_timeout=how.timeout, test_memory=how.memory_mb)
+    settings = settings.having(getattr(subject.suite, "options", None))
     config = as_config(settings) | {
         "mode": "matrix" if settings.matrix else arms[0].solver.name if settings.solver else settings.mode,
         "local_model": ", ".join(dict.fromkeys(arm.model for arm in arms)),
@@ -131,7 +130,7 @@ def make_plan(
             if single
             else _digest([_decisive(config), to_builtins(stated), to_builtins(cells), matches, details or {}]),
             "matches": matches,
-            "prompts": _used_prompts(subject.prompts, settings, arms),
+            "prompts": _used_prompts(subject.prompts, config, arms),
             "expectations": _expectations(subject),
         },
     )
@@ -151,17 +150,17 @@ def _expectations(subject: Subject) -> dict[str, dict[str, str]]:
     return {task: {"expected_response": text.strip("\n")} for task, text in references.items() if text}
 
 
-def _used_prompts(prompts: Prompts, settings: Settings, arms: Sequence[Arm]) -> dict[str, str]:
-    """The texts that models may be told in a run with these settings and arms, by name."""
+def _used_prompts(prompts: Prompts, config: Mapping[str, Any], arms: Sequence[Arm]) -> dict[str, str]:
+    """The texts that models may be told in a run of this config and these arms, by name."""
     roles = {role for arm in arms for role in arm.models}
     used = {
-        "reasoning": settings.cot,
+        "reasoning": config.get("cot"),
         "feedback": any(arm.solver.name != "zero-shot" for arm in arms),
         "spec": "spec" in roles,
         "specification": "spec" in roles,
         "checkpoint": "checkpoint" in roles,
         "guidance": "checkpoint" in roles,
-        "lessons": settings.use_memory != "off",
+        "lessons": config["use_memory"] != "off",
     }
     return {name: text for name, text in prompts.texts.items() if used.get(name, True)}
 
@@ -202,8 +201,8 @@ def _same_tasks(record: records.Plan, tasks: Sequence[Task]) -> list[Task]:
     return [known[name] for name in record.tasks]
 
 
-def _with_messages(suite: Suite, tasks: Sequence[Task], prompts: Prompts, settings: Settings) -> tuple[Task, ...]:
-    return tuple(replace(task, messages=suite.messages(task, prompts, cot=settings.cot)) for task in tasks)
+def _with_messages(suite: Suite, tasks: Sequence[Task], prompts: Prompts) -> tuple[Task, ...]:
+    return tuple(replace(task, messages=suite.messages(task, prompts)) for task in tasks)
 
 
 def _matches(subject: Subject, arms: Sequence[Arm]) -> dict[str, dict[str, str]]:

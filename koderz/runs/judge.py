@@ -18,6 +18,7 @@ from koderz.sandbox import DockerOptions, NoSandbox, Sandbox
 from koderz.settings.schema import Settings
 from koderz.suites import Suite, judge_written, judging_programs, limits_of, load_suite
 from koderz.suites.code.calibration import calibrated_sandbox
+from koderz.suites.code.options import CodeOptions
 from koderz.suites.references import ReferenceFault, checked
 from koderz.types import JUDGE, Judging, Task, Verdict
 from tracker.rates import pass_at_k
@@ -65,7 +66,7 @@ async def open_judge(suite: Suite, settings: Settings, *, own_programs: bool = F
 
     Raises Unreachable where nothing contains programs here.
     """
-    how, judges = settings.judging(limits_of(suite)), settings.judge_count
+    how, judges = limits_of(suite), settings.judge_count
     if not any(JUDGE in task.needs for task in suite.tasks):
         yield Judge(suite, NoSandbox(), how, judges)
         return
@@ -114,9 +115,9 @@ async def judge(
     None: the usual one. Raises KoderzError for an unknown task, Unreachable where nothing contains programs here, Fault
     where the task's own reference doesn't pass.
     """
-    asked = load_suite(suite, dataset)
-    own = (DockerOptions(image),) if image else ()
-    settings = Settings(test_timeout=timeout, test_memory=memory_mb, sandbox=sandbox, own=own)
+    docker = (DockerOptions(image),) if image else ()
+    settings = Settings(sandbox=sandbox, own=(CodeOptions(test_timeout=timeout, test_memory=memory_mb), *docker))
+    asked = load_suite(suite, dataset, settings)
     return await judge_one(asked, find_task(asked, task), program, settings)
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from koderz.settings.options import no_option, option
 from koderz.settings.trust import RUNS_CODE, SENDS, SPENDS, WRITES
-from koderz.types import FeedbackKind, Judging
 from tracker.sinks import KNOWN
 
 T = TypeVar("T")
@@ -123,14 +122,7 @@ class Settings:
         names_models=True,
         check=_wrong_roles,
     )
-    feedback: FeedbackKind = _solver(
-        "tests",
-        "What an attempt is told of the previous one: tests (the failing test), examples (only those of the "
-        "docstring), none (that it failed).",
-        "KIND",
-    )
     baseline_model: str | None = _solver(None, "Report what the local tokens would have cost on this model.", "MODEL")
-    cot: bool = _solver(True, "Skip the request to think step by step (ablation).")
     prompt_dir: Path | None = _solver(
         None, "A folder of *.md files that override the built-in prompts.", "DIR", risk=SENDS
     )
@@ -180,15 +172,6 @@ class Settings:
         "N",
         bounds=(1, 256),
         changeable=True,
-    )
-    test_timeout: float | None = _running(
-        None,
-        "CPU time limit of a program with its tests. Default: the suite's, mostly 6.",
-        "SECONDS",
-        bounds=(0.1, 3600),
-    )
-    test_memory: int | None = _running(
-        None, "Memory limit of a program. Default: the suite's, mostly 1024.", "MB", bounds=(64, 1_000_000)
     )
     sandbox: str = _running(
         "contained", "Where programs run: contained, docker, modal or uncontained.", "NAME", risk=_risk_of_sandbox
@@ -253,15 +236,15 @@ class Settings:
         """The models that help, by role, as `--role` names them."""
         return dict(role.split("=", 1) for role in self.roles)
 
-    def judging(self, own: Judging) -> Judging:
-        """How answers are judged where `own` are the limits of the suite."""
-        timeout, memory_mb = self.test_timeout or own.timeout, self.test_memory or own.memory_mb
-        return Judging(timeout, memory_mb, self.feedback, own.call_timeout)
-
     @property
     def judge_count(self) -> int:
         """One a core and a few more, since a program that doesn't end keeps its judge for as long as it may run."""
         return self.judges or (os.cpu_count() or 1) + _SPARE_JUDGES
+
+    def having(self, options: Any) -> Settings:
+        """The settings with these options in place of those of the same dataclass; None changes nothing."""
+        own = tuple(options if type(each) is type(options) else each for each in self.own)
+        return self if own == self.own else replace(self, own=own)
 
     def of(self, struct: type[T]) -> T:
         """The options of that dataclass; its defaults where nothing that has them takes part."""

@@ -23,6 +23,8 @@ class Suite(Protocol):
 
     It may also have
 
+    - `limits`, how its answers are judged (`koderz.types.Judging`), and `options`, those it was made with where the
+      defaults of some are its own: these are put on record;
     - `measures`, a sequence of `koderz.types.Measure`: the direction and the unit of its scores and metrics, by which
       experiments are compared besides success;
     - `open_session(task, handles)` and `open_workspace(task, folder, handles)`, async context managers of what tasks
@@ -52,8 +54,8 @@ class Suite(Protocol):
     @property
     def tasks(self) -> tuple[Task, ...]: ...
 
-    def messages(self, task: Task, prompts: Prompts, *, cot: bool) -> tuple[Message, ...]:
-        """What a model is told first of a task; `cot`: with the request to think step by step."""
+    def messages(self, task: Task, prompts: Prompts) -> tuple[Message, ...]:
+        """What a model is told first of a task."""
         ...
 
     async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
@@ -88,6 +90,7 @@ SUITES = Registry(
         "mbpp": "koderz.suites.code.mbpp:mbpp",
         "mbpp+": "koderz.suites.code.mbpp:mbpp_plus",
     },
+    dict.fromkeys(("humaneval", "humaneval+", "mbpp", "mbpp+"), "koderz.suites.code.options:CodeOptions"),
 )
 """Functions that take the dataset's path, or None for its usual place, and the suite's options if it has any."""
 
@@ -100,7 +103,7 @@ def load_suite(name: str, dataset: Path | None = None, settings: Settings | None
 
 
 def limits_of(suite: object) -> Judging:
-    """How a suite has its answers judged unless the user says otherwise: `suite.limits`, if it has any."""
+    """How a suite has its answers judged: `suite.limits`, if it has any."""
     from koderz.types import Judging
 
     own = getattr(suite, "limits", None)

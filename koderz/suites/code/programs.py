@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from koderz.prompts import Prompts, trimmed
 from koderz.sandbox import Job, JobResult, Sandbox
+from koderz.suites.code.options import USUAL, CodeOptions
 from koderz.suites.code.tasks import CodeTask, parse, reference_program
 from koderz.types import Judging, Lesson, Message, Reply, Verdict
 
@@ -36,11 +37,22 @@ class CodeSuite:
     source: str
     tasks: tuple[CodeTask, ...] = field(repr=False)
     is_sound: bool = False  # every reference is known to pass
-    limits: Judging = field(default_factory=Judging)  # unless the user sets others
+    given: CodeOptions = USUAL
+    usual: Judging = field(default_factory=Judging)  # how answers are judged unless the user says otherwise
 
-    def messages(self, task: CodeTask, prompts: Prompts, *, cot: bool) -> tuple[Message, ...]:
+    @property
+    def limits(self) -> Judging:
+        """How answers are judged."""
+        return self.given.limits(self.usual)
+
+    @property
+    def options(self) -> CodeOptions:
+        """What the suite goes by, its own limits where the user has set none."""
+        return replace(self.given, test_timeout=self.limits.timeout, test_memory=self.limits.memory_mb)
+
+    def messages(self, task: CodeTask, prompts: Prompts) -> tuple[Message, ...]:
         """The prompts `system` and `task`."""
-        return prompts.first_messages(task.values, cot=cot)
+        return prompts.first_messages(task.values, cot=self.given.cot)
 
     def reference(self, task: CodeTask) -> str:
         """The task's own solution as a program; empty without one."""

@@ -270,3 +270,14 @@ def test_what_is_wrong_is_said_before_trust_is_asked_for_or_given(tmp_path: Path
     with pytest.raises(KoderzError, match="line 2, seed"):
         loaded(tmp_path, 'solver = "own.py:solve"\nseed = -1', trust=True)
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(("suite", "timeout"), [("humaneval", 20.0), ("mbpp", None)])
+def test_table_of_a_suite_counts_where_that_suite_is_chosen(tmp_path: Path, suite: str, timeout: float | None) -> None:
+    (tmp_path / "koderz.toml").write_text("[suite.humaneval]\ntest-timeout = 20\n")
+    schema = schema_of(("suite", suite))
+
+    config = load_config(tmp_path, names=schema.fields, schema=schema)
+
+    assert config.settings.get("test_timeout") == timeout
+    assert "test_timeout" in schema.fields  # which may be given whatever the suite
