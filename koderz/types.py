@@ -27,6 +27,9 @@ which a replay finds the reply.
 JUDGE = "judge"
 """What a task needs whose answers are programs: somewhere to run them."""
 
+EXCLUSIVE = "exclusive"
+"""What a task needs that is measured while nothing else is measured on the machine."""
+
 MAIN = "main"
 """The role of the model that answers. A solver's other roles help it."""
 
@@ -150,3 +153,4 @@ class Judging:
     memory_mb: int = 1024
     feedback: FeedbackKind = "tests"
     call_timeout: float = 0.0  # CPU seconds of one call of the program; 0: no limit but that of all of them
+    core: int | None = None  # where tasks need `exclusive`, the one that koderz keeps off, for what is measured

@@ -9,7 +9,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from koderz.engines import Driver, Traits
-from koderz.engines.resources import baseline_price, checked_suite, model_facts, open_models, sandbox_of, shared_of
+from koderz.engines.resources import (
+    baseline_price,
+    checked_suite,
+    exclusive_of,
+    model_facts,
+    open_models,
+    sandbox_of,
+    shared_of,
+)
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import PendingExperiment
 from koderz.experiments.recall import Lessons, open_lessons
@@ -17,7 +25,7 @@ from koderz.experiments.runner import ExperimentRunner
 from koderz.experiments.slots import PrioritySemaphore, Slot
 from koderz.plans.plan import Plan
 from koderz.sandbox import FULL, NoSandbox, Sandbox
-from koderz.solvers import OPENED
+from koderz.solvers import NEEDED
 from koderz.suites.code.calibration import cpu_scale
 from koderz.suites.references import CheckedSuite
 from koderz.types import JUDGE
@@ -26,6 +34,7 @@ if TYPE_CHECKING:
     from koderz.models import Model, Price
     from koderz.models.limiter import Throttle
     from koderz.models.pool import ModelPool
+    from koderz.sandbox.exclusive import Exclusive
 
 _WAITING = 512  # experiments at most, besides those at work, that are being judged or written down
 
@@ -35,6 +44,7 @@ async def open_local(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Lo
     """With the sandbox and the models that the plan names. Raises Unreachable where one isn't there."""
     async with (
         open_models(plan, environ) as (pool, models),
+        exclusive_of(plan, environ, pool.notices.append) as exclusive,
         sandbox_of(plan) as sandbox,
         open_lessons(plan, environ) as lessons,
         shared_of(plan, environ) as shared,
@@ -42,11 +52,20 @@ async def open_local(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Lo
         if sandbox.isolation not in (FULL, NoSandbox.isolation):
             pool.notices.append(f"reduced isolation: {sandbox.isolation} (full: {FULL})")
         suite = checked_suite(plan, sandbox)
-        baseline = baseline_price(plan)
-        yield LocalEngine(plan, models, sandbox, pool, baseline=baseline, lessons=lessons, suite=suite, shared=shared)
+        yield LocalEngine(
+            plan,
+            models,
+            sandbox,
+            pool,
+            baseline=baseline_price(plan),
+            lessons=lessons,
+            suite=suite,
+            shared=shared,
+            exclusive=exclusive,
+        )
 
 
-open_local.traits = Traits(frozenset({JUDGE, "memory", *OPENED}))  # type: ignore[attr-defined]
+open_local.traits = Traits(frozenset({JUDGE, "memory", *NEEDED}))  # type: ignore[attr-defined]
 
 
 class LocalEngine:
@@ -66,14 +85,16 @@ class LocalEngine:
         lessons: Lessons | None = None,
         suite: CheckedSuite | None = None,
         shared: Any = None,
+        exclusive: Exclusive | None = None,
     ) -> None:
-        """`suite`: the plan's, where its references are to be tried before it judges; `shared`: see `shared_of`."""
+        """`suite`: the plan's, where its references are to be tried before it judges; the others: see `resources`."""
         self.isolation = sandbox.isolation
         self._notices = pool.notices if pool else []
         self.notices: Sequence[str] = self._notices
         self._plan = replace(plan, suite=suite) if suite else plan
         self._models, self._sandbox, self._pool = models, sandbox, pool
-        self._baseline, self._lessons, self._suite, self._shared = baseline, lessons, suite, shared
+        self._baseline, self._suite = baseline, suite
+        self._lessons, self._shared, self._exclusive = lessons, shared, exclusive
 
     @property
     def throttle(self) -> Sequence[Throttle]:
@@ -98,6 +119,7 @@ class LocalEngine:
             lessons=self._lessons,
             broken=broken,
             shared=self._shared,
+            exclusive=self._exclusive,
         )
         slots = PrioritySemaphore(self._plan.settings.concurrency)
         begun = asyncio.Semaphore(self._plan.settings.concurrency + _WAITING)

@@ -16,12 +16,13 @@ from koderz.solvers import OPENED
 from koderz.suites.code.calibration import calibrated_sandbox
 from koderz.suites.code.options import SimulatedOptions
 from koderz.suites.references import CheckedSuite, checked
-from koderz.types import JUDGE
+from koderz.types import EXCLUSIVE, JUDGE
 
 if TYPE_CHECKING:
     from koderz.models import Endpoint, Model, ModelName, Opener, Price
     from koderz.models.pool import ModelPool, Service
     from koderz.models.prices import Tariff
+    from koderz.sandbox.exclusive import Exclusive
 
 
 @asynccontextmanager
@@ -90,6 +91,23 @@ async def shared_of(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Any
                 what = f"what sessions of the suite {suite.name} share can't be opened"
                 raise Unreachable(f"{what}: {type(error).__name__}: {error}") from error
         yield shared
+
+
+@asynccontextmanager
+async def exclusive_of(
+    plan: Plan, environ: Mapping[str, str], notice: Callable[[str], None]
+) -> AsyncIterator[Exclusive | None]:
+    """What tasks need that are measured alone, with a core kept free for them; None where no task does.
+
+    To be opened before the sandbox, whose processes keep off that core, too.
+    """
+    if EXCLUSIVE not in needs_of(plan):
+        yield None
+        return
+    from koderz.sandbox.exclusive import Exclusive, reserved_core
+
+    with reserved_core() as core:
+        yield Exclusive(core, notice, environ)
 
 
 def cap_of(plan: Plan) -> str | None:

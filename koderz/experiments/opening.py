@@ -4,33 +4,41 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from koderz.errors import Fault, StorageError
-from koderz.solvers import OPENED
+from koderz.solvers import NEEDED, OPENED
+from koderz.types import EXCLUSIVE
 
 if TYPE_CHECKING:
     from koderz.experiments.replay import Handles
+    from koderz.sandbox.exclusive import Exclusive
     from koderz.suites import Suite
 
 
 @asynccontextmanager
-async def opened(suite: Suite, handles: Handles, shared: Any = None) -> AsyncIterator[dict[str, Any]]:
+async def opened(
+    suite: Suite, handles: Handles, shared: Any = None, exclusive: Exclusive | None = None
+) -> AsyncIterator[dict[str, Any]]:
     """By name, the handles that the task needs and the solver asks for. Raises Fault where one can't be opened.
 
-    `shared`: what the suite opened for the run, if it has an `open_run`.
+    `shared`: what the suite opened for the run, if it has an `open_run`; `exclusive`: the engine's, where it has any.
     """
     identity = handles.identity
-    names = OPENED & identity.task.needs & identity.arm.solver.wants
+    names = NEEDED & identity.task.needs & identity.arm.solver.wants
     if not names:
         yield {}
         return
     more = {"shared": shared} if hasattr(suite, "open_run") else {}
     async with AsyncExitStack() as stack:
         found: dict[str, Any] = {}
-        for name in sorted(names):
+        if EXCLUSIVE in names:
+            assert exclusive, "the engine says that it can"
+            found[EXCLUSIVE] = partial(_turn, handles, exclusive)
+        for name in sorted(names & OPENED):
             try:
                 found[name] = await stack.enter_async_context(_opening(name, suite, handles, stack, more))
             except (Fault, StorageError):
@@ -39,6 +47,15 @@ async def opened(suite: Suite, handles: Handles, shared: Any = None) -> AsyncIte
                 what = f"the {name} of {identity.task.id} can't be opened"
                 raise Fault(f"{what}: {type(error).__name__}: {error}") from error
         yield found
+
+
+@asynccontextmanager
+async def _turn(handles: Handles, exclusive: Exclusive) -> AsyncIterator[int | None]:
+    """The engine's `exclusive`; no time counts in a replay while it is waited for."""
+    async with AsyncExitStack() as stack:
+        with handles.waiting():
+            core = await stack.enter_async_context(exclusive())
+        yield core
 
 
 def _opening(

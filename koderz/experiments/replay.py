@@ -8,11 +8,11 @@ order in which it was recorded, until it passes the point where it stopped; only
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
@@ -32,9 +32,10 @@ from koderz.experiments.lines import (
 )
 from koderz.experiments.recording import JUDGE_ASK, Recording, Reuse
 from koderz.experiments.slots import Slot
+from koderz.experiments.totals import Totals
 from koderz.plans.identity import Identity
 from koderz.solvers.handles import AskHandle
-from koderz.types import JUDGE, MAIN, Completion, Lesson, Message, Reply, Sampling, Task, Verdict
+from koderz.types import JUDGE, Completion, Lesson, Message, Reply, Sampling, Task, Verdict
 from tracker import records
 from tracker.records import Record, Text
 
@@ -81,7 +82,7 @@ class Backend(Protocol):
         """One paid answer, and how it was asked for."""
         ...
 
-    async def judge(self, task: Task, answer: Reply | str, ask: AskHandle | None) -> Verdict:
+    async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
         """The verdict; `ask` reaches the model in the role `judge`, None where the arm has none."""
         ...
 
@@ -109,50 +110,6 @@ class Replaying:
     def is_lenient(self) -> bool:
         """Whether a solver may leave some of what is on record unused and ask for something new."""
         return self.accept_divergence or self.rescore
-
-
-@dataclass(slots=True)
-class Totals:
-    """What an experiment has come to: replayed and new."""
-
-    calls: int = 0
-    attempts: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
-    latency: float = 0.0
-    cost_known: bool = True
-    costs: list[tuple[str, float]] = field(default_factory=list)  # tier, US dollars
-    local_tokens: tuple[int, int] = (0, 0)  # in, out
-    scores: list[float] = field(default_factory=list)  # of the items that were graded
-
-    def add(self, call: records.Call) -> None:
-        self.calls = max(self.calls, call.call)
-        self.tokens_in += call.tokens_in
-        self.tokens_out += call.tokens_out
-        self.latency += call.latency
-        self.cost_known = self.cost_known and call.cost_known
-        tier = "local" if call.role == MAIN else call.role
-        self.costs.append((tier, call.cost))
-        if tier == "local":
-            tokens_in, tokens_out = self.local_tokens
-            self.local_tokens = tokens_in + call.tokens_in, tokens_out + call.tokens_out
-
-    @property
-    def cost(self) -> float:
-        """US dollars."""
-        return math.fsum(cost for _, cost in self.costs)
-
-    @property
-    def mean_grade(self) -> float | None:
-        """The score of an item on average; None where none was graded."""
-        return math.fsum(self.scores) / len(self.scores) if self.scores else None
-
-    def by_tier(self) -> dict[str, float] | None:
-        """US dollars by tier; None where all of it is local."""
-        tiers = {tier for tier, _ in self.costs}
-        if tiers <= {"local"}:
-            return None
-        return {tier: math.fsum(c for t, c in self.costs if t == tier) for tier in sorted(tiers)}
 
 
 class Handles:
@@ -194,6 +151,10 @@ class Handles:
     @property
     def diverged(self) -> bool:
         return self._recording.diverged
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """While the solver waits for something besides: no time counts in a replay."""
+        return self._recording.working()
 
     async def __aenter__(self) -> Handles:
         return self
@@ -335,7 +296,7 @@ class Handles:
         self.slot.give_up()
         with self._recording.working():
             ask = partial(self._ask_of_judge, key) if JUDGE in self.identity.arm.models else None
-            verdict = await self._backend.judge(task, answer, ask)
+            verdict = await self._backend.judge(task, answer, self.identity, ask)
             if before and not before.passed and not verdict.passed:
                 verdict = replace(verdict, feedback=self._backend.text(before.feedback))
             await self._backend.record(self._attempt(task, verdict, answer, number, key))

@@ -25,11 +25,12 @@ from koderz.experiments.slots import Slot
 from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan
 from koderz.sandbox import Sandbox
+from koderz.sandbox.exclusive import Exclusive
 from koderz.solvers import Solver
 from koderz.solvers.handles import AskHandle
 from koderz.suites import judge_asks, judge_written, judging_programs, lesson_of, words_of
 from koderz.suites.references import ReferenceFault
-from koderz.types import Reply, Task, Verdict
+from koderz.types import EXCLUSIVE, Reply, Task, Verdict
 from tracker import records
 from tracker.records import Record, Text
 
@@ -48,13 +49,17 @@ class ExperimentRunner:
         lessons: Lessons | None = None,
         broken: Callable[[Task], str] | None = None,
         shared: Any = None,
+        exclusive: Exclusive | None = None,
     ) -> None:
-        """`broken`: why a task can't be judged, as far as is known; `shared`: what the suite opened for the run."""
+        """`broken`: why a task can't be judged, as far as is known; `shared`: what the suite opened for the run.
+
+        `exclusive`: for tasks that need it.
+        """
         self._plan, self._caller, self._sandbox = plan, caller, sandbox
         self._ledger, self._how, self._lessons = ledger, how, lessons
         self._broken = broken or (lambda _: "")
-        self._shared = shared
-        self._judging = plan.judging
+        self._shared, self._exclusive = shared, exclusive
+        self._judging = replace(plan.judging, core=exclusive.core) if exclusive else plan.judging
         self._judge_asks = judge_asks(plan.suite)
         self._words = words_of(plan.suite)
 
@@ -89,7 +94,13 @@ class ExperimentRunner:
     async def complete(self, ask: Ask, identity: Identity) -> Answer:
         return await self._caller.complete(ask, identity)
 
-    async def judge(self, task: Task, answer: Reply | str, ask: AskHandle | None) -> Verdict:
+    async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
+        if self._exclusive and EXCLUSIVE in task.needs and EXCLUSIVE not in identity.arm.solver.wants:
+            async with self._exclusive():
+                return await self._judged(task, answer, ask)
+        return await self._judged(task, answer, ask)
+
+    async def _judged(self, task: Task, answer: Reply | str, ask: AskHandle | None) -> Verdict:
         suite = self._plan.suite
         if self._plan.record.config.get("imported") is True:
             program = answer.text if isinstance(answer, Reply) else answer
@@ -131,7 +142,7 @@ class ExperimentRunner:
 
     async def _opened_and_solved(self, solver: Solver, handles: Handles) -> Verdict:
         identity = handles.identity
-        async with opened(self._plan.suite, handles, self._shared) as others:
+        async with opened(self._plan.suite, handles, self._shared, self._exclusive) as others:
             return await solver(
                 handles,
                 task=identity.task,

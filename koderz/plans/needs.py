@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from koderz.errors import KoderzError
-from koderz.solvers import HANDLES, OPENED
+from koderz.solvers import NEEDED, OPENED
+from koderz.types import JUDGE
 
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan
@@ -14,16 +15,16 @@ if TYPE_CHECKING:
 def needs_of(plan: Plan) -> frozenset[str]:
     """Handles such as `judge` or `session`, and what an engine has to have, such as `gpu`."""
     pairs = {(task.needs, arm.solver.wants) for task, arm, _ in plan.cells()}
-    return frozenset(need for needs, wants in pairs for need in needs if need in wants or need not in HANDLES)
+    return frozenset(need for needs, wants in pairs for need in needs if need in wants or need not in OPENED | {JUDGE})
 
 
 def require_handles(plan: Plan) -> None:
     """KoderzError where a solver asks for a handle that a task of its doesn't provide, or nobody could open."""
-    if not any(OPENED & arm.solver.wants for arm in plan.arms):
+    if not any(NEEDED & arm.solver.wants for arm in plan.arms):
         return
     for task, arm, _ in plan.cells():
-        for name in sorted(OPENED & arm.solver.wants):
-            if name in task.needs and not hasattr(plan.suite, f"open_{name}"):
+        for name in sorted(NEEDED & arm.solver.wants):
+            if name in OPENED & task.needs and not hasattr(plan.suite, f"open_{name}"):
                 raise KoderzError(f"the suite {plan.suite.name} says that {task.id} needs a {name}, but can't open one")
             if name not in task.needs and arm.solver.requires(name):
                 raise KoderzError(

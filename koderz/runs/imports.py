@@ -140,7 +140,7 @@ class _Page:
         model = identity.arm.model
         return Answer(Completion(self.sample.program, finish_reason="imported", model=model), MAIN, model, Sampling())
 
-    async def judge(self, task: Task, answer: Reply | str, ask: AskHandle | None) -> Verdict:  # noqa: ARG002
+    async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:  # noqa: ARG002
         return await self.own_judge.verdict(self.sample)
 
     async def record(self, *lines: Record) -> None:

@@ -1,8 +1,8 @@
 """How a model works on a task.
 
 A solver is an async function. It is handed by name what its signature names: `task`, `ask`, `judge`, `grade`,
-`once`, `rng`, `prompts`, `recall` and `models`, and where its task needs them `session` and `workspace`; every other
-parameter comes from the settings (or `--solver-arg k=v`). It returns the final Verdict.
+`once`, `rng`, `prompts`, `recall` and `models`, and where its task needs them `session`, `workspace` and
+`exclusive`; every other parameter comes from the settings (or `--solver-arg k=v`). It returns the final Verdict.
 
 What else there is to know of one stands in attributes of the function: `resume = "restart"` where it can't be
 replayed and starts over (recorded replies answer it for as long as its requests match), `roles` that it asks besides
@@ -26,7 +26,7 @@ from koderz.errors import KoderzError
 from koderz.prompts import Prompts
 from koderz.settings.registry import Registry
 from koderz.solvers.zero_shot import asks_once
-from koderz.types import Expected, Task, Verdict
+from koderz.types import EXCLUSIVE, Expected, Task, Verdict
 
 SOLVERS = Registry(
     "solver",
@@ -41,7 +41,10 @@ SOLVERS = Registry(
 OPENED = frozenset({"session", "workspace"})
 """The handles that a suite opens for tasks that need them."""
 
-HANDLES = OPENED | {"task", "ask", "judge", "grade", "once", "rng", "prompts", "recall", "models"}
+NEEDED = OPENED | {EXCLUSIVE}
+"""The handles that are handed only where a task needs them."""
+
+HANDLES = NEEDED | {"task", "ask", "judge", "grade", "once", "rng", "prompts", "recall", "models"}
 
 SolverFunction = Callable[..., Awaitable[Verdict]]
 
@@ -101,7 +104,7 @@ class Solver:
         wanted = {
             name: others[name] if name in others else getattr(handles, name)
             for name in self.wants
-            if name in others or name not in OPENED
+            if name in others or name not in NEEDED
         }
         return self.function(**wanted, **self.parameters)
 

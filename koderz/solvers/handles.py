@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from koderz.types import Message, Reply, Task, Verdict
@@ -33,6 +34,15 @@ class GradeHandle(Protocol):
     """How a solver scores one of many items, see `Handles.grade`."""
 
     async def __call__(self, item: str, score: float, **metrics: float | str) -> float: ...
+
+
+class ExclusiveHandle(Protocol):
+    """How a solver measures: within `async with exclusive() as core`, nothing else is measured on the machine.
+
+    `core` is the one that koderz keeps off, to be given to what is measured; None where the machine has but one.
+    """
+
+    def __call__(self) -> AbstractAsyncContextManager[int | None]: ...
 
 
 class RecallHandle(Protocol):

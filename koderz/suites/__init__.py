@@ -61,6 +61,9 @@ class Suite(Protocol):
     async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
         """Raises Fault only where no candidate is to blame.
 
+        A task that needs `exclusive` is judged while nothing else is measured on the machine, `how.core` being the core
+        that is kept free for it, unless its solver names `exclusive` and takes turns itself.
+
         A judge that is a model has one more parameter, `ask=None`: a solver's handle, bound to the role `judge`, and
         None where the arm has no model in it. What it asks is on record, and used again when the run is rescored.
         """

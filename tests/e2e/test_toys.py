@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -98,6 +100,37 @@ def test_run_whose_shared_resource_cannot_be_opened_ends_before_anything_is_crea
     assert not koderz.results.exists()
 
 
+TAKING_TURNS = """
+import os, time
+from koderz.types import Verdict
+
+async def solve(task, once, exclusive):
+    async with exclusive() as core:
+        begun = time.monotonic()
+        await once("block", lambda: time.sleep(0.02))
+        ended = time.monotonic()
+    return Verdict("passed", metrics={"begun": begun, "ended": ended, "core": -1 if core is None else core})
+"""
+
+
+@pytest.mark.parametrize("solver", [("--mode", "zero-shot"), ("--solver", "turns.py:solve")], ids=["judge", "solver"])
+def test_tasks_that_need_exclusive_are_measured_one_at_a_time_on_the_machine(
+    koderz: Shell, installed: Mapping[str, str], solver: tuple[str, ...]
+) -> None:
+    (koderz.folder / "turns.py").write_text(TAKING_TURNS)
+    runs = [koderz.start(*RUN, "toy-timed", *solver, env=installed) for _ in range(2)]
+    told = [run.communicate()[1] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], told
+
+    found = [json.loads(path.read_bytes()) for path in koderz.results.glob("bench_*.json")]
+    metrics = [row["metrics"] for summary in found for row in summary["results"]]
+    assert len(metrics) == 12
+    spans = sorted((each["begun"], each["ended"]) for each in metrics)
+    assert all(ended <= begun for (_, ended), (begun, _) in pairwise(spans))
+    if len(os.sched_getaffinity(0)) > 1 and "--mode" in solver:
+        assert {(each["cores"], each["shared"]) for each in metrics} == {(1, 0)}
+
+
 def test_toy_engine_runs_experiments_one_after_the_other(koderz: Shell, installed: Mapping[str, str]) -> None:
     done = koderz(*RUN, "toy", "--mode", "zero-shot", "--engine", "toy", env=installed)
 
@@ -113,6 +146,10 @@ def test_toy_engine_runs_experiments_one_after_the_other(koderz: Shell, installe
         (
             ("toy-session", "--solver", "own.py:asking", "--engine", "toy"),
             "Toy/0 needs session, which the engine toy hasn't got; choose another with --engine",
+        ),
+        (
+            ("toy-timed", "--mode", "zero-shot", "--engine", "toy"),
+            "Toy/0 needs exclusive, which the engine toy hasn't got; choose another with --engine",
         ),
         (("toy", "--solver", "own.py:asking"), "the solver asking asks for a session, which Toy/0 doesn't provide"),
         (

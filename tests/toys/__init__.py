@@ -10,7 +10,11 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
-    "koderz.suites": {"toy": "toy_suite:toy", "toy-session": "toy_suite:toy_session"},
+    "koderz.suites": {
+        "toy": "toy_suite:toy",
+        "toy-session": "toy_suite:toy_session",
+        "toy-timed": "toy_suite:toy_timed",
+    },
     "koderz.solvers": {"toy": "toy_solver:toy"},
     "koderz.engines": {"toy": "toy_engine:open_toy"},
 }

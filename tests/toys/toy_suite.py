@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -78,6 +81,22 @@ def _tasks(*needs: str) -> tuple[Task[Word], ...]:
     )
 
 
+@dataclass(frozen=True)
+class Timed(Backwards):
+    """Whose judge measures another process, on the core that is kept free for it."""
+
+    async def judge(self, task: Task[Word], answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
+        begun = time.monotonic()
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=asyncio.subprocess.PIPE)
+        if how.core is not None:
+            os.sched_setaffinity(process.pid, {how.core})
+        cores = os.sched_getaffinity(process.pid)
+        await process.communicate(b"\n")
+        shared = len(cores & os.sched_getaffinity(0))  # cores on which both may run
+        metrics = {"begun": begun, "ended": time.monotonic(), "cores": float(len(cores)), "shared": float(shared)}
+        return Verdict("passed", metrics=metrics)
+
+
 @dataclass(frozen=True, slots=True)
 class ToyOptions:
     """The options of the suite `toy`."""
@@ -94,3 +113,7 @@ toy.options = ToyOptions  # type: ignore[attr-defined]
 
 def toy_session(dataset: Path | None) -> Backwards:
     return Backwards("toy-session", _tasks("session"))
+
+
+def toy_timed(dataset: Path | None) -> Timed:
+    return Timed("toy-timed", _tasks("exclusive"))

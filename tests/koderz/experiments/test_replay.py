@@ -46,7 +46,7 @@ class World:
         completion = Completion(text.upper(), tokens_in=2, tokens_out=3, cost=0.5, latency=delay)
         return Answer(completion, ask.model or "main", "local", Sampling())
 
-    async def judge(self, task: Task, answer: Reply | str, ask: AskHandle | None) -> Verdict:
+    async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
         text = answer.text if isinstance(answer, Reply) else answer
         return Verdict("passed") if self._passing in text else Verdict("failed", "assertion", f"no {text}")
 
@@ -443,9 +443,9 @@ def test_rescoring_that_may_call_passes_over_what_it_needs_no_more(monkeypatch: 
 
 def test_a_rescored_verdict_comes_before_what_was_recorded_after_it() -> None:
     class Slow(World):
-        async def judge(self, task: Task, answer: Reply | str, ask: AskHandle | None) -> Verdict:
+        async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
             await asyncio.sleep(0.05)
-            return await super().judge(task, answer, ask)
+            return await super().judge(task, answer, identity, ask)
 
     async def racing(handles: Handles) -> list[str]:
         order: list[str] = []

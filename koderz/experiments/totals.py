@@ -1,0 +1,53 @@
+"""What an experiment has come to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from koderz.types import MAIN
+from tracker import records
+
+
+@dataclass(slots=True)
+class Totals:
+    """What an experiment has come to: replayed and new."""
+
+    calls: int = 0
+    attempts: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    latency: float = 0.0
+    cost_known: bool = True
+    costs: list[tuple[str, float]] = field(default_factory=list)  # tier, US dollars
+    local_tokens: tuple[int, int] = (0, 0)  # in, out
+    scores: list[float] = field(default_factory=list)  # of the items that were graded
+
+    def add(self, call: records.Call) -> None:
+        self.calls = max(self.calls, call.call)
+        self.tokens_in += call.tokens_in
+        self.tokens_out += call.tokens_out
+        self.latency += call.latency
+        self.cost_known = self.cost_known and call.cost_known
+        tier = "local" if call.role == MAIN else call.role
+        self.costs.append((tier, call.cost))
+        if tier == "local":
+            tokens_in, tokens_out = self.local_tokens
+            self.local_tokens = tokens_in + call.tokens_in, tokens_out + call.tokens_out
+
+    @property
+    def cost(self) -> float:
+        """US dollars."""
+        return math.fsum(cost for _, cost in self.costs)
+
+    @property
+    def mean_grade(self) -> float | None:
+        """The score of an item on average; None where none was graded."""
+        return math.fsum(self.scores) / len(self.scores) if self.scores else None
+
+    def by_tier(self) -> dict[str, float] | None:
+        """US dollars by tier; None where all of it is local."""
+        tiers = {tier for tier, _ in self.costs}
+        if tiers <= {"local"}:
+            return None
+        return {tier: math.fsum(c for t, c in self.costs if t == tier) for tier in sorted(tiers)}
