@@ -19,7 +19,8 @@ else:
 Message = dict[str, Any]
 """`{"role": "system" | "user" | "assistant" | "tool", "content": text}`, as OpenAI's chat completions have it.
 
-The content may also be a list of parts (`{"type": "text", "text": …}`, `{"type": "image_url", "image_url": {…}}`), or
+The content may also be a list of parts (`{"type": "text", "text": …}`, `{"type": "image_url", "image_url": {…}}`, or
+`{"type": "reference", "name": …, "digest": …}` for a long text, which is recorded so and made when it is sent), or
 None beside `tool_calls`; a tool's result has its `tool_call_id`. Every field is recorded, sent, and part of the key by
 which a replay finds the reply.
 """
@@ -142,6 +143,7 @@ class Task(Generic[P]):
     values: Mapping[str, str] = field(default_factory=dict, repr=False)  # what the prompts' templates may say of it
     needs: frozenset[str] = frozenset({JUDGE})  # what has to be there to work on it
     digest: str = ""  # changes with whatever a verdict or a prompt may depend on
+    tokens: int = 0  # of what its messages stand for by reference, as far as it is known before it is made
     messages: tuple[Message, ...] = ()  # the first prompt, ready to be sent; the plan has the suite make it
 
 

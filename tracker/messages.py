@@ -78,4 +78,4 @@ def _is_short(message: Mapping[str, Any]) -> bool:
 def _part(part: Any) -> str:
     if isinstance(part, dict) and isinstance(part.get("text"), str):
         return str(part["text"])
-    return f"[{part.get('type', 'part')}]" if isinstance(part, dict) else str(part)
+    return f"[{part.get('name') or part.get('type', 'part')}]" if isinstance(part, dict) else str(part)

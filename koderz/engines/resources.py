@@ -82,7 +82,7 @@ async def shared_of(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Any
     suite: Any = plan.suite
     async with AsyncExitStack() as stack:
         shared = None
-        if hasattr(suite, "open_run") and OPENED & needs_of(plan):
+        if hasattr(suite, "open_run") and (OPENED - {"long_context"}) & needs_of(plan):
             try:
                 shared = await stack.enter_async_context(suite.open_run(plan.settings, environ))
             except KoderzError:

@@ -32,6 +32,13 @@ def checked_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(found)
 
 
+def refers(messages: Sequence[Message]) -> bool:
+    """Whether a message stands for a text that its suite makes when it is sent."""
+    contents = (message["content"] for message in messages)
+    parts = (part for content in contents if isinstance(content, list) for part in content)
+    return any(isinstance(part, dict) and part.get("type") == "reference" for part in parts)
+
+
 def digest_of(value: Any) -> str:
     data = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -65,6 +65,8 @@ def _opening(
     if name == "workspace":
         folder = stack.enter_context(TemporaryDirectory(prefix="koderz-", ignore_cleanup_errors=True))
         found: AbstractAsyncContextManager[Any] = suite.open_workspace(task, Path(folder), handles, **more)
-    else:
+    elif name == "session":
         found = suite.open_session(task, handles, **more)
+    else:
+        found = suite.open_long_context(task, handles)
     return found

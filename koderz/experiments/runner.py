@@ -18,6 +18,7 @@ from koderz.errors import FatalFault, Fault, StorageError
 from koderz.experiments.budget import CapReached
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import ExperimentOutcome, Ledger, PendingExperiment
+from koderz.experiments.lines import refers
 from koderz.experiments.opening import opened
 from koderz.experiments.recall import Lessons, recall_for
 from koderz.experiments.replay import Answer, Ask, Handles, Replaying
@@ -92,6 +93,8 @@ class ExperimentRunner:
     # What the handles reach
 
     async def complete(self, ask: Ask, identity: Identity) -> Answer:
+        if refers(ask.messages):
+            ask = replace(ask, messages=await self._plan.suite.sent(identity.task, ask.messages))  # type: ignore[attr-defined]
         return await self._caller.complete(ask, identity)
 
     async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:

@@ -51,8 +51,8 @@ def _expected(plan: Plan) -> Iterator[tuple[Arm, int, Expected]]:
 
 
 def _tokens(task: Task) -> float:
-    """Of its first messages."""
-    return sum(len(text_of(message)) for message in task.messages) / _CHARS_A_TOKEN
+    """Of its first messages, and of what they stand for."""
+    return task.tokens + sum(len(text_of(message)) for message in task.messages) / _CHARS_A_TOKEN
 
 
 def _times(factor: float, span: Span) -> Span:

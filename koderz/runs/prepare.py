@@ -52,7 +52,8 @@ async def prepare(
     at_hand: dict[str, Any] = {}
 
     def found_at_hand(solver: Solver) -> Mapping[str, Any]:
-        found = solver.at_hand(as_config(settings), subject.tasks, subject.prompts)
+        options = as_config(settings) | {"given": {*sources.is_ours, *sources.config.settings}}
+        found = solver.at_hand(options, subject.tasks, subject.prompts)
         at_hand.update(found)
         return found
 

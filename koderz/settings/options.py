@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -48,6 +48,17 @@ def option(default: Any, help: str, metavar: str | None = None, **more: Any) -> 
     """A field that is an option. `more`: the other fields of `Option`."""
     about = Option(help=help, metavar=metavar, **more)
     return dataclasses.field(default=default, metadata={_KEY: about})
+
+
+def one_of(known: Iterable[str]) -> Callable[[Iterable[str]], str]:
+    """A check of a list: whether all its words are known."""
+    names = tuple(known)
+
+    def wrong(words: Iterable[str]) -> str:
+        unknown = [word for word in words if word not in names]
+        return f"there is no {unknown[0]!r}; there are {', '.join(names)}" if unknown else ""
+
+    return wrong
 
 
 def no_option(default: Any) -> Any:

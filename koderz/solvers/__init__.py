@@ -1,8 +1,9 @@
 """How a model works on a task.
 
 A solver is an async function. It is handed by name what its signature names: `task`, `ask`, `judge`, `grade`,
-`once`, `rng`, `prompts`, `recall` and `models`, and where its task needs them `session`, `workspace` and
-`exclusive`; every other parameter comes from the settings (or `--solver-arg k=v`). It returns the final Verdict.
+`once`, `rng`, `prompts`, `recall` and `models`, and where its task needs them `session`, `workspace`,
+`long_context` and `exclusive`; every other parameter comes from the settings (or `--solver-arg k=v`). It returns the
+final Verdict.
 
 What else there is to know of one stands in attributes of the function: `resume = "restart"` where it can't be
 replayed and starts over (recorded replies answer it for as long as its requests match), `roles` that it asks besides
@@ -34,11 +35,12 @@ SOLVERS = Registry(
     {
         "zero-shot": "koderz.solvers.zero_shot:zero_shot",
         "iterative": "koderz.solvers.iterative:iterative",
+        "direct": "koderz.solvers.direct:direct",
     },
     {"iterative": "koderz.solvers.iterative:IterativeOptions"},
 )
 
-OPENED = frozenset({"session", "workspace"})
+OPENED = frozenset({"session", "workspace", "long_context"})
 """The handles that a suite opens for tasks that need them."""
 
 NEEDED = OPENED | {EXCLUSIVE}
@@ -83,7 +85,10 @@ class Solver:
         return calls
 
     def at_hand(self, options: Mapping[str, Any], tasks: Sequence[Task], prompts: Prompts) -> Mapping[str, Any]:
-        """Values of parameters that are no options but known before the run begins, such as what a cache holds."""
+        """Values of parameters that are no options but known before the run begins, such as what a cache holds.
+
+        `options` by name, and as `given` the names of those that somebody has given.
+        """
         find: Callable[..., Mapping[str, Any]] = getattr(self.function, "at_hand", lambda *_: {})
         return find(options, tasks, prompts)
 

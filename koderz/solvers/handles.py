@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -43,6 +43,41 @@ class ExclusiveHandle(Protocol):
     """
 
     def __call__(self) -> AbstractAsyncContextManager[int | None]: ...
+
+
+class OnceHandle(Protocol):
+    """How a solver makes something that can't be made again, see `Handles.once`."""
+
+    async def __call__(self, name: str, fn: Callable[[], Any], *, rerun: bool = False) -> Any: ...
+
+
+class LongText(Protocol):
+    """A text and a question about it."""
+
+    @property
+    def context(self) -> str: ...
+
+    @property
+    def question(self) -> str: ...
+
+
+class LongContextHandle(Protocol):
+    """The text that a task is about, made when it is first asked for, and dropped when the experiment ends."""
+
+    async def read(self) -> LongText:
+        """The text itself."""
+        ...
+
+    async def facts(self) -> dict[str, Any]:
+        """For the record: `digest`, `characters`, `tokens` of what the benchmark itself sends, `tokenizer`, …"""
+        ...
+
+    def part(self, of: str = "context", start: int = 0, end: int | None = None) -> dict[str, Any]:
+        """Part of a message that stands for characters of the `context`, the `question` or the whole `input`.
+
+        It is recorded as it is; the text takes its place when the message is sent.
+        """
+        ...
 
 
 class RecallHandle(Protocol):

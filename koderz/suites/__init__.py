@@ -27,15 +27,17 @@ class Suite(Protocol):
       defaults of some are its own: these are put on record;
     - `measures`, a sequence of `koderz.types.Measure`: the direction and the unit of its scores and metrics, by which
       experiments are compared besides success;
-    - `open_session(task, handles)` and `open_workspace(task, folder, handles)`, async context managers of what tasks
-      say by `needs` that they need. Each is entered when an experiment begins whose solver names it, and left at its
-      end; `folder` is empty, the experiment's alone, and removed with it. What an opener does that can't be made
-      again goes through `handles.once`, so that a replay is handed the same;
+    - `open_session(task, handles)`, `open_long_context(task, handles)` and `open_workspace(task, folder, handles)`,
+      async context managers of what tasks say by `needs` that they need. Each is entered when an experiment begins
+      whose solver names it, and left at its end; `folder` is empty, the experiment's alone, and removed with it. What
+      an opener does that can't be made again goes through `handles.once`, so that a replay is handed the same;
     - `open_run(settings, environ)`, an async context manager of what all sessions and workspaces of a run share, such
       as a pool of workers. It is entered before the first experiment of a run that needs one of them, on an engine
       elsewhere in each of its containers, and left after the last; `open_session` and `open_workspace` are then handed
       what it yields as one more parameter, `shared`. `settings.of(ITS_DATACLASS)` has the suite's options. What it
       raises ends the command before anything is recorded or spent;
+    - `sent(task, messages)`, a coroutine: the messages with the texts that their parts of the type `reference` stand
+      for, which are recorded by reference and made again when they are sent;
     - `lesson(task, verdicts)`, what the attempts at a task teach (`koderz.types.Lesson`, or None) where the last of
       several passed: it goes into the record, and from there into memory;
     - `words`, verdicts of its own beside the four; one counts as passed only where a Verdict says that it `passes`;
@@ -92,17 +94,25 @@ SUITES = Registry(
         "humaneval+": "koderz.suites.code.humaneval:humaneval_plus",
         "mbpp": "koderz.suites.code.mbpp:mbpp",
         "mbpp+": "koderz.suites.code.mbpp:mbpp_plus",
+        "ruler": "koderz.suites.long_context.ruler.suite:ruler",
     },
-    dict.fromkeys(("humaneval", "humaneval+", "mbpp", "mbpp+"), "koderz.suites.code.options:CodeOptions"),
+    {
+        **dict.fromkeys(("humaneval", "humaneval+", "mbpp", "mbpp+"), "koderz.suites.code.options:CodeOptions"),
+        "ruler": "koderz.suites.long_context.ruler.options:RulerOptions",
+    },
 )
-"""Functions that take the dataset's path, or None for its usual place, and the suite's options if it has any."""
+"""Functions that take the dataset's path, or None for its usual place, and the suite's options if it has any.
+
+One that makes its tasks up has a parameter `seed`, too, for the run's.
+"""
 
 
 def load_suite(name: str, dataset: Path | None = None, settings: Settings | None = None) -> Suite:
     """A suite with its tasks. Raises KoderzError for an unknown one, or naming the line of a malformed row."""
     load = cast("Callable[..., Suite]", SUITES.find(name))
     options = SUITES.options_in(name, settings)
-    return load(dataset, options) if options else load(dataset)
+    seed = {"seed": settings.seed if settings else 0} if "seed" in inspect.signature(load).parameters else {}
+    return load(dataset, options, **seed) if options else load(dataset, **seed)
 
 
 def limits_of(suite: object) -> Judging:

@@ -1,0 +1,1 @@
+"""Long texts and questions about them: RULER, OOLONG, BrowseComp-Plus."""

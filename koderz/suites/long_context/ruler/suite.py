@@ -1,0 +1,85 @@
+"""The suite `ruler`: rows made from a seed, or those of a folder that RULER's own scripts have written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from koderz.errors import KoderzError
+from koderz.suites.long_context.contexts import NEEDS, LongContextSuite, Recipe
+from koderz.suites.long_context.lines import FileLine, file_lines
+from koderz.suites.long_context.ruler.options import RulerOptions
+from koderz.suites.long_context.ruler.scoring import score
+from koderz.suites.long_context.ruler.simulated import answers
+from koderz.suites.long_context.ruler.tasks import (
+    TASKS,
+    Material,
+    Rows,
+    RulerRecipe,
+    kinds_of,
+    reading_of,
+)
+from koderz.suites.long_context.tokens import CHARS_A_TOKEN, Tokenizer, load_tokenizer, read_length
+from koderz.suites.long_context.words import VERSION
+from koderz.types import Task
+
+
+def ruler(dataset: Path | None, options: RulerOptions, *, seed: int = 0) -> LongContextSuite:
+    """Rows as the options have them, or those of a folder. Raises KoderzError for what can't be made or read."""
+    tokenizer = load_tokenizer(options.tokenizer)
+    counted = f"lengths in tokens of {tokenizer.name}"
+    if dataset is not None:
+        tasks = tuple(_folder_tasks(dataset, tokenizer))
+        return LongContextSuite("ruler", f"{dataset}, {counted}", tasks, _score, answers)
+    source = f"RULER's rows made anew, wonderwords {VERSION}, seed {seed}, {counted}"
+    return LongContextSuite("ruler", source, tuple(_made_tasks(options, tokenizer, seed)), _score, answers)
+
+
+def rows_of(options: RulerOptions, seed: int, tokenizer: Tokenizer | None = None) -> list[Rows]:
+    """The rows of each length and task, in this order."""
+    material = Material(seed, tokenizer or load_tokenizer(options.tokenizer), options.haystack, options.qa_data)
+    names = [
+        kind
+        for task in dict.fromkeys(options.ruler_tasks)
+        for kind in kinds_of(task, options.needle_positions, options.needle_types)
+    ]
+    lengths = dict.fromkeys(map(read_length, options.context_lengths))
+    for task in TASKS[-2:]:
+        if task in names:
+            material.collection(task)
+    return [Rows(name, length, material) for length in lengths for name in names]
+
+
+def _made_tasks(options: RulerOptions, tokenizer: Tokenizer, seed: int) -> Iterator[Task[Recipe]]:
+    all_rows = rows_of(options, seed, tokenizer)
+    for index in range(options.tasks_per_length):
+        for rows in all_rows:
+            recipe = RulerRecipe(rows, index)
+            task_id = f"{rows.name}/{rows.length}/{index}"
+            yield Task(task_id, payload=recipe, needs=NEEDS, digest=recipe.digest, tokens=rows.length)
+
+
+def _folder_tasks(folder: Path, tokenizer: Tokenizer) -> Iterator[Task[Recipe]]:
+    files = [folder] if folder.is_file() else sorted(folder.glob("*/validation.jsonl"))
+    if not files:
+        raise KoderzError(f"there is no TASK/validation.jsonl in {folder}, as RULER's scripts write it")
+    make = partial(_of_file, tokenizer=tokenizer)
+    for file in files:
+        for number, line in enumerate(file_lines(file)):
+            row = line.row()
+            row.text("input")
+            if not row.texts("outputs"):
+                raise row.error("the field 'outputs' is empty")
+            recipe = FileLine(line, make)
+            task_id, tokens = f"{file.parent.name}/{number}", line.size // CHARS_A_TOKEN
+            yield Task(task_id, payload=recipe, needs=NEEDS, digest=recipe.digest, tokens=tokens)
+
+
+def _of_file(row: Mapping[str, Any], *, tokenizer: Tokenizer) -> Any:
+    return reading_of(row, tokenizer, "file"), row["outputs"]
+
+
+def _score(task: Task[Recipe], outputs: Any, reply: str) -> tuple[float, Mapping[str, float]]:
+    return score(task.id, outputs, reply), {}

@@ -1,0 +1,75 @@
+"""Questions about long texts, asked directly: what is sent, what is recorded of it, and what doesn't fit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.conftest import Shell
+
+RUN = ("benchmark", "--suite", "ruler", "--model", "simulated", "--quiet", "--solver", "direct", "--sink", "json")
+
+
+def calls(koderz: Shell) -> list[dict[str, Any]]:
+    return [line for line in koderz.journal() if line["kind"] == "call"]
+
+
+def test_ruler_is_asked_directly_with_its_texts_recorded_by_reference(koderz: Shell) -> None:
+    koderz(*RUN, "--limit", 10)
+
+    summary = koderz.summary()
+    assert summary["simulated"] is True
+    assert [row["problem_id"] for row in summary["results"]][:5] == [
+        *("niah_single_1/4096/0", "niah_multikey_2/4096/0", "vt/4096/0", "cwe/4096/0", "fwe/4096/0"),
+    ]
+    assert all(0 <= row["score"] <= 1 and row["success"] == (row["score"] == 1) for row in summary["results"])
+    assert all(3000 < call["tokens_in"] <= 4096 for call in calls(koderz))
+    (message,) = calls(koderz)[0]["messages"]
+    (part,) = message["content"]
+    assert part.keys() == {"type", "name", "digest", "of"}
+    assert "The grass is green" not in json.dumps(koderz.journal())
+    facts = [line["value"] for line in koderz.journal() if line["kind"] == "once"]
+    assert {(each["tokenizer"], each["generator"]) for each in facts} == {("chars/4", "official")}
+
+
+def test_a_text_that_does_not_fit_the_window_is_not_sent(koderz: Shell) -> None:
+    koderz(*RUN, "--ruler-tasks", "vt", "--context-lengths", "4096", "16K", "--limit", 2, "--context", 8000)
+
+    short, long = koderz.summary()["results"]
+    assert (long["problem_id"], long["verdict"], long["cause"]) == ("vt/16384/0", "failed", "context")
+    assert short["cause"] != "context"
+    assert len(calls(koderz)) == 1
+
+
+def test_longer_texts_are_answered_less_often_by_the_simulated_model(koderz: Shell) -> None:
+    koderz(*RUN, "--ruler-tasks", "niah_single_1", "--context-lengths", "1K", "64K", "--context", 100000, "--limit", 20)
+
+    results = koderz.summary()["results"]
+    scores = {
+        length: sum(row["score"] for row in results if f"/{length}/" in row["problem_id"]) for length in (1024, 65536)
+    }
+    assert scores[1024] > scores[65536] + 2
+
+
+def test_a_run_of_texts_is_rescored_and_resumed_without_a_call(koderz: Shell) -> None:
+    koderz(*RUN, "--limit", 5)
+    before, asked = koderz.summary(), len(calls(koderz))
+    koderz("benchmark", "rescore", "latest", "--quiet")
+
+    assert len(calls(koderz)) == asked
+    assert [row["score"] for row in koderz.summary()["results"]] == [row["score"] for row in before["results"]]
+
+
+def test_a_solver_of_long_texts_refuses_suites_without_any(koderz: Shell) -> None:
+    done = koderz("benchmark", 0, 1, "--model", "simulated", "--solver", "direct", "--quiet", code=2)
+
+    assert "the solver direct asks for a long_context, which HumanEval/0 doesn't provide" in done.err
+
+
+def test_a_plan_says_what_long_texts_may_cost(koderz: Shell) -> None:
+    run = ("benchmark", "--suite", "ruler", "--solver", "direct", "--model", "openai/gpt-4o-mini", "--dry-run")
+    short, long = koderz(*run, "--limit", 2).out, koderz(*run, "--limit", 2, "--context-lengths", "10M").out
+
+    assert "lengths in tokens of chars/4" in short
+    assert "Calls: 2\nTokens in: about 8,2" in short
+    assert "Calls: 0\n" in long
