@@ -6,9 +6,7 @@ import base64
 import contextlib
 import gzip
 import hashlib
-import os
 import re
-import secrets
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +17,7 @@ import orjson
 from msgspec.structs import replace
 
 from tracker.errors import JournalError, StorageError
-from tracker.files import sync_folder, write_whole
+from tracker.files import pieces, write_whole
 from tracker.records import Attempt, Blob, Once, Record, Text
 
 BLOB_BYTES = 1 << 20  # above this, a text lies in blobs/
@@ -27,7 +25,6 @@ MOST_BYTES = 256 << 20  # of one text
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"[0-9a-f]{64}\.gz")
-_CHUNK = 1 << 20
 
 _TEXTS = {
     "message": ("content",),
@@ -157,11 +154,7 @@ def copy_blobs(folder: Path, to: Path) -> None:
         target = to / "blobs" / path.name
         if not target.exists():
             target.parent.mkdir(exist_ok=True)
-            draft = target.with_name(f".{path.name}.{secrets.token_hex(4)}")
-            copy_bytes(path, draft, path.stat().st_size)
-            draft.replace(target)
-    if (to / "blobs").is_dir():
-        sync_folder(to / "blobs")
+            copy_file(path, target, path.stat().st_size)
 
 
 def _blobs(folder: Path) -> Iterator[Path]:
@@ -172,14 +165,15 @@ def _blobs(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def copy_bytes(source: Path, target: Path, size: int) -> None:
-    """The first `size` bytes, durable."""
-    with source.open("rb") as file, target.open("wb") as copy:
-        while size > 0:
-            data = file.read(min(size, _CHUNK))
-            if not data:
-                raise JournalError(f"{source} became shorter while it was read")
-            copy.write(data)
-            size -= len(data)
-        copy.flush()
-        os.fsync(copy.fileno())
+def copy_file(source: Path, target: Path, size: int) -> None:
+    """The first `size` bytes, durable, whole or not at all."""
+
+    def read() -> Iterator[bytes]:
+        left = size
+        for data in pieces(source, size):
+            left -= len(data)
+            yield data
+        if left:
+            raise JournalError(f"{source} became shorter while it was read")
+
+    write_whole(target, read())

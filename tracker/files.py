@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -23,24 +26,54 @@ def read_all(file: Path | IO[bytes], limit: int, name: str = "") -> bytes:
     return data
 
 
-def write_whole(path: Path, pieces: Iterable[bytes], *, durable: bool = True) -> None:
-    """Writes a file under another name, then puts it in the place of `path`, so that it is whole or not there.
+@contextmanager
+def whole_file(path: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
+    """A file under another name, which gets the place of `path` when it is left, so that it is whole or not there.
 
-    With `durable` it is on the disk when this returns. Raises OSError where the disk refuses.
+    With `durable` it is on the disk then. Raises OSError where the disk refuses.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with draft.open("wb") as file:
-            file.writelines(pieces)
+            yield file
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
         draft.replace(path)
-    except OSError:
+    finally:
         draft.unlink(missing_ok=True)
-        raise
     if durable:
         sync_folder(path.parent)
+
+
+def write_whole(path: Path, pieces: Iterable[bytes], *, durable: bool = True) -> None:
+    """Writes a `whole_file`. Raises OSError where the disk refuses."""
+    with whole_file(path, durable=durable) as file:
+        file.writelines(pieces)
+
+
+@contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """A folder under another name, which gets its own when it is left: it is there with all it holds, or not at all.
+
+    What is written into it has to be durable. Raises OSError where the disk refuses, or where `target` is there.
+    """
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    draft.mkdir(parents=True)
+    try:
+        yield draft
+        draft.rename(target)
+        sync_folder(target.parent)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def pieces(path: Path, size: int) -> Iterator[bytes]:
+    """The first `size` bytes of a file, or all there are, a megabyte at a time."""
+    with path.open("rb", buffering=0) as file:
+        while size > 0 and (data := file.read(min(size, MB))):
+            yield data
+            size -= len(data)
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
-import msgspec
-
 from tracker.errors import JournalError
 from tracker.index import read, unreadable
 from tracker.journal import NAME
+from tracker.records import as_dict
 from tracker.tally import FAULTED, JUDGED, PASSED, Tally, outcome_of
 
 _REDONE: Mapping[str, Collection[int]] = {"retry": (FAULTED,), "rescore": (FAULTED, JUDGED, PASSED)}
@@ -116,7 +115,7 @@ class Follower:
 def _fields(line: bytes) -> dict[str, object]:
     """What a line says, as far as this version knows its kind. Raises JournalError for one that can't be read."""
     record = read(line)
-    return {} if record is None else dict(msgspec.to_builtins(record))
+    return {} if record is None else as_dict(record)
 
 
 def _key(line: Mapping[str, object]) -> tuple[object, ...]:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tracker.errors import JournalError
+from tracker.files import pieces
 from tracker.records import KINDS, Call, Compute, Experiment, Record, decode, kind_of
 
 CODES = {name: code for code, name in enumerate(KINDS)}
@@ -51,7 +52,6 @@ _FORMATS = {
 _ENTRY = struct.Struct("<" + "".join(_FORMATS.values()))
 _MAGIC = b"koderz-index-4  "
 _HEADER = len(_MAGIC) + 32
-_CHUNK = 1 << 20
 
 
 class Entry(NamedTuple):
@@ -116,7 +116,7 @@ def read(line: bytes) -> Record | None:
     """The record of a line; None for one of a kind that this version doesn't know. JournalError for anything else."""
     record = decode(line)
     try:
-        time = datetime.fromisoformat((record or _other().decode(line)).time)
+        time = datetime.fromisoformat(record.time if record else time_of(line))
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise JournalError(f"not a journal line: {error}") from None
     kind = kind_of(line).encode()
@@ -132,9 +132,9 @@ class _Other(msgspec.Struct):
     time: str
 
 
-@cache
-def _other() -> msgspec.json.Decoder[_Other]:
-    return msgspec.json.Decoder(_Other)
+def time_of(line: bytes) -> str:
+    """When a line was written, also one of a kind that this version doesn't know."""
+    return msgspec.json.decode(line, type=_Other).time
 
 
 def pack(entries: Iterable[Entry], check: int) -> tuple[bytes, int]:
@@ -353,14 +353,10 @@ def _is_sound(packed: bytes) -> bool:
 def _crc_of(journal: Path, size: int) -> int | None:
     """CRC-32 of the first `size` bytes, which takes 0.4 s a GB; None where there are fewer."""
     crc = 0
-    with journal.open("rb", buffering=0) as file:
-        while size:
-            data = file.read(min(size, _CHUNK))
-            if not data:
-                return None
-            crc = zlib.crc32(data, crc)
-            size -= len(data)
-    return crc
+    for data in pieces(journal, size):
+        crc = zlib.crc32(data, crc)
+        size -= len(data)
+    return None if size else crc
 
 
 def _columns(packed: bytes, names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:

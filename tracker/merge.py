@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import secrets
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tracker.blobs import copy_blobs, copy_bytes
+from tracker.blobs import copy_blobs, copy_file
 from tracker.errors import KoderzError, StorageError
-from tracker.files import sync_folder
+from tracker.files import pieces, whole_folder
 from tracker.index import index_path, load_index
 from tracker.journal import NAME
 from tracker.runs import RUN_ID, lock_run, read_plan, run_folders
 from tracker.sinks import JSON
 from tracker.sinks.json import write_summary
 from tracker.sinks.standing import mark_up_to_date
-
-_CHUNK = 1 << 20
 
 What = Literal["added", "extended", "there already", "behind"]
 
@@ -75,20 +71,14 @@ def merge_run(folder: Path, results: Path, *, summary: bool = True) -> Merged:
 
 def _add(folder: Path, end: int, own: Path, *, summary: bool) -> bool:
     """The run's folder appears by rename, with everything in it, or not at all. False: another import was faster."""
-    draft = own.with_name(f".{own.name}.{secrets.token_hex(4)}")
     try:
-        draft.mkdir()
-        copy_blobs(folder, draft)
-        copy_bytes(folder / NAME, draft / NAME, end)
-        sync_folder(draft)
-        draft.rename(own)
-        sync_folder(own.parent)
+        with whole_folder(own) as draft:
+            copy_blobs(folder, draft)
+            copy_file(folder / NAME, draft / NAME, end)
     except OSError:
         if (own / NAME).exists():
             return False
         raise
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     if summary:
         write_summary(own)
         mark_up_to_date(own, JSON)
@@ -98,7 +88,8 @@ def _add(folder: Path, end: int, own: Path, *, summary: bool) -> bool:
 def _relation(folder: Path, end: int, own: Path) -> What:
     """What a run that is here already is to the foreign one; "extended" where that goes on from it."""
     ours = load_index(own / NAME).end
-    if not _agree(folder / NAME, own / NAME, min(ours, end)):
+    both = min(ours, end)
+    if not all(one == other for one, other in zip(pieces(folder / NAME, both), pieces(own / NAME, both), strict=True)):
         raise ConflictError(
             f"{own.name}: the journal in {folder} went another way than the one here; both stay as they are"
         )
@@ -110,26 +101,8 @@ def _extend(folder: Path, end: int, own: Path) -> What:
     if (what := _relation(folder, end, own)) != "extended":
         return what
     copy_blobs(folder, own)
-    draft = own / f".{NAME}.{secrets.token_hex(4)}"
-    try:
-        copy_bytes(folder / NAME, draft, end)
-        index_path(own / NAME).unlink(missing_ok=True)
-        draft.replace(own / NAME)
-        sync_folder(own)
-    finally:
-        draft.unlink(missing_ok=True)
+    index_path(own / NAME).unlink(missing_ok=True)
+    copy_file(folder / NAME, own / NAME, end)
     if own.with_suffix(".json").exists():
         write_summary(own)
     return "extended"
-
-
-def _agree(one: Path, other: Path, size: int) -> bool:
-    """Whether both begin with the same `size` bytes."""
-    with one.open("rb") as a, other.open("rb") as b:
-        while size > 0:
-            read = min(size, _CHUNK)
-            left, right = a.read(read), b.read(read)
-            if left != right or len(left) < read:
-                return False
-            size -= read
-    return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
 import orjson
@@ -65,11 +65,31 @@ class Measure(Struct, frozen=True, kw_only=True):
     two_valued: bool = False  # only ever 0 or 1
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class Line(Struct, frozen=True, kw_only=True):
+    """What every line of a journal begins with: its kind, and when it was written."""
+
+    kind: ClassVar[str]
+    time: str = field(default_factory=now)
+
+
+class OfExperiment(Line, frozen=True, kw_only=True):
+    """A line about one experiment."""
+
+    experiment_id: str
+
+
+class OfTask(OfExperiment, frozen=True, kw_only=True):
+    """A line that says of its experiment which task it is about, and in which arm."""
+
+    problem_id: str
+    solver: str
+    arm: str
+
+
+class Plan(Line, frozen=True, kw_only=True):
     """The first line: everything that the run will do."""
 
-    kind: Literal["plan"] = "plan"
-    time: str = field(default_factory=now)
+    kind: ClassVar[Literal["plan"]] = "plan"
     schema_version: int = SCHEMA_VERSION
     run_id: str | None  # None: a single experiment
     mode: str
@@ -99,22 +119,19 @@ class Plan(Struct, frozen=True, kw_only=True):
         return self.arm(arm).models.get("main") or str(self.config.get("local_model") or "")
 
 
-class LongMessage(Struct, frozen=True, kw_only=True):
+class LongMessage(Line, frozen=True, kw_only=True):
     """A message above 4 KB, stored once; calls name it by its digest."""
 
-    kind: Literal["message"] = "message"
-    time: str = field(default_factory=now)
+    kind: ClassVar[Literal["message"]] = "message"
     digest: str
     role: str
     content: Text
 
 
-class Call(Struct, frozen=True, kw_only=True):
+class Call(OfExperiment, frozen=True, kw_only=True):
     """One request to a model and its reply, paid for once."""
 
-    kind: Literal["call"] = "call"
-    time: str = field(default_factory=now)
-    experiment_id: str
+    kind: ClassVar[Literal["call"]] = "call"
     call: int  # from 1 within the experiment
     purpose: str
     role: str = "main"  # of the model within its arm
@@ -138,16 +155,11 @@ class Call(Struct, frozen=True, kw_only=True):
     key: str = ""  # what the solver asked, as a digest: how a replay finds this line
 
 
-class Attempt(Struct, frozen=True, kw_only=True):
+class Attempt(OfTask, frozen=True, kw_only=True):
     """One answer and its verdict."""
 
-    kind: Literal["attempt"] = "attempt"
-    time: str = field(default_factory=now)
-    experiment_id: str
-    problem_id: str
+    kind: ClassVar[Literal["attempt"]] = "attempt"
     task_id: str = ""  # of the judged task, where that isn't the experiment's own; in the line only then
-    solver: str
-    arm: str
     sample: int
     number: int  # from 1 within the experiment
     call: int | None = None  # of the judged reply
@@ -168,24 +180,20 @@ class Attempt(Struct, frozen=True, kw_only=True):
         return self.passes or self.verdict == "passed"
 
 
-class Once(Struct, frozen=True, kw_only=True):
+class Once(OfExperiment, frozen=True, kw_only=True):
     """Something else that can't be made again."""
 
-    kind: Literal["once"] = "once"
-    time: str = field(default_factory=now)
-    experiment_id: str
+    kind: ClassVar[Literal["once"]] = "once"
     name: str
     value: Any = None  # a Blob of its JSON, if `in_blob`
     in_blob: bool = False
     key: str = ""
 
 
-class Grade(Struct, frozen=True, kw_only=True):
+class Grade(OfExperiment, frozen=True, kw_only=True):
     """The score of one item within an experiment."""
 
-    kind: Literal["grade"] = "grade"
-    time: str = field(default_factory=now)
-    experiment_id: str
+    kind: ClassVar[Literal["grade"]] = "grade"
     item: str
     score: float
     metrics: dict[str, float] = {}
@@ -193,15 +201,10 @@ class Grade(Struct, frozen=True, kw_only=True):
     key: str = ""
 
 
-class Experiment(Struct, frozen=True, kw_only=True):
+class Experiment(OfTask, frozen=True, kw_only=True):
     """How an experiment ended."""
 
-    kind: Literal["experiment"] = "experiment"
-    time: str = field(default_factory=now)
-    experiment_id: str
-    problem_id: str
-    solver: str
-    arm: str
+    kind: ClassVar[Literal["experiment"]] = "experiment"
     model: str = ""  # that of the role main
     sample: int
     success: bool
@@ -226,57 +229,46 @@ class Experiment(Struct, frozen=True, kw_only=True):
     lesson_cause: str = ""  # of the failure that it is about
 
 
-class Fault(Struct, frozen=True, kw_only=True):
+class Fault(OfTask, frozen=True, kw_only=True):
     """An experiment that could not be judged."""
 
-    kind: Literal["fault"] = "fault"
-    time: str = field(default_factory=now)
-    experiment_id: str
-    problem_id: str
-    solver: str
-    arm: str
+    kind: ClassVar[Literal["fault"]] = "fault"
     sample: int
     reason: str
     cost: float = 0.0  # US dollars already paid
     calls: int = 0
 
 
-class Resumed(Struct, frozen=True, kw_only=True):
+class Resumed(Line, frozen=True, kw_only=True):
     """A later session begins here."""
 
-    kind: Literal["resumed"] = "resumed"
-    time: str = field(default_factory=now)
+    kind: ClassVar[Literal["resumed"]] = "resumed"
     how: str = "resume"  # or "retry", "rescore"
     config: dict[str, Any] = {}  # what differs from the plan's
 
 
-class Finished(Struct, frozen=True, kw_only=True):
+class Finished(Line, frozen=True, kw_only=True):
     """A session ended in an orderly way."""
 
-    kind: Literal["finished"] = "finished"
-    time: str = field(default_factory=now)
+    kind: ClassVar[Literal["finished"]] = "finished"
     status: str  # complete | incomplete | interrupted | stopped | failed
     reason: str = ""
 
 
-class Submitted(Struct, frozen=True, kw_only=True):
+class Submitted(OfExperiment, frozen=True, kw_only=True):
     """An experiment was handed to an engine elsewhere, which goes on with it whatever happens here."""
 
-    kind: Literal["submitted"] = "submitted"
-    time: str = field(default_factory=now)
-    experiment_id: str
+    kind: ClassVar[Literal["submitted"]] = "submitted"
     problem_id: str
     engine: str
     call_id: str  # by which the engine finds it again
     url: str = ""  # where people can look at it
 
 
-class Compute(Struct, frozen=True, kw_only=True):
+class Compute(OfExperiment, frozen=True, kw_only=True):
     """The machine that an experiment used elsewhere, and what that cost."""
 
-    kind: Literal["compute"] = "compute"
-    time: str = field(default_factory=now)
-    experiment_id: str
+    kind: ClassVar[Literal["compute"]] = "compute"
     engine: str
     gpu: str = ""  # its type; empty for none
     seconds: float  # this experiment's share of the time
@@ -291,20 +283,7 @@ Record = (
 Keyed = Call | Attempt | Once | Grade
 """What a solver was handed, and a replay finds by its key."""
 
-KINDS: dict[str, type[Record]] = {
-    "plan": Plan,
-    "message": LongMessage,
-    "call": Call,
-    "attempt": Attempt,
-    "once": Once,
-    "experiment": Experiment,
-    "fault": Fault,
-    "resumed": Resumed,
-    "finished": Finished,
-    "submitted": Submitted,
-    "compute": Compute,
-    "grade": Grade,
-}
+KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in get_args(Record)}
 
 _PREFIX = b'{"kind":"'
 
@@ -334,8 +313,13 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
 """Fields that are in a line only where they say something."""
 
 
+def as_dict(struct: Struct) -> dict[str, Any]:
+    """All fields of a struct; of a journal's line, its kind before them."""
+    return {"kind": struct.kind, **asdict(struct)} if isinstance(struct, Line) else asdict(struct)
+
+
 def _fields(record: Struct) -> dict[str, Any]:
-    fields = asdict(record)
+    fields = as_dict(record)
     for name in _SELDOM.get(type(record), ()):
         if not fields[name]:
             del fields[name]

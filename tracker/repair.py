@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tracker.blobs import copy_blobs, fetched, whole
 from tracker.errors import JournalError, KoderzError, StorageError
-from tracker.files import sync_folder
+from tracker.files import whole_folder, write_whole
 from tracker.index import DAMAGED, DOUBLED, Entry, load_index, read, read_spans
 from tracker.journal import NAME
 from tracker.runs import read_plan
@@ -38,7 +35,8 @@ def repair(folder: Path) -> Repaired:
     read_plan(folder)
     index = load_index(journal)
     entries = list(index)
-    kept = sorted((entry for entry in entries if entry.code not in (DAMAGED, DOUBLED)), key=_plan_first)
+    kept = [entry for entry in entries if entry.code not in (DAMAGED, DOUBLED)]
+    kept.sort(key=lambda entry: entry.kind != "plan")
     torn = [] if index.torn is None else [(index.torn, journal.stat().st_size - index.torn)]
     damaged = [_problem(journal, span) for span in [e.span for e in entries if e.code == DAMAGED] + torn]
     doubled = [entry.offset for entry in entries if entry.code == DOUBLED]
@@ -48,12 +46,13 @@ def repair(folder: Path) -> Repaired:
     target = folder.with_name(f"{folder.name}_repaired")
     if target.exists():
         raise KoderzError(f"{target} is there already; remove it, or take it as it is")
-    _write(folder, kept, target)
+    try:
+        with whole_folder(target) as draft:
+            copy_blobs(folder, draft)
+            write_whole(draft / NAME, read_spans(journal, [entry.span for entry in kept]))
+    except OSError as error:
+        raise StorageError(f"{target} can't be written ({error.strerror}); the run itself is as it was") from None
     return Repaired(target, len(kept), damaged, doubled, lost)
-
-
-def _plan_first(entry: Entry) -> bool:
-    return entry.kind != "plan"
 
 
 def _problem(journal: Path, span: tuple[int, int]) -> tuple[int, int, str]:
@@ -75,22 +74,3 @@ def _lost(folder: Path, kept: Sequence[Entry]) -> Iterator[str]:
                 fetched(whole(record, folder), folder)
         except JournalError as error:
             yield f"byte {entry.offset}: {error}"
-
-
-def _write(folder: Path, kept: Sequence[Entry], target: Path) -> None:
-    """The copy appears by rename, or not at all."""
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        draft.mkdir()
-        copy_blobs(folder, draft)
-        with (draft / NAME).open("wb") as file:
-            file.writelines(read_spans(folder / NAME, [entry.span for entry in kept]))
-            file.flush()
-            os.fsync(file.fileno())
-        sync_folder(draft)
-        draft.rename(target)
-        sync_folder(target.parent)
-    except OSError as error:
-        raise StorageError(f"{target} can't be written ({error.strerror}); the run itself is as it was") from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)

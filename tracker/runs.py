@@ -6,13 +6,12 @@ import contextlib
 import fcntl
 import os
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracker.errors import JournalError, KoderzError, RunBusy
-from tracker.files import sync_folder
+from tracker.files import whole_folder, write_whole
 from tracker.index import load_index, read_spans, unreadable
 from tracker.journal import NAME
 from tracker.records import Plan, decode, encode
@@ -29,19 +28,11 @@ def create_run(results: Path, name: str, plan: Plan) -> Path:
 
     Raises KoderzError where the results folder can't be written.
     """
-    draft = results / f".{name}.{os.getpid()}"
+    folder = results / name
     try:
-        draft.mkdir(parents=True)
-        with (draft / NAME).open("wb") as file:
-            file.write(encode(plan))
-            file.flush()
-            os.fsync(file.fileno())
-        sync_folder(draft)
-        folder = results / name
-        draft.rename(folder)
-        sync_folder(results)
+        with whole_folder(folder) as draft:
+            write_whole(draft / NAME, [encode(plan)])
     except OSError as error:
-        shutil.rmtree(draft, ignore_errors=True)
         raise KoderzError(
             f"the results folder {results} can't be written ({error.strerror}); choose another with --results"
         ) from None

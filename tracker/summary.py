@@ -9,45 +9,50 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import msgspec
+from msgspec import Meta, Struct
 
-from tracker.index import CODES, DAMAGED, DOUBLED, PAID, Entry, load_index, read_records, read_spans
+from tracker.index import CODES, DAMAGED, DOUBLED, PAID, Entry, load_index, read_records, read_spans, time_of
 from tracker.journal import NAME
 from tracker.rates import mean_interval, pass_at_k_of, success_interval
 from tracker.records import SCHEMA_VERSION, Experiment, Fault, Finished, Measure
 from tracker.runs import read_plan
 from tracker.scrubber import scrubber_of
 
+Amount = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0)]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+UNSAID = -1
+"""What an older file doesn't tell of a count, until its reader knows better."""
+
+
+class Result(Struct, frozen=True, kw_only=True):
     """One judged experiment."""
 
-    experiment_id: str
-    problem_id: str
+    experiment_id: str = ""
+    problem_id: Annotated[str, Meta(min_length=1)]
     success: bool
-    iterations: int
-    cost: float  # US dollars
-    solver: str
-    arm: str
-    model: str
-    sample: int
-    verdict: str
-    cause: str
-    tokens: int
-    tokens_in: int
-    tokens_out: int
-    calls: int
-    latency: float  # seconds spent waiting for models
-    duration_seconds: float
-    cost_known: bool
-    cost_by_tier: Mapping[str, float] | None
-    score: float | None
-    metrics: Mapping[str, float] | None
-    note: str
-    grades: int = 0
+    iterations: Count = 1
+    cost: Amount = 0.0  # US dollars
+    solver: str = ""
+    arm: str = ""
+    model: str = ""
+    sample: Count = UNSAID
+    verdict: str = ""
+    cause: str = ""
+    tokens: Count = UNSAID
+    tokens_in: Count = 0
+    tokens_out: Count = 0
+    calls: Count = UNSAID
+    latency: Amount = 0.0  # seconds spent waiting for models
+    duration_seconds: Amount = 0.0
+    cost_known: bool = True
+    cost_by_tier: Mapping[str, float] | None = None
+    score: float | None = None
+    metrics: Mapping[str, float | None] | None = None  # None: no number
+    note: str = ""
+    grades: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +182,7 @@ def summarize(folder: Path) -> Summary:
     faults.sort(key=lambda f: (f.sample, order.get(f.problem_id, len(order)), f.arm))
     arms = {arm.name: _arm(arm.name, results, baselines[arm.name]) for arm in plan.arms}
     finished = _last_finished(journal, lines)
-    times = [plan.time, *(_time(line) for line in read_spans(journal, lines.session_ends))]
+    times = [plan.time, *(time_of(line) for line in read_spans(journal, lines.session_ends))]
     return Summary(
         run_id=plan.run_id,
         mode=plan.mode,
@@ -190,7 +195,7 @@ def summarize(folder: Path) -> Summary:
         config=plan.config,
         arms=arms,
         comparison=compare_modes(arms),
-        faults=[_fault_row(fault) for fault in faults],
+        faults=[{name: getattr(fault, name) for name in _OF_FAULT} for fault in faults],
         paid=_paid(lines.paid, results, faults),
         simulated=plan.simulated,
         environment=plan.environment,
@@ -266,44 +271,15 @@ def _arm(name: str, results: Iterable[Result], baseline: Sequence[float]) -> Arm
     return Arm(mine, figures(mine, math.fsum(baseline) if baseline and len(baseline) == len(mine) else None))
 
 
-def _result(e: Experiment) -> Result:
-    return Result(
-        experiment_id=e.experiment_id,
-        problem_id=sys.intern(e.problem_id),  # the same few words a hundred thousand times
-        success=e.success,
-        iterations=e.iterations,
-        cost=e.cost,
-        solver=sys.intern(e.solver),
-        arm=sys.intern(e.arm),
-        model=sys.intern(e.model),
-        sample=e.sample,
-        verdict=sys.intern(e.verdict),
-        cause=sys.intern(e.cause),
-        tokens=e.tokens_in + e.tokens_out,
-        tokens_in=e.tokens_in,
-        tokens_out=e.tokens_out,
-        calls=e.calls,
-        latency=e.latency,
-        duration_seconds=e.duration_seconds,
-        cost_known=e.cost_known,
-        cost_by_tier=e.cost_by_tier,
-        score=e.score,
-        metrics=e.metrics,
-        note=e.note,
-        grades=e.grades,
-    )
+_OF_FAULT = ("experiment_id", "problem_id", "solver", "arm", "sample", "reason", "cost")
+_TAKEN = tuple(name for name in Result.__struct_fields__ if name in Experiment.__struct_fields__)
+_WORDS = ("problem_id", "solver", "arm", "model", "verdict", "cause")  # the same few a hundred thousand times
 
 
-def _fault_row(fault: Fault) -> dict[str, Any]:
-    return {
-        "experiment_id": fault.experiment_id,
-        "problem_id": fault.problem_id,
-        "solver": fault.solver,
-        "arm": fault.arm,
-        "sample": fault.sample,
-        "reason": fault.reason,
-        "cost": fault.cost,
-    }
+def _result(experiment: Experiment) -> Result:
+    taken = {name: getattr(experiment, name) for name in _TAKEN}
+    taken |= {name: sys.intern(taken[name]) for name in _WORDS}
+    return Result(**taken, tokens=experiment.tokens_in + experiment.tokens_out)
 
 
 def compare_modes(arms: Mapping[str, Arm]) -> Comparison | None:
@@ -371,15 +347,6 @@ _NO_LINES = (DAMAGED, DOUBLED)
 def _last_finished(journal: Path, lines: _Outline) -> Finished | None:
     record = next(read_records(journal, [lines.last_known]))
     return record if isinstance(record, Finished) else None
-
-
-class _Timed(msgspec.Struct):
-    time: str
-
-
-def _time(line: bytes) -> str:
-    """Of any line, also one of a kind that this version doesn't know."""
-    return msgspec.json.decode(line, type=_Timed).time
 
 
 def _active_seconds(times: Sequence[str]) -> float:

@@ -66,17 +66,13 @@ def _is_number(cell: str) -> bool:
     return not cell or re.fullmatch(r"-|≥?[-+$]*[\d.,:/]+ ?(%|s|points)?( .*)?", cell) is not None
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def _markdown_row(cells: Sequence[str], *, escaped: bool = False) -> str:
     return "| " + " | ".join(cell if escaped else _markdown(cell) for cell in cells) + " |"
 
 
 def _markdown(text: str) -> str:
     """Nothing in it is taken for a link, HTML, emphasis or a cell's end."""
-    return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", escape(_one_line(text), quote=False))
+    return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", escape(" ".join(text.split()), quote=False))
 
 
 def _html(block: Block) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -98,42 +98,14 @@ def compare_runs(
 def comparison_document(one: Comparison) -> dict[str, Any]:
     """A comparison for JSON: `pairs, a_only, b_only, mcnemar_p, difference, interval, paired, …`."""
     return {
+        **{item.name: getattr(one, item.name) for item in fields(one)},
         "a": {**row_of(one.a), "failures": asdict(failures_of(one.a))},
         "b": {**row_of(one.b), "failures": asdict(failures_of(one.b))},
         "a_compared": asdict(one.a_compared),
         "b_compared": asdict(one.b_compared),
-        **{name: getattr(one, name) for name in _PLAIN},
+        "verdict": one.verdict,
         "arms": {name: comparison_document(arm) for name, arm in one.arms.items()},
     }
-
-
-_PLAIN = (
-    "measure",
-    "alpha",
-    "paired",
-    "method",
-    "pairs",
-    "both",
-    "neither",
-    "a_only",
-    "b_only",
-    "lost",
-    "gained",
-    "p_value",
-    "p_holm",
-    "mcnemar_p",
-    "difference",
-    "interval",
-    "interval_method",
-    "probability_better",
-    "smallest_difference",
-    "significant",
-    "verdict",
-    "measures",
-    "settings",
-    "environment",
-    "notes",
-)
 
 
 def _leaderboard_document(board: Leaderboard) -> dict[str, Any]:
@@ -141,9 +113,9 @@ def _leaderboard_document(board: Leaderboard) -> dict[str, Any]:
         "leaderboard": [
             {
                 **row_of(standing.side),
-                "mean": standing.mean,
-                "mean_interval": standing.mean_interval,
-                "mean_interval_method": standing.interval_method,
+                "mean": standing.mean.mean,
+                "mean_interval": standing.mean.interval,
+                "mean_interval_method": standing.mean.interval_method,
                 "level_with_best": standing.level_with_best,
             }
             for standing in board.standings

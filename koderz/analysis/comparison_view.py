@@ -14,7 +14,7 @@ from tracker.records import Measure
 if TYPE_CHECKING:
     from koderz.analysis.comparison import Compared, Comparison
     from koderz.analysis.inference import Difference
-    from koderz.analysis.leaderboard import Leaderboard, Pair
+    from koderz.analysis.leaderboard import Leaderboard
     from koderz.analysis.pairs import Side
 
 _MOST_TASKS = 12  # flipped tasks that are named
@@ -56,8 +56,8 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
                 standing.side.run.name,
                 standing.side.model,
                 standing.side.arm,
-                _rate(standing.side) if success else shown(standing.mean, board.measure),
-                _limits(standing.mean_interval, board.measure),
+                _rate(standing.side) if success else shown(standing.mean.mean, board.measure),
+                _limits(standing.mean.interval, board.measure),
                 f"${standing.side.figures.avg_cost:.5f}",
                 f"{standing.side.figures.avg_iterations:.1f}",
                 "" if rank == 1 else "no significant difference" if standing.level_with_best else "worse",
@@ -66,11 +66,13 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
         ],
         optional=["Avg iter.", "Avg cost", interval_head, "Model"],
     )
-    if methods := {standing.interval_method for standing in board.standings if standing.interval_method}:
+    if methods := {mean.interval_method for each in board.standings if (mean := each.mean).interval_method}:
         yield Text(f"Intervals: {' or '.join(sorted(methods))}.")
     yield Text(f"{len(board.pairwise)} tests, two-sided, Holm-corrected, at {board.alpha:g}:")
     told = [pair for pair in board.pairwise if pair.significant]
-    yield from [Text(_pair_line(pair)) for pair in told] or [Text("no significant difference")]
+    yield from [Text(f"{pair.a} is better than {pair.b}: p = {pair.p_holm:.3g} ({pair.method})") for pair in told] or [
+        Text("no significant difference")
+    ]
     for note in board.notes:
         yield Text(f"note: {note}")
 
@@ -213,10 +215,6 @@ def _power(one: Comparison) -> str:
     rounded = f"{size:.0f} points" if size >= 10 else f"{size:.1f} points"
     about = rounded if one.measure.two_valued else shown(size, one.measure)
     return f" With {count} only a difference of about {about} could be detected."
-
-
-def _pair_line(pair: Pair) -> str:
-    return f"{pair.a} is better than {pair.b}: p = {pair.p_holm:.3g} ({pair.method})"
 
 
 def _named(tasks: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ import orjson
 from koderz.analysis.pairs import arm_named
 from koderz.analysis.story import Experiments, Step, Story
 from koderz.errors import KoderzError
-from tracker.records import Experiment, Fault, Plan
+from tracker.records import Fault, Plan
 from tracker.runs import read_plan
 
 Row = Mapping[str, Any]
@@ -167,7 +167,6 @@ def _experiment(story: Story) -> dict[str, Any]:
     row = {"program": story.program}
     if isinstance(ended, Fault):
         return row | {"verdict": "fault", "reason": ended.reason, "cost": ended.cost, "calls": ended.calls}
-    assert isinstance(ended, Experiment), "stories of a run are those that have ended"
     names = EXPERIMENT_COLUMNS.keys() - _IDENTITY.keys() - _LIMITS.keys() - {"program", "reason"}
     return row | {name: getattr(ended, name) for name in names}
 
@@ -189,7 +188,7 @@ def _attempt(step: Step) -> dict[str, Any]:
 
 # The formats
 
-Write = Callable[[Row], None]
+Write = Callable[[Row], object]
 
 
 @contextmanager
@@ -275,11 +274,7 @@ def _markdown(file: IO[bytes], columns: Mapping[str, type]) -> Iterator[Write]:
     names = [name for name in columns if name not in _LONG]
     for cells in (names, ["---:" if columns[name] in (int, float) else "---" for name in names]):
         file.write(_table_line(cells))
-    yield lambda row: _discard(file.write(_table_line([_short(row.get(name)) for name in names])))
-
-
-def _discard(_: int) -> None:
-    return
+    yield lambda row: file.write(_table_line([_short(row.get(name)) for name in names]))
 
 
 def _table_line(cells: Iterable[str]) -> bytes:

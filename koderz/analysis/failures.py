@@ -63,17 +63,14 @@ def failures_of(side: Side) -> Failures:
 def causes_table(found: Mapping[str, Failures], most: int | None = None) -> Table:
     """The causes of each named side, `most` of each at most; columns of which nothing is known are left out."""
     rows = [
-        [name, cause.cause, *map(_shown, (cause.attempts, cause.experiments, cause.fixed, cause.ended))]
+        [name, cause.cause]
+        + ["" if n is None else str(n) for n in (cause.attempts, cause.experiments, cause.fixed, cause.ended)]
         for name, failures in found.items()
         for cause in failures.causes[:most]
     ]
     heads = ["", "Cause", "Failed attempts", "In experiments", "Fixed later", "Ended with it"]
     kept = [n for n in range(len(heads)) if any(row[n] for row in rows)]
     return Table([heads[n] for n in kept], [[row[n] for n in kept] for row in rows])
-
-
-def _shown(count: int | None) -> str:
-    return "" if count is None else str(count)
 
 
 def _by_attempts(folder: Path, arm: str, results: Sequence[Result]) -> Iterator[Cause]:

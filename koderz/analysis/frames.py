@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +14,7 @@ Library = Literal["pandas", "polars"]
 Source = Summary | Path | str
 
 _OF_RUN = ("run_id", "model", "mode", "suite", "status", "start_time", "simulated")
-_OF_RESULT = tuple(field.name for field in fields(Result) if field.name not in ("cost_by_tier", "metrics"))
+_OF_RESULT = tuple(name for name in Result.__struct_fields__ if name not in ("cost_by_tier", "metrics"))
 
 
 def to_dataframe(runs: Source | Iterable[Source], library: Library = "pandas") -> Any:

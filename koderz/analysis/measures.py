@@ -56,8 +56,5 @@ def shown(value: float, measure: Measure, *, signed: bool = False) -> str:
         return f"{sign}{100 * size:.1f}{' points' if signed else '%'}"
     if measure.unit == "$":
         return f"{sign}${size:.5f}"
-    return f"{sign}{_digits(size)}{f' {measure.unit}' if measure.unit else ''}"
-
-
-def _digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.2f}" if value >= 1 or not value else f"{value:.3g}"
+    digits = f"{size:,.0f}" if size >= 1000 else f"{size:.2f}" if size >= 1 or not size else f"{size:.3g}"
+    return f"{sign}{digits}{f' {measure.unit}' if measure.unit else ''}"

@@ -4,52 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from koderz.errors import KoderzError
 from tracker.files import MB, read_all
 from tracker.journal import NAME
 from tracker.records import SCHEMA_VERSION, Measure
-from tracker.summary import Arm, Result, Summary, compare_modes, figures
-
-Amount = Annotated[float, msgspec.Meta(ge=0)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
+from tracker.summary import UNSAID, Arm, Result, Summary, compare_modes, figures
 
 _TOLERANCE = 0.06  # points: older files round their rates
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    """One judged experiment as a file has it; what older files lack has a default."""
-
-    problem_id: Annotated[str, msgspec.Meta(min_length=1)]
-    success: bool
-    experiment_id: str = ""
-    iterations: Count = 1
-    cost: Amount = 0.0
-    solver: str | None = None
-    arm: str | None = None
-    model: str = ""
-    sample: Count | None = None
-    verdict: str | None = None
-    cause: str = ""
-    tokens: Count | None = None
-    tokens_in: Count = 0
-    tokens_out: Count = 0
-    calls: Count | None = None
-    latency: Amount = 0.0
-    duration_seconds: Amount = 0.0
-    cost_known: bool = True
-    cost_by_tier: dict[str, float] | None = None
-    score: float | None = None
-    metrics: dict[str, float | None] | None = None
-    note: str = ""
-    grades: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +33,7 @@ class _Claims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Arm:
-    results: list[_Row]
+    results: list[Result]
     summary: _Claims = _Claims()
 
 
@@ -87,7 +56,7 @@ class _File:
     faults: list[dict[str, Any]] = field(default_factory=list)
     paid: dict[str, float] = field(default_factory=dict)
     measures: list[Measure] = field(default_factory=list)
-    results: list[_Row] | None = None
+    results: list[Result] | None = None
     summary: _Claims = _Claims()
     zero_shot: _Arm | None = None
     iterative: _Arm | None = None
@@ -110,6 +79,9 @@ class _File:
         return {name: _checked(path, name, arm, model) for name, arm in found.items()}
 
 
+_TAKEN = {item.name for item in fields(_File)} & {item.name for item in fields(Summary)} - {"arms"}
+
+
 def read_summary(path: Path) -> Summary:
     """The file as it stands. Raises KoderzError where it is unreadable, damaged, foreign or of a newer version."""
     try:
@@ -127,26 +99,13 @@ def read_summary(path: Path) -> Summary:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise KoderzError(f"{path} was edited or is damaged: {error}; {_remedy(path)}") from None
     arms = file.arms_of(path)
+    given = {name: getattr(file, name) for name in _TAKEN}
     judged = sum(len(arm.results) for arm in arms.values())
-    return Summary(
-        run_id=file.run_id,
-        mode=file.mode or ("comparative" if len(arms) > 1 else next(iter(arms))),
-        start_time=file.start_time,
-        end_time=file.end_time,
-        duration_seconds=file.duration_seconds,
-        status=file.status,
-        reason=file.reason,
-        planned=judged + len(file.faults) if file.planned is None else file.planned,
-        config=file.config,
-        arms=arms,
-        comparison=compare_modes(arms),
-        faults=file.faults,
-        paid=file.paid,
-        simulated=file.config.get("local_model") == "simulated" if file.simulated is None else file.simulated,
-        environment=file.environment,
-        damaged_lines=file.damaged_lines,
-        measures=file.measures,
-    )
+    given["mode"] = file.mode or ("comparative" if len(arms) > 1 else next(iter(arms)))
+    given["planned"] = judged + len(file.faults) if file.planned is None else file.planned
+    if file.simulated is None:
+        given["simulated"] = file.config.get("local_model") == "simulated"
+    return Summary(**given, arms=arms, comparison=compare_modes(arms))
 
 
 def _version(path: Path, data: bytes) -> int:
@@ -176,7 +135,7 @@ def _remedy(path: Path) -> str:
 
 
 def _checked(path: Path, name: str, arm: _Arm, model: str) -> Arm:
-    results = _results(name, arm.results, model)
+    results = list(_results(name, arm.results, model))
     _refuse_twins(path, results)
     baseline = arm.summary.baseline_cost
     found = Arm(results, figures(results, baseline))
@@ -201,44 +160,18 @@ def _refuse_twins(path: Path, results: Sequence[Result]) -> None:
         )
 
 
-def _results(name: str, rows: Sequence[_Row], model: str) -> list[Result]:
-    """The rows as results. Rows of one task that name no sample are its samples in order."""
+def _results(arm: str, rows: Sequence[Result], model: str) -> Iterator[Result]:
+    """The rows with what older files leave out. Rows of one task that name no sample are its samples in order."""
     seen: Counter[str] = Counter()
-    results = []
     for row in rows:
-        results.append(_result(row, name, row.sample if row.sample is not None else seen[row.problem_id], model))
+        usual = {
+            "solver": arm,
+            "arm": arm,
+            "model": model,
+            "sample": seen[row.problem_id],
+            "verdict": "passed" if row.success else "failed",
+            "tokens": row.tokens_in + row.tokens_out,
+            "calls": row.iterations,
+        }
         seen[row.problem_id] += 1
-    return results
-
-
-def _result(row: _Row, arm: str, sample: int, model: str) -> Result:
-    return Result(
-        experiment_id=row.experiment_id,
-        problem_id=row.problem_id,
-        success=row.success,
-        iterations=row.iterations,
-        cost=row.cost,
-        solver=row.solver or arm,
-        arm=row.arm or arm,
-        model=row.model or model,
-        sample=sample,
-        verdict=row.verdict or ("passed" if row.success else "failed"),
-        cause=row.cause,
-        tokens=row.tokens if row.tokens is not None else row.tokens_in + row.tokens_out,
-        tokens_in=row.tokens_in,
-        tokens_out=row.tokens_out,
-        calls=row.calls if row.calls is not None else row.iterations,
-        latency=row.latency,
-        duration_seconds=row.duration_seconds,
-        cost_known=row.cost_known,
-        cost_by_tier=row.cost_by_tier,
-        score=row.score,
-        metrics=_known(row.metrics),
-        note=row.note,
-        grades=row.grades,
-    )
-
-
-def _known(metrics: dict[str, float | None] | None) -> dict[str, float] | None:
-    """Those that are numbers: what JSON has none for is null there."""
-    return None if metrics is None else {name: value for name, value in metrics.items() if value is not None}
+        yield replace(row, **{name: value for name, value in usual.items() if getattr(row, name) in ("", UNSAID)})

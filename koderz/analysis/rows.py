@@ -135,12 +135,8 @@ def _row(head: _Head, sinks: Mapping[str, str]) -> RunRow:
         tags=head.config.tags,
         arms=arms,
         sinks=sinks,
-        behind=_behind(sinks),
+        behind=tuple(name for name, state in sinks.items() if state in ("behind", "down")),
     )
-
-
-def _behind(sinks: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(name for name, state in sinks.items() if state in ("behind", "down"))
 
 
 def _figures(head: _Head) -> list[tuple[str, _Figures]]:

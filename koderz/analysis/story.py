@@ -38,7 +38,7 @@ class Story:
     arm: str
     sample: int
     steps: tuple[Step, ...]
-    outcome: Outcome | None  # None: it has not ended
+    outcome: Outcome
     grades: tuple[Grade, ...] = ()
 
     @property
@@ -55,13 +55,6 @@ class Story:
         own = [attempt for attempt in self.attempts if not attempt.task_id]
         programs = [attempt.program for attempt in own if isinstance(attempt.program, str)]
         return programs[-1] if programs else None
-
-    @property
-    def word(self) -> str:
-        """passed, failed, timeout, error or fault; "unfinished" where it has not ended."""
-        if isinstance(self.outcome, Fault):
-            return "fault"
-        return self.outcome.verdict if self.outcome else "unfinished"
 
 
 class Experiments:

@@ -67,11 +67,12 @@ def _escaped(char: str) -> str:
 def print_json(document: Any) -> None:
     """JSON, indented, on standard output."""
     import orjson
-    from msgspec.structs import asdict
+
+    from tracker.records import as_dict
 
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
     with while_read():
-        data_output().write(orjson.dumps(document, default=asdict, option=option))
+        data_output().write(orjson.dumps(document, default=as_dict, option=option))
 
 
 def link(text: str, address: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from koderz.cli.front import complete_runs
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError, StorageError
+from tracker.files import whole_file
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -67,12 +67,8 @@ def _opened(output: Path | None) -> Iterator[IO[bytes]]:
         yield data_output()
         sys.stdout.flush()
         return
-    draft = output.with_name(f".{output.name}.{os.getpid()}")
     try:
-        with draft.open("wb") as file:
+        with whole_file(output, durable=False) as file:
             yield file
-        draft.replace(output)
     except OSError as error:
         raise StorageError(f"{output} can't be written ({error.strerror})") from None
-    finally:
-        draft.unlink(missing_ok=True)

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from koderz.cli.console import plain
+from koderz.cli.console import counted, plain
 from tracker.messages import text_of
-from tracker.records import Experiment, Fault
+from tracker.records import Fault
 
 if TYPE_CHECKING:
     from koderz.analysis.story import Step, Story
@@ -93,12 +93,9 @@ def _outcome(story: Story) -> str:
     ended = story.outcome
     if isinstance(ended, Fault):
         return _ink(f"FAULT after {ended.calls} calls, ${ended.cost:.4f}: {ended.reason}", _RED)
-    if isinstance(ended, Experiment):
-        times = "attempt" if ended.iterations == 1 else "attempts"
-        what = f"{ended.verdict.upper()} after {ended.iterations} {times}"
-        text = f"{what}, ${ended.cost:.4f}, {ended.latency:.1f} s of calls"
-        return _ink(text, _GREEN if ended.success else _RED) + (f"\n{plain(ended.note)}" if ended.note else "")
-    return "it has not ended"
+    what = f"{ended.verdict.upper()} after {counted(ended.iterations, 'attempt')}"
+    text = f"{what}, ${ended.cost:.4f}, {ended.latency:.1f} s of calls"
+    return _ink(text, _GREEN if ended.success else _RED) + (f"\n{plain(ended.note)}" if ended.note else "")
 
 
 def _rule(text: str) -> str:

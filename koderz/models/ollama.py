@@ -42,7 +42,6 @@ class Details(msgspec.Struct):
     """What kind of model it is."""
 
     family: str | None = None
-    families: list[str] | None = None
 
 
 class Tagged(msgspec.Struct):

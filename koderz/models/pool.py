@@ -15,7 +15,6 @@ from koderz.models.limiter import Limiter, Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
     from koderz.models import Model, Opener
     from koderz.models.endpoints import Endpoint
@@ -80,9 +79,7 @@ class ModelPool:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
 
     def open(self, name: ModelName | str) -> Model:

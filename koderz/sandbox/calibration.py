@@ -7,6 +7,7 @@ whose cost on that machine is known, say how far to stretch the limit on this on
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from koderz.errors import Fault
 from koderz.sandbox import Job, JobResult
+from tracker.files import write_whole
 
 LONGEST = 10.0
 """Beyond this it isn't the machine that was measured. Below 1 no limit is shrunk: nobody expects to have less
@@ -69,13 +71,9 @@ class MachineCache:
             return None
 
     def write(self, value: object) -> None:
-        draft = self.file.with_suffix(f".{os.getpid()}")
-        try:
+        with contextlib.suppress(OSError):
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(value))
-            draft.replace(self.file)
-        except OSError:
-            return
+            write_whole(self.file, [json.dumps(value).encode()], durable=False)
 
 
 def _processor() -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 from collections.abc import Collection, Iterable, Sequence
-from types import TracebackType
 from typing import ClassVar, Self, cast
 
 from koderz.errors import Fault, KoderzError, Unreachable
@@ -65,15 +64,13 @@ class ContainedSandbox:
         try:
             self.isolation = self._held_by(self._pool.layers)
         except Unreachable:
-            await self._pool.__aexit__(None, None, None)
+            await self._pool.__aexit__()
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._once.cancel()
-        await self._pool.__aexit__(kind, error, trace)
+        await self._pool.__aexit__()
 
     @property
     def layers(self) -> frozenset[str]:

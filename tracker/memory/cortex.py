@@ -103,7 +103,9 @@ class Cortex:
 
         def stored() -> dict[str, Any]:
             (id,) = self._store.remember([draft])
-            return telling.by_id(self._store, id)
+            memory = self._store.get(id)
+            assert memory is not None, "it was stored a moment ago"
+            return memory.as_dict()
 
         return await self._do(stored)
 

@@ -19,13 +19,6 @@ _IMPORTANT, _RECENT, _ANSWERS = 5, 10, 5
 _GLIMPSE = 240  # characters of a content in a summary
 
 
-def by_id(store: Store, id: int) -> dict[str, Any]:
-    """A memory that is known to be there."""
-    memory = store.get(id)
-    assert memory is not None, "it was stored a moment ago"
-    return memory.as_dict()
-
-
 def browse(store: Store, wanted: Filter, *, important: bool, limit: int) -> list[Found]:
     """The newest memories, or the most salient among the newest 2,000."""
     newest = store.select(wanted, limit=_LOOKED_AT if important else limit, newest_first=True)

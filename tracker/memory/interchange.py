@@ -52,9 +52,7 @@ def _draft(number: int, entry: Any) -> Draft:
         )
     except KeyError as missing:
         raise InvalidMemory(f"memory {number} has no {missing.args[0]}") from None
-    except (TypeError, ValueError) as error:
-        raise InvalidMemory(f"memory {number}: {error}") from None
-    except InvalidMemory as error:
+    except (TypeError, ValueError, InvalidMemory) as error:
         raise InvalidMemory(f"memory {number}: {error}") from None
 
 

@@ -100,18 +100,17 @@ def ready(draft: Draft, scrubber: Scrubber) -> Draft:
     choose("importance", draft.importance, tuple(IMPORTANCE))
     if not _text("title", draft.title).strip():
         raise InvalidMemory("a memory needs a title")
-    settled = replace(
+    return replace(
         draft,
-        title=_text("title", draft.title),
-        content=_text("content", draft.content),
-        tags=distinct_tags(draft.tags),
-        metadata=_metadata(draft.metadata),
+        title=scrubber.text(_text("title", draft.title)),
+        content=scrubber.text(_text("content", draft.content)),
+        tags=list(dict.fromkeys(map(scrubber.text, distinct_tags(draft.tags)))),
+        metadata=scrubber.value(_metadata(draft.metadata)),
         project=None if draft.project is None else _text("project", draft.project),
         key=None if draft.key is None else _text("key", draft.key),
         salience=IMPORTANCE[draft.importance] if draft.salience is None else draft.salience,
         created_at=moment(draft.created_at, "created_at") if draft.created_at else None,
     )
-    return _scrubbed(settled, scrubber)
 
 
 def choose(name: str, value: str, among: Sequence[str]) -> str:
@@ -158,13 +157,3 @@ def _metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise InvalidMemory(f"metadata has to be a JSON object: {error}") from None
     return copied
-
-
-def _scrubbed(draft: Draft, scrubber: Scrubber) -> Draft:
-    return replace(
-        draft,
-        title=scrubber.text(draft.title),
-        content=scrubber.text(draft.content),
-        tags=list(dict.fromkeys(scrubber.text(tag) for tag in draft.tags)),
-        metadata=scrubber.value(draft.metadata),
-    )

@@ -46,22 +46,7 @@ def told(draft: Draft) -> tuple[Any, ...]:
 
 def draft_of(memory: Memory) -> Draft:
     """A memory as it may be stored elsewhere: all of it but its id."""
-    return Draft(
-        title=memory.title,
-        content=memory.content,
-        category=memory.category,
-        type=memory.type,
-        tags=memory.tags,
-        importance=memory.importance,
-        metadata=memory.metadata,
-        project=memory.project,
-        salience=memory.salience,
-        key=memory.key,
-        access_count=memory.access_count,
-        created_at=memory.created_at,
-        updated_at=memory.updated_at,
-        last_accessed=memory.last_accessed,
-    )
+    return Draft(**{name: getattr(memory, name) for name in Draft.__struct_fields__})
 
 
 def says_the_same(memory: Memory, draft: Draft) -> bool:

@@ -95,7 +95,7 @@ def _among_all(store: Store, words: Sequence[str], wanted: Filter) -> tuple[list
     store.index_newest()
     with store.snapshot():
         hits = {word: _hits(store, word) for word in words}
-        telling = _telling(hits, int(store.rows(sql.NEWEST_ID)[0][0] or 0))
+        telling = _telling(hits, store.last_id())
         found, ranking = _by_text(store, hits, telling, wanted)
         return [*found, *_holding(_weighed(store.unindexed(wanted), words), words, telling)], ranking
 
@@ -131,8 +131,10 @@ def _mixed(memory: Memory, relevance: float, common: Sequence[str], words: int) 
 
 
 def _among_newest(store: Store, words: Sequence[str], wanted: Filter) -> list[tuple[Memory, float]]:
-    rows = store.rows(sql.NEWEST_HITS, (" AND ".join(map(_quoted, words)), _NEWEST))
-    return [(memory, _held(memory, words)) for memory in map(as_memory, rows) if _fits(memory, wanted)]
+    conditions, values = wanted.conditions()
+    statement = sql.NEWEST_HITS.format(filters=conditions)
+    rows = store.rows(statement, (" AND ".join(map(_quoted, words)), _NEWEST, *values))
+    return [(memory, _held(memory, words)) for memory in map(as_memory, rows)]
 
 
 def _among_tagged(store: Store, words: Sequence[str], wanted: Filter) -> tuple[list[tuple[Memory, float]], Ranking]:
@@ -185,15 +187,6 @@ def folded(text: str) -> str:
     if text.isascii():
         return text.lower()
     return _ACCENTS.sub("", unicodedata.normalize("NFKD", text.lower()))
-
-
-def _fits(memory: Memory, wanted: Filter) -> bool:
-    return (
-        wanted.category in (None, memory.category)
-        and wanted.type in (None, memory.type)
-        and (wanted.project in (None, memory.project) or (wanted.or_no_project and memory.project is None))
-        and (wanted.since or "") <= memory.created_at
-    )
 
 
 def _hits(store: Store, word: str) -> int:

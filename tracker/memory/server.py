@@ -89,7 +89,10 @@ async def serve_http(cortex: Cortex, host: str, port: int, token: str, *, ready:
 
     bound = _bind(host, port)
     port = bound.getsockname()[1]
-    names = [f"[{name}]:{port}" if ":" in name else f"{name}:{port}" for name in {host, *_names_of(host)}]
+    names = [
+        f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+        for name in {host, *(_LOOPBACK if host in _LOOPBACK else ())}
+    ]
     security = TransportSecuritySettings(
         enable_dns_rebinding_protection=True,
         allowed_hosts=names,
@@ -110,7 +113,9 @@ def guarded(app: App, token: str) -> App:
     expected = f"Bearer {token}".encode()
 
     async def guard(scope: Any, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or secrets.compare_digest(_authorization(scope["headers"]), expected):
+        if scope["type"] == "lifespan" or secrets.compare_digest(
+            dict(scope["headers"]).get(b"authorization", b""), expected
+        ):
             await app(scope, receive, send)
             return
         headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"www-authenticate", b"Bearer")]
@@ -130,10 +135,6 @@ def token_from(environ: Mapping[str, str], variable: str | None) -> str:
     return token
 
 
-def _authorization(headers: list[tuple[bytes, bytes]]) -> bytes:
-    return next((value for name, value in headers if name == b"authorization"), b"")
-
-
 def _bind(host: str, port: int) -> socket.socket:
     """A listening socket, so that a taken port is one line and not a traceback."""
     if host in _WILDCARDS:
@@ -150,10 +151,6 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.close()
         raise KoderzError(f"--http {host}:{port}: nothing can listen there ({error}); choose another") from None
     return bound
-
-
-def _names_of(host: str) -> tuple[str, ...]:
-    return _LOOPBACK if host in _LOOPBACK else ()
 
 
 def _told(answer: Any) -> str:

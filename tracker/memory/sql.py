@@ -147,11 +147,10 @@ START_SESSION = "INSERT INTO sessions (project, started_at) VALUES (?, ?)"
 END_SESSION = "UPDATE sessions SET ended_at = ?, summary = coalesce(?, summary) WHERE id = ?"
 SESSION = "SELECT project, started_at, ended_at FROM sessions WHERE id = ?"
 
-NEWEST_ID = "SELECT max(id) FROM memories"
 HITS = "SELECT count(*) FROM (SELECT 1 FROM memory_text WHERE memory_text MATCH ? LIMIT ?)"
 NEWEST_HITS = (
     f"SELECT {_M} FROM (SELECT rowid AS id FROM memory_text WHERE memory_text MATCH ? ORDER BY rowid DESC LIMIT ?) n "
-    "CROSS JOIN memories m ON m.id = n.id"
+    "CROSS JOIN memories m ON m.id = n.id WHERE 1 {filters}"
 )
 RELEVANT = (
     f"SELECT {_M}, bm25(memory_text, 4.0, 2.0, 1.0) AS relevance "

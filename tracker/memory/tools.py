@@ -6,6 +6,7 @@ client is told of a tool all come from it, so that an argument can't be dropped 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -22,14 +23,18 @@ Days = Annotated[float, Meta(ge=0, description="Only memories stored longer ago 
 Salience = Annotated[float, Meta(ge=0, le=1, description="Only memories whose salience, after decay, is below this.")]
 
 
-class Tool(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
+class Tool(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, rename="camel"):
     """What a client may ask for. The docstring is what it is told of the tool."""
 
     reads_only: ClassVar[bool] = True
 
     async def call(self, cortex: Cortex) -> Any:
-        """What the tool answers, as JSON has it."""
-        raise NotImplementedError
+        """What the tool answers, as JSON has it: mostly what the store's method of its name returns."""
+        return await getattr(cortex, _snake(type(self).__name__))(**self.given())
+
+    def given(self) -> dict[str, Any]:
+        """The arguments that weren't left out."""
+        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
 
 
 class Remember(Tool, frozen=True):
@@ -52,18 +57,12 @@ class Remember(Tool, frozen=True):
     )
 
     async def call(self, cortex: Cortex) -> Any:
-        transferable = {} if self.transferable is UNSET else {"transferable": self.transferable}
-        return await cortex.remember(
-            self.title,
-            self.content,
-            category=self.category,
-            type=self.type,
-            project=None if self.scope == "global" else given(self.project),
-            tags=self.tags,
-            importance=self.importance,
-            metadata={**self.metadata, **transferable},
-            key=given(self.key),
-        )
+        given = self.given()
+        if given.pop("scope") == "global":
+            given.pop("project", None)
+        if "transferable" in given:
+            given["metadata"] = {**self.metadata, "transferable": given.pop("transferable")}
+        return await cortex.remember(**given)
 
 
 class Recall(Tool, frozen=True):
@@ -76,24 +75,9 @@ class Recall(Tool, frozen=True):
     project: Project | UnsetType = UNSET
     tags: Tags = []
     limit: Annotated[int, Meta(ge=1, le=1000)] = 10
-    includeDecayed: Annotated[bool, Meta(description="Also memories that have faded with age.")] = True  # noqa: N815
-    includeGlobal: Annotated[  # noqa: N815
-        bool, Meta(description="With a project: also memories that belong to none.")
-    ] = True
+    include_decayed: Annotated[bool, Meta(description="Also memories that have faded with age.")] = True
+    include_global: Annotated[bool, Meta(description="With a project: also memories that belong to none.")] = True
     mode: Literal["search", "recent", "important"] = "search"
-
-    async def call(self, cortex: Cortex) -> Any:
-        return await cortex.recall(
-            given(self.query),
-            category=given(self.category),
-            type=given(self.type),
-            project=given(self.project),
-            tags=self.tags,
-            limit=self.limit,
-            include_decayed=self.includeDecayed,
-            include_global=self.includeGlobal,
-            mode=self.mode,
-        )
 
 
 class GetMemory(Tool, frozen=True):
@@ -115,9 +99,6 @@ class GetContext(Tool, frozen=True):
     query: Query | UnsetType = UNSET
     format: Literal["summary", "detailed", "raw"] = "summary"
 
-    async def call(self, cortex: Cortex) -> Any:
-        return await cortex.get_context(project=given(self.project), query=given(self.query), format=self.format)
-
 
 class ExportMemories(Tool, frozen=True):
     """Every memory that fits, oldest first, whole. There is no limit unless asked."""
@@ -127,15 +108,6 @@ class ExportMemories(Tool, frozen=True):
     category: Category | UnsetType = UNSET
     since: Annotated[str, Meta(description="Stored then or later; ISO 8601.")] | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
-
-    async def call(self, cortex: Cortex) -> Any:
-        return await cortex.export_memories(
-            self.tags,
-            category=given(self.category),
-            project=given(self.project),
-            since=given(self.since),
-            limit=given(self.limit),
-        )
 
 
 class ImportMemories(Tool, frozen=True):
@@ -158,22 +130,15 @@ class Forget(Tool, frozen=True):
     category: Category | UnsetType = UNSET
     project: Project | UnsetType = UNSET
     tags: Tags = []
-    olderThan: Days | UnsetType = UNSET  # noqa: N815
-    belowSalience: Salience | UnsetType = UNSET  # noqa: N815
-    dryRun: bool = True  # noqa: N815
+    older_than: Days | UnsetType = UNSET
+    below_salience: Salience | UnsetType = UNSET
+    dry_run: bool = True
     confirm: bool = False
 
     async def call(self, cortex: Cortex) -> Any:
-        return await cortex.forget(
-            id=given(self.id),
-            query=given(self.query),
-            category=given(self.category),
-            project=given(self.project),
-            tags=self.tags,
-            older_than=given(self.olderThan),
-            below_salience=given(self.belowSalience),
-            dry_run=self.dryRun or not self.confirm,
-        )
+        given = self.given()
+        given["dry_run"] = self.dry_run or not given.pop("confirm")
+        return await cortex.forget(**given)
 
 
 class Consolidate(Tool, frozen=True):
@@ -181,19 +146,16 @@ class Consolidate(Tool, frozen=True):
 
     reads_only: ClassVar[bool] = False
     force: Annotated[bool, Meta(description="Accepted for Cortex' sake; it makes no difference.")] = False
-    dryRun: bool = True  # noqa: N815
+    dry_run: bool = True
 
     async def call(self, cortex: Cortex) -> Any:
-        return await cortex.consolidate(dry_run=self.dryRun)
+        return await cortex.consolidate(dry_run=self.dry_run)
 
 
 class MemoryStats(Tool, frozen=True):
     """How many memories there are, by category, type, importance and project, and how large the store is."""
 
     project: Project | UnsetType = UNSET
-
-    async def call(self, cortex: Cortex) -> Any:
-        return await cortex.memory_stats(given(self.project))
 
 
 class StartSession(Tool, frozen=True):
@@ -202,34 +164,22 @@ class StartSession(Tool, frozen=True):
     reads_only: ClassVar[bool] = False
     project: Project | UnsetType = UNSET
 
-    async def call(self, cortex: Cortex) -> Any:
-        return await cortex.start_session(given(self.project))
-
 
 class EndSession(Tool, frozen=True):
     """End a session; its summary is remembered."""
 
     reads_only: ClassVar[bool] = False
-    sessionId: int  # noqa: N815
+    session_id: int
     summary: str | UnsetType = UNSET
 
-    async def call(self, cortex: Cortex) -> Any:
-        return await cortex.end_session(self.sessionId, given(self.summary))
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
-TOOLS: Mapping[str, type[Tool]] = {
-    "remember": Remember,
-    "recall": Recall,
-    "forget": Forget,
-    "get_context": GetContext,
-    "start_session": StartSession,
-    "end_session": EndSession,
-    "consolidate": Consolidate,
-    "memory_stats": MemoryStats,
-    "get_memory": GetMemory,
-    "export_memories": ExportMemories,
-    "import_memories": ImportMemories,
-}
+_KINDS: tuple[type[Tool], ...] = (Remember, Recall, Forget, GetContext, StartSession, EndSession, Consolidate)
+_KINDS += (MemoryStats, GetMemory, ExportMemories, ImportMemories)
+TOOLS: Mapping[str, type[Tool]] = {_snake(kind.__name__): kind for kind in _KINDS}
 
 
 def schema_of(tool: type[Tool]) -> dict[str, Any]:
@@ -252,8 +202,3 @@ def read_arguments(name: str, arguments: Mapping[str, Any] | None) -> Tool:
         return msgspec.convert(dict(arguments or {}), TOOLS[name])
     except msgspec.ValidationError as error:
         raise InvalidMemory(f"{name}: {error}") from None
-
-
-def given(value: Any) -> Any:
-    """The value of an argument; None where it was left out."""
-    return None if value is UNSET else value

@@ -7,6 +7,7 @@ comes again changes nothing, and an older one never undoes a newer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,29 +35,19 @@ class MemorySink:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._project = project_of(source.folder.parent, source.environ)
-        try:
-            self._store = Store(
-                store_path(source.folder.parent, source.environ),
-                scrubber=Scrubber(source.environ),
-                timeout=_PATIENCE,
-            )
-        except StoreDown as error:
-            raise SinkDown(str(error)) from error
+        path, scrubber = store_path(source.folder.parent, source.environ), Scrubber(source.environ)
+        with _border():
+            self._store = Store(path, scrubber=scrubber, timeout=_PATIENCE)
 
     def take(self, records: Sequence[Record]) -> None:
         """One transaction for all of them: the last outcome of each experiment, and how the run stands."""
-        drafts = list(self._drafts(records))
-        try:
-            if drafts:
+        if drafts := list(self._drafts(records)):
+            with _border():
                 self._store.remember(drafts)
-        except StoreDown as error:
-            raise SinkDown(str(error)) from error
 
     def close(self) -> None:
-        try:
+        with _border():
             self._store.close()
-        except StoreDown as error:
-            raise SinkDown(str(error)) from error
 
     @staticmethod
     def rebuild(results: Path, environ: Mapping[str, str]) -> Path | None:
@@ -64,10 +55,8 @@ class MemorySink:
 
         None where it isn't damaged, or not there. Raises SinkDown where it is locked or can't be written.
         """
-        try:
+        with _border():
             return caretaking.rebuild(store_path(results, environ), environ)
-        except StoreDown as error:
-            raise SinkDown(str(error)) from error
 
     def _drafts(self, records: Sequence[Record]) -> Iterator[Draft]:
         outcomes = {record.experiment_id: record for record in records if isinstance(record, Experiment | Fault)}
@@ -79,10 +68,8 @@ class MemorySink:
             yield self._run_memory(self._source.plan, finished[-1])
 
     def _run_memory(self, plan: Plan, finished: Finished) -> Draft:
-        try:
+        with _border():
             summary = summarize(self._source.folder)
-        except JournalError as error:
-            raise SinkDown(str(error)) from error
         models = dict.fromkeys(plan.model_of(arm.name) for arm in plan.arms)
         return Draft(
             key=plan.run_id,
@@ -106,6 +93,15 @@ class MemorySink:
             created_at=plan.time,
             updated_at=finished.time,
         )
+
+
+@contextmanager
+def _border() -> Iterator[None]:
+    """What the store or the journal refuses comes out as SinkDown."""
+    try:
+        yield
+    except (StoreDown, JournalError) as error:
+        raise SinkDown(str(error)) from error
 
 
 def project_of(results: Path, environ: Mapping[str, str]) -> str:
@@ -172,14 +168,13 @@ def _told(
     if asked := _asked(story):
         yield f"Asked:\n{asked}"
     if attempts:
-        yield "Attempts:\n" + "\n".join(f"{attempt.number}. {_ended(attempt)}" for attempt in attempts)
+        yield "Attempts:\n" + "\n".join(
+            f"{each.number}. {how_it_failed(each.verdict, each.cause, str(each.detail or each.feedback))}"
+            for each in attempts
+        )
     if isinstance(outcome, Experiment) and outcome.lesson:
         yield f"Lesson: {outcome.lesson}"
     yield f"Cost ${outcome.cost:.4f}; {f'run {plan.run_id}' if plan.run_id else 'a single experiment'}"
-
-
-def _ended(attempt: Attempt) -> str:
-    return how_it_failed(attempt.verdict, attempt.cause, str(attempt.detail or attempt.feedback))
 
 
 def _ending(outcome: Experiment | Fault) -> str:

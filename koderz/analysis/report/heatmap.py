@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
+from koderz.analysis.measures import SUCCESS
 from koderz.analysis.report.view import Entry
 
-SHADES = 5  # never passed, up to a third, two thirds, all but, always passed
-_SHADE_NAMES = ("never passed", "seldom", "now and then", "mostly", "always passed")
+SHADE_NAMES = ("never passed", "seldom", "now and then", "mostly", "always passed")
+SHADES = len(SHADE_NAMES)  # those between: up to a third, two thirds, all but
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ def heat_maps(entries: Sequence[Entry]) -> list[HeatMap]:
 
 
 def _heat_map(suite: str, entries: Sequence[Entry]) -> HeatMap:
-    rates = [_rates(entry) for entry in entries]
+    rates = [{task: fmean(passes) for task, passes in entry.values(SUCCESS).items()} for entry in entries]
     passed: dict[str, list[float]] = defaultdict(list)
     for of_entry in rates:
         for task, rate in of_entry.items():
@@ -66,13 +68,6 @@ def _strip(entry: Entry, rates: Mapping[str, float], tasks: Sequence[str]) -> St
     return Strip(entry, paths, f"{entry.title}: of {len(rates)} tasks {always} always passed, {never} never")
 
 
-def _rates(entry: Entry) -> dict[str, float]:
-    samples: dict[str, list[bool]] = defaultdict(list)
-    for result in entry.results:
-        samples[result.problem_id].append(result.success)
-    return {task: sum(passes) / len(passes) for task, passes in samples.items()}
-
-
 def _shade(rate: float) -> int:
     if rate in (0.0, 1.0):
         return 0 if not rate else SHADES - 1
@@ -83,8 +78,3 @@ def _natural(task: str) -> tuple[str, int]:
     """`HumanEval/9` before `HumanEval/10`."""
     name, _, number = task.rpartition("/")
     return name, int(number) if number.isdigit() else 0
-
-
-def legend() -> list[tuple[int, str]]:
-    """Each shade with its name."""
-    return list(enumerate(_SHADE_NAMES))

@@ -13,7 +13,7 @@ from typing import Any
 
 from koderz._version import __version__
 from koderz.analysis.measures import declared, shown
-from koderz.analysis.report.heatmap import HeatMap, heat_maps, legend
+from koderz.analysis.report.heatmap import SHADE_NAMES, HeatMap, heat_maps
 from koderz.analysis.report.panels import Chart, panels
 from koderz.analysis.report.reasons import causes_of
 from koderz.analysis.report.stories import packed_json
@@ -77,7 +77,7 @@ class Pages:
             **self._values(),
             style=_ours(_file("report.css")),
             script=_ours(script),
-            script_hash=_ours(f"sha256-{_sha256(script)}"),
+            script_hash=_ours(f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"),
             data=_ours(packed_json(_data(self._view, self._maps, self._comparisons))),
             chunks=[_ours(chunk) for chunk in chunks],
             told=_told(self._view),
@@ -102,11 +102,11 @@ class Pages:
             "charts": self._charts,
             "causes": causes_of(view.judged),
             "maps": self._maps,
-            "shades": legend(),
+            "shades": list(enumerate(SHADE_NAMES)),
             "used_shades": _used_shades(self._maps),
             "columns": [(key, name, key not in _TEXTS) for key, name in _columns(view)],
             "priced": view.priced,
-            "verdicts": sorted({row.verdict for row in view.rows}),
+            "verdicts": sorted({row.result.verdict for row in view.rows}),
             "version": __version__,
             "made": f"{datetime.now():%Y-%m-%d %H:%M}",
         }
@@ -122,10 +122,6 @@ def _ours(text: str) -> Any:
 @cache
 def _file(name: str) -> str:
     return (_HERE / name).read_text(encoding="utf-8")
-
-
-def _sha256(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _title(view: View) -> str:
@@ -213,9 +209,10 @@ def _data(view: View, maps: Sequence[HeatMap], found: Found) -> Mapping[str, Any
         ],
         "maps": [list(found.tasks) for found in maps],
         "rows": [
-            [r.entry, r.problem_id, r.sample, r.verdict, r.cause[:200], r.attempts, round(r.cost, 6), r.tokens,
-             round(r.seconds, 1), r.chunk, r.place]
-            for r in sorted(view.rows, key=lambda row: row.passed)
+            [row.entry, r.problem_id, r.sample, r.verdict, r.cause[:200], r.iterations, round(r.cost, 6), r.tokens,
+             round(r.latency, 1), row.chunk, row.place]
+            for row in sorted(view.rows, key=lambda row: row.result.verdict == "passed")
+            if (r := row.result)
         ],
     }  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from koderz.analysis.failures import Cause, Failures, failures_of
@@ -57,10 +57,6 @@ def _taken(entry: Entry, failures: Failures) -> Taken:
         entry=entry,
         cost="–" if each is None else f"${each:.4f}",
         tokens="–" if tokens is None else f"{tokens:,.0f}",
-        tiers=_tiers(failures.cost_by_tier),
+        tiers=", ".join(f"{tier} ${cost:.4f}" for tier, cost in failures.cost_by_tier.items() if cost) or "–",
         never_fixed=", ".join(cause.cause for cause in failures.never_fixed) or "–",
     )
-
-
-def _tiers(costs: Mapping[str, float]) -> str:
-    return ", ".join(f"{tier} ${cost:.4f}" for tier, cost in costs.items() if cost) or "–"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator
 
 import orjson
 
@@ -17,6 +16,8 @@ from tracker.records import Fault
 
 _SMALL, _LARGE = 1_000_000, 10_000_000  # bytes of a page on 328 experiments, and on 10,000
 _CHUNK = 24  # stories that are compressed together: the prompts of one task are much alike
+_ASKERS = {"user": "Asked", "system": "System prompt"}
+_MARKUP = 80  # bytes of the element around a chunk, and of two more numbers in each of its rows
 _TEXT_CHARS = 6000  # of one text; what is beyond is cut out of its middle
 
 Block = tuple[str, str, str]
@@ -37,11 +38,11 @@ def pack_stories(view: View, budget: int, flipped: Collection[tuple[int, str]] =
     """
     readers = _readers(view)
     wanted = [row for row in view.rows if row.entry in readers]
-    wanted.sort(key=lambda r: ((r.entry, r.problem_id) not in flipped, r.passed, r.problem_id, r.entry, r.sample))
+    wanted.sort(key=lambda row: _urgency(row, flipped))
     chunks: list[str] = []
     for first in range(0, len(wanted), _CHUNK):
         rows = wanted[first : first + _CHUNK]
-        chunk = _packed([readers[row.entry].blocks(row) for row in rows])
+        chunk = packed_json([readers[row.entry].blocks(row) for row in rows])
         budget -= len(chunk) + _MARKUP
         if budget < 0:
             break
@@ -51,16 +52,14 @@ def pack_stories(view: View, budget: int, flipped: Collection[tuple[int, str]] =
     return chunks
 
 
-_MARKUP = 80  # bytes of the element around a chunk, and of two more numbers in each of its rows
+def _urgency(row: Row, flipped: Collection[tuple[int, str]]) -> tuple[bool, bool, str, int, int]:
+    task = row.result.problem_id
+    return (row.entry, task) not in flipped, row.result.verdict == "passed", task, row.entry, row.result.sample
 
 
 def packed_json(value: object) -> str:
     """Any value for the page's script: deflated JSON in base64, in which no character means anything to HTML."""
     return base64.b64encode(zlib.compress(orjson.dumps(value), 9)).decode()
-
-
-def _packed(stories: Sequence[Sequence[Block]]) -> str:
-    return packed_json(stories)
 
 
 def _readers(view: View) -> dict[int, _Reader]:
@@ -88,7 +87,7 @@ class _Reader:
         self._outcomes = {outcome.experiment_id: outcome for outcome in experiments.outcomes}
 
     def blocks(self, row: Row) -> list[Block]:
-        outcome = self._outcomes.get(row.experiment_id)
+        outcome = self._outcomes.get(row.result.experiment_id)
         if outcome is None:
             return [("said", "", "The journal has nothing on this experiment any more.")]
         return [(kind, heading, _shortened(text)) for kind, heading, text in _blocks(self._experiments.story(outcome))]
@@ -102,13 +101,13 @@ def _blocks(story: Story) -> Iterator[Block]:
         yield "said", heading, "\n".join(grades)
     if isinstance(story.outcome, Fault):
         yield "verdict-fault", "Fault", story.outcome.reason
-    elif story.outcome and story.outcome.note:
+    elif story.outcome.note:
         yield "said", "Note", story.outcome.note
 
 
 def _step(step: Step) -> Iterator[Block]:
     for message in step.asked:
-        yield "said", _asker(message), text_of(message)
+        yield "said", _ASKERS.get(message["role"], str(message["role"]).capitalize()), text_of(message)
     if call := step.call:
         if call.reasoning:
             yield "said", "Reasoning", str(call.reasoning)
@@ -124,10 +123,6 @@ def _step(step: Step) -> Iterator[Block]:
         at = f" at {attempt.task_id}" if attempt.task_id else ""
         kind = "verdict-passed" if attempt.passed else "verdict-failed"
         yield kind, f"Attempt {attempt.number}{at}: {attempt.verdict}{cause}", str(attempt.detail)
-
-
-def _asker(message: Mapping[str, Any]) -> str:
-    return {"user": "Asked", "system": "System prompt"}.get(message["role"], str(message["role"]).capitalize())
 
 
 def _shortened(text: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from koderz.analysis.pairs import Side, sides_of
 from koderz.analysis.runs import Run
@@ -66,21 +67,9 @@ class Row:
     """One experiment; `chunk` and `place` say where its story lies in the page, once it is packed."""
 
     entry: int
-    experiment_id: str
-    problem_id: str
-    sample: int
-    verdict: str  # "fault" for one
-    cause: str
-    attempts: int
-    cost: float  # US dollars
-    tokens: int
-    seconds: float  # spent waiting for models
+    result: Result  # of a fault: the verdict "fault", caused by its reason
     chunk: int | None = None
     place: int = 0
-
-    @property
-    def passed(self) -> bool:
-        return self.verdict == "passed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +94,7 @@ class View:
     @property
     def priced(self) -> bool:
         """Whether anything in it cost money."""
-        return any(row.cost for row in self.rows)
+        return any(row.result.cost for row in self.rows)
 
     @property
     def simulated(self) -> bool:
@@ -164,36 +153,19 @@ def named(side: Side) -> str:
 
 
 def _rows(number: int, entry: Entry) -> list[Row]:
-    judged = [_row(number, result) for result in entry.results]
-    faults = [
-        Row(
-            entry=number,
-            experiment_id=str(fault.get("experiment_id", "")),
-            problem_id=str(fault.get("problem_id", "")),
-            sample=int(fault.get("sample", 0)),
-            verdict="fault",
-            cause=str(fault.get("reason", "")),
-            attempts=0,
-            cost=float(fault.get("cost", 0.0)),
-            tokens=0,
-            seconds=0.0,
-        )
-        for fault in entry.run.faults
-        if fault.get("arm", fault.get("solver")) in (entry.arm, None)
-    ]
-    return judged + faults
+    own = [fault for fault in entry.run.faults if fault.get("arm", fault.get("solver")) in (entry.arm, None)]
+    return [Row(number, result) for result in (*entry.results, *map(_unjudged, own))]
 
 
-def _row(number: int, result: Result) -> Row:
-    return Row(
-        entry=number,
-        experiment_id=result.experiment_id,
-        problem_id=result.problem_id,
-        sample=result.sample,
-        verdict=result.verdict,
-        cause=result.cause,
-        attempts=result.iterations,
-        cost=result.cost,
-        tokens=result.tokens,
-        seconds=result.latency,
+def _unjudged(fault: Mapping[str, Any]) -> Result:
+    return Result(
+        experiment_id=str(fault.get("experiment_id", "")),
+        problem_id=str(fault.get("problem_id", "")),
+        success=False,
+        iterations=0,
+        cost=float(fault.get("cost", 0.0)),
+        sample=int(fault.get("sample", 0)),
+        verdict="fault",
+        cause=str(fault.get("reason", "")),
+        tokens=0,
     )

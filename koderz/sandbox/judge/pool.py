@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Self
 
 from koderz.errors import Fault
@@ -59,9 +58,7 @@ class Pool:
             self._slots.put_nowait(slot)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         slots = [self._slots.get_nowait() for _ in range(self._slots.qsize())]
         with self._hidden:
             await asyncio.gather(*(slot.worker.end() for slot in slots if slot.worker))

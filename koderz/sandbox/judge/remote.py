@@ -8,7 +8,6 @@ import select
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from koderz.sandbox.judge.launch import Ending, read_ending
@@ -112,9 +111,7 @@ class RemoteZygote:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._process.stdin
         self._process.stdin.close()
         self._process.wait()
@@ -165,9 +162,7 @@ class RemoteCandidate:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """`RemoteZygote.end` has ended it."""
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from koderz.analysis.story import Experiments, Story, diff, journal_folder, problem_named
 from koderz.errors import KoderzError
 from tests.tracker.builders import attempt, call, fault, judged, plan, recorded
-from tracker.records import Record
+from tracker.records import Experiment, Record
 
 ASKED = [{"role": "user", "content": "write it"}]
 AGAIN = [*ASKED, {"role": "assistant", "content": "reply 1"}, {"role": "user", "content": "it failed"}]
@@ -35,7 +35,7 @@ def test_each_reply_is_told_with_what_was_asked_for_it_and_what_became_of_it(tmp
     assert [message["content"] for step in story.steps for message in step.asked] == ["write it", "it failed"]
     assert [step.attempt.verdict for step in story.steps if step.attempt] == ["failed", "passed"]
     assert story.steps[1].diff == ("@@ -1,2 +1,2 @@", " def f():", "-    return 1", "+    return 2")
-    assert (story.word, story.program) == ("passed", "def f():\n    return 2\n")
+    assert (story.outcome.kind, story.program) == ("experiment", "def f():\n    return 2\n")
 
 
 def test_a_call_that_was_not_judged_and_an_attempt_without_a_call_are_told_too(tmp_path: Path) -> None:
@@ -55,16 +55,17 @@ def test_where_an_attempt_was_judged_anew_the_last_verdict_counts(tmp_path: Path
     (story,) = stories(tmp_path, call(0), attempt(0), judged(0, False), attempt(0, verdict="passed"), judged(0))
 
     assert [found.verdict for found in story.attempts] == ["passed"]
-    assert story.word == "passed"
+    assert isinstance(story.outcome, Experiment)
+    assert story.outcome.verdict == "passed"
 
 
 def test_experiments_come_in_the_order_of_the_plan_and_faults_among_them(tmp_path: Path) -> None:
     found = stories(tmp_path, judged(2), fault(1), judged(0))
 
-    assert [(story.problem_id, story.word) for story in found] == [
-        ("T/0", "passed"),
+    assert [(story.problem_id, story.outcome.kind) for story in found] == [
+        ("T/0", "experiment"),
         ("T/1", "fault"),
-        ("T/2", "passed"),
+        ("T/2", "experiment"),
     ]
 
 

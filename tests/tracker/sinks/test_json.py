@@ -14,6 +14,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.tracker import builders
 from tests.tracker.builders import call, fault, judged
@@ -184,6 +185,10 @@ def test_where_the_disk_refuses_the_old_summary_stays_and_the_way_on_is_told(
 # The form: written in pieces, it equals the same document written at once
 
 
+def at_once(summary: Summary) -> bytes:
+    return orjson.dumps(whole(summary), default=structs.asdict, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
 def whole(summary: Summary) -> dict[str, Any]:
     """The document that the contract describes, as one value."""
     document: dict[str, Any] = {}
@@ -263,7 +268,7 @@ def test_in_pieces_it_is_what_orjson_writes_at_once(
         environment=config,
     )
 
-    assert b"".join(encode_summary(summary)) == orjson.dumps(whole(summary), option=orjson.OPT_INDENT_2) + b"\n"
+    assert b"".join(encode_summary(summary)) == at_once(summary)
 
 
 def test_a_comparison_is_part_of_it(tmp_path: Path) -> None:
@@ -271,6 +276,6 @@ def test_a_comparison_is_part_of_it(tmp_path: Path) -> None:
     folder = asyncio.run(builders.recorded(tmp_path, *records, of=builders.plan(1, solvers=BOTH)))
     summary = summarize(folder)
 
-    assert b"".join(encode_summary(summary)) == orjson.dumps(whole(summary), option=orjson.OPT_INDENT_2) + b"\n"
+    assert b"".join(encode_summary(summary)) == at_once(summary)
     without = b"".join(encode_summary(replace(summary, comparison=None)))
     assert b'"comparison"' not in without

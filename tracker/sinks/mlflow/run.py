@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import orjson
 from tracker.index import ENDS, load_index, read_records
 from tracker.journal import NAME
 from tracker.messages import text_of
-from tracker.records import Call, Experiment, Fault, Plan, Record, encode
+from tracker.records import Call, Experiment, Fault, Plan, encode
 from tracker.sinks.json import encode_summary
 from tracker.sinks.mlflow.page import Page, Point, as_param, milliseconds, points, scores_of, source_tags
 from tracker.stories import Stories
@@ -253,12 +253,9 @@ def _write_prompts(summary: Summary, stories: Stories, into: Path) -> None:
     into.mkdir()
     named: dict[str, Sequence[dict[str, Any]]] = {}
     for result in summary.results[:_PROMPTS_FROM]:
-        for call in _calls(stories.of(result.experiment_id)):
-            named.setdefault(f"{result.solver}-{call.purpose}", call.messages)
+        for call in stories.of(result.experiment_id):
+            if isinstance(call, Call):
+                named.setdefault(f"{result.solver}-{call.purpose}", call.messages)
     for name, messages in named.items():
         text = "\n\n".join(f"# {message['role']}\n\n{text_of(message)}" for message in messages)
         (into / f"{name.replace('/', '_')}.md").write_text(text, encoding="utf-8", errors="replace")
-
-
-def _calls(story: Iterable[Record]) -> Iterator[Call]:
-    return (record for record in story if isinstance(record, Call))
