@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from koderz.cli.console import while_read
 from koderz.cli.groups import LazyGroup
-from koderz.cli.pipe import while_read
 from koderz.errors import KoderzError
 from koderz.interruption import EXIT_INTERRUPTED
 
@@ -18,17 +18,14 @@ if TYPE_CHECKING:
     from typer._click.core import Context
 
 COMMANDS = {
-    "benchmark": (
-        "koderz.cli.benchmark",
-        "Run a benchmark; resume, watch, compare and report runs.",
-    ),
-    "run": ("koderz.cli.run", "Run one experiment and show it as it happens."),
-    "judge": ("koderz.cli.judge", "Judge a program or a samples file."),
-    "ui": ("koderz.cli.ui", "Serve MLflow's UI for this project's runs."),
-    "sync": ("koderz.cli.sync", "Bring the sinks up to date from the journals."),
+    "benchmark": ("koderz.cli.benchmark", "Run a benchmark; resume, watch, compare and report runs."),
+    "run": ("koderz.cli.run:run", "Run one experiment and show it as it happens."),
+    "judge": ("koderz.cli.judge:judge", "Judge a program or a samples file."),
+    "ui": ("koderz.cli.ui:ui", "Serve MLflow's UI for this project's runs."),
+    "sync": ("koderz.cli.sync:sync", "Bring the sinks up to date from the journals."),
     "memory": ("koderz.cli.memory", "Search, export and serve the memory store."),
     "modal": ("koderz.cli.modal", "Deploy koderz on Modal, or serve a model there."),
-    "doctor": ("koderz.cli.doctor", "Check models, sandbox and sinks on this machine."),
+    "doctor": ("koderz.cli.doctor:doctor", "Check models, sandbox and sinks on this machine."),
 }
 """Command → the module that holds its `app`, and what `koderz --help` says of it."""
 

@@ -13,13 +13,13 @@ from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "list": ("koderz.cli.list", "List runs: rates with intervals, costs, times, status."),
-    "show": ("koderz.cli.show", "Show a run, its failures, or an experiment from prompt to verdict."),
-    "export": ("koderz.cli.export", "Export runs as CSV, Parquet, JSONL or Markdown."),
-    "import": ("koderz.cli.imports", "Import samples, judged here, or runs of another machine."),
-    "report": ("koderz.cli.report", "Write a report: one self-contained web page."),
-    "compare": ("koderz.cli.compare", "Compare runs: is B better than A, and where? With gates for CI."),
-    "problems": ("koderz.cli.problems", "Rank problems by difficulty across runs."),
+    "list": ("koderz.cli.list:list_runs", "List runs: rates with intervals, costs, times, status."),
+    "show": ("koderz.cli.show:show", "Show a run, its failures, or an experiment from prompt to verdict."),
+    "export": ("koderz.cli.export:export", "Export runs as CSV, Parquet, JSONL or Markdown."),
+    "import": ("koderz.cli.imports:import_runs", "Import samples, judged here, or runs of another machine."),
+    "report": ("koderz.cli.report:report", "Write a report: one self-contained web page."),
+    "compare": ("koderz.cli.compare:compare", "Compare runs: is B better than A, and where? With gates for CI."),
+    "problems": ("koderz.cli.problems:problems", "Rank problems by difficulty across runs."),
 }
 """Command → the module that holds its `app`, loaded when it is run, and its line of help."""
 
@@ -40,6 +40,7 @@ app = typer.Typer(
     cls=BenchmarkGroup,
     help="Work with recorded runs. A run is named by its id, a unique prefix, a summary file, latest or latest~1.",
     rich_markup_mode=None,
+    add_completion=False,
 )
 
 

@@ -8,13 +8,10 @@ import typer
 
 from koderz.cli.console import print_json, say_all, warn
 from koderz.cli.front import complete_runs
-from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 
 if TYPE_CHECKING:
     from koderz.analysis.compare import Answer
-
-app = typer.Typer(rich_markup_mode=None)
 
 EXIT_GATE = 1
 _GATES = "Gates (exit code 1)"
@@ -78,7 +75,6 @@ AllowIncomplete = Annotated[
 ]
 
 
-@app.command(cls=PanelCommand)
 @with_settings("results")
 def compare(
     given: dict[str, Any],

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import IO, Any, cast
-
-from koderz.cli.pipe import while_read
 
 LINE_EVERY = 5.0  # seconds between two lines of progress where there is no terminal
 
@@ -62,6 +62,28 @@ def _escaped(char: str) -> str:
     """As JSON may have any character: `\\u009b`, or two of these for one beyond the first 65,536."""
     units = char.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+@contextmanager
+def while_read() -> Iterator[None]:
+    """Lets whoever reads the output go before its end, as `head` does: what would still come is dropped, and said
+    to nobody, so that a command ends with the exit code that it has anyway.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if _has_reader():
+            raise  # then it was another pipe
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _has_reader() -> bool:
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return not poll.poll(0)
 
 
 def print_json(document: Any) -> None:

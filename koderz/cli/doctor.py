@@ -11,19 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from koderz.cli.console import counted, print_json, say, warn
-from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.settings.toml import results_folder
 
 if TYPE_CHECKING:
     from koderz.doctor import Finding
 
-app = typer.Typer(rich_markup_mode=None)
-
 _MARKS = {"ok": "ok", "missing": "missing", "broken": "BROKEN"}
 
 
-@app.command(cls=PanelCommand)
 @with_settings("results")
 def doctor(
     given: dict[str, Any],

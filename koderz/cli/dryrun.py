@@ -13,6 +13,8 @@ from koderz.plans.arms import asked_models
 from koderz.plans.estimate import Estimate, estimate
 from koderz.plans.plan import Plan
 
+_UNPRICED = "price unknown; put it into koderz.toml under [prices]"
+
 
 def show_plan(plan: Plan, *, json: bool, environ: Mapping[str, str] = os.environ) -> None:
     """Prints the plan. No model is asked, and no key is needed."""
@@ -40,17 +42,13 @@ def _lines(plan: Plan, guess: Estimate, tariffs: Mapping[str, Tariff | None]) ->
         f"Suite: {plan.suite.name} ({plan.suite.source})",
         f"Problems: {len(tasks)} ({named})",
         f"Mode: {plan.record.mode}; samples: {plan.record.samples}; temperature: {config['temperature']:g}",
-        *(f"Model: {name}: {_price(tariff)}" for name, tariff in tariffs.items()),
+        *(f"Model: {name}: {told(tariff) if tariff else _UNPRICED}" for name, tariff in tariffs.items()),
         f"Experiments: {guess.experiments}",
         f"Calls: {_span(*guess.calls)}",
         f"Tokens in: about {_span(*guess.tokens_in)}",
         f"Tokens out: about {_span(*guess.tokens_out)}",
         f"Cost: about {_dollars(guess.cost)}",
     ]
-
-
-def _price(tariff: Tariff | None) -> str:
-    return told(tariff) if tariff else "price unknown; put it into koderz.toml under [prices]"
 
 
 def _document(tariff: Tariff | None) -> dict[str, Any] | None:

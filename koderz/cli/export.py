@@ -12,15 +12,11 @@ import typer
 
 from koderz.cli.console import counted, data_output, warn
 from koderz.cli.front import complete_runs
-from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError, StorageError
 from tracker.files import whole_file
 
-app = typer.Typer(rich_markup_mode=None)
 
-
-@app.command(cls=PanelCommand)
 @with_settings("results")
 def export(
     runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Which runs.", autocompletion=complete_runs)],

@@ -216,14 +216,13 @@ def _finish(session: Coroutine[Any, Any, Session], screen: SessionScreen, shown:
     """Sees a session through, prints its results, leaves or waits for its sinks, and ends with its exit code."""
     import asyncio
 
-    from koderz.cli.catching_up import catch_up_session
+    from koderz.cli.sink_progress import catch_up_session
 
     with _interruptible():
         done = asyncio.run(session)
     screen.results(done)
     if shown.json:
-        from koderz.cli.console import data_output
-        from koderz.cli.pipe import while_read
+        from koderz.cli.console import data_output, while_read
         from tracker.sinks.json import encode_summary
 
         with while_read():

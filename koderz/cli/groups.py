@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class LazyGroup(TyperGroup):
     """`lazy` names each command's module and its line of help.
 
-    The module has the command as its Typer `app`, or as the one that `module:name` names.
+    The module has the command as its Typer `app`, or `module:name` names it: a Typer, or a function.
     """
 
     lazy: ClassVar[Mapping[str, tuple[str, str]]] = {}
@@ -36,8 +36,6 @@ class LazyGroup(TyperGroup):
             self.commands[args[0]] = _load(args[0], self.lazy[args[0]][0])
         return super().resolve_command(ctx, args)
 
-
-_COMPLETION = ("install_completion", "show_completion")  # options of the whole command line, which typer adds to each
 
 MAY_STAND_ALONE: Mapping[str, tuple[str, ...]] = {"--use-memory": ("other-tasks", "same-task", "off")}
 """Options whose value may be left out, and what it may be: the first is meant then."""
@@ -91,7 +89,7 @@ class DefaultGroup(LazyGroup):
         if not args and not ctx.resilient_parsing:
             typer.echo(self._brief(ctx), err=True)
             raise typer.Exit(2)
-        if args and args[0] not in ctx.help_option_names and _is_no_command(args[0]):
+        if args and args[0] not in ctx.help_option_names and (args[0].startswith("-") or args[0].lstrip("+").isdigit()):
             args = [self.default, *args]
         return super().parse_args(ctx, args)
 
@@ -153,13 +151,12 @@ def _hyphenated(word: str) -> str:
     return f"{name.replace('_', '-')}{equals}{value}" if name.startswith("--") else word
 
 
-def _is_no_command(word: str) -> bool:
-    return word.startswith("-") or word.lstrip("+").isdigit()
-
-
 def _load(name: str, home: str) -> Command:
     module, _, attribute = home.partition(":")
-    command = typer.main.get_command(getattr(importlib.import_module(module), attribute or "app"))
-    command.name = name
-    command.params = [param for param in command.params if param.name not in _COMPLETION]
-    return command
+    found = getattr(importlib.import_module(module), attribute or "app")
+    if not isinstance(found, typer.Typer):
+        found, command = typer.Typer(rich_markup_mode=None, add_completion=False), found
+        found.command(cls=PanelCommand)(command)
+    loaded = typer.main.get_command(found)
+    loaded.name = name
+    return loaded

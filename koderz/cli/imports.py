@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,6 @@ import typer
 
 from koderz.cli.console import print_json, say, warn
 from koderz.cli.front import Quiet, Trust, Wait
-from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.cli.session import SessionScreen
 from koderz.errors import KoderzError
@@ -20,16 +18,13 @@ from koderz.settings.schema import OF_JUDGING, OF_SINKS, Settings
 from tracker.sinks import JSON, KNOWN
 
 if TYPE_CHECKING:
-    from koderz.runs.session import Session
-
-app = typer.Typer(rich_markup_mode=None)
+    pass
 
 EXIT_MALFORMED, EXIT_FAULTS = 2, 3
 
 _CHANGED = ("judged", "added", "extended")
 
 
-@app.command(name="import", cls=PanelCommand)
 @with_settings(*OF_JUDGING, "tags", "results", *OF_SINKS)
 def import_runs(
     sources: Annotated[
@@ -52,7 +47,7 @@ def import_runs(
     run replaces the shorter one, and two that went different ways are left alone, with exit code 2. The sinks
     catch up with what was imported, in a terminal in the background; one that stays behind is left to koderz sync.
     """
-    from koderz.cli.catching_up import catch_up_runs
+    from koderz.cli.sink_progress import catch_up_runs
 
     settings = _settings(given, model, trust_config=trust_config)
     for source in sources:
@@ -133,7 +128,7 @@ class _Importing:
         session, samples = asyncio.run(import_samples(source, self._settings, tell=tell))
         SessionScreen(quiet=True, json=self._quiet).results(session)
         self.problems += samples.malformed
-        self.faults += _faults(session)
+        self.faults += dict.fromkeys(f"{fault['problem_id']}: {fault['reason']}" for fault in session.summary.faults)
         self._took(session.folder.name, "judged")
 
     def _took(self, run_id: str, what: str) -> None:
@@ -152,8 +147,3 @@ class _Importing:
                 say(f"{entry['run_id']}: {entry['what']}")
         for problem in (*self.problems, *self.faults):
             warn(f"koderz: {problem}")
-
-
-def _faults(session: Session) -> Iterator[str]:
-    """Why tasks could not be judged, each once."""
-    return iter({f"{fault['problem_id']}: {fault['reason']}": None for fault in session.summary.faults})

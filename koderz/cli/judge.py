@@ -16,20 +16,16 @@ import typer
 
 from koderz.cli.console import print_json, say, warn
 from koderz.cli.front import Json, Quiet, Trust
-from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError, StorageError
 from koderz.settings.schema import OF_JUDGING, Settings
 from koderz.suites.dataset import GZIP
 from tracker.files import MB, read_all, write_whole
 
-app = typer.Typer(rich_markup_mode=None)
-
 EXIT_FAILED, EXIT_MALFORMED, EXIT_FAULTS = 1, 2, 3
 _TELL_EVERY = 5.0  # seconds
 
 
-@app.command(cls=PanelCommand)
 @with_settings(*OF_JUDGING)
 def judge(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python program, or samples in JSONL, plain or .gz.")],

@@ -11,20 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from koderz.cli.console import counted, elapsed, print_json, warn
-from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
-    from koderz.analysis.rows import ArmRow, RunRow
-
-app = typer.Typer(rich_markup_mode=None)
+    from koderz.analysis.rows import RunRow
 
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 _MOST_NOTES = 3
 
 
-@app.command(cls=PanelCommand)
 @with_settings("results")
 def list_runs(
     given: dict[str, Any],
@@ -94,24 +90,16 @@ def _lines(row: RunRow, now: Sequence[str]) -> Iterator[tuple[str, ...]]:
         first = number == 0
         yield (
             row.run_id if first else "",
-            _model(row) if first else "",
+            ("SIMULATED" if row.simulated else row.model) if first else "",
             row.suite if first else "",
             arm.solver,
             "-" if arm.rate is None else f"{arm.rate:.1f}%",
-            _interval(arm),
+            f"{arm.interval[0]:.1f} to {arm.interval[1]:.1f}" if arm.interval else "-",
             f"{arm.passed}/{arm.judged}",
             f"{'' if row.cost_known else '≥'}${arm.cost:.4f}",
             elapsed(row.seconds) if first else "",
             _status(row, now) if first else "",
         )
-
-
-def _model(row: RunRow) -> str:
-    return "SIMULATED" if row.simulated else row.model
-
-
-def _interval(arm: ArmRow) -> str:
-    return f"{arm.interval[0]:.1f} to {arm.interval[1]:.1f}" if arm.interval else "-"
 
 
 def _status(row: RunRow, now: Sequence[str]) -> str:

@@ -22,7 +22,10 @@ from tracker.files import MB, read_all
 from tracker.memory import CATEGORIES, TYPES, Cortex, open_cortex, store_path
 
 app = typer.Typer(
-    help="Search, export, import, forget and serve memories.", no_args_is_help=True, rich_markup_mode=None
+    help="Search, export, import, forget and serve memories.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
 )
 
 _GLIMPSE = 160  # characters of a content in a list

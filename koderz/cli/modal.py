@@ -16,6 +16,7 @@ app = typer.Typer(
     help="Deploy koderz on Modal, whose containers run experiments for --engine modal.",
     no_args_is_help=True,
     rich_markup_mode=None,
+    add_completion=False,
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]

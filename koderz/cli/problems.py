@@ -9,15 +9,11 @@ import typer
 from koderz.cli.compare import AllowSimulated, ByMeasure
 from koderz.cli.console import print_json, warn
 from koderz.cli.front import complete_runs
-from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
-
-app = typer.Typer(rich_markup_mode=None)
 
 _SHOWN = 20  # problems, unless --limit says otherwise
 
 
-@app.command(cls=PanelCommand)
 @with_settings("results")
 def problems(
     given: dict[str, Any],

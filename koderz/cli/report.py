@@ -10,17 +10,13 @@ import typer
 
 from koderz.cli.console import counted, say, warn
 from koderz.cli.front import complete_runs
-from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
     from koderz.analysis.runs import Run
 
-app = typer.Typer(rich_markup_mode=None)
 
-
-@app.command(cls=PanelCommand)
 @with_settings("results")
 def report(
     given: dict[str, Any],

@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from koderz.cli.front import EXIT_CODES, Json, Quiet, Trust
-from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.settings.schema import OF_SINKS
 
 if TYPE_CHECKING:
     from koderz.runs.session import Session
-
-app = typer.Typer(rich_markup_mode=None)
 
 EXIT_NOT_PASSED = 1
 _NOT_FOR_ONE = (
@@ -30,7 +27,6 @@ _NOT_FOR_ONE = (
 )
 
 
-@app.command(cls=PanelCommand)
 @with_settings(without=_NOT_FOR_ONE)
 def run(
     task: Annotated[str, typer.Argument(metavar="TASK", help="Which one: HumanEval/3, or 3.")],
@@ -45,7 +41,7 @@ def run(
     """
     import asyncio
 
-    from koderz.cli.story_printer import StoryPrinter
+    from koderz.cli.stories import StoryPrinter
     from koderz.runs.prepare import prepare
     from koderz.runs.session import begin
 

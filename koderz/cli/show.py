@@ -11,7 +11,6 @@ import typer
 
 from koderz.cli.console import counted, data_output, print_json, say, warn
 from koderz.cli.front import Run
-from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 
@@ -20,10 +19,7 @@ if TYPE_CHECKING:
     from koderz.analysis.runs import Run as AnyRun
     from koderz.analysis.story import Experiments, Outcome, Story
 
-app = typer.Typer(rich_markup_mode=None)
 
-
-@app.command(cls=PanelCommand)
 @with_settings("results")
 def show(
     run: Run,

@@ -1,20 +1,22 @@
-"""An experiment told in a terminal: prompt, reply, program, verdict, and what changed until the next attempt."""
+"""An experiment told in a terminal, afterwards or as it happens: prompt, reply, program, verdict, what changed."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from koderz.cli.console import counted, plain
+from koderz.analysis.story import told_grade, told_grades
+from koderz.cli.console import counted, plain, say, warn
+from koderz.runs.observer import SessionView
 from tracker.messages import text_of
-from tracker.records import Fault
+from tracker.records import Attempt, Call, Experiment, Fault, Grade, Record
 
 if TYPE_CHECKING:
     from koderz.analysis.story import Step, Story
-    from tracker.records import Attempt, Call, Grade
 
 _BOLD, _DIM, _GREEN, _RED, _CYAN = "1", "2", "32", "31", "36"
 _DIFF_COLOURS = {"+": _GREEN, "-": _RED, "@": _CYAN}
@@ -25,6 +27,52 @@ def tell(story: Story, run: str) -> None:
     for line in _lines(story, run):
         sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
+
+
+class StoryPrinter:
+    """An observer that tells the whole story."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._say = (lambda _text="": None) if quiet else say
+        self._warn = warn
+
+    def showing(self, view: SessionView) -> AbstractAsyncContextManager[None]:
+        plan = view.plan
+        self._say(f"{plan.tasks[0].id} · {plan.record.mode} · {plan.settings.local_model}")
+        self._say(f"Journal: {view.tracker.folder / 'journal.jsonl'}")
+        return nullcontext()
+
+    def recorded(self, record: Record) -> None:
+        """One step of the story."""
+        if isinstance(record, Call):
+            self._tell_call(record)
+        elif isinstance(record, Attempt):
+            self._tell_attempt(record)
+        elif isinstance(record, Grade):
+            self._say(told_grade(record))
+        elif isinstance(record, Experiment):
+            word = "PASSED" if record.success else record.verdict.upper()
+            attempts = counted(record.iterations, "attempt")
+            self._say(f"\n{word} after {attempts}, ${record.cost:.4f}, {record.latency:.1f} s of calls")
+            if record.note:
+                self._say(record.note)
+        elif isinstance(record, Fault):
+            self._warn(f"fault: {record.reason}")
+
+    def notice(self, text: str) -> None:
+        self._warn(f"note: {text}")
+
+    def _tell_call(self, call: Call) -> None:
+        tokens = f"{call.tokens_in} tokens in, {call.tokens_out} out"
+        self._say(f"\n── {call.purpose} {call.call} · {tokens} · {call.latency:.1f} s · ${call.cost:.4f}")
+        self._say(str(call.reply).strip() or "(an empty reply)")
+
+    def _tell_attempt(self, attempt: Attempt) -> None:
+        cause = f" ({attempt.cause})" if attempt.cause else ""
+        task = f" of {attempt.task_id}" if attempt.task_id else ""
+        self._say(f"\n── verdict{task}: {attempt.verdict}{cause}")
+        if attempt.detail:
+            self._say(str(attempt.detail))
 
 
 def _lines(story: Story, run: str) -> Iterator[str]:
@@ -82,8 +130,6 @@ def _attempt(attempt: Attempt, step: Step) -> Iterator[str]:
 
 
 def _grades(grades: Sequence[Grade]) -> Iterator[str]:
-    from koderz.analysis.story import told_grades
-
     heading, *lines = told_grades(grades)
     yield _rule(heading)
     yield from map(plain, lines)

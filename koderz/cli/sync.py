@@ -9,17 +9,13 @@ import typer
 
 from koderz.cli.console import print_json, say, warn
 from koderz.cli.front import Json, Quiet, Trust, complete_runs
-from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.settings.schema import OF_SINKS
 
-app = typer.Typer(rich_markup_mode=None)
-
 EXIT_BEHIND = 3
 
 
-@app.command(cls=PanelCommand)
 @with_settings("results", "sinks", "no_sinks", "sink_patience", "mlflow_detail")
 def sync(
     given: dict[str, Any],
@@ -44,7 +40,7 @@ def sync(
     What a sink has is left as it is, so it does no harm to repeat this. A sink that was turned off for a run
     stays off unless --sink names it. Exit code 3 if a sink stays behind.
     """
-    from koderz.cli.catching_up import showing
+    from koderz.cli.sink_progress import showing
     from koderz.runs.sinks import options_of
     from koderz.runs.sync import Choice, choose_work, sync_runs
     from koderz.settings.toml import settings_here

@@ -11,12 +11,14 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
+from operator import attrgetter
 
 from koderz.analysis.blocks import Block, Table, Text
 from koderz.cli.console import plain, say_all
 
 _WHOLE = (30, 20, 16)  # characters of a word that is kept whole: as many as a run's id has, or else fewer
 _JOINT = re.compile(r"(?<=[/:,@])|(?<=[^\d]-)")  # where a line may end within a longer one
+_OWN_WIDTH = attrgetter("width")
 _COMMAND = re.compile(r"(?<=: )koderz .+$")
 
 
@@ -79,11 +81,7 @@ def _words(texts: Iterable[str], whole: int) -> set[str]:
     """What lines may not end within."""
     words = {word for text in texts for word in text.split()}
     long = {word for word in words if len(word) > whole}
-    return (words - long).union(*(map(_most, _JOINT.split(word)) for word in long))
-
-
-def _most(piece: str) -> str:
-    return piece[: _WHOLE[0]]
+    return (words - long).union(*({piece[: _WHOLE[0]] for piece in _JOINT.split(word)} for word in long))
 
 
 def _table_lines(table: Table, width: int | None) -> Iterator[str]:
@@ -101,17 +99,13 @@ def _table_lines(table: Table, width: int | None) -> Iterator[str]:
 
 
 def _columns(table: Table) -> list[_Column]:
-    rows = [[_on_one_line(cell) for cell in row] for row in (table.header, *table.rows) if row]
+    rows = [[plain(" ".join(cell.split())) for cell in row] for row in (table.header, *table.rows) if row]
     heads, bodies = (rows[0], rows[1:]) if table.header else ([""] * len(table.right), rows)
     columns = zip(*bodies, strict=True) if bodies else [()] * len(heads)
     return [
         _Column(head, cells, right, max(map(_width, (head, *cells))))
         for head, cells, right in zip(heads, columns, table.right, strict=True)
     ]
-
-
-def _on_one_line(text: str) -> str:
-    return plain(" ".join(text.split()))
 
 
 def _fitted(
@@ -156,12 +150,8 @@ def _share_out(columns: Sequence[_Column], room: int) -> None:
         more = max(0, min(column.width - column.floor, share))
         column.width = column.floor + more
         spare -= more
-    while sum(map(_column_width, columns)) > room and (widest := max(columns, key=_column_width)).width > 1:
+    while sum(map(_OWN_WIDTH, columns)) > room and (widest := max(columns, key=_OWN_WIDTH)).width > 1:
         widest.width -= 1
-
-
-def _column_width(column: _Column) -> int:
-    return column.width
 
 
 def _row_lines(row: Sequence[str], columns: Sequence[_Column], gap: str) -> Iterator[str]:

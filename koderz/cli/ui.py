@@ -12,15 +12,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from koderz.cli.console import say, warn
-from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
-
-app = typer.Typer(rich_markup_mode=None)
 
 _TELL_EVERY = 5.0  # seconds
 
 
-@app.command(cls=PanelCommand)
 @with_settings("results")
 def ui(
     given: dict[str, Any],

@@ -291,6 +291,6 @@ def test_numbers_are_read_however_they_are_written(command: Command) -> None:
 
 
 def test_a_lazy_command_may_be_named_within_its_module() -> None:
-    loaded = groups._load("compare", "koderz.cli.compare:app")
+    loaded = groups._load("compare", "koderz.cli.compare:compare")
 
     assert loaded.name == "compare"

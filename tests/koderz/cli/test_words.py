@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from koderz.cli.progress import _throttled
-from koderz.cli.story_printer import StoryPrinter
+from koderz.cli.stories import StoryPrinter
 from tests.conftest import Shell
 from tests.koderz.cli.conftest import Command
 from tests.tracker import builders
