@@ -15,7 +15,7 @@ from typing import Literal
 from koderz._version import __version__
 from koderz.engines.owners import schema_here
 from koderz.errors import KoderzError, Unreachable
-from koderz.models.spending import could_spend
+from koderz.models.prices import could_spend
 from koderz.sandbox import FULL, DockerOptions, Job
 from koderz.settings.schema import OF_SINKS
 from koderz.settings.toml import NAME, load_config, results_folder, settings_here

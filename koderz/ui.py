@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -9,8 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -76,31 +75,24 @@ def served(
 
 
 def _port(host: str, wanted: int | None) -> int:
-    if wanted is None:
-        return DEFAULT_PORT if _is_free(host, DEFAULT_PORT) else _free_port(host)
-    if wanted and not _is_free(host, wanted):
+    found = _bound(host, DEFAULT_PORT if wanted is None else wanted)
+    if found is None and wanted is not None:
         raise KoderzError(f"--port {wanted} is taken; choose another, or leave it out")
-    return wanted or _free_port(host)
+    return found or _bound(host, 0) or 0
 
 
-def _is_free(host: str, port: int) -> bool:
+def _bound(host: str, port: int) -> int | None:
+    """The port, a free one in place of 0; None where it is taken."""
     with socket.socket(_family(host)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except socket.gaierror:
             raise KoderzError(f"--host {host}: there is no such address here") from None
-        except OSError:
-            return False
-    return True
-
-
-def _free_port(host: str) -> int:
-    with socket.socket(_family(host)) as probe:
-        try:
-            probe.bind((host, 0))
         except OSError as error:
-            raise KoderzError(f"--host {host}: {error.strerror}") from None
+            if error.errno == errno.EADDRINUSE:
+                return None
+            raise KoderzError(f"--host {host}: port {port}: {error.strerror}") from None
         return int(probe.getsockname()[1])
 
 
@@ -144,12 +136,12 @@ def _wait(server: subprocess.Popen[str], address: str, log: IO[str], waiting: Ca
 
 
 def _answers(address: str) -> bool:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(f"{address}/health", timeout=2) as response:
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
+    import requests  # which comes with MLflow
+
+    with suppress(requests.RequestException), requests.Session() as session:
+        session.trust_env = False  # no proxy is between this machine and itself
+        return session.get(f"{address}/health", timeout=2).status_code == 200
+    return False
 
 
 def _last_line(log: IO[str]) -> str:

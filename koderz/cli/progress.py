@@ -8,10 +8,11 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from koderz.cli.console import LINE_EVERY, elapsed, is_live, warn
 from koderz.runs.observer import SessionView
+from tracker.tally import Tally
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -24,24 +25,26 @@ class Pulse:
     """One look at a run."""
 
     planned: int
-    done: int
-    passed: int
-    judged: int
-    faults: int
-    cost: float  # US dollars
+    tally: Tally[Any]
     tokens_per_second: float
     seconds_left: float | None
     in_flight: int
     throttled: str = ""  # what holds calls back
     stopping: str = ""
 
+    @property
+    def done(self) -> int:
+        """How many experiments have ended."""
+        return len(self.tally.ended)
+
     def figures(self) -> str:
         """What stands beside the bar."""
-        rate = f" ({100 * self.passed / self.judged:.0f}%)" if self.judged else ""
-        parts = [f"{self.passed} passed{rate}"]
-        if self.faults:
-            parts.append(f"{self.faults} faults")
-        parts += [f"${self.cost:.4f}", f"{self.tokens_per_second:.0f} tokens/s", f"{self.in_flight} in flight"]
+        tally = self.tally
+        rate = f" ({100 * tally.passed / tally.judged:.0f}%)" if tally.judged else ""
+        parts = [f"{tally.passed} passed{rate}"]
+        if tally.faults:
+            parts.append(f"{tally.faults} faults")
+        parts += [f"${tally.cost:.4f}", f"{self.tokens_per_second:.0f} tokens/s", f"{self.in_flight} in flight"]
         if self.seconds_left is not None:
             parts.append(f"{elapsed(self.seconds_left)} left")
         parts += [text for text in (self.throttled, self.stopping and "stopping") if text]
@@ -67,16 +70,12 @@ async def shown(view: SessionView) -> AsyncIterator[None]:
 def pulse_of(view: SessionView) -> Pulse:
     """A look at the session."""
     tally, progress = view.tracker.tally, view.orchestrator.progress
-    done = tally.judged + tally.faults
+    done = len(tally.ended)
     seconds = max(time.monotonic() - progress.started, 1e-9)
     pace = max(0, done - progress.done_before) / seconds
     return Pulse(
         planned=progress.planned,
-        done=done,
-        passed=tally.passed,
-        judged=tally.judged,
-        faults=tally.faults,
-        cost=tally.cost,
+        tally=tally,
         tokens_per_second=progress.tokens_out / seconds,
         seconds_left=(progress.planned - done) / pace if pace else None,
         in_flight=progress.in_flight,

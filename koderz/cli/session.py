@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from koderz.cli.console import counted, say, say_all, warn
@@ -47,9 +47,6 @@ class SessionScreen:
             say(f"Samples: {plan.record.samples}")
         say()
 
-    def showing(self, view: SessionView) -> AbstractAsyncContextManager[None]:
-        return self._showing(view)
-
     def recorded(self, record: Record) -> None:
         """Progress is looked at now and then, not drawn line by line."""
 
@@ -57,7 +54,7 @@ class SessionScreen:
         warn(f"note: {text}")
 
     @asynccontextmanager
-    async def _showing(self, view: SessionView) -> AsyncIterator[None]:
+    async def showing(self, view: SessionView) -> AsyncIterator[None]:
         self.header(view.plan)
         if self._quiet:
             yield

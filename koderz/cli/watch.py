@@ -130,11 +130,7 @@ def _pulse(follower: Follower, planned: int) -> Pulse:
     experiments, tokens = follower.pace()
     return Pulse(
         planned=planned,
-        done=follower.done,
-        passed=follower.tally.passed,
-        judged=follower.tally.judged,
-        faults=follower.tally.faults,
-        cost=follower.tally.cost,
+        tally=follower.tally,
         tokens_per_second=tokens,
         seconds_left=(planned - follower.done) / experiments if experiments else None,
         in_flight=follower.in_flight,

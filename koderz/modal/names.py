@@ -53,18 +53,14 @@ class Names:
 
 
 def names_of(environ: Mapping[str, str]) -> Names:
-    given = {name: environ[f"KODERZ_MODAL_{name.upper()}"] for name in Names.__slots__ if _said(environ, name)}
-    return Names(**given)
+    said = {name: environ.get(f"KODERZ_MODAL_{name.upper()}") for name in Names.__slots__}
+    return Names(**{name: value for name, value in said.items() if value})
 
 
 def is_configured(environ: Mapping[str, str]) -> bool:
     """Whether the user has anything to do with Modal."""
     config = Path(environ.get("MODAL_CONFIG_PATH") or Path.home() / ".modal.toml")
     return bool(environ.get("MODAL_TOKEN_ID")) or config.is_file()
-
-
-def _said(environ: Mapping[str, str], name: str) -> bool:
-    return bool(environ.get(f"KODERZ_MODAL_{name.upper()}"))
 
 
 def require_apart(sandbox: str) -> None:

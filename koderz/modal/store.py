@@ -96,7 +96,7 @@ class RunStore:
 
 
 class ContainerShelf:
-    """The `Shelf` of a container: lines go to the Dict, then to the mounted volume, whose owner commits it."""
+    """What outlives a container: lines go to the Dict, then to the mounted volume, whose owner commits it."""
 
     def __init__(self, names: Names, mount: Path) -> None:
         self._names, self._mount = names, mount
@@ -104,6 +104,7 @@ class ContainerShelf:
         self._next: dict[str, int] = {}  # by experiment
 
     async def plan(self, run: str) -> bytes:
+        """Raises KoderzError where the run's plan isn't there."""
         async with stored():
             found = await self._store(run).plan()
         if found is None:
@@ -120,17 +121,19 @@ class ContainerShelf:
             if found := await self._store(run).new_lines(experiment_id, 0):
                 _write(path, b"".join(found))
             else:
-                found = _lines(path)
+                found = _whole_lines(path.read_bytes()) if path.exists() else []
         self._next[experiment_id] = len(found)
         return found
 
     async def append(self, run: str, experiment_id: str, line: bytes) -> None:
+        """Returns once the line is durable."""
         async with stored():
             place = await self._store(run).append(experiment_id, line, self._next.get(experiment_id, 0))
             self._next[experiment_id] = place + 1
             _write(self._path(run, experiment_id), line, mode="ab")
 
     async def claim(self, run: str, experiment_id: str, call_id: str, after: str) -> str:
+        """The call that performs this experiment: `call_id`, unless another than `after` has it already."""
         async with stored():
             return await self._store(run).claim(experiment_id, call_id, after)
 
@@ -142,10 +145,6 @@ class ContainerShelf:
 
     def _store(self, run: str) -> RunStore:
         return self._stores.setdefault(run, RunStore(self._names, run))
-
-
-def _lines(path: Path) -> list[bytes]:
-    return _whole_lines(path.read_bytes()) if path.exists() else []
 
 
 def _whole_lines(data: bytes) -> list[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -14,34 +14,15 @@ from koderz.experiments.replay import Replaying
 from koderz.experiments.runner import ExperimentRunner
 from koderz.modal.container import ContainerState, MeteredCaller
 from koderz.modal.result import outcome_among, performed_by, result_of
+from koderz.modal.store import ContainerShelf
 from tracker.records import Compute, Experiment, Record, Text, encode
 from tracker.records import Fault as FaultRecord
-
-
-class Shelf(Protocol):
-    """What outlives a container."""
-
-    async def plan(self, run: str) -> bytes:
-        """Raises KoderzError where the run's plan isn't there."""
-        ...
-
-    async def lines(self, run: str, experiment_id: str) -> list[bytes]:
-        """All that was stored for an experiment, in order."""
-        ...
-
-    async def append(self, run: str, experiment_id: str, line: bytes) -> None:
-        """Returns once the line is durable."""
-        ...
-
-    async def claim(self, run: str, experiment_id: str, call_id: str, after: str) -> str:
-        """The call that performs this experiment: `call_id`, unless another than `after` has it already."""
-        ...
 
 
 class Notebook:
     """The ledger of one experiment in a container."""
 
-    def __init__(self, shelf: Shelf, run: str, experiment_id: str) -> None:
+    def __init__(self, shelf: ContainerShelf, run: str, experiment_id: str) -> None:
         self.written: list[bytes] = []
         self._shelf, self._run, self._experiment_id = shelf, run, experiment_id
 
@@ -56,7 +37,7 @@ class Notebook:
 
 
 async def perform_work(
-    data: Mapping[str, Any], call_id: str, shelf: Shelf, state_of: Callable[[str], Awaitable[ContainerState]]
+    data: Mapping[str, Any], call_id: str, shelf: ContainerShelf, state_of: Callable[[str], Awaitable[ContainerState]]
 ) -> dict[str, Any]:
     """Performs what `modal.submission` describes; `modal_result` has what it returns. Never raises.
 
@@ -81,18 +62,13 @@ async def perform_work(
             notebook.written.pop()  # it goes back as the outcome
             outcome = ExperimentOutcome(ended)
     except Exception as error:  # noqa: BLE001 what is raised here would come back as something else
-        outcome = ExperimentOutcome(None, _as_fault(error))
+        fault = error if isinstance(error, Fault) else FatalFault(str(error) or type(error).__name__)
+        outcome = ExperimentOutcome(None, fault)
     return result_of(outcome, notebook.written)
 
 
-def _as_fault(error: Exception) -> Fault:
-    if isinstance(error, Fault):
-        return error
-    return FatalFault(str(error) or type(error).__name__)
-
-
 async def _with_stored(
-    work: PendingExperiment, data: Mapping[str, Any], notebook: Notebook, shelf: Shelf
+    work: PendingExperiment, data: Mapping[str, Any], notebook: Notebook, shelf: ContainerShelf
 ) -> PendingExperiment:
     """The work with what was stored for it and hadn't reached the journal yet, which is handed back again."""
     known = {line_key(record) for record in work.recorded}

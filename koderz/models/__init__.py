@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, cast
 
-from koderz.errors import KoderzError
 from koderz.models.endpoints import Endpoint, endpoint_for
 from koderz.models.names import ENTRY_POINTS, WIRE_FORMATS, ModelName, parse_model_name
 from koderz.models.prices import Price
+from tracker.registry import find
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,22 +65,4 @@ class Opener(Protocol):
 
 def opener_of(provider: str) -> Opener:
     """What opens the models of a provider. Raises KoderzError where nothing does."""
-    import importlib
-
-    place = WIRE_FORMATS.get(provider)
-    if place is None:
-        return _opener_of_others(provider)
-    module, _, function = place.partition(":")
-    return cast("Opener", getattr(importlib.import_module(module), function))
-
-
-def _opener_of_others(provider: str) -> Opener:
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group=ENTRY_POINTS, name=provider):
-        try:
-            return cast("Opener", entry.load())
-        except (ImportError, AttributeError) as error:
-            raise KoderzError(f"model provider {provider!r}: {entry.value} can't be loaded: {error}") from error
-    known = ", ".join(sorted(WIRE_FORMATS))
-    raise KoderzError(f"unknown model provider {provider!r}; there are {known}")
+    return cast("Opener", find("model provider", provider, WIRE_FORMATS, ENTRY_POINTS))

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from koderz.models.endpoints import is_loopback, own_address
+from koderz.models.names import WIRE_FORMATS, parse_model_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from genai_prices.types import ModelInfo, Provider
 
@@ -140,6 +141,22 @@ def price_of(name: ModelName, own: Mapping[str, Price], base_url: str | None = N
     """The price of a model that need not be opened, such as one to compare with; None where unknown."""
     tariff = tariff_of(name, base_url, own)
     return tariff.price if tariff else None
+
+
+def could_spend(models: Iterable[str], prices: Mapping[str, tuple[float, float]]) -> bool:
+    """Whether settings of somebody else's could spend the user's money.
+
+    They could where a model is hosted, or a price (US dollars a million tokens: in, out) is below the published one.
+    """
+    hosted = (parse_model_name(name).provider not in ("ollama", "simulated") for name in models)
+    return any(hosted) or any(_is_understated(*price) for price in prices.items())
+
+
+def _is_understated(name: str, price: tuple[float, float]) -> bool:
+    """Whether the user's cap would come to more than it says."""
+    names = [parse_model_name(each) for each in (name, *(f"{provider}/{name}" for provider in WIRE_FORMATS))]
+    published = [found for found in (price_of(each, {}) for each in names) if found]
+    return any(price[0] < each.input or price[1] < each.output for each in published)
 
 
 def _published(name: ModelName, base_url: str | None) -> Published | None:

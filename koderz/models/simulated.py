@@ -1,4 +1,4 @@
-"""A simulated model whose replies a suite makes up, for tasks that aren't code."""
+"""A simulated model, whose replies are made up."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from collections.abc import Callable, Sequence
 from koderz.errors import Fault
 from koderz.models.names import ModelName
 from koderz.models.prices import Price
+from koderz.models.reasoning import part
 from koderz.types import Completion, Message, Sampling
 from tracker.messages import text_of
 
-_CHARS_A_TOKEN = 4
+CHARACTERS_PER_TOKEN = 4
 
 
 class SimulatedReplies:
-    """Says what `simulate(messages, sampling)` makes up, after `latency` seconds; a share of calls raises Fault."""
+    """Says what `simulate(messages, sampling)` makes up; a share of calls raises Fault.
+
+    `latency` is how many seconds a reply takes. Faults are drawn afresh, since one that followed from the messages
+    would meet every retry of the call as well.
+    """
 
     def __init__(
         self,
@@ -29,17 +34,27 @@ class SimulatedReplies:
         self._simulate, self._latency, self._fault_rate = simulate, latency, fault_rate
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
-        await asyncio.sleep(self._latency)
+        """One reply. Raises Fault for the share `fault_rate` of calls."""
+        latency = self.delay(messages, sampling)
+        await asyncio.sleep(latency)
         if secrets.randbits(32) < self._fault_rate * 2**32:
             raise Fault("simulated fault: the simulated model was told to fail now and then; retry the call")
-        text = self._simulate(messages, sampling)
+        sent, finish_reason = _cut(self._simulate(messages, sampling), sampling)
+        parted = part(sent, complete=finish_reason == "stop")
         return Completion(
-            text,
-            tokens_in=sum(len(text_of(message)) for message in messages) // _CHARS_A_TOKEN,
-            tokens_out=-(-len(text) // _CHARS_A_TOKEN),
-            latency=self._latency,
+            text=parted.text,
+            reasoning=parted.reasoning,
+            tokens_in=_tokens(sum(len(text_of(message)) for message in messages)),
+            tokens_out=_tokens(len(sent)),
+            latency=latency,
+            finish_reason=finish_reason,
             model="simulated",
+            raw=sent if parted.cut else None,
         )
+
+    def delay(self, _messages: Sequence[Message], _sampling: Sampling) -> float:
+        """Seconds that the reply takes."""
+        return self._latency
 
     async def check(self) -> dict[str, str]:
         return {}
@@ -49,4 +64,17 @@ class SimulatedReplies:
         return Price(input=0.0, output=0.0)
 
     async def aclose(self) -> None:
-        return
+        """Nothing to close."""
+
+
+def _cut(reply: str, sampling: Sampling) -> tuple[str, str]:
+    for stop in sampling.stop:
+        reply = reply.partition(stop)[0]
+    limit = None if sampling.max_tokens is None else sampling.max_tokens * CHARACTERS_PER_TOKEN
+    if limit is None or len(reply) <= limit:
+        return reply, "stop"
+    return reply[:limit], "length"
+
+
+def _tokens(characters: int) -> int:
+    return max(1, characters // CHARACTERS_PER_TOKEN)

@@ -12,7 +12,7 @@ from koderz.engines import require_able, traits_of
 from koderz.engines.owners import chosen_here, schema_of
 from koderz.errors import KoderzError
 from koderz.experiments.recall import memory_details
-from koderz.models.spending import could_spend
+from koderz.models.prices import could_spend
 from koderz.plans.arms import make_arms
 from koderz.plans.matrix import read_matrix
 from koderz.plans.plan import Plan, load_subject, make_plan

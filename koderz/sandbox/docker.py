@@ -61,21 +61,10 @@ def container(image: str, memory_mb: int) -> list[str]:
     environment = [
         part for name, value in ENVIRONMENT.items() if name != "PATH" for part in ("--env", f"{name}={value}")
     ]
-    return [
-        *(
-            shutil.which("docker") or "docker",
-            "run",
-            "--rm",
-            "--interactive",
-            "--init",
-            "--pull",
-            "never",
-            "--log-driver",
-            "none",
-        ),
-        *("--label", LABEL, *limits, *cut_off, *powerless, *environment, "--workdir", "/", "--entrypoint", "python"),
-        *(image, "-s", "-P", "-B", "-S", "-X", "utf8", "-c", BOOT),
-    ]
+    run = [shutil.which("docker") or "docker", "run", "--rm", "--interactive", "--init"]
+    unseen = ["--pull", "never", "--log-driver", "none", "--label", LABEL]
+    inside = ["--workdir", "/", "--entrypoint", "python", image, "-s", "-P", "-B", "-S", "-X", "utf8", "-c", BOOT]
+    return [*run, *unseen, *limits, *cut_off, *powerless, *environment, *inside]
 
 
 async def server_version(image: str) -> str:
@@ -84,7 +73,8 @@ async def server_version(image: str) -> str:
         raise Unreachable("--sandbox docker: there is no docker command here; is Docker installed?")
     version = await _asked(["version", "--format", "{{.Server.Version}}"])
     if version.returncode:
-        raise Unreachable(f"--sandbox docker: its daemon doesn't answer: {_last_line(version.stderr)}")
+        why = (version.stderr.strip().splitlines() or ["it gave no reason"])[-1]
+        raise Unreachable(f"--sandbox docker: its daemon doesn't answer: {why}")
     if (await _asked(["image", "inspect", "--format", "{{.Id}}", "--", image])).returncode:
         raise Unreachable(f"--sandbox docker: the image {image} isn't here; get it with: docker pull {image}")
     return version.stdout.strip()
@@ -101,7 +91,3 @@ async def _asked(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
             raise Unreachable(f"--sandbox docker: docker can't be started ({error.strerror})") from None
 
     return await asyncio.to_thread(ask)
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["it gave no reason"])[-1]

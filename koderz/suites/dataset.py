@@ -6,11 +6,10 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from io import BufferedReader
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from koderz.errors import KoderzError
 from koderz.paths import cache_folder
@@ -107,7 +106,10 @@ def find_dataset(given: Path | None, *names: str, hint: str) -> Path:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines with their numbers from 1, without the white space around them."""
     try:
-        with path.open("rb") as plain, _unzipped(plain) as file:
+        with (
+            path.open("rb") as plain,
+            gzip.open(plain) if plain.peek(2).startswith(GZIP) else nullcontext(plain) as file,
+        ):
             for number, line in enumerate(iter(lambda: file.readline(_LONGEST), b""), 1):
                 if len(line) == _LONGEST:
                     raise KoderzError(f"{path}, line {number}: a line of {_LONGEST // MB} MB and more isn't read")
@@ -116,10 +118,6 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise KoderzError(f"there is no dataset {path}") from None
     except (OSError, EOFError, zlib.error) as error:
         raise KoderzError(f"the dataset {path} can't be read: {error}") from None
-
-
-def _unzipped(plain: BufferedReader) -> AbstractContextManager[IO[bytes] | gzip.GzipFile]:
-    return gzip.open(plain) if plain.peek(2).startswith(GZIP) else nullcontext(plain)
 
 
 def _decoded(line: bytes, path: Path, number: int) -> str:

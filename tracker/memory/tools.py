@@ -137,7 +137,8 @@ class Forget(Tool, frozen=True):
 
     async def call(self, cortex: Cortex) -> Any:
         given = self.given()
-        given["dry_run"] = self.dry_run or not given.pop("confirm")
+        is_confirmed = given.pop("confirm")
+        given["dry_run"] = self.dry_run or not is_confirmed
         return await cortex.forget(**given)
 
 

@@ -13,7 +13,7 @@ import resource
 import socket
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from koderz.sandbox.judge import trial, wire
 from koderz.sandbox.judge.launch import ENVIRONMENT, Premises, Zygote
@@ -21,8 +21,6 @@ from koderz.sandbox.judge.remote import RemoteZygote
 from koderz.sandbox.linux import kernel, limits
 
 _ADDRESSES = 4 << 30  # bytes; a result that unfolds to more is the candidate's failure, not this process's
-
-_FIELDS = tuple(field.name for field in dataclasses.fields(trial.Finding))
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
@@ -40,7 +38,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         _tell(parent, sorted(zygote.layers))
         while (job := _received(parent)) is not None:
             finding = trial.hold(trial.Case(*wire.from_trusted(job)), zygote, lambda: _tell(parent, None))
-            _tell(parent, _written(finding))
+            _tell(parent, dataclasses.asdict(finding))
     sys.exit()
 
 
@@ -81,10 +79,6 @@ def _received(parent: socket.socket) -> bytes | None:
     while view:
         view = view[parent.recv_into(view) or size :]
     return bytes(job)
-
-
-def _written(finding: trial.Finding) -> dict[str, Any]:
-    return {name: getattr(finding, name) for name in _FIELDS}
 
 
 def _tell(parent: socket.socket, message: object) -> None:

@@ -16,19 +16,8 @@ from koderz.sandbox.judge.zygote import ORDER
 
 _SANDBOX = Path(__file__).resolve().parents[1]
 _MODULES = (
-    "judge.candidate",
-    "linux.mounts",
-    "judge.relay",
-    "judge.wire",
-    "judge.zygote",
-    "linux.isolation",
-    "linux.kernel",
-    "linux.landlock",
-    "linux.limits",
-    "linux.namespaces",
-    "linux.readable",
-    "linux.seccomp",
-    "linux.syscalls",
+    *("judge.candidate", "judge.relay", "judge.wire", "judge.zygote"),
+    *sorted(f"linux.{path.stem}" for path in _SANDBOX.joinpath("linux").glob("[a-z]*.py")),
 )
 _PACKAGES = ("koderz", "koderz.sandbox", "koderz.sandbox.judge", "koderz.sandbox.linux")
 

@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
 from dataclasses import asdict, fields
 from fnmatch import fnmatchcase
 from typing import Any
@@ -160,16 +159,14 @@ class Worker:
 
 def _begun(premises: Premises, connection: socket.socket) -> subprocess.Popen[bytes]:
     """Not by asyncio, which waits for ever when called off while a process starts (CPython issue 119710)."""
+    patterns = premises.passed
+    passed = {name: value for name, value in os.environ.items() if any(fnmatchcase(name, each) for each in patterns)}
     return subprocess.Popen(
         command("judge.process", [json.dumps(asdict(premises))], site=True),
         stdin=connection.fileno(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env={**_passed(premises.passed), **ENVIRONMENT},
+        env={**passed, **ENVIRONMENT},
         cwd="/",
         start_new_session=True,  # Ctrl-C is koderz's to handle
     )
-
-
-def _passed(patterns: Sequence[str]) -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if any(fnmatchcase(name, one) for one in patterns)}

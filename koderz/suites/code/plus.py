@@ -29,23 +29,16 @@ nothing it passes runs out of 10 seconds of CPU, and a program that doesn't end 
 """
 
 HUMANEVAL_ORACLES: Mapping[str, str] = {"find_zero": "is_root"}
-MBPP_ORACLES: Mapping[str, str] = {
-    "similar_elements": "has_same_elements",
-    "find_char_long": "has_same_elements",
-    "common_in_nested_lists": "has_same_elements",
-    "extract_singly": "has_same_elements",
-    "larg_nnum": "has_same_elements",
-    "intersection_array": "has_same_elements",
-    "find_dissimilar": "has_same_elements",
-    "Diff": "has_same_elements",
-    "check_str": "is_found_too",
-    "text_match_three": "is_found_too",
-    "text_starta_endb": "is_found_too",
-    "are_equivalent": "is_any",
-    "sum_div": "is_equal_or_zero",
-    "surface_Area": "is_surface_area",
-    "digit_distance_nums": "is_digit_distance",
+_OF_MBPP: Mapping[str, str] = {
+    "has_same_elements": "similar_elements find_char_long common_in_nested_lists extract_singly larg_nnum "
+    "intersection_array find_dissimilar Diff",
+    "is_found_too": "check_str text_match_three text_starta_endb",
+    "is_any": "are_equivalent",
+    "is_equal_or_zero": "sum_div",
+    "is_surface_area": "surface_Area",
+    "is_digit_distance": "digit_distance_nums",
 }
+MBPP_ORACLES: Mapping[str, str] = {name: oracle for oracle, names in _OF_MBPP.items() for name in names.split()}
 """Entry points of the tasks that aren't judged by equality → the function of the oracle that judges them."""
 
 _TEST = Template("""\

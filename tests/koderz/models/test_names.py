@@ -81,5 +81,5 @@ def test_a_model_whose_name_only_looks_misspelt_can_be_named_and_shown() -> None
 
 
 def test_an_unknown_provider_is_told_with_those_there_are() -> None:
-    with pytest.raises(KoderzError, match="there are anthropic, ollama, openai"):
+    with pytest.raises(KoderzError, match="choose from anthropic, ollama, openai"):
         opener_of("nobody")

@@ -11,7 +11,7 @@ import pytest
 
 from koderz.engines.owners import schema_of
 from koderz.errors import KoderzError
-from koderz.models.spending import could_spend
+from koderz.models.prices import could_spend
 from koderz.sandbox import DockerOptions
 from koderz.settings.toml import Config, load_config, results_folder
 

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, takewhile
 from pathlib import Path
+from typing import Literal, cast, get_args
 
+from tracker.errors import KoderzError
 from tracker.journal import NAME
 from tracker.records import Experiment, Fault, Finished, Record, Resumed
 from tracker.runs import is_locked
 from tracker.sinks import Source
-from tracker.sinks.mlflow.detail import detail_of
 from tracker.sinks.mlflow.outbox import RUN, Entry, Outbox
 from tracker.sinks.mlflow.page import Page, child_page
 from tracker.sinks.mlflow.run import curve, first_page, identity, latest_page, outcomes_of, write_files
@@ -34,6 +35,11 @@ from tracker.sinks.mlflow.target import (
 from tracker.sinks.mlflow.trace import Place, judgement_ids, trace_id, trace_of
 from tracker.summary import summarize
 
+Detail = Literal["traces", "runs", "parent", "full"]
+"""`parent`: the run with its table. `traces`: and a trace for each experiment. `runs`, also called `full`: and a
+nested run for each."""
+
+_TRACES_UP_TO = 5000  # experiments
 _PLOT_EVERY = 10.0  # seconds between two additions to the curves of a run that goes on
 _TRACES_AT_ONCE = 64
 
@@ -43,7 +49,7 @@ class MlflowSink:
 
     def __init__(self, source: Source) -> None:
         self._folder, self._plan, self._stories = source.folder, source.plan, source.stories
-        self._detail = detail_of(source.plan.planned, source.options.get("mlflow_detail"))
+        self._detail = _detail_of(source.plan.planned, source.options.get("mlflow_detail"))
         self._results = source.folder.resolve().parent
         suite = str(source.plan.config.get("suite") or "tasks")
         self._target = target_of(self._results, suite, source.environ)
@@ -222,3 +228,12 @@ def _to_its_end(story: Sequence[Record]) -> tuple[Sequence[Record], Experiment |
         if isinstance(outcome, Experiment | Fault):
             return story[: position + 1], outcome
     return (), None
+
+
+def _detail_of(planned: int, wanted: str | None) -> Detail:
+    """What was wanted, else what suits a run of so many experiments. KoderzError for a word that isn't known."""
+    if wanted is None:
+        return "traces" if planned <= _TRACES_UP_TO else "parent"
+    if wanted not in get_args(Detail):
+        raise KoderzError(f"--mlflow-detail {wanted}: choose one of {', '.join(get_args(Detail))}")
+    return cast("Detail", wanted)

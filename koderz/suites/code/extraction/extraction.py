@@ -106,7 +106,12 @@ def _without_program(
             naming = [text for text in code if entry_point in text]
             program = search.as_it_stands((naming or code)[-1])
             return Extraction(program.text, "no_entry_point", program.line_offset)
-    if broken := _last_broken(search, [block for block in blocks if block.marked and _meant_as_code(block)]):
+    meant = [
+        block
+        for block in blocks
+        if block.marked and block.text.strip() and (block.language.startswith("py") or looks_like_code(block.text))
+    ]
+    if broken := _last_broken(search, meant):
         return _broken(search, broken)
     return Extraction(None, "refused" if _REFUSAL.search(answer[:_OPENING_WORDS]) else "no_code", 0)
 
@@ -151,7 +156,3 @@ def _as_code(search: Search, block: Block) -> Reading | None:
             not isinstance(each.node, ast.Expr) or each.runs.calls for each in reading.body
         )
     return reading if is_code else None
-
-
-def _meant_as_code(block: Block) -> bool:
-    return bool(block.text.strip()) and (block.language.startswith("py") or looks_like_code(block.text))

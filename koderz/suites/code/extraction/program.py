@@ -210,7 +210,7 @@ def read_context(prompt: str, entry_point: str, parser: Parser) -> Context:
         return Context()
     body = statements(found.tree)
     other = [each for each in body if not isinstance(each.node, _GIVEN) or _is_asked_for(each, entry_point)]
-    names = _bound(body) - _bound(other)
+    names = bound(body) - bound(other)
     given = blanked(found.text, other).strip("\n") if names else ""
     if body and _is_asked_for(body[-1], entry_point):
         return Context(given, names, text, _indent_of(found.text, body[-1].node))
@@ -261,7 +261,8 @@ def _is_asked_for(statement: Statement, entry_point: str) -> bool:
     return isinstance(statement.node, FUNCTIONS) and entry_point in statement.binds
 
 
-def _bound(body: Iterable[Statement]) -> frozenset[str]:
+def bound(body: Iterable[Statement]) -> frozenset[str]:
+    """The names that statements bind at the top level."""
     return frozenset(name for each in body for name in each.binds)
 
 

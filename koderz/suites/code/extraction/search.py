@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from koderz.suites.code.extraction.program import Code, Parser, as_body, blanked, joined, read_context
+from koderz.suites.code.extraction.program import Code, Parser, as_body, blanked, bound, joined, read_context
 from koderz.suites.code.extraction.statements import (
     DEFINITIONS,
     EVERYTHING,
@@ -58,7 +58,7 @@ def borrowed(body: Sequence[Statement], offer: Offer, given: frozenset[str], oth
 
     A helper in one block and the function in the next belong together. `others` are in order of preference.
     """
-    settled = given | _BUILTINS | _bound(body)
+    settled = given | _BUILTINS | bound(body)
     wanted = set() if EVERYTHING in settled else needs(body, offer.names) - settled
     pieces: list[str] = []
     for other in others if wanted else ():
@@ -66,22 +66,14 @@ def borrowed(body: Sequence[Statement], offer: Offer, given: frozenset[str], oth
         needed = needs(available, wanted) - settled
         groups = [group for group in line_groups(available) if any(_lends(each, needed) for each in group)]
         lines = other.text.split("\n")
-        pieces += ["\n".join(_lines_of(group, lines)) for group in groups[::-1]]
-        wanted = (wanted | needed) - _bound(each for group in groups for each in group)
+        pieces += ["\n".join(lines[group[0].first_line - 1 : group[-1].last_line]) for group in groups[::-1]]
+        wanted = (wanted | needed) - bound(each for group in groups for each in group)
     return "\n".join(reversed(pieces))
 
 
 def _lends(statement: Statement, needed: set[str]) -> bool:
     lendable = (*DEFINITIONS, *IMPORTS, ast.Assign, ast.AnnAssign)
     return isinstance(statement.node, lendable) and bool(statement.binds & needed)
-
-
-def _lines_of(group: Sequence[Statement], lines: list[str]) -> list[str]:
-    return lines[group[0].first_line - 1 : group[-1].last_line]
-
-
-def _bound(body: Iterable[Statement]) -> frozenset[str]:
-    return frozenset(name for each in body for name in each.binds)
 
 
 def _sets_up(statement: Statement, needed: set[str], objects: set[str], setting: set[str]) -> bool:
@@ -108,20 +100,15 @@ def _is_idle(statement: Statement, *, after: bool) -> bool:
         return False
     if isinstance(node, IMPORTS):
         return not _is_of_standard_library(node)
-    if isinstance(node, ast.Expr) and _is_process_setting(node.value):
-        return False
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name))) if name in _PROCESS_SETTINGS:
+            return False
     return after or _shows_off(node) or any(map(_reads_stdin, executed(node)))
 
 
 def _is_of_standard_library(node: ast.Import | ast.ImportFrom) -> bool:
     modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
     return all(module.partition(".")[0] in sys.stdlib_module_names for module in modules)
-
-
-def _is_process_setting(value: ast.expr) -> bool:
-    return (
-        isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _PROCESS_SETTINGS
-    )
 
 
 def _shows_off(node: ast.stmt) -> bool:

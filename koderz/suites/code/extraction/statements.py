@@ -267,11 +267,12 @@ def offer_of(body: Sequence[Statement], entry_point: str) -> Offer | None:
         return _any_function(body)
     names = frozenset({entry_point})
     defined = [index for index, each in enumerate(body) if entry_point in each.binds]
-    if any(_is_defined_by(body[index].node, entry_point) for index in defined):
+    if any(_defines(node, entry_point) for index in defined for node in nested(body[index].node)):
         return Offer("defined", names, defined[0])
     if (method := _method(body, entry_point)) is not None:
         return method
-    return Offer("weak", names, defined[0]) if _only_named(body, defined) else None
+    is_named = any(isinstance(body[index].node, (*FUNCTIONS, *IMPORTS)) for index in defined)
+    return Offer("weak", names, defined[0]) if is_named else None
 
 
 def is_stub(function: ast.AST) -> bool:
@@ -285,10 +286,6 @@ def _any_function(body: Sequence[Statement]) -> Offer | None:
     if not functions:
         return None
     return Offer("defined", frozenset().union(*(body[number].binds for number in functions)), functions[-1])
-
-
-def _is_defined_by(statement: ast.stmt, name: str) -> bool:
-    return any(_defines(each, name) for each in nested(statement))
 
 
 def _defines(node: ast.AST, name: str) -> bool:
@@ -334,10 +331,6 @@ def _methods(node: ast.stmt, name: str) -> Iterator[ast.FunctionDef | ast.AsyncF
 def _takes_self(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     parameters = [*method.args.posonlyargs, *method.args.args]
     return bool(parameters) and parameters[0].arg == "self"
-
-
-def _only_named(body: Sequence[Statement], defined: list[int]) -> bool:
-    return any(isinstance(body[index].node, (*FUNCTIONS, *IMPORTS)) for index in defined)
 
 
 def _does_nothing(statement: ast.stmt) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 import struct
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -11,21 +9,17 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from koderz.errors import Fault
 from koderz.models.names import ModelName
-from koderz.models.prices import Price
-from koderz.models.reasoning import part
+from koderz.models.simulated import SimulatedReplies
 from koderz.suites.code.simulated import wording
 from koderz.suites.code.simulated.conversation import TaskIndex, failures_shown, guidance_given, wanted
 from koderz.suites.code.simulated.versions import Versions
 from koderz.suites.code.tasks import CodeTask
-from koderz.types import Completion, Message, Sampling
-from tracker.messages import text_of
+from koderz.types import Message, Sampling
 
 if TYPE_CHECKING:
     from koderz.models.pool import Service
 
-CHARACTERS_PER_TOKEN = 4
 GUIDANCE = 0.08  # how much a specification, or a review, adds to the skill
 MENDABLE = 0.65  # of the tasks that go wrong at first, how many feedback can mend
 ROUNDS = 5  # the most rounds of feedback that a mendable task needs
@@ -42,7 +36,7 @@ def open_model(_: ModelName, __: Service, /) -> Simulated:
     return Simulated(load_suite("humaneval").tasks)
 
 
-class Simulated:
+class Simulated(SimulatedReplies):
     """A model made of the tasks' own references: right, or wrong by a slip that a model could make.
 
     A reply is a pure function of the tasks, `seed`, the messages and, where the temperature is above 0,
@@ -51,8 +45,6 @@ class Simulated:
     after one or more rounds of feedback, some never; a specification or a review in the prompt helps.
 
     `latency` is the mean of the seconds that a reply takes, each between half and one and a half of it.
-    `fault_rate` is the share of calls that raise Fault. Faults alone are drawn afresh, since one that
-    followed from the messages would meet every retry of the call as well.
     """
 
     def __init__(
@@ -64,38 +56,25 @@ class Simulated:
         latency: float = 0.0,
         fault_rate: float = 0.0,
     ) -> None:
-        self.name = ModelName(provider="simulated", name="simulated")
+        super().__init__(self._reply, latency=latency, fault_rate=fault_rate)
         self._tasks = len(tasks)
         self._index = TaskIndex(tasks)
         self._versions: dict[str, Versions] = {}  # follow from task and seed alone
         self._seed, self._skill = seed, skill
-        self._latency, self._fault_rate = latency, fault_rate
 
-    async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
-        """One reply. Raises Fault for the share `fault_rate` of calls."""
-        draws = self._draws(messages, sampling)
-        latency = self._latency * (0.5 + draws[0])
-        await asyncio.sleep(latency)
-        if secrets.randbits(32) < self._fault_rate * 2**32:
-            raise Fault("simulated fault: the simulated model was told to fail now and then; retry the call")
-        return _completion(messages, sampling, self._reply(messages, sampling, draws), latency)
+    def delay(self, messages: Sequence[Message], sampling: Sampling) -> float:
+        return self._latency * (0.5 + self._draws(messages, sampling)[0])
 
     async def check(self) -> dict[str, str]:
         """How many tasks it can answer."""
         return {"tasks": str(self._tasks)}
 
-    def price(self) -> Price:
-        """US dollars a million tokens: nothing."""
-        return Price(input=0.0, output=0.0)
-
-    async def aclose(self) -> None:
-        """Nothing to close."""
-
     def _draws(self, messages: Sequence[Message], sampling: Sampling) -> Sequence[float]:
         varied = sampling.seed if sampling.temperature else None
         return _draws([self._seed, varied, messages])
 
-    def _reply(self, messages: Sequence[Message], sampling: Sampling, draws: Sequence[float]) -> str:
+    def _reply(self, messages: Sequence[Message], sampling: Sampling) -> str:
+        draws = self._draws(messages, sampling)
         task, wants = self._index.find(messages), wanted(messages)
         if wants != "code":
             return wording.specification(task) if wants == "specification" else wording.review(task)
@@ -156,31 +135,3 @@ def _varied(hardness: float, sampling: Sampling, draw: float) -> float:
 
 def _pick(choices: Sequence[str], draw: float) -> str:
     return choices[int(draw * len(choices))]
-
-
-def _completion(messages: Sequence[Message], sampling: Sampling, reply: str, latency: float) -> Completion:
-    sent, finish_reason = _cut(reply, sampling)
-    parted = part(sent, complete=finish_reason == "stop")
-    return Completion(
-        text=parted.text,
-        reasoning=parted.reasoning,
-        tokens_in=_tokens(sum(len(text_of(message)) for message in messages)),
-        tokens_out=_tokens(len(sent)),
-        latency=latency,
-        finish_reason=finish_reason,
-        model="simulated",
-        raw=sent if parted.cut else None,
-    )
-
-
-def _cut(reply: str, sampling: Sampling) -> tuple[str, str]:
-    for stop in sampling.stop:
-        reply = reply.partition(stop)[0]
-    limit = None if sampling.max_tokens is None else sampling.max_tokens * CHARACTERS_PER_TOKEN
-    if limit is None or len(reply) <= limit:
-        return reply, "stop"
-    return reply[:limit], "length"
-
-
-def _tokens(characters: int) -> int:
-    return max(1, characters // CHARACTERS_PER_TOKEN)

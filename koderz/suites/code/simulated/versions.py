@@ -9,7 +9,7 @@ from functools import cached_property
 from random import Random
 
 from koderz.suites.code.simulated.slips import SLIPS, Slip, is_text
-from koderz.suites.code.tasks import CodeTask
+from koderz.suites.code.tasks import CodeTask, reference_program
 
 
 class Versions:
@@ -48,10 +48,8 @@ class Versions:
     @cached_property
     def _source(self) -> str:
         """The reference as a program: HumanEval's is the body that follows the prompt, others' are whole."""
-        for source in (self._task.payload.reference, self._task.prompt + self._task.payload.reference):
-            if self._task.payload.reference.strip() and _defines(source, self._task.payload.entry_point):
-                return source
-        return ""
+        source = reference_program(self._task)
+        return source if _defines(source, self._task.payload.entry_point) else ""
 
     @cached_property
     def _bare(self) -> str:

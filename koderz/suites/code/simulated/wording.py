@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from koderz.suites.code.tasks import CodeTask
-
-Shape = Callable[[str, str], str]
-"""Dresses a program, given the name of its function."""
 
 REFUSALS = (
     "I'm sorry, but I can't help with that request.",
@@ -22,7 +19,7 @@ def reply_with(program: str, name: str, draw: float) -> str:
     A body without its function is only put into a fence, with or without a word before it.
     """
     shapes = SHAPES if program.startswith(("def ", "from ", "import ")) else BODY_SHAPES
-    return shapes[int(draw * len(shapes))](program, name)
+    return shapes[int(draw * len(shapes))].format(program=program, name=name)
 
 
 def without_code(name: str) -> str:
@@ -72,61 +69,23 @@ def _purpose(task: CodeTask | None) -> str:
     return " ".join(quoted[1].split()) if quoted else "do what the task's text says."
 
 
-def _fence(program: str, _: str) -> str:
-    return f"```python\n{program}\n```"
-
-
-def _short_fence(program: str, _: str) -> str:
-    return f"```py\n{program}\n```"
-
-
-def _plain_fence(program: str, _: str) -> str:
-    return f"```\n{program}\n```"
-
-
-def _introduced(program: str, name: str) -> str:
-    return f"Here is an implementation of `{name}`:\n\n{_fence(program, name)}"
-
-
-def _explained(program: str, name: str) -> str:
-    return (
-        f"To solve this, we can follow the description step by step.\n\n{_fence(program, name)}\n\n"
-        "**Explanation**\n\n1. The function goes through its input once.\n"
-        "2. It keeps what it needs and returns the result at the end.\n\nThis covers the examples given."
-    )
-
-
-def _thought(program: str, name: str) -> str:
-    return (
-        f"<think>\nThe task is to write {name}. First idea: a loop over the input; check the examples "
-        f"by hand. The edge cases look fine.\n</think>\n\n{_introduced(program, name)}"
-    )
-
-
-def _with_usage(program: str, name: str) -> str:
-    usage = f"```python\nhelp({name})\n```"
-    return f"{_introduced(program, name)}\n\nTo read its description:\n\n{usage}"
-
-
-def _code_alone(program: str, _: str) -> str:
-    return program
-
-
-def _continued(program: str, _: str) -> str:
-    return f"The body of the function:\n\n```python\n{program}\n```"
-
-
-BODY_SHAPES: Sequence[Shape] = (_fence, _plain_fence, _continued)
-SHAPES: Sequence[Shape] = (
-    _introduced,
-    _introduced,
-    _explained,
-    _explained,
-    _fence,
-    _fence,
-    _short_fence,
-    _plain_fence,
-    _thought,
-    _with_usage,
-    _code_alone,
+_FENCE = "```python\n{program}\n```"
+_PLAIN_FENCE = "```\n{program}\n```"
+_INTRODUCED = f"Here is an implementation of `{{name}}`:\n\n{_FENCE}"
+_EXPLAINED = (
+    f"To solve this, we can follow the description step by step.\n\n{_FENCE}\n\n"
+    "**Explanation**\n\n1. The function goes through its input once.\n"
+    "2. It keeps what it needs and returns the result at the end.\n\nThis covers the examples given."
 )
+_THOUGHT = (
+    "<think>\nThe task is to write {name}. First idea: a loop over the input; check the examples "
+    f"by hand. The edge cases look fine.\n</think>\n\n{_INTRODUCED}"
+)
+_WITH_USAGE = f"{_INTRODUCED}\n\nTo read its description:\n\n```python\nhelp({{name}})\n```"
+
+BODY_SHAPES: Sequence[str] = (_FENCE, _PLAIN_FENCE, f"The body of the function:\n\n{_FENCE}")
+SHAPES: Sequence[str] = (
+    *(_INTRODUCED, _INTRODUCED, _EXPLAINED, _EXPLAINED, _FENCE, _FENCE, "```py\n{program}\n```"),
+    *(_PLAIN_FENCE, _THOUGHT, _WITH_USAGE, "{program}"),
+)
+"""What a program is dressed in, given the name of its function."""
