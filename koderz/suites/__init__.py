@@ -36,6 +36,7 @@ class Suite(Protocol):
       elsewhere in each of its containers, and left after the last; `open_session` and `open_workspace` are then handed
       what it yields as one more parameter, `shared`. `settings.of(ITS_DATACLASS)` has the suite's options. What it
       raises ends the command before anything is recorded or spent;
+    - `export(folder)`, which writes the rows that the suite makes up, and yields each file with their number;
     - `sent(task, messages)`, a coroutine: the messages with the texts that their parts of the type `reference` stand
       for, which are recorded by reference and made again when they are sent;
     - `lesson(task, verdicts)`, what the attempts at a task teach (`koderz.types.Lesson`, or None) where the last of
@@ -110,9 +111,32 @@ One that makes its tasks up has a parameter `seed`, too, for the run's.
 def load_suite(name: str, dataset: Path | None = None, settings: Settings | None = None) -> Suite:
     """A suite with its tasks. Raises KoderzError for an unknown one, or naming the line of a malformed row."""
     load = cast("Callable[..., Suite]", SUITES.find(name))
+    dataset = dataset or added_dataset(name)
     options = SUITES.options_in(name, settings)
     seed = {"seed": settings.seed if settings else 0} if "seed" in inspect.signature(load).parameters else {}
     return load(dataset, options, **seed) if options else load(dataset, **seed)
+
+
+def added_dataset(name: str) -> Path | None:
+    """Where the dataset of a suite lies that was added for it; None where none was."""
+    place = _added(name)
+    return place.readlink() if place.is_symlink() else None
+
+
+def add_dataset(name: str, path: Path) -> Suite:
+    """Has a suite read its tasks from there wherever no dataset is given. Raises KoderzError where it can't."""
+    suite = load_suite(name, path.resolve())
+    place = _added(name)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.symlink_to(path.resolve())
+    return suite
+
+
+def _added(name: str) -> Path:
+    from koderz.paths import cache_folder
+
+    return cache_folder() / "suites" / hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def limits_of(suite: object) -> Judging:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
 from tests.conftest import Shell
+from tests.koderz.suites.long_context.published import ROWS
 
 RUN = ("benchmark", "--suite", "ruler", "--model", "simulated", "--quiet", "--solver", "direct", "--sink", "json")
 
@@ -64,6 +66,49 @@ def test_a_solver_of_long_texts_refuses_suites_without_any(koderz: Shell) -> Non
     done = koderz("benchmark", 0, 1, "--model", "simulated", "--solver", "direct", "--quiet", code=2)
 
     assert "the solver direct asks for a long_context, which HumanEval/0 doesn't provide" in done.err
+
+
+def test_rows_are_exported_as_rulers_scripts_write_them_and_asked_from_there(koderz: Shell) -> None:
+    own = ("--ruler-tasks", "vt", "--context-lengths", "1024", "--tasks-per-length", 2, "--seed", 5)
+    koderz("suites", "export", "ruler", *own, "--output", "rows")
+    path = koderz.folder / "rows" / "vt" / "validation.jsonl"
+    lines = [hashlib.sha256(line).hexdigest()[:16] for line in path.read_bytes().splitlines()]
+    assert lines == ROWS["vt", 1024, 5].split()
+
+    koderz("suites", "export", "ruler", *own[:2], "--context-lengths", "1K", "2K", *own[4:], "--output", "several")
+    assert (koderz.folder / "several" / "1024" / "vt" / "validation.jsonl").read_bytes() == path.read_bytes()
+
+    koderz(*RUN, "--dataset", "rows", "--limit", 2)
+    assert [row["problem_id"] for row in koderz.summary()["results"]] == ["vt/0", "vt/1"]
+    assert "wrote" not in koderz("suites", "export", "humaneval", "--output", "x", code=2).out
+
+
+def test_replies_to_rows_of_a_folder_are_judged_line_by_line(koderz: Shell) -> None:
+    own = ("--ruler-tasks", "vt", "--context-lengths", "1024", "--tasks-per-length", 2)
+    koderz("suites", "export", "ruler", *own, "--output", "rows")
+    lines = (koderz.folder / "rows" / "vt" / "validation.jsonl").read_text().splitlines()
+    outputs = [json.loads(line)["outputs"] for line in lines]
+    replies = [{"task_id": f"vt/{n}", "reply": " ".join(outputs[n][: 5 - 3 * n])} for n in range(2)]
+    (koderz.folder / "replies.jsonl").write_text("".join(f"{json.dumps(reply)}\n" for reply in replies))
+
+    koderz("judge", "replies.jsonl", "--suite", "ruler", "--dataset", "rows", "--output", "verdicts.jsonl")
+    assert [json.loads(line) for line in (koderz.folder / "verdicts.jsonl").read_text().splitlines()] == [
+        {"task_id": "vt/0", "verdict": "passed", "cause": "", "score": 1.0, "metrics": {}},
+        {"task_id": "vt/1", "verdict": "failed", "cause": "answer", "score": 0.4, "metrics": {}},
+    ]
+
+
+def test_a_dataset_that_was_added_is_read_where_none_is_named(koderz: Shell) -> None:
+    own = ("--ruler-tasks", "fwe", "--context-lengths", "1024", "--tasks-per-length", 3)
+    koderz("suites", "export", "ruler", *own, "--output", "rows")
+    assert "ruler: 3 tasks" in koderz("suites", "add", "ruler", "rows").out
+
+    listed = {each["name"]: each for each in json.loads(koderz("suites", "list", "--json").out)}
+    assert listed["ruler"]["dataset"] == str(koderz.folder / "rows")
+    assert listed["humaneval"]["dataset"] is None
+    koderz(*RUN, "--limit", 1)
+    assert koderz.summary()["results"][0]["problem_id"] == "fwe/0"
+    assert "there is no dataset" in koderz("suites", "add", "humaneval", "nowhere", code=2).err
 
 
 def test_a_plan_says_what_long_texts_may_cost(koderz: Shell) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -123,11 +124,14 @@ class LongContextSuite:
         score: Callable[[Task[Recipe], Any, str], tuple[float, Mapping[str, float]]],
         simulated: Callable[[str], list[str]],
         measures: Sequence[Measure] = (Measure("score", "higher", "share"),),
+        export: Callable[[Path], Iterator[tuple[Path, int]]] | None = None,
     ) -> None:
-        """`score`: of a task's reply, 0 to 1, by the answers, with metrics."""
+        """`score`: of a task's reply, 0 to 1, by the answers, with metrics; `export` writes rows that are made up."""
         self.name, self.source, self.tasks, self.measures = name, source, tuple(tasks), tuple(measures)
         self.library = Library()
         self._score, self._simulated = score, simulated
+        if export:
+            self.export = export
 
     def messages(self, task: Task[Recipe], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
         """What the benchmark itself sends, by reference."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,24 @@ from koderz.suites.long_context.ruler.tasks import (
 from koderz.suites.long_context.tokens import CHARS_A_TOKEN, Tokenizer, load_tokenizer, read_length
 from koderz.suites.long_context.words import VERSION
 from koderz.types import Task
+from tracker.files import write_whole
 
 
 def ruler(dataset: Path | None, options: RulerOptions, *, seed: int = 0) -> LongContextSuite:
-    """Rows as the options have them, or those of a folder. Raises KoderzError for what can't be made or read."""
+    """RULER's rows made anew for any length, or those of a folder that its scripts have written.
+
+    Raises KoderzError for what can't be made or read.
+    """
     tokenizer = load_tokenizer(options.tokenizer)
     counted = f"lengths in tokens of {tokenizer.name}"
     if dataset is not None:
         tasks = tuple(_folder_tasks(dataset, tokenizer))
         return LongContextSuite("ruler", f"{dataset}, {counted}", tasks, _score, answers)
     source = f"RULER's rows made anew, wonderwords {VERSION}, seed {seed}, {counted}"
-    return LongContextSuite("ruler", source, tuple(_made_tasks(options, tokenizer, seed)), _score, answers)
+    all_rows = rows_of(options, seed, tokenizer)
+    tasks = tuple(_made_tasks(all_rows, options.tasks_per_length))
+    export = partial(_export, all_rows, options.tasks_per_length)
+    return LongContextSuite("ruler", source, tasks, _score, answers, export=export)
 
 
 def rows_of(options: RulerOptions, seed: int, tokenizer: Tokenizer | None = None) -> list[Rows]:
@@ -52,13 +60,28 @@ def rows_of(options: RulerOptions, seed: int, tokenizer: Tokenizer | None = None
     return [Rows(name, length, material) for length in lengths for name in names]
 
 
-def _made_tasks(options: RulerOptions, tokenizer: Tokenizer, seed: int) -> Iterator[Task[Recipe]]:
-    all_rows = rows_of(options, seed, tokenizer)
-    for index in range(options.tasks_per_length):
+def _made_tasks(all_rows: Sequence[Rows], count: int) -> Iterator[Task[Recipe]]:
+    for index in range(count):
         for rows in all_rows:
             recipe = RulerRecipe(rows, index)
             task_id = f"{rows.name}/{rows.length}/{index}"
             yield Task(task_id, payload=recipe, needs=NEEDS, digest=recipe.digest, tokens=rows.length)
+
+
+def _export(all_rows: Sequence[Rows], count: int, folder: Path) -> Iterator[tuple[Path, int]]:
+    """`TASK/validation.jsonl` as RULER's scripts write it, in a folder for each length where there are several."""
+    lengths = {rows.length for rows in all_rows}
+    for rows in all_rows:
+        place = folder / str(rows.length) if len(lengths) > 1 else folder
+        path = place / rows.name.replace("/", "_") / "validation.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, (_line(rows, index) for index in range(count)), durable=False)
+        yield path, count
+
+
+def _line(rows: Rows, index: int) -> bytes:
+    row = rows.row(index)
+    return f"{json.dumps(row if rows.generator == 'official' else {**row, 'generator': rows.generator})}\n".encode()
 
 
 def _folder_tasks(folder: Path, tokenizer: Tokenizer) -> Iterator[Task[Recipe]]:

@@ -22,7 +22,7 @@ from koderz.suites.long_context.ruler.tasks import TASKS, Material, Rows
 from koderz.suites.long_context.tokens import Characters, read_length, wrong_lengths
 from koderz.suites.long_context.words import WordPairs, word_pairs, words_of
 from koderz.types import Judging
-from tests.koderz.suites.long_context.published import ROWS, digest
+from tests.koderz.suites.long_context.published import OF_QUESTIONS, ROWS, digest, question_files
 
 
 def rows(task: str, length: int, seed: int = 0, **files: Path) -> Rows:
@@ -37,7 +37,8 @@ def suite(*, seed: int = 0, dataset: Path | None = None, **options: Any) -> Long
 def test_rows_equal_those_of_rulers_own_generators(task: str, length: int, seed: int) -> None:
     made = rows(task, length, seed)
 
-    assert [digest(made.row(n)) for n in range(len(ROWS[task, length, seed]))] == ROWS[task, length, seed]
+    expected = ROWS[task, length, seed].split()
+    assert [digest(made.row(n)) for n in range(len(expected))] == expected
     assert made.generator == "official"
 
 
@@ -122,6 +123,16 @@ def test_qa_says_which_file_to_fetch_and_refuses_others(tmp_path: Path) -> None:
     other.write_text('{"data": [{"paragraphs": [{"context": 1}]}]}')
     with pytest.raises(KoderzError, match=r"isn't SQuAD's dev-v2\.0\.json"):
         suite(ruler_tasks=("qa_1",), qa_data=other)
+
+
+def test_questions_are_drawn_as_rulers_own_generator_draws_them(tmp_path: Path) -> None:
+    for name, data in zip(OF_QUESTIONS, question_files(), strict=True):
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps(data))
+        made = rows(name, 4096, 42, qa_data=file)
+        assert [digest(made.row(n)) for n in range(6)] == OF_QUESTIONS[name].split()
+        with pytest.raises(KoderzError, match="questions, which is fewer than --tasks-per-length"):
+            made.row(60)
 
 
 def test_needles_lie_where_they_are_said_to_and_are_marked_as_generated() -> None:

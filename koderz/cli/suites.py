@@ -1,0 +1,95 @@
+"""`koderz suites`: which suites there are, where their datasets lie, and their rows as files."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from koderz.cli.console import print_json, say
+from koderz.cli.front import Json, Trust
+from koderz.cli.groups import PanelCommand
+from koderz.cli.options import with_settings
+from koderz.engines.owners import schema_of
+from koderz.errors import KoderzError
+
+if TYPE_CHECKING:
+    from typer._click.core import Context
+
+app = typer.Typer(
+    help="List suites, add their datasets, and write their rows.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+_OF_A_SUITE = ("suite", "dataset", "seed")
+
+
+class OfSuite(PanelCommand):
+    """A command whose first argument is the suite whose options it has."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, ["--suite", *args] if args and not args[0].startswith("-") else args)
+
+
+@app.command(name="list")
+def list_suites(json: Json = False) -> None:
+    """List the suites that there are, and the datasets that were added for them."""
+    from koderz.suites import SUITES, added_dataset
+
+    names = [*SUITES, *sorted(SUITES.of_others())]
+    found = [{"name": name, "about": _about(SUITES.find(name)), "dataset": added_dataset(name)} for name in names]
+    if json:
+        print_json([{**each, "dataset": each["dataset"] and str(each["dataset"])} for each in found])
+        return
+    width = max(map(len, names))
+    for each in found:
+        say(f"{each['name']:{width}}  {each['about']}")
+        if each["dataset"]:
+            say(f"{'':{width}}  dataset: {each['dataset']}")
+
+
+@app.command(cls=PanelCommand)
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which suite.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="Its dataset: a file or a folder.")],
+) -> None:
+    """Have a suite read its tasks from PATH wherever no --dataset is given. The data stays where it is."""
+    from koderz.suites import add_dataset
+
+    suite = add_dataset(name, path)
+    say(f"{name}: {len(suite.tasks):,} tasks of {path.resolve()}")
+
+
+@app.command(cls=OfSuite)
+@with_settings(without=[name for name in schema_of().fields if name not in _OF_A_SUITE])
+def export(
+    given: dict[str, Any],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where the files are written.")],
+    trust_config: Trust = False,
+) -> None:
+    """Write the rows of a suite that makes them up: koderz suites export ruler --output DIR."""
+    from koderz.engines.owners import schema_here
+    from koderz.settings.options import fields_of
+    from koderz.settings.toml import settings_here
+    from koderz.suites import SUITES, load_suite
+
+    if "suite" not in given:
+        raise KoderzError("say which suite: koderz suites export ruler --output DIR")
+    struct = SUITES.options_of(given["suite"])
+    names = (*_OF_A_SUITE, *(fields_of(struct) if struct else ()))
+    settings = settings_here(given, names=names, schema=schema_here(given), trust_config=trust_config)
+    suite = load_suite(settings.suite, settings.dataset, settings)
+    write = getattr(suite, "export", None)
+    if write is None:
+        raise KoderzError(f"the suite {suite.name} has no rows of its own to write; its dataset is {suite.source}")
+    for path, rows in write(output):
+        say(f"{path}: {rows} rows")
+
+
+def _about(load: Any) -> str:
+    """The first line of what its function says of itself."""
+    return (inspect.getdoc(load) or "").partition("\n")[0]
