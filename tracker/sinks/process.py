@@ -174,8 +174,10 @@ class Submission:
         return True
 
     def _has_to_wait(self) -> bool:
-        """Whether the process hasn't had its turn yet."""
-        return not any(entry.tries for entry in self._process.queue.entries())
+        """Whether there is another process, and this one hasn't had its turn yet."""
+        own = self._process.queue
+        others = (folder for folder in own.folder.parent.glob("*/") if folder != own.folder)
+        return not any(entry.tries for entry in own.entries()) and any(map(_is_held, others))
 
     def _statuses(self, left: Collection[str], total: int) -> dict[str, Status]:
         standings = standing_of(self._folder)

@@ -28,7 +28,7 @@ from tracker.sinks.standing import choose_sinks, standing_of
 from tracker.tracker import Tracker
 
 NOTHING: Callable[[Mapping[str, Status]], None] = lambda _: None  # noqa: E731
-LONG = 60.0  # seconds of patience where none should be needed
+LONG = 600.0  # seconds of patience where none should be needed
 
 
 @pytest.fixture
@@ -153,6 +153,37 @@ def test_with_other_variables_a_process_waits_for_its_turn(tmp_path: Path, stand
     end(tmp_path)
 
 
+def test_whoever_has_to_wait_for_another_process_too_long_is_told(
+    tmp_path: Path, standins: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_TO_BEGIN", "TO_OPEN"):
+        monkeypatch.setattr(f"tracker.sinks.process.{name}", 0)
+    one, other = (another_run(tmp_path, number) for number in range(2))
+    with lock_run(one):
+        submit(SinkProcess(tmp_path, standins), one)
+        wait_for(lambda: is_level(one))
+        second = submit(SinkProcess(tmp_path, {**standins, "MLFLOW_TRACKING_URI": "http://elsewhere"}), other)
+        assert "this one waits" in second.wait(NOTHING)["ledger"]
+    end(tmp_path)
+
+
+def test_a_process_that_takes_long_to_start_is_waited_for(
+    tmp_path: Path, process: SinkProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_TO_BEGIN", "TO_OPEN"):
+        monkeypatch.setattr(f"tracker.sinks.process.{name}", 0)
+    submission = submit(process, a_run(tmp_path))
+    (pid,) = processes(tmp_path)
+    os.kill(pid, signal.SIGSTOP)
+    looks = iter(range(100))
+
+    def go_on(_: Mapping[str, Status]) -> None:
+        if next(looks, 0) == 20:  # 0.05 s each, so that it was looked after by then
+            os.kill(pid, signal.SIGCONT)
+
+    assert submission.wait(go_on) == {}
+
+
 @pytest.mark.parametrize("moment", ["die-before", "die-after"])
 def test_killed_between_target_and_cursor_another_one_goes_on(
     tmp_path: Path, process: SinkProcess, moment: str
@@ -196,7 +227,8 @@ def test_killed_again_and_again_it_gives_up_and_says_so(tmp_path: Path, process:
         for pid in processes(tmp_path):
             os.kill(pid, signal.SIGKILL)
 
-    assert submit(process, folder).wait(kill) == {"ledger": "the process that feeds it ended (signal 9)"}
+    (reason,) = submit(process, folder).wait(kill).values()
+    assert reason.startswith("the process that feeds it ended")
     (tmp_path / "ledger.wait").unlink()
     assert submit(process, folder).wait(NOTHING) == {}
     assert_whole(folder)
@@ -204,11 +236,12 @@ def test_killed_again_and_again_it_gives_up_and_says_so(tmp_path: Path, process:
 
 def test_a_job_that_processes_die_of_is_given_up(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
-    submission = None
-    for _ in range(3):
+    for number in range(3):
         (tmp_path / "ledger.die-before").touch()
-        submission = submission or submit(process, folder)
-        process.start()
+        if number:
+            process.start()
+        else:
+            submit(process, folder)
         wait_for(lambda: not (tmp_path / "ledger.die-before").exists())
         wait_for(lambda: not process.is_alive())
     process.start()
@@ -247,7 +280,7 @@ def test_a_sink_that_is_down_is_tried_again_until_patience_ends(tmp_path: Path, 
     folder = a_run(tmp_path)
     (tmp_path / "ledger.down").touch()
     with lock_run(folder):
-        submission = submit(process, folder, patience=0.1)
+        submission = submit(process, folder, patience=1)
         wait_for(lambda: state_of(folder) == "down")
         assert process.queue.entries()
 
@@ -321,11 +354,12 @@ def test_it_goes_on_when_whoever_started_it_is_killed(tmp_path: Path, standins: 
 
 def test_told_to_end_it_leaves_the_rest_to_the_next(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path, 40)
-    (tmp_path / "ledger.slow").touch()
+    (tmp_path / "ledger.wait").touch()
     submission = submit(process, folder)
     wait_for(lambda: (tmp_path / "ledger.db").exists())
     (pid,) = processes(tmp_path)
     os.kill(pid, signal.SIGTERM)
+    (tmp_path / "ledger.wait").unlink()
     wait_for(lambda: not process.is_alive())
 
     assert submission.wait(NOTHING) == {}
@@ -341,7 +375,7 @@ def test_where_the_results_folder_is_deleted_it_ends_and_makes_nothing_again(
     with lock_run(folder):
         submit(process, folder)
         wait_for(lambda: is_level(folder))
-        shutil.rmtree(results)
+        shutil.rmtree(results.rename(tmp_path / "deleted"))
         wait_for(lambda: not processes(results))
 
     assert not results.exists()
