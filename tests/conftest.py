@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -15,12 +16,20 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+import hypothesis
 import pytest
 
 from koderz.paths import cache_folder
 from tests.forks import forks
 
 WASM_CACHE = cache_folder() / "wasm"  # the user's own: building the image takes a minute
+PATIENCE = 300  # seconds after which something is given up for which a machine that is at leisure takes a moment
+
+hypothesis.settings.register_profile(  # the same examples each time, and no limit of time
+    "steady", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("steady")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has its background processes ignore
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -60,7 +69,7 @@ class Shell:
                 command = [sys.executable, "-m", "koderz", *map(str, arguments)]
                 ended = subprocess.Popen(
                     command, cwd=self.folder, env=environ, stdin=nothing, stdout=out, stderr=err
-                ).wait(300)
+                ).wait(PATIENCE)
             else:
                 ended = forks().run(list(map(str, arguments)), self.folder, environ, [one.fileno() for one in streams])
             out.seek(0)
@@ -108,7 +117,12 @@ class Shell:
     def journal(self) -> list[dict[str, Any]]:
         """The lines of the only run there is."""
         (path,) = self.results.glob("*/journal.jsonl")
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        return whole_lines(path)
+
+
+def whole_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file that may be written meanwhile: the last one counts once it has ended."""
+    return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
 
 
 def nothing_judged(koderz: Shell, mode: str) -> None:
@@ -126,10 +140,10 @@ class Done:
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    """Returns once it holds: within a minute, or the test fails."""
-    deadline = time.monotonic() + 60
+    """Returns once it holds: in time, or the test fails."""
+    deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, "it didn't happen within a minute"
+        assert time.monotonic() < deadline, f"it didn't happen within {PATIENCE} seconds"
         time.sleep(0.02)
 
 
@@ -211,7 +225,7 @@ class Server:
 
     def answers(self) -> list[dict[str, Any]]:
         """One row for each answer: kind, digest of the conversation, status, model."""
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
+        return whole_lines(self.log)
 
     def env(self, key: str = "sk-test-4f9a") -> dict[str, str]:
         """What points every provider at it."""

@@ -43,7 +43,7 @@ def machine(folder: Path) -> Shell:
 def test_two_machines_at_once_end_as_one_set_of_runs(tmp_path: Path) -> None:
     first, second, office = (machine(tmp_path / name) for name in ("first", "second", "office"))
     with tracking_server(tmp_path) as uri:
-        env = {"KODERZ_SINKS": "json,mlflow,memory", "MLFLOW_TRACKING_URI": uri}
+        env = {"KODERZ_SINKS": "json,mlflow,memory", "MLFLOW_TRACKING_URI": uri, "MLFLOW_HTTP_REQUEST_TIMEOUT": "120"}
         processes = [one.start(*RUN, env=env) for one in (first, second) for _ in range(2)]
         errors = [process.communicate(timeout=240)[1] for process in processes]
         assert [process.returncode for process in processes] == [0, 0, 0, 0], errors

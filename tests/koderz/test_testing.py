@@ -18,6 +18,7 @@ from koderz.errors import Fault, KoderzError
 from koderz.testing import ModelServer, NoReply, Request
 from koderz.testing.faults import Faults, read_shares
 from koderz.types import Completion
+from tests.conftest import PATIENCE
 
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Write def add(a, b)."}]
 CLAUDE = {"anthropic-version": "2023-06-01"}
@@ -37,7 +38,7 @@ KINDS = pytest.mark.parametrize("kind", PATHS)
 
 @asynccontextmanager
 async def client_of(server: ModelServer) -> AsyncIterator[httpx.AsyncClient]:
-    async with server, httpx.AsyncClient(base_url=server.url, timeout=5, headers=CLAUDE) as client:
+    async with server, httpx.AsyncClient(base_url=server.url, timeout=PATIENCE, headers=CLAUDE) as client:
         yield client
 
 
@@ -53,7 +54,7 @@ def exchanged(
 
 def got(server: ModelServer, path: str, **more: Any) -> httpx.Response:
     async def get() -> httpx.Response:
-        async with server, httpx.AsyncClient(base_url=server.url, timeout=5) as client:
+        async with server, httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
             return await client.get(path, **more)
 
     return asyncio.run(get())
@@ -334,9 +335,10 @@ def test_a_hanging_request_is_never_answered_and_doesn_t_hold_the_server_up() ->
     async def ask() -> None:
         async with client_of(server) as client:
             with pytest.raises(httpx.ReadTimeout):
-                await client.post("/api/chat", json=body_for("ollama"), timeout=0.1)
+                await client.post("/api/chat", json=body_for("ollama"), timeout=httpx.Timeout(PATIENCE, read=0.1))
             hanging = asyncio.create_task(client.post("/api/chat", json=body_for("ollama")))
-            await asyncio.sleep(0.05)
+            while len(server.requests) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
         with pytest.raises(httpx.HTTPError):
             await hanging
 
@@ -474,12 +476,17 @@ def test_what_is_no_http_is_turned_away(sent: bytes) -> None:
 
 
 def test_a_client_that_leaves_before_its_answer_is_counted_as_gone(tmp_path: Path) -> None:
-    server = ModelServer("yes", latency=1, log=tmp_path / "log.jsonl")
+    async def second_alone(_: Request) -> str:
+        if len(server.requests) == 1:
+            await asyncio.Event().wait()
+        return "yes"
+
+    server = ModelServer(second_alone, log=tmp_path / "log.jsonl")
 
     async def leave() -> None:
         async with client_of(server) as client:
             with pytest.raises(httpx.ReadTimeout):
-                await client.post("/api/chat", json=body_for("ollama"), timeout=httpx.Timeout(30, read=0.2))
+                await client.post("/api/chat", json=body_for("ollama"), timeout=httpx.Timeout(PATIENCE, read=0.2))
             await client.post("/api/chat", json=body_for("ollama"))
 
     asyncio.run(leave())
@@ -504,10 +511,10 @@ def test_the_command_prints_its_address_logs_its_answers_and_ends_on_a_signal(
     assert line.startswith("listening on http://127.0.0.1:")
     url = line.split()[-1]
     for kind in ("ollama", "ollama", "openai"):
-        httpx.post(url + PATHS[kind], json=body_for(kind, model="mine", options={"seed": 7}))
+        httpx.post(url + PATHS[kind], json=body_for(kind, model="mine", options={"seed": 7}), timeout=PATIENCE)
     answers = [json.loads(row) for row in log.read_text().splitlines()]
     process.send_signal(number)
-    rest, _ = process.communicate(timeout=30)
+    rest, _ = process.communicate(timeout=PATIENCE)
     assert (process.returncode, rest) == (0, "")
     assert [row["status"] for row in answers] == [500, 200, 401]
     assert [row["kind"] for row in answers] == ["ollama", "ollama", "openai"]

@@ -20,6 +20,7 @@ from koderz.sandbox import Job, JobResult, Sandbox
 from koderz.settings.schema import Settings
 from koderz.testing import engines
 from koderz.types import Completion, Judging, Measure, Message, Reply, Sampling, Task, Verdict
+from tests.conftest import PATIENCE
 from tracker.index import load_index, read_records
 from tracker.journal import NAME
 from tracker.records import Record
@@ -55,11 +56,15 @@ class Scripted:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
-            await asyncio.sleep(self.delay)
+            await self.wait()
             said = self.line(messages, sampling)
         finally:
             self.at_once -= 1
         return Completion(said, tokens_in=10, tokens_out=5) if isinstance(said, str) else said
+
+    async def wait(self) -> None:
+        """What passes before it answers."""
+        await asyncio.sleep(self.delay)
 
     async def check(self) -> dict[str, str]:
         return {}
@@ -69,6 +74,24 @@ class Scripted:
 
     async def aclose(self) -> None:
         return
+
+
+@dataclass
+class Crowded(Scripted):
+    """A model that answers its first call, which is made alone, and the others once so many are made together."""
+
+    crowd: int = 2
+    together: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def wait(self) -> None:
+        if len(self.asked) == 1:
+            return
+        if self.at_once >= self.crowd:
+            self.together.set()
+        async with asyncio.timeout(PATIENCE):
+            await self.together.wait()
+        for _ in range(100):  # turns, in which one too many would come
+            await asyncio.sleep(0)
 
 
 @dataclass

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import PATIENCE
 from tests.tracker import builders
 from tracker.errors import JournalError, StorageError
 from tracker.index import Entry, load_index, read_records
@@ -68,7 +69,7 @@ class Gate:
 
     def __call__(self, file: int) -> None:
         self.entered.set()
-        assert self.open.wait(30)
+        assert self.open.wait(PATIENCE)
         self.passed += 1
         os.fsync(file)
 
@@ -79,7 +80,7 @@ def test_append_returns_only_when_the_line_is_on_disk(path: Path, monkeypatch: p
     async def go() -> None:
         with opened(path) as journal:
             appending = asyncio.create_task(journal.append([note("a")]))
-            await asyncio.to_thread(gate.entered.wait, 30)
+            await asyncio.to_thread(gate.entered.wait, PATIENCE)
             assert names(path) == ["a"]  # written, but nobody has said yet that it would outlive a power cut
             done, _ = await asyncio.wait([appending], timeout=0.05)
             assert not done
@@ -96,7 +97,7 @@ def test_lines_that_gather_meanwhile_share_one_sync(path: Path, monkeypatch: pyt
     async def go() -> None:
         with opened(path) as journal:
             first = asyncio.create_task(journal.append([note("first")]))
-            await asyncio.to_thread(gate.entered.wait, 30)
+            await asyncio.to_thread(gate.entered.wait, PATIENCE)
             rest = [asyncio.create_task(journal.append([note(f"{i}")])) for i in range(200)]
             await asyncio.sleep(0)
             gate.open.set()
@@ -156,7 +157,7 @@ def test_a_writer_that_is_cancelled_leaves_its_line_on_record(path: Path, monkey
     async def go() -> None:
         with opened(path) as journal:
             writing = asyncio.create_task(journal.append([note("a")]))
-            await asyncio.to_thread(gate.entered.wait, 30)
+            await asyncio.to_thread(gate.entered.wait, PATIENCE)
             writing.cancel()
             gate.open.set()
             with pytest.raises(asyncio.CancelledError):
@@ -339,7 +340,7 @@ asyncio.run(main())
 
 def test_what_a_real_disk_refused_is_missing_and_what_was_said_to_be_kept_is_there(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
 
     kept, exit_code = map(int, done.stdout.split())

@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracker.secrets import NAMED, SECRETS
@@ -104,7 +104,6 @@ def test_a_megabyte_meant_to_hold_the_patterns_up_does_not(piece: str) -> None:
     assert time.process_time() - begun < 20
 
 
-@settings(deadline=None)
 @given(st.from_regex(credentials._PREFIXED))
 def test_quick_look_misses_no_format(text: str) -> None:
     assert REDACTED in SCRUBBER.text(f" {text} ")

@@ -41,7 +41,7 @@ def test_results_hold_what_was_judged_and_nothing_else(tmp_path: Path) -> None:
     assert (found.planned, len(found.faults)) == (5, 1)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(outcomes=st.lists(st.sampled_from(["pass", "fail", "fault", "none"]), max_size=8), data=st.data())
 def test_totals_are_those_of_the_results_whatever_happened(
     tmp_path_factory: pytest.TempPathFactory, outcomes: list[str], data: st.DataObject

@@ -92,7 +92,7 @@ def test_with_164_tasks_about_eight_points_can_be_seen_and_with_five_nothing() -
     assert (statistics.smallest_paired_difference(6, 0.1) or 1.0) == 1.0
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(tasks=st.integers(20, 300), discordant=st.floats(0.05, 0.5))
 def test_what_can_be_seen_shrinks_with_more_tasks(tasks: int, discordant: float) -> None:
     few = statistics.smallest_paired_difference(tasks, discordant)

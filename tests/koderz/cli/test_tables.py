@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -100,7 +100,6 @@ def test_a_sentence_folds_and_the_command_at_its_end_stays_whole(printed: Printe
 CELLS = st.text(max_size=60) | st.sampled_from([*HOSTILE.values(), "漢字 " * 9, "12.5%", "a" * 99, "x/" * 40])
 
 
-@settings(deadline=None)  # the first one loads rich
 @given(
     columns=st.lists(st.lists(CELLS, min_size=3, max_size=3), min_size=1, max_size=5),
     ruled=st.booleans(),
@@ -117,7 +116,6 @@ def test_whatever_is_in_it_no_line_is_wider_and_nothing_steers(
     assert dangerous("".join(lines)) == []
 
 
-@settings(deadline=None)
 @given(columns=st.lists(st.lists(CELLS, min_size=3, max_size=3), min_size=1, max_size=5), width=st.integers(30, 130))
 def test_folding_loses_no_character(columns: list[list[str]], width: int) -> None:
     whole, folded = ("".join(tables._table_lines(Table(*_by_row(columns)), w)) for w in (None, width))

@@ -10,7 +10,8 @@ from typing import Any
 
 from koderz.sandbox import Sandbox
 from koderz.types import Completion, Judging, Message, Reply, Sampling, Task, Verdict
-from tests.koderz.world import Run, Scripted, Words, bad, begun, planned
+from tests.conftest import PATIENCE
+from tests.koderz.world import Crowded, Run, Scripted, Words, bad, begun, planned
 from tracker.journal import NAME
 
 
@@ -33,7 +34,7 @@ class Patient(Words):
 def carried_out(folder: Path, model: Scripted, n: int, *, judged_after: int, **settings: Any) -> Run:
     async def go() -> Run:
         plan = await planned(folder, n, **settings)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             return await begun(replace(plan, suite=Patient(plan.tasks, until=judged_after)), model)
 
     return asyncio.run(go())
@@ -46,7 +47,7 @@ def with_solver(folder: Path, source: str, n: int, *, judged_after: int = 1) -> 
 
 
 def test_calls_go_on_while_verdicts_are_waited_for(tmp_path: Path) -> None:
-    model = Scripted(delay=0.001)
+    model = Crowded(crowd=2)
 
     run = carried_out(tmp_path, model, 12, judged_after=12, concurrency=2)
 
@@ -55,7 +56,7 @@ def test_calls_go_on_while_verdicts_are_waited_for(tmp_path: Path) -> None:
 
 
 def test_an_experiment_that_goes_on_after_its_verdict_takes_a_place_again(tmp_path: Path) -> None:
-    model = Scripted(bad, delay=0.001)
+    model = Crowded(bad, crowd=2)
 
     run = carried_out(tmp_path, model, 8, judged_after=8, mode="iterative", max_iterations=2, concurrency=2)
 

@@ -18,7 +18,8 @@ from koderz.plans.identity import Identity
 from koderz.settings.schema import Settings
 from koderz.solvers import load_solver
 from koderz.types import Completion, Message, Sampling, Task
-from tests.koderz.world import Scripted
+from tests.conftest import PATIENCE
+from tests.koderz.world import Crowded, Scripted
 
 
 def asked(text: str = "hello", model: str | None = None, purpose: str = "attempt", **sampling: Any) -> Ask:
@@ -126,7 +127,7 @@ def test_of_twenty_calls_at_once_one_goes_out_until_it_has_come_back() -> None:
 
 def test_once_a_model_has_answered_its_calls_go_side_by_side() -> None:
     async def go() -> int:
-        model = Scripted(delay=0.005)
+        model = Crowded(crowd=7)
         calls = caller(model)
         await asyncio.gather(*(calls.complete(asked(str(i)), at(0)) for i in range(8)))
         return model.most_at_once
@@ -180,7 +181,7 @@ def test_a_caller_that_is_closed_makes_no_more_calls() -> None:
 
 def test_a_first_call_that_is_cancelled_lets_another_through() -> None:
     async def go() -> None:
-        model = Scripted(delay=60)
+        model = Scripted(delay=2 * PATIENCE)
         calls = caller(model)
         first = asyncio.create_task(calls.complete(asked("a"), at(0)))
         await asyncio.sleep(0.001)
@@ -188,7 +189,7 @@ def test_a_first_call_that_is_cancelled_lets_another_through() -> None:
         await asyncio.sleep(0.001)
         model.delay = 0
         first.cancel()
-        await asyncio.wait_for(second, 10)
+        await asyncio.wait_for(second, PATIENCE)
         assert len(model.asked) == 2
 
     asyncio.run(go())

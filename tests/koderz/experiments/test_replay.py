@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from koderz.errors import Fault
 from koderz.experiments import recording
@@ -20,6 +21,7 @@ from koderz.plans.identity import Identity
 from koderz.solvers import load_solver
 from koderz.solvers.handles import AskHandle
 from koderz.types import Completion, Reply, Sampling, Task, Verdict
+from tests.conftest import PATIENCE
 from tracker.records import Attempt, Call, Grade, Keyed, Record, decode, encode
 
 TASK = Task("T/0", "def f(): ...", "f")
@@ -31,19 +33,24 @@ Solver = Callable[[Handles], Awaitable[Any]]
 
 
 class World:
-    """Answers each ask with its last message in capitals; passes what contains GOOD."""
+    """Answers each ask with its last message in capitals; passes what contains GOOD.
 
-    def __init__(self, *, passing: str = "GOOD", delays: dict[str, float] | None = None) -> None:
+    What is named in `order` is answered when what stands before it there is on record.
+    """
+
+    def __init__(self, *, passing: str = "GOOD", order: Sequence[str] = (), recorded: Sequence[Record] = ()) -> None:
         self.lines: list[Record] = []
         self.asked: list[str] = []
-        self._passing, self._delays = passing, delays or {}
+        self._passing, self._order, self._recorded = passing, order, recorded
 
     async def complete(self, ask: Ask, identity: Identity) -> Answer:
         text = ask.messages[-1]["content"]
         self.asked.append(text)
-        delay = self._delays.get(text, 0)
-        await asyncio.sleep(delay)
-        completion = Completion(text.upper(), tokens_in=2, tokens_out=3, cost=0.5, latency=delay)
+        await asyncio.sleep(0)
+        before = self._order[: self._order.index(text)] if text in self._order else ()
+        while not set(before) <= {*map(named, [*self._recorded, *self.lines])}:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        completion = Completion(text.upper(), tokens_in=2, tokens_out=3, cost=0.5)
         return Answer(completion, ask.model or "main", "local", Sampling())
 
     async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
@@ -58,6 +65,11 @@ class World:
         return text
 
 
+def named(line: Record) -> str:
+    """What a line is called in an order: what was asked, or what was judged."""
+    return line.messages[-1]["content"] if isinstance(line, Call) else line.kind
+
+
 def say(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
@@ -69,7 +81,7 @@ def through_a_file(lines: list[Record]) -> list[Record]:
 
 
 async def play(solver: Solver, recorded: list[Record], how: Replaying | None = None, **world: Any) -> tuple[Any, World]:
-    there = World(**world)
+    there = World(recorded=recorded, **world)
     async with Handles(IDENTITY, through_a_file(recorded), there, how) as handles:
         value = await solver(handles)
     return value, there
@@ -105,17 +117,17 @@ async def iterating(handles: Handles) -> Verdict:
 
 @pytest.mark.parametrize("solver", [several, iterating])
 def test_killed_between_any_two_lines_a_solver_ends_the_same_and_asks_nothing_twice(solver: Solver) -> None:
-    delays = {"a": 0.03, "b": 0.01, "c": 0.02}
-    whole, world = asyncio.run(play(solver, [], delays=delays))
+    order = ("b", "after B", "c", "a")
+    whole, world = asyncio.run(play(solver, [], order=order))
 
     for cut in range(len(world.lines) + 1):
-        value, again = asyncio.run(play(solver, world.lines[:cut], delays=delays))
+        value, again = asyncio.run(play(solver, world.lines[:cut], order=order))
         assert value == whole, f"after {cut} lines"
         assert sorted(keys(world.lines[:cut] + again.lines)) == sorted(keys(world.lines))
 
 
 def test_results_come_in_recorded_order_even_where_live_ones_would_be_faster() -> None:
-    _, world = asyncio.run(play(several, [], delays={"a": 0.03, "b": 0.01, "c": 0.02}))
+    _, world = asyncio.run(play(several, [], order=("b", "after B", "c", "a")))
 
     value, again = asyncio.run(play(several, world.lines))
 
@@ -168,14 +180,14 @@ def test_a_solver_that_waits_for_something_of_its_own_has_not_diverged(monkeypat
 
 def test_one_result_is_acted_on_before_the_next_comes_however_it_is_waited_for() -> None:
     async def acting(handles: Handles) -> list[int]:
-        asks = [asyncio.create_task(asyncio.wait_for(handles.ask(say(name)), 60)) for name in "abcd"]
+        asks = [asyncio.create_task(asyncio.wait_for(handles.ask(say(name)), PATIENCE)) for name in "abcd"]
         async with asyncio.TaskGroup() as group:
             waited = group.create_task(asyncio.wait(asks, return_when=asyncio.FIRST_COMPLETED))
         done, _ = waited.result()
         await asyncio.gather(*asks)
         return [len(done), len([ask for ask in asks if ask.done()])]
 
-    _, world = asyncio.run(play(acting, [], delays=dict.fromkeys("abcd", 0.01)))
+    _, world = asyncio.run(play(acting, []))
 
     assert asyncio.run(play(acting, world.lines))[0] == [1, 4]
 
@@ -185,7 +197,7 @@ def test_a_recorded_branch_waits_as_long_as_another_one_worked_on_its_own(monkey
 
     async def two_branches(handles: Handles) -> list[str]:
         async def cell() -> str:
-            await asyncio.to_thread(time.sleep, 0.3)  # code that runs again in a replay, and takes its time
+            await asyncio.to_thread(time.sleep, 0.2)  # code that runs again in a replay, and takes its time
             return (await handles.ask(say("after the cell"))).text
 
         async def other() -> str:
@@ -193,10 +205,13 @@ def test_a_recorded_branch_waits_as_long_as_another_one_worked_on_its_own(monkey
 
         return list(await asyncio.gather(cell(), other()))
 
-    value, world = asyncio.run(play(two_branches, [], delays={"other": 0.6}))
-    assert [line.reply for line in world.lines if isinstance(line, Call)] == ["AFTER THE CELL", "OTHER"]
+    value, world = asyncio.run(play(two_branches, [], order=("after the cell", "other")))
+    calls = [line for line in world.lines if isinstance(line, Call)]
+    assert [line.reply for line in calls] == ["AFTER THE CELL", "OTHER"]
+    within = replace(calls[0], time="2026-01-31T12:02:00")
+    other = replace(calls[1], time="2026-01-31T12:03:00", latency=180.0)
 
-    again, silent = asyncio.run(play(two_branches, world.lines))
+    again, silent = asyncio.run(play(two_branches, [within, other]))
 
     assert (again, silent.asked) == (value, [])
 
@@ -267,12 +282,12 @@ PACE = {"cell": 0.0}  # seconds that the code takes
 
 def test_replay_waits_while_recorded_code_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "GRACE", 0.05)
-    value, world = asyncio.run(play(cells, [], delays={"first": 0.02}))
+    value, world = asyncio.run(play(cells, []))
     world.lines.sort(key=lambda line: getattr(line, "reply", "") != "WITHIN")  # the code was the quicker
 
     monkeypatch.setitem(PACE, "cell", 0.4)  # as on a machine that is busy with other things
     for cut in range(len(world.lines) + 1):
-        again, silent = asyncio.run(play(cells, world.lines[:cut], delays={"first": 0.02}))
+        again, silent = asyncio.run(play(cells, world.lines[:cut]))
         assert again == value
         assert sorted(keys(world.lines[:cut] + silent.lines)) == sorted(keys(world.lines)), f"after {cut} lines"
 
@@ -464,7 +479,7 @@ def test_a_rescored_verdict_comes_before_what_was_recorded_after_it() -> None:
         async with Handles(IDENTITY, through_a_file(lines), Slow(), how) as handles:
             return await racing(handles)
 
-    value, world = asyncio.run(play(racing, [], delays={"late": 0.05}))
+    value, world = asyncio.run(play(racing, [], order=("attempt", "late")))
 
     assert asyncio.run(rescored(world.lines)) == value == ["passed", "LATE"]
 
@@ -653,10 +668,17 @@ def test_a_fault_counts_even_if_the_solver_goes_on_after_it() -> None:
 def test_a_call_that_the_solver_gives_up_on_is_recorded_all_the_same() -> None:
     async def impatient(handles: Handles) -> None:
         task = asyncio.create_task(handles.ask(say("slow")))
-        await asyncio.sleep(0.01)
+        while not world.asked:  # noqa: ASYNC110
+            await asyncio.sleep(0)
         task.cancel()
 
-    _, world = asyncio.run(play(impatient, [], delays={"slow": 0.05}))
+    world = World()
+
+    async def go() -> None:
+        async with Handles(IDENTITY, [], world) as handles:
+            await impatient(handles)
+
+    asyncio.run(go())
 
     assert [line.reply for line in world.lines if isinstance(line, Call)] == ["SLOW"]
 

@@ -58,7 +58,7 @@ class Models:
         def limiter_of(of: Endpoint) -> Limiter:
             return Limiter(of.concurrency, sleep=self.clock.sleep, now=self.clock.now)
 
-        where = Endpoint(**{"base_url": self.base_url, "timeout": 5.0, **endpoint})
+        where = Endpoint(**{"base_url": self.base_url, "timeout": 60.0, **endpoint})
         self.pool = ModelPool(lambda _: where, prices=OWN if prices is None else prices, limiter_of=limiter_of)
         return await self.stack.enter_async_context(self.pool)
 

@@ -127,13 +127,14 @@ async def test_no_retries_are_none(server: Server, models: Models, prompt: list[
 
 
 async def test_a_server_that_hangs_is_given_up_after_a_few_tries(
-    server: Server, models: Models, prompt: list[Message]
+    server: Server, models: Models, prompt: list[Message], clock: Clock
 ) -> None:
     server.answers = [Answer(hang=True)]
-    model = await models.open(timeout=0.05)
-    with pytest.raises(Fault, match=r"no answer within 0\.05 s"):
+    model = await models.open(timeout=0.5)
+    with pytest.raises(Fault, match=r"no answer within 0\.5 s"):
         await model.complete(prompt, Sampling())
-    assert len(server.asked) == 3
+    assert 1 <= len(server.asked) <= 3  # as far as it had read what was asked
+    assert len(clock.slept) == 2
 
 
 async def test_a_server_that_hangs_once_is_asked_again(server: Server, models: Models, prompt: list[Message]) -> None:

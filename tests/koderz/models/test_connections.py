@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def asked(url: str) -> bytes:
-    http = Http(url, timeout=5.0)
+    http = Http(url, timeout=60.0)
     try:
         return (await http.get("/", {})).body
     finally:
@@ -56,7 +56,7 @@ async def test_an_answer_that_is_none_is_a_lost_connection(server: Server, answe
 
 async def test_a_connection_that_the_server_closed_meanwhile_is_made_anew(server: Server) -> None:
     server.answers = [Answer(raw=b"HTTP/1.1 200 x\r\ncontent-length: 1\r\n\r\na"), Answer(b"b")]
-    http = Http(server.url, timeout=5.0)
+    http = Http(server.url, timeout=60.0)
     assert [(await http.get("/", {})).body for _ in range(2)] == [b"a", b"b"]
     await http.aclose()
     assert server.connections == 2
@@ -74,7 +74,7 @@ from koderz.models.transport import Http
 
 
 async def main():
-    http = Http(sys.argv[1], timeout=5.0)
+    http = Http(sys.argv[1], timeout=60.0)
     print((await http.get("/", {})).body.decode(), len(made))
     await http.aclose()
 

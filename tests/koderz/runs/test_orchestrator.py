@@ -18,7 +18,7 @@ from koderz.models import Price
 from koderz.runs.orchestrator import Orchestrator
 from koderz.sandbox import Sandbox
 from koderz.types import Completion, Judging, Message, Reply, Sampling, Task, Verdict
-from tests.koderz.world import Run, Scripted, Words, bad, begun, planned, resumed
+from tests.koderz.world import Crowded, Run, Scripted, Words, bad, begun, planned, resumed
 from tracker.index import index_path
 from tracker.journal import NAME
 from tracker.records import Record, encode
@@ -88,7 +88,7 @@ def test_a_comparative_run_alternates_between_its_solvers(tmp_path: Path) -> Non
 
 
 def test_as_many_calls_are_in_flight_as_asked_for_and_no_more(tmp_path: Path) -> None:
-    model = Scripted(delay=0.01)
+    model = Crowded(crowd=4)
 
     carried_out(tmp_path, model, n=20, concurrency=4)
 

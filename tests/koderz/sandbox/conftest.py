@@ -11,6 +11,7 @@ import pytest
 from koderz.sandbox import Job, JobResult
 from koderz.sandbox.contained import ContainedSandbox
 from koderz.sandbox.linux import isolation
+from tests.conftest import PATIENCE
 
 Judges = Callable[..., list[JobResult]]
 
@@ -31,13 +32,13 @@ def layers(request: pytest.FixtureRequest, holds: frozenset[str]) -> Sequence[st
 
 @pytest.fixture(scope="session")
 def judged(holds: frozenset[str]) -> Judges:
-    """Judges jobs in a sandbox opened for them."""
+    """Judges jobs in a sandbox opened for them: one that ends nobody who is only kept waiting, unless it is told to."""
     if not isolation.contained(holds):
         pytest.skip("this machine contains nothing")
 
     def judge(*jobs: Job, **settings: Any) -> list[JobResult]:
         async def all_of_them() -> list[JobResult]:
-            async with ContainedSandbox(judges=2, **settings) as sandbox:
+            async with ContainedSandbox(judges=2, **{"wall_extra": PATIENCE, **settings}) as sandbox:
                 return await asyncio.gather(*map(sandbox.judge, jobs))
 
         return asyncio.run(all_of_them())

@@ -73,7 +73,7 @@ def test_every_stub_fails(judged: Judges) -> None:
         ("def plus(x, y): return x + y", "error", "no_entry_point", "doesn't define add"),
         ("def add(x, y): return lambda: 3", "failed", "assertion", "isn't plain data"),
         ("def add(x, y):\n    while True: pass", "timeout", "cpu", "add(1, 2)\n  was still running"),
-        ("import time\ndef add(x, y): time.sleep(60)", "timeout", "wall", "was still waiting"),
+        ("import time\ndef add(x, y): time.sleep(600)", "timeout", "wall", "was still waiting"),
         ("def add(x, y): return bytearray(1 << 40)", "error", "memory", "MemoryError"),
         ("def add(x, y): print('x' * (1 << 21))", "error", "output", "printed more than"),
         ("import os\ndef add(x, y): os._exit(3)", "error", "killed", "status 3"),
@@ -81,7 +81,7 @@ def test_every_stub_fails(judged: Judges) -> None:
     ],
 )
 def test_each_cause_has_its_words(judged: Judges, source: str, verdict: str, cause: str, said: str) -> None:
-    (outcome,) = judged(add(source, timeout=0.3))
+    (outcome,) = judged(add(source, timeout=0.3), **({"wall_extra": 1.0} if cause == "wall" else {}))
     assert (outcome.verdict, outcome.cause) == (verdict, cause)
     assert said in outcome.message
 
@@ -318,7 +318,8 @@ def test_an_ordinary_user_is_contained_too(tmp_path: Path) -> None:
         "from koderz.sandbox import Job\nfrom koderz.sandbox.contained import ContainedSandbox\n"
         "powers = next(line for line in open('/proc/self/status') if line.startswith('CapEff'))\n"
         "async def main():\n    async with ContainedSandbox(judges=1) as sandbox:\n"
-        "        jobs = [Job(source, sys.argv[1], 'add', timeout=0.5) for source in sys.argv[2:]]\n"
+        "        limits = [60.0] + [0.5] * len(sys.argv)\n"
+        "        jobs = [Job(each, sys.argv[1], 'add', timeout=one) for each, one in zip(sys.argv[2:], limits)]\n"
         "        outcomes = await asyncio.gather(*map(sandbox.judge, jobs))\n"
         "        print(int(powers.split()[1], 16), *(outcome.verdict for outcome in outcomes))\n"
         "asyncio.run(main())\n"
@@ -362,7 +363,7 @@ def test_a_call_has_a_limit_of_its_own_beside_that_of_all_calls(judged: Judges) 
     stubborn = f"import signal\nsignal.signal(signal.SIGPROF, signal.SIG_IGN)\n{endless}"
 
     jobs = [add(source, timeout=1.0, call_timeout=0.3) for source in (endless, f"{slow}    return x + y", stubborn)]
-    outcomes = judged(*jobs, wall_extra=60.0)
+    outcomes = judged(*jobs)
 
     assert [outcome.cause for outcome in outcomes] == ["cpu", "", "cpu"]
     assert "add(2, 2)\n  was still running after 0.3" in outcomes[0].message

@@ -58,7 +58,7 @@ def test_no_hostile_program_is_passed(
 ) -> None:
     monkeypatch.setenv("KODERZ_TEST_SECRET", "a key")
     programs = jobs(category, TEST)
-    outcomes = judged(*programs.values(), layers=layers)
+    outcomes = judged(*programs.values(), layers=layers, wall_extra=1.0)
     passed = [name for name, outcome in zip(programs, outcomes, strict=True) if outcome.verdict == "passed"]
     assert passed == []
 
@@ -77,8 +77,8 @@ def test_tests_that_catch_everything_pass_nobody_who_is_gone(judged: Judges) -> 
 
 
 def test_tests_that_catch_everything_pass_nobody_who_is_late(judged: Judges) -> None:
-    late = Job("import time\ndef add(x, y): time.sleep(60)", CATCH_ALL_TEST, "add", timeout=0.1)
-    (outcome,) = judged(late)
+    late = Job("import time\ndef add(x, y): time.sleep(600)", CATCH_ALL_TEST, "add", timeout=0.1)
+    (outcome,) = judged(late, wall_extra=1.0)
     assert (outcome.verdict, outcome.cause) == ("timeout", "wall")
 
 

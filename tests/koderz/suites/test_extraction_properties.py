@@ -6,7 +6,7 @@ import ast
 import warnings
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koderz.suites.code.extraction.extraction import extract_program
@@ -101,10 +101,8 @@ prompts = st.sampled_from(
     (PROMPT, "", "Write a function.", "def area(sides):", "import os\n", "def area(\n", "\ud800\0")
 )
 reasons = st.sampled_from(("stop", "length", "refusal", "tool_calls"))
-thorough = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-@thorough
 @given(replies, prompts, st.sampled_from(("area", "", "a b", "x", "(")), reasons)
 def test_no_reply_makes_it_raise(reply: str, prompt: str, entry_point: str, reason: str) -> None:
     found = extract_program(reply, prompt, entry_point, finish_reason=reason)
@@ -116,7 +114,6 @@ def test_no_reply_makes_it_raise(reply: str, prompt: str, entry_point: str, reas
         found.program.encode()
 
 
-@thorough
 @given(replies, prompts)
 def test_a_program_parses_and_names_the_entry_point(reply: str, prompt: str) -> None:
     found = extract_program(reply, prompt, "area")
@@ -126,7 +123,6 @@ def test_a_program_parses_and_names_the_entry_point(reply: str, prompt: str) -> 
         assert any(_names(node) == "area" for node in ast.walk(_parsed(found.program)))
 
 
-@thorough
 @given(programs)
 def test_the_program_of_a_program_is_the_same(reply: str) -> None:
     first = extract_program(reply, "", "area")

@@ -240,7 +240,7 @@ RESULTS = st.builds(
 ARMS = st.lists(RESULTS, max_size=4).map(lambda results: Arm(results, figures(results)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     arms=st.dictionaries(st.sampled_from([*BOTH, "my-solver"]), ARMS, min_size=1, max_size=3),
     config=st.dictionaries(WORDS, VALUES, max_size=4),

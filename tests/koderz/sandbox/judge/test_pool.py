@@ -21,7 +21,7 @@ from koderz.sandbox.judge.pool import Pool
 from koderz.sandbox.judge.trial import Case, Finding
 from koderz.sandbox.judge.worker import Worker, WorkerLostError
 from koderz.sandbox.linux import isolation, kernel
-from tests.conftest import are_gone, judges, wait_for, with_descendants
+from tests.conftest import PATIENCE, are_gone, judges, wait_for, with_descendants
 
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
 RIGHT, WRONG = "def add(x, y): return x + y", "def add(x, y): return x - y"
@@ -56,7 +56,9 @@ def test_a_judge_killed_between_jobs_is_replaced() -> None:
     play(story)
 
 
-def test_no_verdict_is_lost_or_wrong_when_judges_are_killed_at_random() -> None:
+def test_no_verdict_is_lost_or_wrong_when_judges_are_killed_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koderz.sandbox.judge.pool.DEATHS", 1000)  # of which the same candidate may see many by chance
+
     async def story(pool: Pool) -> None:
         verdicts: asyncio.Queue[str] = asyncio.Queue()
 
@@ -73,14 +75,15 @@ def test_no_verdict_is_lost_or_wrong_when_judges_are_killed_at_random() -> None:
     play(story, size=2)
 
 
+@pytest.mark.slow
 def test_a_wall_limit_ends_who_waits_and_not_who_is_busy() -> None:
-    busy = "import time\ndef add(x, y):\n    while time.process_time() < 2.5: pass\n    return x + y"
-    waiting = "import time\ndef add(x, y):\n    time.sleep(30)"
+    busy = "import time\ndef add(x, y):\n    while time.process_time() < 5: pass\n    return x + y"
+    waiting = "import time\ndef add(x, y):\n    time.sleep(600)"
 
     async def story(pool: Pool) -> None:
-        assert (await pool.run(case(busy, wall=2.0))).verdict == "passed"
+        assert (await pool.run(case(busy, cpu=8.0, wall=4.0))).verdict == "passed"
         assert (await pool.run(case(waiting, wall=2.0))).cause == "wall"
-        assert (await pool.run(case(busy.replace("2.5", "99"), cpu=2.5, wall=2.0))).cause == "cpu"
+        assert (await pool.run(case(busy.replace("5", "99"), cpu=5.0, wall=4.0))).cause == "cpu"
 
     play(story)
 
@@ -113,7 +116,7 @@ def test_a_verdict_called_off_leaves_the_judge_fit_for_the_next() -> None:
     async def story(pool: Pool) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
-                await pool.run(case("def add(x, y):\n    while True: pass"))
+                await pool.run(case("def add(x, y):\n    while True: pass", cpu=PATIENCE))
         assert (await pool.run(case(RIGHT))).verdict == "passed"
 
     play(story)
@@ -121,13 +124,12 @@ def test_a_verdict_called_off_leaves_the_judge_fit_for_the_next() -> None:
 
 def test_judging_does_not_hold_up_the_loop() -> None:
     async def story(pool: Pool) -> None:
-        busy = asyncio.create_task(pool.run(case("def add(x, y):\n    while True: pass", cpu=0.5)))
-        ticks = 0
-        while not busy.done():
+        busy = asyncio.create_task(pool.run(case("def add(x, y):\n    while True: pass", cpu=PATIENCE)))
+        for _ in range(20):
             await asyncio.sleep(0.01)
-            ticks += 1
-        assert ticks > 5
-        assert (await busy).cause == "cpu"
+            assert not busy.done()
+        busy.cancel()
+        await asyncio.wait([busy])
 
     play(story)
 
@@ -152,7 +154,7 @@ def test_nothing_is_left_when_the_pool_is_closed() -> None:
     play(story, size=2)
     assert len(started) >= 4
     wait_for(lambda: are_gone(started))
-    assert _descriptors(os.getpid()) == descriptors
+    assert _descriptors(os.getpid()) <= descriptors
 
 
 def test_koderz_cannot_be_looked_into_while_programs_run() -> None:
@@ -170,9 +172,8 @@ def test_nothing_grows_over_many_verdicts() -> None:
         await asyncio.gather(*(pool.run(case(RIGHT)) for _ in range(20)))
         before = _standing()
         await asyncio.gather(*(pool.run(case((RIGHT, WRONG)[number % 2])) for number in range(300)))
-        after = _standing()
-        assert (after[0], after[1]) == (before[0], before[1])
-        assert after[2] - before[2] < 4 << 20
+        wait_for(lambda: _standing()[:2] == before[:2])
+        assert _standing()[2] - before[2] < 4 << 20
 
     play(story, size=2)
 
@@ -215,7 +216,7 @@ def test_a_judge_called_off_while_it_starts_holds_nobody_up() -> None:
         for delay in (0.0, 0.001, 0.01, 0.05):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(delay):
-                    await pool.run(case("def add(x, y):\n    while True: pass"))
+                    await pool.run(case("def add(x, y):\n    while True: pass", cpu=PATIENCE))
         assert (await pool.run(case(RIGHT))).verdict == "passed"
 
     play(story)
@@ -270,13 +271,17 @@ def _dumpable() -> int:
 
 def _standing() -> tuple[int, int, int]:
     """Processes, their descriptors, and the bytes that they hold in memory."""
-    processes = {process for process in with_descendants(judges()) if _state(process) != "Z"}
+    processes = {process for process in with_descendants(judges()) if _state(process) not in "ZX"}
     descriptors = sum(_descriptors(process) for process in processes)
     return len(processes), descriptors, sum(map(_resident, processes))
 
 
 def _state(process: int) -> str:
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    """The letter that Linux has for it; X, dead, for one that is gone."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
 
 
 def _descriptors(process: int) -> int:
@@ -287,4 +292,7 @@ def _descriptors(process: int) -> int:
 
 
 def _resident(process: int) -> int:
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096
+    try:
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096
+    except OSError:
+        return 0
