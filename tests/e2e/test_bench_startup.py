@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import PATIENCE
+
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 BROKEN = """
@@ -38,7 +40,7 @@ def bench(tmp_path: Path) -> Path:
 def test_a_command_with_a_target_that_fails_misses_it(bench: Path) -> None:
     command = [sys.executable, str(bench), "--runs", "2", "--no-peers", "--check"]
 
-    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
 
     assert told.returncode == 1
     (line,) = [line for line in told.stdout.splitlines() if line.startswith("koderz run --help")]

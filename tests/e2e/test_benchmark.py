@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections import Counter
 
-from tests.conftest import Shell
+from tests.conftest import PATIENCE, Shell, wait_for
 
 
 def test_a_first_command_runs_both_modes_and_saves_a_summary(koderz: Shell) -> None:
@@ -59,7 +59,7 @@ def test_killed_at_any_moment_it_resumes_without_asking_anything_twice(koderz: S
     for moment in (0.3, 0.7):
         _kill_after_first_lines(koderz, running, moment)
         running = koderz.start("benchmark", "resume", "latest")
-    running.communicate(timeout=120)
+    running.communicate(timeout=PATIENCE)
 
     assert running.returncode == 0
     journal = koderz.journal()
@@ -84,10 +84,8 @@ def test_a_finished_run_has_nothing_to_resume(koderz: Shell) -> None:
 
 def _kill_after_first_lines(koderz: Shell, running: subprocess.Popen[str], moment: float) -> None:
     """Waits for the run to have begun, then a little, then ends it as nothing can be ended more abruptly."""
-    deadline = time.monotonic() + 60
     before = _size(koderz)
-    while _size(koderz) <= before and running.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for(lambda: _size(koderz) > before or running.poll() is not None)
     time.sleep(moment)
     os.killpg(running.pid, signal.SIGKILL)
     running.communicate()

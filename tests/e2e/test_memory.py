@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Shell
+from tests.conftest import PATIENCE, Shell
 from tracker.memory import Draft
 from tracker.memory.store import Store
 from tracker.memory.tools import TOOLS
@@ -226,7 +226,7 @@ def test_nothing_but_the_protocol_is_on_standard_output(shell: Shell) -> None:
     assert asked(1, "initialize", hello)["id"] == 1
     process.stdin.write('{"jsonrpc": "2.0", "method": "notifications/initialized"}\n')
     assert asked(2, "tools/call", {"name": "memory_stats", "arguments": {}})["id"] == 2
-    assert process.communicate(timeout=60) == ("", "")
+    assert process.communicate(timeout=PATIENCE) == ("", "")
     assert process.returncode == 0
 
 
@@ -239,7 +239,7 @@ def http(shell: Shell) -> Iterator[tuple[str, str]]:
     token = process.stderr.readline().removeprefix("token: ").strip()
     yield url, token
     process.send_signal(signal.SIGINT)
-    _, rest = process.communicate(timeout=60)
+    _, rest = process.communicate(timeout=PATIENCE)
     assert "Traceback" not in rest
     assert process.returncode in (0, 130)
 
@@ -278,7 +278,7 @@ def test_a_token_of_ones_own_is_not_printed(shell: Shell) -> None:
     assert process.stderr is not None
     lines = [process.stderr.readline() for _ in range(2)]
     os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert "0123456789abcdef-own" not in "".join([*lines, out, err])
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Shell, wait_for
+from tests.conftest import PATIENCE, Shell, wait_for
 from tests.e2e.conftest import MODEL, Remote, once_each, one_line, paid_once
 from tests.loopback_modal import ModalServer
 
@@ -95,7 +95,7 @@ def test_what_a_preempted_container_had_stored_is_replayed(on_modal: Remote) -> 
     wait_for(lambda: on_modal.asked() >= 4)
     for container in on_modal.modal.containers("run_experiment"):
         on_modal.modal.preempt(container)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
 
     once_each(on_modal, 4)

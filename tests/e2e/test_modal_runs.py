@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from koderz.modal.names import gpu_cost
-from tests.conftest import Shell, wait_for
+from tests.conftest import PATIENCE, Shell, wait_for
 from tests.e2e.conftest import MODEL, Remote, once_each, one_line, paid_once
 from tests.loopback_modal import ModalServer
 
@@ -130,7 +130,7 @@ def test_two_machines_at_one_run_pay_for_nothing_twice(on_modal: Remote, tmp_pat
     other = elsewhere(on_modal, tmp_path / "elsewhere")
 
     both = [machine.start("benchmark", "resume", run) for machine in (on_modal, other)]
-    errors = [process.communicate(timeout=120)[1] for process in both]
+    errors = [process.communicate(timeout=PATIENCE)[1] for process in both]
 
     assert [process.returncode for process in both] == [0, 0], errors
     for machine in (on_modal, other):
@@ -142,11 +142,13 @@ def test_two_machines_at_one_run_pay_for_nothing_twice(on_modal: Remote, tmp_pat
 def test_a_run_that_is_under_way_here_is_not_taken_up_a_second_time(on_modal: Remote) -> None:
     process = on_modal.start("benchmark", 0, 6, *MODEL, "--mode", "iterative")
     wait_for(lambda: list(on_modal.results.glob("bench_*/journal.jsonl")))
+    process.send_signal(signal.SIGSTOP)  # so that it is under way for as long as that takes
 
     done = on_modal("benchmark", "resume", "latest", code=2)
 
+    process.send_signal(signal.SIGCONT)
     assert "another koderz process is working on" in one_line(done.err)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     paid_once(on_modal)
 
@@ -157,7 +159,7 @@ def test_ctrl_c_while_submitting_knows_all_that_was_submitted(on_modal: Remote) 
     process = on_modal.start("benchmark", 0, 40, *MODEL, "--solver", _unjudged(on_modal), "--detach")
     wait_for(lambda: on_modal.modal.counts["FunctionMap"] > before)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE)
 
     assert process.returncode in (0, 130), err
     assert "Traceback" not in err
@@ -329,7 +331,7 @@ def test_a_store_that_is_damaged_is_one_line(on_modal: Remote, file: str, conten
 def test_an_app_that_was_stopped_meanwhile_is_one_line_and_the_run_goes_on_after_a_deploy(koderz: Shell) -> None:
     with ModalServer(secrets={"llm-api-keys": {}}, max_containers=1) as own:
         koderz("modal", "deploy", env=own.environment)
-        koderz("benchmark", 0, 2, *ASKED[3:], "--simulated-latency", 30, "--detach", env=own.environment)
+        koderz("benchmark", 0, 2, *ASKED[3:], "--simulated-latency", 900, "--detach", env=own.environment)
         koderz("modal", "stop", env=own.environment)
         stopped = koderz("benchmark", "resume", "latest", code=4, env=own.environment)
         koderz("modal", "deploy", env=own.environment)

@@ -6,12 +6,11 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Done, Shell
+from tests.conftest import Done, Shell, wait_for
 
 RUNS = 600  # of a list that doesn't fit a pipe's buffer
 
@@ -141,11 +140,9 @@ def test_runs_without_a_common_task_are_compared_unpaired_and_pass_no_paired_gat
 
 
 def test_a_run_is_shown_as_it_goes_and_without_results_nothing_is_claimed(koderz: Shell) -> None:
-    process = koderz.start("benchmark", 0, 3, "--model", "simulated", "--simulated-latency", 30, "--quiet")
+    process = koderz.start("benchmark", 0, 3, "--model", "simulated", "--simulated-latency", 3600, "--quiet")
     try:
-        while not list(koderz.results.glob("bench_*/journal.jsonl")):
-            assert process.poll() is None
-            time.sleep(0.02)
+        wait_for(lambda: list(koderz.results.glob("bench_*/journal.jsonl")))
         listed, shown = koderz("benchmark", "list"), koderz("benchmark", "show", "latest")
         gated = koderz("benchmark", "compare", "latest", "--min-success-rate", 1, code=2)
     finally:

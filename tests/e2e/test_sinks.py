@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 
 import koderz as api
-from tests.conftest import Shell, wait_for
+from tests.conftest import PATIENCE, Shell, wait_for
 from tests.tracker.sinks.standins import installed, rows_of
 from tests.tracker.sinks.test_process import processes
+from tracker.sinks.process import at_work
 
 LEDGER = ("--sink", "json", "--sink", "ledger")
 
@@ -127,7 +128,7 @@ def test_ctrl_c_while_sinks_catch_up_leaves_the_rest_to_sync(koderz: Shell, env:
     hang = trouble(koderz, "ledger.hang")
     running = koderz.start("benchmark", 0, 1, *LEDGER, env=env)
     interrupt_waiting(koderz, running)
-    _, told = running.communicate(timeout=60)
+    _, told = running.communicate(timeout=PATIENCE)
 
     assert running.returncode == 0
     assert f"koderz sync {run_of(koderz).name}" in told
@@ -160,7 +161,7 @@ def test_the_death_of_the_process_that_feeds_the_sinks_is_said_once(koderz: Shel
     wait_for(lambda: len(koderz.journal()) > so_far)  # the run goes on
     running.send_signal(signal.SIGINT)
     running.send_signal(signal.SIGINT)
-    _, rest = running.communicate(timeout=60)
+    _, rest = running.communicate(timeout=PATIENCE)
     assert "ended (signal 9)" not in rest
 
     koderz("sync", "--quiet", env=env)
@@ -303,7 +304,7 @@ def test_a_sink_that_is_down_is_one_warning_for_all_that_was_imported(
     koderz: Shell, env: Mapping[str, str], theirs: Path
 ) -> None:
     down = trouble(koderz, "ledger.down")
-    patience = ("--sink-patience", 2)
+    patience = ("--sink-patience", 4)
     done = koderz("benchmark", "import", theirs, *LEDGER, "--sink", "other", *patience, "--quiet", env=env)
 
     (warning,) = done.err.splitlines()
@@ -333,7 +334,7 @@ def test_ctrl_c_while_sinks_catch_up_with_an_import_leaves_the_rest_to_sync(
     hang = trouble(koderz, "ledger.hang")
     running = koderz.start("benchmark", "import", theirs, *LEDGER, env=env)
     interrupt_waiting(koderz, running)
-    _, told = running.communicate(timeout=60)
+    _, told = running.communicate(timeout=PATIENCE)
 
     assert running.returncode == 0
     assert told.endswith("bring them up to date with: koderz sync\n")
@@ -404,7 +405,7 @@ def in_terminal(koderz: Shell, *arguments: object, env: Mapping[str, str]) -> st
         while some := os.read(ours, 4096):
             told += some
     os.close(ours)
-    assert process.wait(60) == 0, told
+    assert process.wait(PATIENCE) == 0, told
     return told.decode().replace("\r\n", "\n")
 
 
@@ -417,6 +418,7 @@ def test_in_a_terminal_the_prompt_comes_back_and_the_sinks_go_on(koderz: Shell, 
     assert f"File: benchmark_results/{run}.json\n" in told
     background = "the sinks catch up in the background; see how far they are with: koderz benchmark show"
     assert told.endswith(f"{background} {run}\n")
+    wait_for(lambda: at_work(koderz.results))
     assert "ledger behind, 0% there, in progress" in koderz("benchmark", "show", run, env=env).out
     assert "(ledger 0%)" in " ".join(koderz("benchmark", "list", env=env).out.split())
     found = {row["what"]: row for row in json.loads(koderz("doctor", "--json", env=env).out)}
@@ -425,7 +427,7 @@ def test_in_a_terminal_the_prompt_comes_back_and_the_sinks_go_on(koderz: Shell, 
 
     second = in_terminal(koderz, "benchmark", 0, 1, "--quiet", env=env)
     assert "the sinks catch up" not in second
-    assert len(feeders(koderz)) == 1
+    wait_for(lambda: len(feeders(koderz)) == 1)
     wait.unlink()
     wait_for(lambda: not feeders(koderz))
     for folder in koderz.results.glob("bench_*/"):

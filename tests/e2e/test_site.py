@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from koderz.engines.owners import schema_of
+from tests.conftest import PATIENCE
 from tests.e2e.pages import DOCS, ROOT
 from tests.koderz.analysis.report.test_browser import CHROMIUM, FLAGS
 
@@ -55,8 +56,9 @@ def test_site_in_a_browser_asks_no_other_host(site: Path) -> None:
     sync_api = pytest.importorskip("playwright.sync_api")
     asked: list[str] = []
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS.split())
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS.split(), timeout=1000 * PATIENCE)
         page = browser.new_page()
+        page.set_default_timeout(1000 * PATIENCE)
         page.on("request", lambda request: asked.append(request.url))
         for name in ("index", "tutorial", "reference/python", "reference/commands"):
             page.goto((site / f"{name}.html").as_uri(), wait_until="networkidle")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Shell
+from tests.conftest import PATIENCE, Shell
 from tests.tracker.sinks.servers import MlflowServer, postgresql
 
 pytestmark = pytest.mark.slow
@@ -45,7 +45,7 @@ def test_two_machines_at_once_end_as_one_set_of_runs(tmp_path: Path) -> None:
     with tracking_server(tmp_path) as uri:
         env = {"KODERZ_SINKS": "json,mlflow,memory", "MLFLOW_TRACKING_URI": uri, "MLFLOW_HTTP_REQUEST_TIMEOUT": "120"}
         processes = [one.start(*RUN, env=env) for one in (first, second) for _ in range(2)]
-        errors = [process.communicate(timeout=240)[1] for process in processes]
+        errors = [process.communicate(timeout=PATIENCE)[1] for process in processes]
         assert [process.returncode for process in processes] == [0, 0, 0, 0], errors
 
         office("benchmark", "import", first.results, second.results)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Shell, descendants
+from tests.conftest import PATIENCE, Shell, are_gone, descendants, wait_for
 from tests.tracker.builders import attempt, fault, judged
 from tests.tracker.sinks.mlflow_world import SHARED, experiments, new_plan, project, record, seen
 from tracker.records import Finished
@@ -60,9 +60,9 @@ def test_it_stops_cleanly(koderz: Shell, number: signal.Signals) -> None:
         started = descendants(process.pid)
         assert len(started) == 1  # with its own command, MLflow is loaded twice
         process.send_signal(number)
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
 
-    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+    wait_for(lambda: are_gone(started))
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ def running(koderz: Shell) -> Iterator[tuple[subprocess.Popen[str], tuple[str, s
         yield process, (lines[0].partition(": ")[2], lines[1].partition(": ")[2])
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
 
 
 @contextmanager
@@ -133,8 +133,10 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS.split())
+        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS.split(), timeout=WAIT)
         try:
-            yield chromium.new_page(viewport={"width": 1600, "height": 1200})
+            page = chromium.new_page(viewport={"width": 1600, "height": 1200})
+            page.set_default_timeout(WAIT)
+            yield page
         finally:
             chromium.close()

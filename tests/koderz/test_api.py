@@ -16,6 +16,7 @@ import pytest
 
 import koderz
 from koderz import KoderzError, Unreachable
+from tests.conftest import PATIENCE
 from tests.koderz.world import write_tasks
 from tracker.journal import NAME
 
@@ -278,7 +279,7 @@ def test_every_public_name_is_there_sorted_and_no_other() -> None:
 
 def test_importing_it_loads_nothing_heavy() -> None:
     script = "import sys, koderz; koderz.__version__; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE)
 
     heavy = {"aiohttp", "typer", "rich", "orjson", "msgspec", "asyncio", "mlflow", "modal", "genai_prices"}
     assert not heavy & set(done.stdout.split())

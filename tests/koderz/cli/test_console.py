@@ -24,7 +24,7 @@ from koderz.cli.session import SessionScreen
 from koderz.runs.observer import NOTHING_TO_DO
 from koderz.runs.orchestrator import Ended
 from koderz.runs.session import Session
-from tests.conftest import Shell
+from tests.conftest import PATIENCE, Shell
 from tests.koderz.world import write_tasks
 from tests.tracker import builders
 from tests.tracker.builders import call, fault, judged
@@ -307,7 +307,7 @@ def printed(koderz: Shell, *arguments: object, **environment: str) -> tuple[int,
         cwd=koderz.folder,
         env=koderz.environment(environment),
         capture_output=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     return done.returncode, (done.stdout + done.stderr).decode("utf-8")
@@ -405,7 +405,7 @@ def test_whoever_stops_reading_is_no_error(koderz: Shell, tasks: Path) -> None:
     assert running.stderr is not None
     running.stdout.close()
     said = running.stderr.read()
-    running.wait(60)
+    running.wait(PATIENCE)
     running.stderr.close()
 
     assert "Traceback" not in said

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from koderz.cli import COMMANDS, benchmark, groups
-from tests.conftest import Shell
+from tests.conftest import PATIENCE, Shell
 from tests.koderz.cli.conftest import Command
 from tests.koderz.cli.test_options import commands
 from tests.koderz.world import write_tasks
@@ -236,7 +236,7 @@ def test_the_command_can_be_run_again_in_the_same_process() -> None:
         "    try: main()\n"
         "    except SystemExit as ended: assert not ended.code\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=PATIENCE)
 
     assert done.returncode == 0, done.stderr
 
@@ -263,7 +263,7 @@ def loaded_by(arguments: list[str], folder: Path | None = None) -> set[str]:
         "print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     return set(done.stderr.split())
 

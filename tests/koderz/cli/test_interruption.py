@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Shell
+from tests.conftest import PATIENCE, Shell
 
 HOOK = '''
 import importlib.abc, os, signal, sys
@@ -90,7 +90,7 @@ def test_ctrl_c_in_a_terminal_ends_a_memory_server_that_waits_for_its_client(kod
         assert "koderz-memory" in served.stdout.readline()  # so it reads the terminal now
 
         served.send_signal(signal.SIGINT)
-        _, err = served.communicate(timeout=60)
+        _, err = served.communicate(timeout=PATIENCE)
     finally:
         served.kill()
         os.close(terminal)

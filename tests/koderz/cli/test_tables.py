@@ -21,7 +21,7 @@ from rich.cells import cell_len
 
 from koderz.analysis.blocks import Block, Table, Text
 from koderz.cli import tables
-from tests.conftest import Shell
+from tests.conftest import PATIENCE, Shell
 from tests.koderz.analysis import builders
 from tests.koderz.cli.conftest import Command
 from tests.koderz.cli.test_console import HOSTILE, dangerous
@@ -198,7 +198,7 @@ def test_a_real_terminal_is_asked_for_its_width_and_a_pipe_gets_everything(koder
     shown = b""
     while chunk := _read(shell):
         shown += chunk
-    process.wait(timeout=60)
+    process.wait(timeout=PATIENCE)
     os.close(shell)
     piped = koderz("benchmark", "list", env={"COLUMNS": "80"}).out.splitlines()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import modal
 import pytest
 
-from tests.conftest import are_gone, descendants, wait_for
+from tests.conftest import PATIENCE, are_gone, descendants, wait_for
 from tests.koderz.testing.conftest import APP, Lookup
 from tests.loopback_modal import ModalServer
 from tests.loopback_modal.processes import rooted
@@ -17,7 +17,7 @@ from tests.loopback_modal.processes import rooted
 
 def test_a_deployed_function_is_found_spawned_and_read_from_its_id(client: modal.Client, function: Lookup) -> None:
     call = function("wait").spawn(0.0)
-    assert modal.FunctionCall.from_id(call.object_id, client=client).get(timeout=60) == 0.0
+    assert modal.FunctionCall.from_id(call.object_id, client=client).get(timeout=PATIENCE) == 0.0
 
 
 def test_what_isnt_done_yet_is_a_builtin_timeout(client: modal.Client, function: Lookup) -> None:
@@ -26,7 +26,7 @@ def test_what_isnt_done_yet_is_a_builtin_timeout(client: modal.Client, function:
         call.get(timeout=0)
     call.cancel()
     with pytest.raises(modal.exception.RemoteError):
-        call.get(timeout=10)
+        call.get(timeout=PATIENCE)
 
 
 def test_a_dict_is_shared_by_client_and_functions(client: modal.Client) -> None:

@@ -8,7 +8,7 @@ import modal
 import pytest
 from grpclib import Status
 
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE, wait_for
 from tests.koderz.testing.conftest import SECRETS, Lookup, deploy
 from tests.loopback_modal import ModalServer
 
@@ -24,7 +24,7 @@ def test_a_map_yields_all_results_in_order(function: Lookup) -> None:
 def test_many_inputs_in_one_call_are_read_by_place(function: Lookup) -> None:
     call = function("wait").experimental_spawn_map([0.0] * 60)
     assert call.num_inputs() == 60
-    assert call.get(index=59, timeout=60) == 0.0
+    assert call.get(index=59, timeout=PATIENCE) == 0.0
     assert list(call.iter()) == [0.0] * 60
 
 
@@ -37,7 +37,7 @@ def test_an_exception_comes_back_with_its_own_type(client: modal.Client, functio
 def test_what_runs_too_long_is_ended_with_a_timeout_of_modals(function: Lookup) -> None:
     call = function("too_long").spawn()
     with pytest.raises(modal.exception.FunctionTimeoutError):
-        call.get(timeout=60)
+        call.get(timeout=PATIENCE)
 
 
 def test_a_container_that_dies_is_an_internal_failure(function: Lookup) -> None:
@@ -52,7 +52,7 @@ def test_a_cancelled_call_is_a_remote_error_and_its_container_goes_on(deployed: 
     call = wait.spawn(600.0)
     call.cancel()
     with pytest.raises(modal.exception.RemoteError):
-        call.get(timeout=10)
+        call.get(timeout=PATIENCE)
     assert wait.remote(0.0) == 0.0
     assert deployed.containers("wait") == containers
 
@@ -65,13 +65,13 @@ def test_a_preempted_input_is_run_again_in_a_new_container(
     wait_for(lambda: by in notes(client))
     before = deployed.containers("wait_noted")
     deployed.preempt(call.object_id if by == "call" else before[0])
-    assert call.get(timeout=60) == 2
+    assert call.get(timeout=PATIENCE) == 2
     assert deployed.containers("wait_noted") != before
 
 
 def test_an_expired_call_says_so(deployed: ModalServer, client: modal.Client, function: Lookup) -> None:
     call = function("wait").spawn(0.0)
-    assert call.get(timeout=60) == 0.0
+    assert call.get(timeout=PATIENCE) == 0.0
     deployed.expire(call.object_id)
     with pytest.raises(modal.exception.OutputExpiredError):
         modal.FunctionCall.from_id(call.object_id, client=client).get(timeout=0)
@@ -110,7 +110,7 @@ def test_a_web_servers_address_is_known(function: Lookup) -> None:
 
 def test_the_graph_of_a_call_shows_its_inputs(function: Lookup) -> None:
     call = function("wait").spawn(0.0)
-    call.get(timeout=60)
+    call.get(timeout=PATIENCE)
     assert [one.function_name for one in call.get_call_graph()] == ["wait"]
 
 
@@ -126,9 +126,9 @@ def test_what_isnt_there_is_not_found(client: modal.Client, function: Lookup) ->
 def test_a_call_that_fails_for_a_moment_is_asked_for_again(deployed: ModalServer, function: Lookup) -> None:
     wait = function("wait").hydrate()
     deployed.weather.drop["FunctionMap"] = 2
-    assert wait.spawn(0.0).get(timeout=60) == 0.0
+    assert wait.spawn(0.0).get(timeout=PATIENCE) == 0.0
     deployed.disconnect()
-    assert wait.spawn(0.0).get(timeout=60) == 0.0
+    assert wait.spawn(0.0).get(timeout=PATIENCE) == 0.0
     deployed.weather.fail["FunctionMap"] = Status.RESOURCE_EXHAUSTED
     with pytest.raises(modal.exception.ResourceExhaustedError):
         wait.spawn(0.0)
@@ -140,12 +140,12 @@ def test_a_server_that_comes_back_goes_on_where_it_was(tmp_path: Path) -> None:
     with server, server.client() as client:
         deploy(server, tmp_path / "app")
         done = modal.Function.from_name("probe", "wait", client=client).spawn(0.0)
-        assert done.get(timeout=60) == 0.0
+        assert done.get(timeout=PATIENCE) == 0.0
         interrupted = modal.Function.from_name("probe", "wait_noted", client=client).spawn("interrupted", 600.0)
         wait_for(lambda: "interrupted" in notes(client))
         (server.volume("results") / "kept").write_text("still here")
     with server, server.client() as client:
         assert modal.FunctionCall.from_id(done.object_id, client=client).get(timeout=0) == 0.0
-        assert modal.FunctionCall.from_id(interrupted.object_id, client=client).get(timeout=60) == 2
+        assert modal.FunctionCall.from_id(interrupted.object_id, client=client).get(timeout=PATIENCE) == 2
         assert (server.volume("results") / "kept").read_text() == "still here"
         assert server.functions["wait"].concurrency == 20

@@ -12,6 +12,7 @@ from pathlib import Path
 import modal
 import pytest
 
+from tests.conftest import PATIENCE
 from tests.koderz.testing.conftest import deploy
 from tests.loopback_modal import ModalServer
 
@@ -137,7 +138,7 @@ def test_it_is_a_command_that_prints_what_to_set(tmp_path: Path) -> None:
             [sys.executable, "-c", reach], env={**os.environ, **variables}, capture_output=True, text=True, check=False
         )
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=PATIENCE) == 0
     assert (done.stdout, done.stderr) == ("k\n", "")
 
 

@@ -173,6 +173,7 @@ def test_a_process_that_takes_long_to_start_is_waited_for(
     for name in ("_TO_BEGIN", "TO_OPEN"):
         monkeypatch.setattr(f"tracker.sinks.process.{name}", 0)
     submission = submit(process, a_run(tmp_path))
+    wait_for(lambda: processes(tmp_path))
     (pid,) = processes(tmp_path)
     os.kill(pid, signal.SIGSTOP)
     looks = iter(range(100))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
+from tests.conftest import PATIENCE
 from tests.koderz.analysis import builders
 from tests.koderz.analysis.report.hostile import EVIL, several, small, written
 
@@ -89,7 +90,7 @@ def browser(report: Path, full: Path) -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS.split())
+        opened = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS.split(), timeout=1000 * PATIENCE)
         yield opened
         opened.close()
 
@@ -104,6 +105,7 @@ class Opened:
 
 def opening(browser: Browser, report: Path, width: int = 1280) -> Opened:
     page = browser.new_page(viewport={"width": width, "height": 800}, reduced_motion="reduce")
+    page.set_default_timeout(1000 * PATIENCE)
     opened = Opened(page)
     page.on("pageerror", lambda error: opened.problems.append(str(error)))
     page.on("console", lambda said: opened.problems.append(said.text))
