@@ -96,10 +96,14 @@ SUITES = Registry(
         "mbpp": "koderz.suites.code.mbpp:mbpp",
         "mbpp+": "koderz.suites.code.mbpp:mbpp_plus",
         "ruler": "koderz.suites.long_context.ruler.suite:ruler",
+        "oolong": "koderz.suites.long_context.oolong.suite:oolong",
+        "oolong-real": "koderz.suites.long_context.oolong.suite:oolong_real",
+        "oolong-pairs": "koderz.suites.long_context.oolong.suite:oolong_pairs",
     },
     {
         **dict.fromkeys(("humaneval", "humaneval+", "mbpp", "mbpp+"), "koderz.suites.code.options:CodeOptions"),
         "ruler": "koderz.suites.long_context.ruler.options:RulerOptions",
+        "oolong": "koderz.suites.long_context.oolong.options:OolongOptions",
     },
 )
 """Functions that take the dataset's path, or None for its usual place, and the suite's options if it has any.

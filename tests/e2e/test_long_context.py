@@ -111,6 +111,29 @@ def test_a_dataset_that_was_added_is_read_where_none_is_named(koderz: Shell) -> 
     assert "there is no dataset" in koderz("suites", "add", "humaneval", "nowhere", code=2).err
 
 
+def test_oolong_is_generated_where_no_file_is_named_and_says_so(koderz: Shell) -> None:
+    koderz(*RUN[:2], "oolong", *RUN[3:], "--limit", 6)
+
+    results = koderz.summary()["results"]
+    assert results[0]["problem_id"] == "oolong-generated/4096/0"
+    assert {*results[0]["metrics"]} == {"score_rlm"}
+    assert any(row["score"] == 1 for row in results)
+    assert "Instance:" not in json.dumps(koderz.journal())
+
+
+def test_replies_to_published_questions_are_judged_by_their_ids(koderz: Shell) -> None:
+    fields = {"context_len": 1024, "dataset": "d", "context_window_text": "t", "question": "q", "answer": "[65]"}
+    rows = [{"id": n, **fields, "answer_type": "ANSWER_TYPE.NUMERIC"} for n in (10, 11)]
+    (koderz.folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    replies = [{"task_id": "oolong/11", "reply": "Answer: 64"}, {"task_id": "oolong/10", "reply": "Answer: 65"}]
+    (koderz.folder / "replies.jsonl").write_text("".join(f"{json.dumps(reply)}\n" for reply in replies))
+
+    koderz("judge", "replies.jsonl", "--suite", "oolong", "--dataset", "rows.jsonl", "--output", "verdicts.jsonl")
+    first, second = map(json.loads, (koderz.folder / "verdicts.jsonl").read_text().splitlines())
+    assert (first["task_id"], first["verdict"], first["score"]) == ("oolong/11", "failed", 0.75)
+    assert (second["task_id"], second["verdict"], second["score"]) == ("oolong/10", "passed", 1.0)
+
+
 def test_a_plan_says_what_long_texts_may_cost(koderz: Shell) -> None:
     run = ("benchmark", "--suite", "ruler", "--solver", "direct", "--model", "openai/gpt-4o-mini", "--dry-run")
     short, long = koderz(*run, "--limit", 2).out, koderz(*run, "--limit", 2, "--context-lengths", "10M").out

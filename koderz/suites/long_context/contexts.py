@@ -29,6 +29,7 @@ class Reading:
     tokenizer: str  # that counted them
     between: str = "\n"  # context and question, where both are sent at once
     more: Mapping[str, Any] = field(default_factory=dict)  # for the record
+    shared: object = None  # what others may find the text by for as long as it is held
 
     @property
     def input(self) -> str:

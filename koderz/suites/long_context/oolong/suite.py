@@ -1,0 +1,138 @@
+"""The suites `oolong`, `oolong-real` and `oolong-pairs`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from koderz.errors import KoderzError
+from koderz.suites.long_context.contexts import NEEDS, LongContextSuite, Reading, Recipe
+from koderz.suites.long_context.oolong.generated import GeneratedQuestion, Windows, answers
+from koderz.suites.long_context.oolong.options import OolongOptions
+from koderz.suites.long_context.oolong.rows import Filter, Layout, one_of, published, reading
+from koderz.suites.long_context.oolong.scoring import gold_of, score, score_pairs, score_real
+from koderz.suites.long_context.tokens import CHARS_A_TOKEN, read_length
+from koderz.types import Measure, Task
+
+_SYNTHETIC = Layout(
+    "context_window_text",
+    ("id", "context_len", "dataset", "question", "answer", "answer_type"),
+    ("task_group", "task", "input_subset", "num_labels", "context_window_id"),
+)
+_REAL = Layout("context_window_text", ("id", "question", "answer"), ("context_window_id", "question_type"))
+_PAIRS = Layout("context", ("id", "question", "answer"))
+
+_MEASURES = (Measure("score", "higher", "share"), Measure("score_rlm", "higher", "share"))
+_USUAL_LENGTH = 4096
+_LENGTHS = (1 << 10, 10 << 20)  # tokens of a generated text
+
+
+def oolong(dataset: Path | None, options: OolongOptions, *, seed: int = 0) -> LongContextSuite:
+    """OOLONG's published rows (--dataset, parquet or JSON lines), or generated ones of the same kind."""
+    lengths = [read_length(word) for word in options.context_lengths]
+    if dataset is None:
+        return _generated(lengths or [_USUAL_LENGTH], options.tasks_per_length, seed)
+    keep = one_of(options.oolong_datasets, lengths)
+    tasks = tuple(_tasks("oolong", dataset, _SYNTHETIC, keep, _checked_row))
+    return LongContextSuite("oolong", str(dataset), tasks, _score, answers, _MEASURES)
+
+
+def oolong_real(dataset: Path | None) -> LongContextSuite:
+    """OOLONG's questions about real transcripts, from the user's file (--dataset)."""
+    path = _given(dataset, "oolong-real", "oolongbench/oolong-real")
+
+    def score_reply(_task: Task[Recipe], answer: Any, reply: str) -> tuple[float, Mapping[str, float]]:
+        return score_real(str(answer), reply), {}
+
+    tasks = tuple(_tasks("oolong-real", path, _REAL, lambda _: True, _answered))
+    return LongContextSuite("oolong-real", str(path), tasks, score_reply, answers)
+
+
+def oolong_pairs(dataset: Path | None) -> LongContextSuite:
+    """Pairs of users to be found, from the user's file of {id, context, question, answer} (--dataset)."""
+    path = _given(dataset, "oolong-pairs", "mit-oasys/oolong-pairs")
+
+    def score_reply(_task: Task[Recipe], answer: Any, reply: str) -> tuple[float, Mapping[str, float]]:
+        return score_pairs(answer, reply)
+
+    tasks = tuple(_tasks("oolong-pairs", path, _PAIRS, _is_of_pairs(path), _answered))
+    return LongContextSuite("oolong-pairs", str(path), tasks, score_reply, answers)
+
+
+def _generated(lengths: list[int], count: int, seed: int) -> LongContextSuite:
+    low, high = _LENGTHS
+    if wrong := [length for length in lengths if not low <= length <= high]:
+        raise KoderzError(f"--context-lengths: a generated text has {low:,} to {high:,} tokens, not {wrong[0]:,}")
+    windows = Windows(seed)
+    recipes = [GeneratedQuestion(windows, length, number) for number in range(count) for length in lengths]
+    tasks: list[Task[Recipe]] = [
+        Task(
+            f"oolong-generated/{recipe.length}/{recipe.number}",
+            payload=recipe,
+            needs=NEEDS,
+            digest=recipe.digest,
+            tokens=recipe.length,
+        )
+        for recipe in recipes
+    ]
+    source = f"generated from templates, easier than OOLONG's own texts, seed {seed}, lengths in tokens of chars/4"
+    return LongContextSuite("oolong-generated", source, tasks, _score, answers, _MEASURES)
+
+
+def _tasks(
+    name: str, path: Path, layout: Layout, keep: Filter, of_row: Callable[[Mapping[str, Any], str], tuple[Reading, Any]]
+) -> Iterator[Task[Recipe]]:
+    seen = set()
+    for row in published(path, layout, keep, of_row):
+        task_id = f"{name}/{row.fields['id']}"
+        if task_id in seen:
+            raise KoderzError(f"{path}: two rows have the id {row.fields['id']}")
+        seen.add(task_id)
+        if name == "oolong":
+            _require_gold(path, row.fields)
+        line = getattr(row.recipe, "line", None)
+        tokens = row.fields.get("context_len") or (line.size // CHARS_A_TOKEN if line else 0)
+        yield Task(task_id, payload=row.recipe, needs=NEEDS, digest=row.recipe.digest, tokens=int(tokens))
+    if not seen:
+        raise KoderzError(f"{path} holds no such row; see --oolong-datasets and --context-lengths")
+
+
+def _require_gold(path: Path, fields: Mapping[str, Any]) -> None:
+    try:
+        gold_of(str(fields["answer"]))
+    except ValueError as error:
+        raise KoderzError(
+            f"{path}, id {fields['id']}: the answer {fields['answer']!r:.80} can't be read: {error}"
+        ) from None
+
+
+def _checked_row(fields: Mapping[str, Any], text: str) -> tuple[Reading, Any]:
+    return reading(text, str(fields["question"]), generator="published", kind=str(fields.get("task"))), {
+        name: str(fields[name]) for name in ("answer", "answer_type")
+    }
+
+
+def _answered(fields: Mapping[str, Any], text: str) -> tuple[Reading, Any]:
+    return reading(text, str(fields["question"]), generator="published"), fields["answer"]
+
+
+def _is_of_pairs(path: Path) -> Filter:
+    def check(fields: Mapping[str, Any]) -> bool:
+        try:
+            score_pairs(fields["answer"], "")
+        except (TypeError, ValueError):
+            raise KoderzError(f"{path}, id {fields['id']}: the answer has to be a list of pairs of numbers") from None
+        return True
+
+    return check
+
+
+def _score(_task: Task[Recipe], row: Any, reply: str) -> tuple[float, Mapping[str, float]]:
+    return score(row["answer"], row["answer_type"], reply)
+
+
+def _given(dataset: Path | None, name: str, place: str) -> Path:
+    if dataset is None:
+        raise KoderzError(f"the suite {name} needs its file: get {place} from Hugging Face and name it with --dataset")
+    return dataset
