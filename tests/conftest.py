@@ -159,7 +159,7 @@ def descendants(process: int) -> set[int]:
 def judges() -> set[int]:
     """The judges that this process has started. A loopback Modal that other tests share has some of its own."""
     children = (process for process, parent in _parents().items() if parent == os.getpid())
-    return {process for process in children if b"sandbox.judge.process" in _command(process)}
+    return {process for process in children if b"sandbox.judge.start" in _command(process)}
 
 
 def with_descendants(processes: set[int]) -> set[int]:

