@@ -102,6 +102,7 @@ class Plan(Line, frozen=True, kw_only=True):
     simulated: bool = False
     details: dict[str, Any] = {}  # what the runner needs to pick the run up again
     measures: Sequence[Measure] = ()  # as the suite declares them
+    parts: Sequence[str] = ()  # of the summary, that the suite or a solver owns; see tracker.parts
 
     @property
     def planned(self) -> int:

@@ -25,4 +25,4 @@ def find(kind: str, name: str, known: Mapping[str, str], group: str) -> Any:
             return entry.load()
         except (ImportError, AttributeError) as error:
             raise KoderzError(f"{kind} {name!r}: {entry.value} can't be loaded: {error}") from error
-    raise KoderzError(f"there is no {kind} {name!r}; choose from {', '.join(known)}")
+    raise KoderzError(f"there is no {kind} {name!r}" + (f"; choose from {', '.join(known)}" if known else ""))

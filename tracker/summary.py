@@ -6,7 +6,7 @@ import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from tracker.index import CODES, DAMAGED, DOUBLED, PAID, Entry, load_index, read_records, read_spans, time_of
 from tracker.journal import NAME
+from tracker.parts import parts_of
 from tracker.rates import mean_interval, pass_at_k_of, success_interval
 from tracker.records import SCHEMA_VERSION, Experiment, Fault, Finished, Measure
 from tracker.runs import read_plan
@@ -146,6 +147,7 @@ class Summary:
     environment: dict[str, Any] = field(repr=False)
     damaged_lines: int = 0  # of the journal: what can't be read is left out
     measures: Sequence[Measure] = ()  # that the suite declares besides success
+    parts: Mapping[str, Any] = field(default_factory=dict)  # what suite and solvers add, by name: see tracker.parts
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -157,6 +159,10 @@ class Summary:
     def summary(self) -> Figures:
         """The figures of the only arm; of a comparative run, those of the iterative one."""
         return list(self.arms.values())[-1].summary
+
+
+KEYS = frozenset({*(item.name for item in fields(Summary)), "results", "summary", "zero_shot", "iterative"})
+"""What a summary has whoever adds to it."""
 
 
 def summarize(folder: Path) -> Summary:
@@ -201,6 +207,7 @@ def summarize(folder: Path) -> Summary:
         environment=plan.environment,
         damaged_lines=len(index.damaged),
         measures=plan.measures,
+        parts=parts_of(plan, {name: arm.results for name, arm in arms.items()}) if plan.parts else {},
     )
 
 

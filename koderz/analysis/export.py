@@ -6,6 +6,7 @@ evaluator takes `completion` (it puts the task's prompt before it), EvalPlus' an
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,8 @@ import orjson
 from koderz.analysis.pairs import arm_named
 from koderz.analysis.story import Experiments, Step, Story
 from koderz.errors import KoderzError
-from tracker.records import Fault, Plan
+from tracker.blobs import read_data
+from tracker.records import Attempt, Fault, Plan
 from tracker.runs import read_plan
 
 Row = Mapping[str, Any]
@@ -95,18 +97,26 @@ def export(
     attempts: bool = False,
     arm: str | None = None,
     all_arms: bool = False,
+    artifact: str | None = None,
 ) -> int:
     """Writes the rows of these runs, or of one arm of each, run by run and in each run's own order.
 
+    `artifact`: the name of one that each row is to hold besides, as a column of that name.
     Returns how many there were. Raises JournalError for a journal without a plan, before anything of that run is
     written, and KoderzError for an arm that a run doesn't have, and for samples of several arms, which an evaluator
     would take for one model's, without `all_arms`.
     """
-    arms = {folder: _arms_of(read_plan(folder), arm) for folder in folders}
+    arms = {folder: arms_of(read_plan(folder), arm) for folder in folders}
     if format_ == "jsonl" and not all_arms:
         _refuse_mixture([named for found in arms.values() for named in found.values()])
     columns = ATTEMPT_COLUMNS if attempts else EXPERIMENT_COLUMNS
-    rows: Iterator[Row] = (row for folder in folders for row in rows_of(folder, arms[folder], attempts=attempts))
+    if artifact is not None:
+        if artifact in columns:
+            raise KoderzError(f"--artifact {artifact}: rows have a column of that name already")
+        columns = {**columns, artifact: str}
+    rows: Iterator[Row] = (
+        row for folder in folders for row in rows_of(folder, arms[folder], attempts=attempts, artifact=artifact)
+    )
     if format_ == "jsonl":
         rows = filter(lambda row: row["verdict"] != "fault", rows)
     with _WRITERS[format_](write_to, columns) as write:
@@ -117,7 +127,7 @@ def export(
     return count
 
 
-def _arms_of(plan: Plan, arm: str | None) -> dict[str, str]:
+def arms_of(plan: Plan, arm: str | None) -> dict[str, str]:
     """The arms that are wanted of a run: by name, each as an evaluator should know it."""
     names = [each.name for each in plan.arms]
     if arm is not None:
@@ -134,7 +144,9 @@ def _refuse_mixture(arms: Sequence[str]) -> None:
         )
 
 
-def rows_of(folder: Path, arms: Container[str], *, attempts: bool = False) -> Iterator[Row]:
+def rows_of(
+    folder: Path, arms: Container[str], *, attempts: bool = False, artifact: str | None = None
+) -> Iterator[Row]:
     """The rows of these arms of one run; values are exactly what was recorded."""
     experiments = Experiments(folder)
     plan = experiments.plan
@@ -157,9 +169,13 @@ def rows_of(folder: Path, arms: Container[str], *, attempts: bool = False) -> It
             "sample": story.sample,
         }
         if attempts:
-            yield from (identity | _attempt(step) for step in story.steps if step.attempt)
+            yield from (
+                identity | _attempt(step) | _artifact([step.attempt], artifact, folder)
+                for step in story.steps
+                if step.attempt
+            )
         else:
-            yield identity | _experiment(story)
+            yield identity | _experiment(story) | _artifact(story.attempts, artifact, folder)
 
 
 def _experiment(story: Story) -> dict[str, Any]:
@@ -184,6 +200,21 @@ def _attempt(step: Step) -> dict[str, Any]:
         row |= {name: getattr(call, name) for name in ("cost", "tokens_in", "tokens_out", "latency", "finish_reason")}
         row["reply"] = call.reply
     return row
+
+
+def _artifact(attempts: Sequence[Attempt], name: str | None, folder: Path) -> dict[str, str]:
+    """The artifact of the last of the attempts that has it, by its name; bytes that are no UTF-8 are in base64."""
+    having = [attempt.artifacts[name] for attempt in attempts if name in attempt.artifacts]
+    if name is None or not having:
+        return {}
+    kept = having[-1]
+    if isinstance(kept, str):
+        return {name: kept}
+    data = read_data(kept, folder)
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {name: base64.b64encode(data).decode()}
 
 
 # The formats

@@ -22,10 +22,15 @@ def export(
     runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Which runs.", autocompletion=complete_runs)],
     given: dict[str, Any],
     format_: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", help="csv, parquet, jsonl or md; or as --output says.")
+        str | None,
+        typer.Option("--format", metavar="NAME", help="csv, parquet, jsonl, md or a suite's own; or as --output says."),
     ] = None,
     attempts: Annotated[bool, typer.Option("--attempts", help="One row per attempt, with its reply.")] = False,
     arm: Annotated[str | None, typer.Option(metavar="ARM", help="Only this arm, e.g. iterative.")] = None,
+    artifact: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With this artifact of the last attempt, such as a diff, in each row."),
+    ] = None,
     all_arms: Annotated[
         bool, typer.Option("--all-arms", help="Samples of several arms in one file; each row names its arm.")
     ] = False,
@@ -41,19 +46,45 @@ def export(
     """
     from koderz.analysis.export import export as write_rows
     from koderz.analysis.export import format_of
+    from koderz.analysis.formats import own_format, takes_folder, write_own
     from koderz.analysis.runs import find
     from koderz.analysis.story import journal_folder
     from koderz.settings.toml import results_folder
 
-    chosen = format_of(output, format_)
+    own = own_format(format_)
+    chosen = format_ if own else format_of(output, format_)
     results = results_folder(given.get("results"))
     folders = list(dict.fromkeys(journal_folder(find(results, name)) for name in runs))
     if output is None and chosen == "parquet" and sys.stdout.isatty():
         raise KoderzError("Parquet isn't for terminals: say where to with --output FILE")
-    with _opened(output) as file:
-        count = write_rows(folders, chosen, file, attempts=attempts, arm=arm, all_arms=all_arms)
+    if own and (attempts or artifact):
+        raise KoderzError(f"--format {format_} says itself what it holds: leave --attempts and --artifact out")
+    if own and takes_folder(own):
+        with _folder(output, format_) as folder:
+            count = write_own(own, folders, folder, arm=arm)
+    else:
+        with _opened(output) as file:
+            if own:
+                count = write_own(own, folders, file, arm=arm)
+            else:
+                table = format_of(output, format_)
+                count = write_rows(
+                    folders, table, file, attempts=attempts, arm=arm, all_arms=all_arms, artifact=artifact
+                )
     rows = counted(count, "attempt" if attempts else "experiment")
     warn(f"{rows} of {counted(len(folders), 'run')}{f' → {output}' if output else ''}")
+
+
+@contextmanager
+def _folder(output: Path | None, format_: str | None) -> Iterator[Path]:
+    """A folder for a format that writes several files, made where there is none."""
+    if output is None:
+        raise KoderzError(f"--format {format_} writes a folder: say which with --output DIR")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        yield output
+    except OSError as error:
+        raise StorageError(f"{output} can't be written ({error.strerror})") from None
 
 
 @contextmanager

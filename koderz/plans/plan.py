@@ -26,6 +26,7 @@ from koderz.solvers import load_solver
 from koderz.suites import Suite, judging_programs, limits_of, load_suite, measures_of, suite_digest
 from koderz.types import Judging, Task
 from tracker import records
+from tracker.parts import part_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,11 @@ class Plan:
     def judging(self) -> Judging:
         """How answers are judged."""
         return limits_of(self.suite)
+
+    @property
+    def own_sinks(self) -> tuple[str, ...]:
+        """The sinks of the suite and the solvers, which run besides those that the user chooses."""
+        return _owned("sinks", self.suite, self.arms)
 
     @property
     def name(self) -> str:
@@ -123,6 +129,7 @@ def make_plan(
         config=config,
         environment=describe_environment() | {"dataset_digest": suite_digest(subject.suite)},
         simulated=any("simulated" in arm.models.values() for arm in arms),
+        parts=_checked_parts(_owned("parts", subject.suite, arms)),
         measures=tuple(records.Measure(**measure._asdict()) for measure in measures_of(subject.suite)),
         details={
             **(details or {}),
@@ -135,6 +142,23 @@ def make_plan(
         },
     )
     return _checked(Plan(record, settings, subject.suite, subject.tasks, arms, subject.prompts))
+
+
+def _owned(what: str, suite: Suite, arms: Sequence[Arm]) -> tuple[str, ...]:
+    """The names of what a suite and its solvers declare as `parts` or `sinks`, each once."""
+    owners = (suite, *(arm.solver.function for arm in arms))
+    return tuple(dict.fromkeys(name for owner in owners for name in getattr(owner, what, ())))
+
+
+def _checked_parts(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Raises KoderzError for a part of a summary that nobody has, or whose key the summary has already."""
+    for name in names:
+        from tracker.summary import KEYS  # most runs have no such part
+
+        if name in KEYS:
+            raise KoderzError(f"a part of the summary can't be called {name!r}, which the summary has already")
+        part_of(name)
+    return names
 
 
 def _checked(plan: Plan) -> Plan:

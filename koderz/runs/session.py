@@ -126,7 +126,7 @@ async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Repl
 
 def _sinks_of(plan: Plan, tracker: Tracker, environ: Mapping[str, str]) -> Submission | None:
     """Has the sinks fed. A single experiment has none."""
-    return None if plan.record.run_id is None else start_sinks(plan.settings, tracker.folder, environ)
+    return None if plan.record.run_id is None else start_sinks(plan, tracker.folder, environ)
 
 
 def trust_own(plan: Plan, tracker: Tracker, environ: Mapping[str, str] = os.environ) -> None:

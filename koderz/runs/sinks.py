@@ -15,6 +15,7 @@ from tracker.sinks.process import SinkProcess, Submission
 from tracker.sinks.standing import choose_sinks
 
 if TYPE_CHECKING:
+    from koderz.plans.plan import Plan
     from koderz.runs.session import Session
 
 
@@ -23,9 +24,14 @@ def options_of(settings: Settings) -> dict[str, object]:
     return {"mlflow_detail": settings.mlflow_detail}
 
 
-def start_sinks(settings: Settings, folder: Path, environ: Mapping[str, str]) -> Submission | None:
-    """Has the chosen sinks fed from the journal in `folder`; the summary file is not among them. None for none."""
-    chosen = settings.chosen_sinks
+def start_sinks(plan: Plan, folder: Path, environ: Mapping[str, str]) -> Submission | None:
+    """Has the chosen sinks, and the plan's own, fed from the journal in `folder`; the summary file is not among them.
+
+    None where there are none.
+    """
+    settings = plan.settings
+    own = (name for name in plan.own_sinks if name not in settings.no_sinks)
+    chosen = tuple(dict.fromkeys((*settings.chosen_sinks, *own)))
     choose_sinks(folder, chosen, KNOWN)
     options, patience = options_of(settings), settings.sink_patience
     others = [name for name in chosen if name != JSON]

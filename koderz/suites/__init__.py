@@ -41,6 +41,8 @@ class Suite(Protocol):
       for, which are recorded by reference and made again when they are sent;
     - `lesson(task, verdicts)`, what the attempts at a task teach (`koderz.types.Lesson`, or None) where the last of
       several passed: it goes into the record, and from there into memory;
+    - `parts`, what it adds to a run's summary: names of `tracker.parts`, which are keys there, too; and `sinks`, where
+      its runs are recorded besides, such as a file of its own (a solver's function may have both as attributes);
     - `words`, verdicts of its own beside the four; one counts as passed only where a Verdict says that it `passes`;
     - `simulate(messages, sampling)`, what the simulated model replies: a pure function, by which the suite can be tried
       without a model.

@@ -205,3 +205,39 @@ def test_replies_are_imported_and_rescored_as_replies(koderz: Shell, installed: 
     (result,) = koderz.summary()["results"]
     assert (result["success"], result["score"]) == (True, 1.0)
     assert koderz.summary()["config"]["imported"] == "replies"
+
+
+def test_suite_adds_parts_to_the_summary_files_of_its_own_and_export_formats(
+    koderz: Shell, installed: Mapping[str, str]
+) -> None:
+    koderz(*RUN, "toy", "--mode", "zero-shot", env=installed)
+
+    assert koderz.journal()[0]["parts"] == ["letters"]
+    summary = koderz.summary()
+    assert summary["letters"] == {"zero-shot": {"wrong": 20.0}}
+    (file,) = koderz.results.glob("bench_*/letters.txt")
+    rows = "Toy/0 failed\nToy/1 failed\nToy/2 passed\nToy/3 failed\nToy/4 passed\nToy/5 passed\n"
+    assert file.read_text() == rows
+
+    file.unlink()
+    koderz("sync", "latest", "--rebuild", env=installed)
+    assert file.read_text() == rows
+    assert koderz.summary()["letters"] == summary["letters"]
+
+    replies = koderz("benchmark", "export", "latest", "--format", "replies", env=installed).out
+    assert replies.splitlines()[2] == f"{summary['run_id']} Toy/2 level"
+    koderz("benchmark", "export", "latest", "--format", "reply-files", "-o", "out", env=installed)
+    assert len(list((koderz.folder / "out").iterdir())) == 6
+    refused = koderz("benchmark", "export", "latest", "--format", "reply-files", env=installed, code=2)
+    assert "say which with --output DIR" in refused.err
+
+
+def test_summary_says_where_a_part_is_not_installed_any_more(koderz: Shell, installed: Mapping[str, str]) -> None:
+    koderz(*RUN, "toy", "--mode", "zero-shot", "--no-sink", "letter-file", env=installed)
+    assert not list(koderz.results.glob("bench_*/letters.txt"))
+
+    (path,) = koderz.results.glob("bench_*.json")
+    path.unlink()
+    koderz("sync", "latest")
+
+    assert koderz.summary()["letters"] == {"error": "there is no part of a summary 'letters'"}

@@ -17,6 +17,9 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
     },
     "koderz.solvers": {"toy": "toy_solver:toy"},
     "koderz.engines": {"toy": "toy_engine:open_toy"},
+    "koderz.summaries": {"letters": "toy_outputs:letters"},
+    "koderz.sinks": {"letter-file": "toy_outputs:LetterFile"},
+    "koderz.formats": {"replies": "toy_outputs:replies", "reply-files": "toy_outputs:reply_files"},
 }
 """By group and name, what each file of this folder adds."""
 

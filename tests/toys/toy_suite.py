@@ -37,6 +37,8 @@ class Backwards:
     tasks: tuple[Task[Word], ...]
     source: str = "six words"
     measures: tuple[Measure, ...] = (Measure("score", "higher", "share"), Measure("wrong", "lower", "letters"))
+    parts: tuple[str, ...] = ()
+    sinks: tuple[str, ...] = ()
 
     def messages(self, task: Task[Word], prompts: Prompts) -> tuple[Message, ...]:
         return ({"role": "user", "content": task.prompt},)
@@ -105,7 +107,7 @@ class ToyOptions:
 
 
 def toy(dataset: Path | None, options: ToyOptions) -> Backwards:
-    return Backwards("toy", _tasks()[: options.toy_words])
+    return Backwards("toy", _tasks()[: options.toy_words], parts=("letters",), sinks=("letter-file",))
 
 
 toy.options = ToyOptions  # type: ignore[attr-defined]

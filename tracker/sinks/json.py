@@ -43,6 +43,8 @@ def _entries(summary: Summary) -> Iterator[tuple[str, Any]]:
         value = getattr(summary, item.name)
         if item.name == "arms":
             yield from _arm_entries(summary)
+        elif item.name == "parts":
+            yield from value.items()
         elif item.name != "comparison" or value is not None:
             yield item.name, value
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
+import pytest
+
+from koderz.analysis.export import export
 from koderz.engines.portable import pack_work, unpack_work
 from koderz.experiments.experiment import PendingExperiment
 from koderz.sandbox import Sandbox
@@ -114,3 +120,16 @@ def test_show_names_artifacts_and_prints_one(tmp_path: Path, koderz: Shell) -> N
     assert (
         "there is no artifact 'patch'; there is diff, image, log" in koderz(*shown, "--artifact", "patch", code=2).err
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("diff", "+ é\n"), ("log", LONG), ("image", base64.b64encode(IMAGE).decode())]
+)
+@pytest.mark.parametrize("attempts", [False, True])
+def test_artifact_stands_in_each_row_of_an_export(tmp_path: Path, name: str, found: str, *, attempts: bool) -> None:
+    run, _ = left(tmp_path)
+    file = io.BytesIO()
+
+    assert export([run.folder], "jsonl", file, attempts=attempts, artifact=name) == 1 + attempts
+
+    assert [orjson.loads(line)[name] for line in file.getvalue().splitlines()] == [found] * (1 + attempts)

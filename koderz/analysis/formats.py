@@ -1,0 +1,59 @@
+"""Export formats that suites, solvers and other packages own: a run in the form that another tool reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+from koderz.analysis.export import FORMATS as TABLES
+from koderz.analysis.export import arms_of
+from koderz.analysis.story import Experiments, Story
+from koderz.errors import KoderzError
+from koderz.settings.registry import Registry
+from tracker.records import Plan
+from tracker.runs import read_plan
+
+Format = Callable[[Iterable[tuple[Plan, Story]], Any], None]
+"""Writes experiments, each with its run's plan, to a binary file.
+
+Where it has the attribute `is_folder`, it is handed the path of a folder instead, which exists.
+"""
+
+FORMATS = Registry("format", "koderz.formats", {})
+
+
+def own_format(name: str | None) -> Format | None:
+    """The format of that name; None for one of koderz' tables, which `koderz.analysis.export` writes."""
+    if name is None or name in TABLES or (name not in FORMATS and name not in FORMATS.of_others()):
+        return None
+    return cast("Format", FORMATS.find(name))
+
+
+def takes_folder(format_: Format) -> bool:
+    """Whether it writes several files."""
+    return bool(getattr(format_, "is_folder", False))
+
+
+def write_own(format_: Format, folders: Sequence[Path], target: IO[bytes] | Path, *, arm: str | None = None) -> int:
+    """Writes these runs, or one arm of each, in a format of somebody's own. Returns how many experiments they have.
+
+    Raises KoderzError for an arm that a run doesn't have.
+    """
+    arms = {folder: arms_of(read_plan(folder), arm) for folder in folders}
+    stories = list(_stories(arms))
+    try:
+        format_(stories, target)
+    except (KoderzError, OSError):
+        raise
+    except Exception as error:  # it may be anybody's code
+        raise KoderzError(f"the format can't be written: {type(error).__name__}: {error}") from error
+    return len(stories)
+
+
+def _stories(arms: Mapping[Path, Mapping[str, str]]) -> Iterator[tuple[Plan, Story]]:
+    for folder, names in arms.items():
+        experiments = Experiments(folder)
+        for outcome in experiments.outcomes:
+            if outcome.arm in names:
+                yield experiments.plan, experiments.story(outcome)

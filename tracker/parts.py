@@ -1,0 +1,37 @@
+"""Parts of a summary that its suite or a solver owns: functions of a run's results, found by the names in its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from tracker.errors import KoderzError
+from tracker.registry import find
+
+if TYPE_CHECKING:
+    from tracker.records import Plan
+    from tracker.summary import Result
+
+GROUP = "koderz.summaries"
+"""The entry points of parts. The name of one is its key in the summary."""
+
+Part = Callable[["Plan", Mapping[str, Sequence["Result"]]], Mapping[str, Any]]
+"""Takes the plan, and the results of each arm by its name; returns what JSON can hold. A pure function of these."""
+
+
+def part_of(name: str) -> Part:
+    """The part of that name. Raises KoderzError where nobody has it."""
+    return cast("Part", find("part of a summary", name, {}, GROUP))
+
+
+def parts_of(plan: Plan, results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
+    """What the parts that a plan names come to. One that isn't installed, or fails, says so in its own place."""
+    found: dict[str, Any] = {}
+    for name in plan.parts:
+        try:
+            found[name] = part_of(name)(plan, results)
+        except KoderzError as error:
+            found[name] = {"error": str(error)}
+        except Exception as error:  # noqa: BLE001 it may be anybody's code, and the summary is worth more
+            found[name] = {"error": f"{type(error).__name__}: {error}"}
+    return found
