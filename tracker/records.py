@@ -46,6 +46,7 @@ class Arm(Struct, frozen=True, kw_only=True):
     models: dict[str, str] = {}  # by role: "main" answers, others help
     parameters: dict[str, Any] = {}  # those that were given to this arm alone
     source: str = ""  # FILE:NAME of a user's own solver
+    baseline: str = ""  # the arm that it is compared with; empty: the run's first
 
 
 class Cell(Struct, frozen=True):
@@ -304,7 +305,8 @@ def encode(record: Record) -> bytes:
 
 
 _SELDOM: dict[type[Struct], tuple[str, ...]] = {
-    Plan: ("measures",),
+    Plan: ("measures", "parts"),
+    Arm: ("baseline",),
     Call: ("depth", "parent"),
     Attempt: ("task_id", "artifacts", "passes"),
     Blob: ("binary", "data"),

@@ -18,6 +18,7 @@ from tracker.journal import NAME
 from tracker.parts import parts_of
 from tracker.rates import mean_interval, pass_at_k_of, success_interval
 from tracker.records import SCHEMA_VERSION, Experiment, Fault, Finished, Measure
+from tracker.records import Arm as ArmRecord
 from tracker.runs import read_plan
 from tracker.scrubber import scrubber_of
 
@@ -106,6 +107,7 @@ class Arm:
 
     results: Sequence[Result]
     summary: Figures
+    baseline: str = ""  # the arm that it is compared with; empty: the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +188,7 @@ def summarize(folder: Path) -> Summary:
             faults.append(scrubber.record(record))
     results.sort(key=lambda r: (r.sample, order.get(r.problem_id, len(order))))
     faults.sort(key=lambda f: (f.sample, order.get(f.problem_id, len(order)), f.arm))
-    arms = {arm.name: _arm(arm.name, results, baselines[arm.name]) for arm in plan.arms}
+    arms = {arm.name: _arm(arm, results, baselines[arm.name]) for arm in plan.arms}
     finished = _last_finished(journal, lines)
     times = [plan.time, *(time_of(line) for line in read_spans(journal, lines.session_ends))]
     return Summary(
@@ -273,9 +275,9 @@ def _by_tier(results: Sequence[Result]) -> dict[str, float]:
     return tiers
 
 
-def _arm(name: str, results: Iterable[Result], baseline: Sequence[float]) -> Arm:
-    mine = [result for result in results if result.arm == name]
-    return Arm(mine, figures(mine, math.fsum(baseline) if baseline and len(baseline) == len(mine) else None))
+def _arm(arm: ArmRecord, results: Iterable[Result], costs: Sequence[float]) -> Arm:
+    mine = [result for result in results if result.arm == arm.name]
+    return Arm(mine, figures(mine, math.fsum(costs) if costs and len(costs) == len(mine) else None), arm.baseline)
 
 
 _OF_FAULT = ("experiment_id", "problem_id", "solver", "arm", "sample", "reason", "cost")

@@ -79,11 +79,10 @@ def compare_runs(
         else last_comparable(results, allow_simulated=allow_simulated)
     )
     by = measure_named(measure, runs)
-    if len(runs) > 2 or (len(runs) == 1 and len(runs[0].arms) > 2 and arm is None):
-        if gates.are_asked:
-            raise KoderzError(
-                "gates judge one candidate; name one run or --arm, or the baseline and then the candidate"
-            )
+    has_many = len(runs) > 2 or (len(runs) == 1 and len(runs[0].arms) > 2 and arm is None)
+    if has_many and gates.are_asked:
+        raise KoderzError("gates judge one candidate; name one run or --arm, or the baseline and then the candidate")
+    if has_many and not (len(runs) == 1 and any(each.baseline for each in runs[0].arms.values())):
         return Answer(leaderboard([side for run in runs for side in sides_of(run, arm)], alpha, by))
     sides = sides_to_compare(runs[0], runs[1], arm) if len(runs) == 2 else _alone(runs[0], arm)
     if not sides:

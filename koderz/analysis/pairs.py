@@ -126,9 +126,10 @@ def sides_to_compare(a: Run, b: Run, arm: str | None = None) -> list[tuple[Side,
 
 
 def own_arms(run: Run) -> list[tuple[Side, Side]]:
-    """The first arm of a run as the baseline of each other one; empty where there is only one."""
+    """Each arm beside its baseline: the arms that name one, else all but the first beside that; maybe none."""
     first, *others = run.arms
-    return [(Side(run, first), Side(run, other)) for other in others]
+    named = {name: arm.baseline for name, arm in run.arms.items() if arm.baseline in run.arms}
+    return [(Side(run, a), Side(run, b)) for b, a in (named or dict.fromkeys(others, first)).items()]
 
 
 def sides_of(run: Run, arm: str | None = None) -> list[Side]:

@@ -35,6 +35,7 @@ class _Claims:
 class _Arm:
     results: list[Result]
     summary: _Claims = _Claims()
+    baseline: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,7 @@ def _checked(path: Path, name: str, arm: _Arm, model: str) -> Arm:
     results = list(_results(name, arm.results, model))
     _refuse_twins(path, results)
     baseline = arm.summary.baseline_cost
-    found = Arm(results, figures(results, baseline))
+    found = Arm(results, figures(results, baseline), arm.baseline)
     claimed = arm.summary
     for figure, says, is_ in (
         ("total_problems", claimed.total_problems, len(results)),

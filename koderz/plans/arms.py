@@ -32,6 +32,7 @@ class Arm:
     solver: Solver
     models: Mapping[str, str]  # by role
     parameters: Mapping[str, Any] = field(default_factory=dict)  # those that are this arm's alone
+    baseline: str = ""  # the arm that it is compared with
 
     @property
     def model(self) -> str:
@@ -47,6 +48,7 @@ class Arm:
             models=dict(self.models),
             parameters={name: plain(value) for name, value in self.parameters.items()},
             source=self.solver.source,
+            baseline=self.baseline,
         )
 
 
@@ -81,12 +83,18 @@ def make_arms(
     ]
     models = settings.main_models
     others = (JUDGE,) if judged_by_model else ()
+    alone = {arm.name for arm in stated if arm.model or len(models) == 1}  # there once, whatever the models
+
+    def named(name: str, model: str) -> str:
+        return name if not name or name in alone else f"{name} · {model}"
+
     return tuple(
         Arm(
-            (arm.name if matrix else solver.name) + ("" if arm.model or len(models) == 1 else f" · {model}"),
+            named(arm.name, model) if matrix else solver.name + ("" if len(models) == 1 else f" · {model}"),
             solver,
             _roles(replaced(settings, own), arm, solver, model, others),
             own,
+            named(arm.baseline, model),
         )
         for model in models
         for arm, solver, own in ready
@@ -113,7 +121,7 @@ def restore_arms(
             for name, value in arm.parameters.items()
         }
         solver = load_solver(_found(arm, files), _offered(settings, at_hand, own), arguments)
-        return Arm(arm.name, solver, arm.models, own)
+        return Arm(arm.name, solver, arm.models, own, arm.baseline)
 
     return tuple(map(restored, arms))
 

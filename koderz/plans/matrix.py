@@ -5,6 +5,7 @@ name = "three tries"
 solver = "iterative"              # or FILE:NAME
 model = "qwen2.5-coder:7b"        # default: the run's
 roles = {spec = "openai/gpt-4o"}
+baseline = "one try"              # the arm that it is compared with; default: the first
 max-iterations = 3                # whatever else there is: the solver's parameters
 
 [[cells]]                         # default: every problem in every arm
@@ -27,7 +28,7 @@ from tracker.records import Cell
 
 T = TypeVar("T")
 
-_OWN = ("name", "solver", "model", "roles")
+_OWN = ("name", "solver", "model", "roles", "baseline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class MatrixArm:
     model: str | None = None
     roles: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the solver, by its own names
+    baseline: str = ""  # the name of another arm
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,11 @@ def read_matrix(path: Path) -> Matrix:
     for name in names:
         if names.count(name) > 1:
             raise KoderzError(f"{path}: two arms are called {name!r}")
-    for name in (name for cell in cells for name in cell.arms or () if name not in names):
+    meant = [*(name for cell in cells for name in cell.arms or ()), *(arm.baseline for arm in arms if arm.baseline)]
+    for name in (name for name in meant if name not in names):
         raise KoderzError(f"{path}: there is no arm {name!r}; there are {', '.join(names)}")
+    for arm in (arm for arm in arms if arm.baseline == arm.name):
+        raise KoderzError(f"{path}: the arm {arm.name!r} can't be its own baseline")
     return Matrix(path, arms, cells)
 
 

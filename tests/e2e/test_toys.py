@@ -241,3 +241,62 @@ def test_summary_says_where_a_part_is_not_installed_any_more(koderz: Shell, inst
     koderz("sync", "latest")
 
     assert koderz.summary()["letters"] == {"error": "there is no part of a summary 'letters'"}
+
+
+MATRIX = """
+[[arms]]
+name = "none"
+solver = "zero-shot"
+
+[[arms]]
+name = "two tries"
+solver = "iterative"
+baseline = "none"
+max-iterations = 2
+
+[[arms]]
+name = "three tries"
+solver = "iterative"
+baseline = "two tries"
+max-iterations = 3
+
+[[arms]]
+name = "four tries"
+solver = "iterative"
+baseline = "none"
+max-iterations = 4
+
+[[cells]]
+
+[[cells]]
+arms = ["none"]
+problems = ["Toy/1"]
+samples = 2
+"""
+
+
+def test_arms_are_compared_with_the_baseline_that_they_name(koderz: Shell, installed: Mapping[str, str]) -> None:
+    (koderz.folder / "arms.toml").write_text(MATRIX)
+    koderz(*RUN, "toy", "--matrix", "arms.toml", env=installed)
+
+    arms = koderz.summary()["arms"]
+    assert [(name, arm.get("baseline"), len(arm["results"])) for name, arm in arms.items()] == [
+        ("none", None, 8),
+        ("two tries", "none", 6),
+        ("three tries", "two tries", 6),
+        ("four tries", "none", 6),
+    ]
+    line = ("benchmark", "compare", "latest", "--allow-simulated")
+    document = json.loads(koderz(*line, "--json", env=installed).out)
+    assert {name: each["a"]["arm"] for name, each in document["arms"].items()} == {
+        "two tries": "none",
+        "three tries": "two tries",
+        "four tries": "none",
+    }
+    told = koderz(*line, env=installed).out
+    assert "two tries" in told
+    assert "four tries" in told
+    one = json.loads(koderz(*line, "--arm", "three tries", "--json", env=installed).out)
+    assert (one["a"]["arm"], one["b"]["arm"]) == ("two tries", "three tries")
+    refused = koderz(*line, "--fail-on-regression", env=installed, code=2)
+    assert "gates judge one candidate" in refused.err

@@ -69,7 +69,8 @@ def _value(value: Any, margin: bytes) -> Iterator[bytes]:
             yield _indented(result, inner)
         yield b"\n" + margin + b"]"
     elif isinstance(value, Arm):
-        yield from _object({"results": value.results, "summary": value.summary}, margin)
+        stated = {"baseline": value.baseline} if value.baseline else {}
+        yield from _object({"results": value.results, "summary": value.summary} | stated, margin)
     elif isinstance(value, Mapping) and any(isinstance(each, Arm) for each in value.values()):
         yield from _object(value, margin)
     else:

@@ -51,6 +51,39 @@ def test_arms_without_a_model_are_there_once_for_each_of_the_run(tmp_path: Path)
     assert [arm.name for arm in arms] == ["quick", "three tries · m", "three tries · n"]
 
 
+BASELINE = """
+[[arms]]
+name = "once"
+solver = "zero-shot"
+
+[[arms]]
+name = "twice"
+solver = "iterative"
+baseline = "once"
+max-iterations = 2
+
+[[arms]]
+name = "thrice"
+solver = "iterative"
+baseline = "{baseline}"
+max-iterations = 3
+"""
+
+
+def test_baseline_is_there_once_for_each_model_whatever_it_is_compared_with(tmp_path: Path) -> None:
+    settings = settings_of(local_model="m", models=("m", "n"))
+    arms = make_arms(settings, {}, read_matrix(written(tmp_path, BASELINE.format(baseline="once"))))
+
+    assert {arm.name: arm.record.baseline for arm in arms} == {
+        "once · m": "",
+        "twice · m": "once · m",
+        "thrice · m": "once · m",
+        "once · n": "",
+        "twice · n": "once · n",
+        "thrice · n": "once · n",
+    }
+
+
 def test_cells_are_all_tasks_in_all_arms_unless_the_file_says_which(tmp_path: Path) -> None:
     cells = """
 [[cells]]
@@ -83,6 +116,8 @@ problems = ["T/1"]
         ("[[arms]]\nsolver = 'iterative'\nmax-iterations = 0", "iterative, max-iterations: invalid value 0"),
         ("[[arms]]\nsolver = 'zero-shot'\nroles = {spec = 's'}", "the solver zero-shot has no such role"),
         ("[[arms]]\nsolver = 'zero-shot'\n[[cells]]\narms = ['x']", "there is no arm 'x'; there are zero-shot"),
+        ("[[arms]]\nsolver = 'zero-shot'\nbaseline = 'x'", "there is no arm 'x'; there are zero-shot"),
+        ("[[arms]]\nsolver = 'zero-shot'\nbaseline = 'zero-shot'", "'zero-shot' can't be its own baseline"),
         ("[[arms]]\nsolver = 'zero-shot'\n[[cells]]\nsamples = 0", "samples go from 1 to 100,000"),
         ("[[arms]]\nsolver = 'zero-shot'\n[[cells]]\nproblems = ['T/7']", "the run has no problem 'T/7'"),
         ("[[arms", "matrix.toml:"),
