@@ -28,7 +28,6 @@ from koderz.cli.options import changeable, with_settings
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
-    from koderz.cli.session import SessionScreen
     from koderz.runs.session import Session
 
 EXIT_CODES = {"complete": 0, "incomplete": 3, "stopped": 3, "detached": 0, "failed": 4, "interrupted": 130}
@@ -116,7 +115,7 @@ class Front:
             return
         from koderz.runs.session import begin
 
-        _finish(begin(plan, screen, detach=self.detach), screen, self.shown)
+        finish(begin(plan, screen, detach=self.detach), self.shown, tell=screen.results)
 
 
 def run_options(**usual: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -209,18 +208,30 @@ def _resume(run: str, given: dict[str, Any], shown: Shown, **way: Any) -> None:
 
     screen = SessionScreen(quiet=shown.quiet, json=shown.json)
     results: Path | None = given.pop("results", None)
-    _finish(resume_run(run, ResumeOptions(**way), results=results, changes=given, observer=screen), screen, shown)
+    session = resume_run(run, ResumeOptions(**way), results=results, changes=given, observer=screen)
+    finish(session, shown, tell=screen.results)
 
 
-def _finish(session: Coroutine[Any, Any, Session], screen: SessionScreen, shown: Shown) -> None:
-    """Sees a session through, prints its results, leaves or waits for its sinks, and ends with its exit code."""
+def exit_code(session: Session) -> int:
+    """What a command that was one session ends with."""
+    return EXIT_CODES.get(session.ended.status, 3)
+
+
+def finish(
+    session: Coroutine[Any, Any, Session],
+    shown: Shown,
+    *,
+    tell: Callable[[Session], object],
+    code: Callable[[Session], int] = exit_code,
+) -> None:
+    """Sees a session through, tells its results, leaves or waits for its sinks, and ends with its exit code."""
     import asyncio
 
     from koderz.cli.sink_progress import catch_up_session
 
     with _interruptible():
         done = asyncio.run(session)
-    screen.results(done)
+    tell(done)
     if shown.json:
         from koderz.cli.console import data_output, while_read
         from tracker.sinks.json import encode_summary
@@ -228,7 +239,7 @@ def _finish(session: Coroutine[Any, Any, Session], screen: SessionScreen, shown:
         with while_read():
             data_output().writelines(encode_summary(done.summary))
     catch_up_session(done, quiet=shown.quiet, wait=shown.wait or shown.json)
-    raise typer.Exit(EXIT_CODES.get(done.ended.status, 3))
+    raise typer.Exit(code(done))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.front import EXIT_CODES, Json, Quiet, Trust
+from koderz.cli.front import Json, Quiet, Shown, Trust, exit_code, finish
 from koderz.cli.options import with_settings
 from koderz.settings.schema import OF_SINKS
 
@@ -48,15 +48,8 @@ def run(
     printer = StoryPrinter(quiet=quiet or json)
     given |= {"problems": (task,)}
     plan = asyncio.run(prepare(given, None, single=True, trust_config=trust_config, observer=printer))
-    session = asyncio.run(begin(plan, printer))
-    if json:
-        from koderz.cli.console import data_output
-        from tracker.sinks.json import encode_summary
-
-        data_output().writelines(encode_summary(session.summary))
-    raise typer.Exit(_exit_code(session))
+    finish(begin(plan, printer), Shown(json=json, quiet=quiet), tell=lambda _: None, code=_exit_code)
 
 
 def _exit_code(session: Session) -> int:
-    code = EXIT_CODES.get(session.ended.status, 3)
-    return code or (0 if session.summary.summary.successes else EXIT_NOT_PASSED)
+    return exit_code(session) or (0 if session.summary.summary.successes else EXIT_NOT_PASSED)

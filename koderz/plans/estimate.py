@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from koderz.models import Price
 from koderz.plans.arms import Arm
 from koderz.plans.plan import Plan
-from koderz.types import Expected, Task
+from koderz.suites import judge_asks
+from koderz.types import JUDGE, MAIN, Expected, Task
 from tracker.messages import text_of
 
 _CHARS_A_TOKEN = 4
+_VERDICT_TOKENS = 200  # of what a judge that is a model usually says
 
 Span = tuple[float, float]
 """From: every first attempt passes. To: none ever does."""
@@ -43,11 +45,22 @@ def estimate(plan: Plan, prices: Mapping[str, Price | None]) -> Estimate:
 
 
 def _expected(plan: Plan) -> Iterator[tuple[Arm, int, Expected]]:
-    """The calls of each cell that the solver of its arm expects, by role."""
+    """The calls of each cell that the solver of its arm expects, by role, and those of a judge that is a model."""
+    asks = judge_asks(plan.suite)
     for task, arm, samples in plan.cells():
         for expected in arm.solver.expected(_tokens(task), task.id):
             if expected.role in arm.models:
                 yield arm, samples, expected
+            if expected.role == MAIN and asks and JUDGE in arm.models:  # each answer is judged once
+                yield arm, samples, _judged(plan.suite, task, expected)
+
+
+def _judged(suite: object, task: Task, answers: Expected) -> Expected:
+    """The calls of a judge that is a model: one an answer, which it is shown, unless the suite says how many."""
+    a_verdict = getattr(suite, "judge_calls", 1)
+    calls = _times(a_verdict, answers.calls)
+    shown = _sum(_times(a_verdict, answers.tokens_out), (calls[0] * _tokens(task), calls[1] * _tokens(task)))
+    return Expected(JUDGE, calls, shown, _times(_VERDICT_TOKENS, calls))
 
 
 def _tokens(task: Task) -> float:

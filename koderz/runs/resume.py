@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from koderz.engines import require_able
 from koderz.engines.owners import restored_settings
 from koderz.engines.portable import laid_out, solver_files
 from koderz.errors import KoderzError
@@ -73,6 +74,7 @@ async def resume_run(
         tracker.select(faults=way.how != "resume", judged=way.how == "rescore")
         if way.how != "rescore" and tracker.tally.judged + tracker.tally.faults == plan.record.planned:
             return reopened(plan, tracker, Ended("complete", NOTHING_TO_DO), environ)
+        require_able(plan)
         observer = observer or NullObserver()
         return await carry_on(
             plan, tracker, way.replaying(), observer, environ, how=way.how, changes=given, detach=way.detach

@@ -300,3 +300,19 @@ def test_arms_are_compared_with_the_baseline_that_they_name(koderz: Shell, insta
     assert (one["a"]["arm"], one["b"]["arm"]) == ("two tries", "three tries")
     refused = koderz(*line, "--fail-on-regression", env=installed, code=2)
     assert "gates judge one candidate" in refused.err
+
+
+def test_resume_on_an_engine_that_lacks_what_tasks_need_by_now_is_one_line(
+    koderz: Shell, installed: Mapping[str, str]
+) -> None:
+    koderz(*RUN, "toy", "--mode", "zero-shot", "--engine", "toy", env=installed)
+    suite = Path(installed["PYTHONPATH"].partition(os.pathsep)[0]) / "toy_suite.py"
+    suite.write_text(suite.read_text().replace("_tasks()[", '_tasks("gpu")['))
+    (journal,) = koderz.results.glob("*/journal.jsonl")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:4]))
+
+    done = koderz("benchmark", "resume", "latest", env=installed, code=2)
+
+    assert "Toy/0 needs gpu, which the engine toy hasn't got" in done.err
+    assert "Traceback" not in done.err

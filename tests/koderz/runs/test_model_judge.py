@@ -11,7 +11,9 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.experiments.replay import Replaying
+from koderz.models import Price
 from koderz.plans.arms import Arm, make_arms
+from koderz.plans.estimate import estimate
 from koderz.plans.plan import Plan
 from koderz.sandbox import Sandbox
 from koderz.settings.schema import Settings
@@ -26,6 +28,7 @@ class Asked(Words):
     """Passes what the model in the role `judge` says yes to, asked twice; without a model, what has the word."""
 
     threshold: int = 2
+    judge_calls: int = 2
 
     async def judge(
         self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging, ask: AskHandle | None = None
@@ -59,6 +62,16 @@ def models(judge: Scripted) -> dict[str, Scripted]:
 
 def kinds(run: Run) -> list[tuple[str, str]]:
     return [(line.kind, getattr(line, "purpose", "")) for line in run.lines if line.kind in ("call", "attempt")]
+
+
+@pytest.mark.parametrize(("mode", "calls"), [("zero-shot", (3, 3)), ("iterative", (3, 6))])
+def test_estimate_counts_the_calls_of_the_judge(tmp_path: Path, mode: str, calls: tuple[int, int]) -> None:
+    prices = {"scripted": Price(0, 0), "grader": Price(1.0, 1.0)}
+    found = estimate(asyncio.run(judged_plan(tmp_path, mode=mode)), prices)
+
+    assert found.calls == calls
+    assert found.cost is not None
+    assert 0 < found.cost[0] <= found.cost[1]
 
 
 def test_judge_asks_the_model_in_its_role_and_that_is_recorded_and_priced(tmp_path: Path) -> None:

@@ -196,11 +196,15 @@ def whole(summary: Summary) -> dict[str, Any]:
         value = getattr(summary, item.name)
         if item.name == "arms":
             arms = {name: asdict(arm) for name, arm in value.items()}
+            for arm in arms.values():
+                assert not arm.pop("baseline")
             if len(arms) == 1:
                 document |= next(iter(arms.values()))
             elif arms.keys() == set(BOTH):
                 document |= {name.replace("-", "_"): arms[name] for name in BOTH}
             document["arms"] = arms
+        elif item.name == "parts":
+            document |= value
         elif item.name != "comparison" or value is not None:
             document[item.name] = value
     return document
