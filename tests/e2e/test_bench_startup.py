@@ -37,6 +37,7 @@ def bench(tmp_path: Path) -> Path:
     return tmp_path / "scripts" / "bench_startup"
 
 
+@pytest.mark.slow
 def test_a_command_with_a_target_that_fails_misses_it(bench: Path) -> None:
     command = [sys.executable, str(bench), "--runs", "2", "--no-peers", "--check"]
 

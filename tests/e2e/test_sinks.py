@@ -205,6 +205,7 @@ def test_without_json_there_is_no_summary_file_until_it_is_asked_for(koderz: She
     assert koderz.summary()["status"] == "complete"
 
 
+@pytest.mark.slow  # in moments: tests/tracker/sinks
 def test_a_store_is_rebuilt_from_all_runs(koderz: Shell, env: Mapping[str, str]) -> None:
     for _ in range(2):
         koderz("benchmark", 0, 1, *LEDGER, "--quiet", env=env)
@@ -285,6 +286,7 @@ def test_what_is_imported_is_in_every_chosen_sink_when_the_command_ends(
     assert "nothing to do" in koderz("sync", env=env).err  # nor for the sinks that were not chosen
 
 
+@pytest.mark.slow  # in moments: tests/tracker/sinks
 def test_what_a_run_gained_elsewhere_reaches_its_sinks_too(koderz: Shell, env: Mapping[str, str], theirs: Path) -> None:
     env = {**env, "KODERZ_SINKS": "json,ledger"}
     koderz("benchmark", "import", theirs, env=env)

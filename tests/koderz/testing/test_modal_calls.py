@@ -135,6 +135,7 @@ def test_a_call_that_fails_for_a_moment_is_asked_for_again(deployed: ModalServer
     deployed.weather.fail.clear()
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_back_goes_on_where_it_was(tmp_path: Path) -> None:
     server = ModalServer(folder=tmp_path / "state", secrets=SECRETS)
     with server, server.client() as client:
