@@ -97,17 +97,14 @@ async def shared_of(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Any
 async def exclusive_of(
     plan: Plan, environ: Mapping[str, str], notice: Callable[[str], None]
 ) -> AsyncIterator[Exclusive | None]:
-    """What tasks need that are measured alone, with a core kept free for them; None where no task does.
-
-    To be opened before the sandbox, whose processes keep off that core, too.
-    """
+    """What tasks need that are measured alone, see `open_exclusive`; None where no task does."""
     if EXCLUSIVE not in needs_of(plan):
         yield None
         return
-    from koderz.sandbox.exclusive import Exclusive, reserved_core
+    from koderz.sandbox.exclusive import open_exclusive
 
-    with reserved_core() as core:
-        yield Exclusive(core, notice, environ)
+    with open_exclusive(notice, environ) as exclusive:
+        yield exclusive
 
 
 def cap_of(plan: Plan) -> str | None:

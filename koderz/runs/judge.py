@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,12 +16,13 @@ from koderz.errors import KoderzError
 from koderz.plans.selection import find_id
 from koderz.runs.samples import Sample, Samples
 from koderz.sandbox import DockerOptions, NoSandbox, Sandbox
+from koderz.sandbox.exclusive import Exclusive, open_exclusive
 from koderz.settings.schema import Settings
 from koderz.suites import Suite, judge_written, judging_programs, limits_of, load_suite
 from koderz.suites.code.calibration import calibrated_sandbox
 from koderz.suites.code.options import CodeOptions
 from koderz.suites.references import ReferenceFault, checked
-from koderz.types import JUDGE, Judging, Task, Verdict
+from koderz.types import EXCLUSIVE, JUDGE, Judging, Task, Verdict
 from tracker.rates import pass_at_k
 
 PASS_AT = (1, 10, 100)
@@ -36,13 +38,15 @@ class Judge:
     sandbox: Sandbox
     how: Judging
     at_once: int
+    exclusive: Exclusive | None = None  # for tasks that need it
 
     async def verdict(self, sample: Sample) -> Verdict:
         """Raises ReferenceFault where the task can't be judged here."""
-        if sample.is_reply:
-            return await self.suite.judge(sample.task, sample.program, self.sandbox, self.how)
-        program_suite = judging_programs(self.suite)
-        return await judge_written(program_suite, sample.task, sample.program, self.sandbox, self.how)
+        async with self.exclusive() if self.exclusive and EXCLUSIVE in sample.task.needs else nullcontext():
+            if sample.is_reply:
+                return await self.suite.judge(sample.task, sample.program, self.sandbox, self.how)
+            program_suite = judging_programs(self.suite)
+            return await judge_written(program_suite, sample.task, sample.program, self.sandbox, self.how)
 
     async def each(self, items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
         """Has `work` done on every item, on as many at once as there are judges. Raises what it raises."""
@@ -66,23 +70,28 @@ async def open_judge(suite: Suite, settings: Settings, *, own_programs: bool = F
 
     Raises Unreachable where nothing contains programs here.
     """
-    how, judges = limits_of(suite), settings.judge_count
-    if not any(JUDGE in task.needs for task in suite.tasks):
-        yield Judge(suite, NoSandbox(), how, judges)
-        return
-    async with calibrated_sandbox(
-        settings.sandbox,
-        judges=judges,
-        own_programs=own_programs,
-        memory_mb=how.memory_mb,
-        settings=settings,
-    ) as sandbox:
-        suite_here = checked(suite, sandbox, how)
-        try:
-            yield Judge(suite_here or suite, sandbox, how, judges)
-        finally:
-            if suite_here:
-                suite_here.remember()
+    needs: set[str] = set().union(*(task.needs for task in suite.tasks))
+    with ExitStack() as stack:
+        warn = logging.getLogger("koderz").warning
+        exclusive = stack.enter_context(open_exclusive(warn)) if EXCLUSIVE in needs else None
+        how = replace(limits_of(suite), core=exclusive.core if exclusive else None)
+        judge = Judge(suite, NoSandbox(), how, settings.judge_count, exclusive)
+        if JUDGE not in needs:
+            yield judge
+            return
+        async with calibrated_sandbox(
+            settings.sandbox,
+            judges=judge.at_once,
+            own_programs=own_programs,
+            memory_mb=how.memory_mb,
+            settings=settings,
+        ) as sandbox:
+            suite_here = checked(suite, sandbox, how)
+            try:
+                yield replace(judge, suite=suite_here or suite, sandbox=sandbox)
+            finally:
+                if suite_here:
+                    suite_here.remember()
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,13 @@ class Exclusive:
 
 
 @contextmanager
+def open_exclusive(notice: Callable[[str], None], environ: Mapping[str, str] = os.environ) -> Iterator[Exclusive]:
+    """With a core kept free. To be opened before a sandbox, whose processes then keep off that core, too."""
+    with reserved_core() as core:
+        yield Exclusive(core, notice, environ)
+
+
+@contextmanager
 def reserved_core() -> Iterator[int | None]:
     """Keeps this process, and all that it starts, off one core, which it yields; None where there is but one.
 

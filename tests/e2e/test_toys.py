@@ -131,6 +131,21 @@ def test_tasks_that_need_exclusive_are_measured_one_at_a_time_on_the_machine(
         assert {(each["cores"], each["shared"]) for each in metrics} == {(1, 0)}
 
 
+def test_replies_to_tasks_that_need_exclusive_are_judged_one_at_a_time(
+    koderz: Shell, installed: Mapping[str, str]
+) -> None:
+    rows = [{"task_id": f"Toy/{number}", "reply": ""} for number in (0, 1, 2, 0, 1, 2)]
+    (koderz.folder / "replies.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    koderz("judge", "replies.jsonl", "--suite", "toy-timed", "--output", "out.jsonl", env=installed)
+
+    metrics = [json.loads(line)["metrics"] for line in (koderz.folder / "out.jsonl").read_text().splitlines()]
+    spans = sorted((each["begun"], each["ended"]) for each in metrics)
+    assert all(ended <= begun for (_, ended), (begun, _) in pairwise(spans))
+    if len(os.sched_getaffinity(0)) > 1:
+        assert {(each["cores"], each["shared"]) for each in metrics} == {(1, 0)}
+
+
 def test_toy_engine_runs_experiments_one_after_the_other(koderz: Shell, installed: Mapping[str, str]) -> None:
     done = koderz(*RUN, "toy", "--mode", "zero-shot", "--engine", "toy", env=installed)
 
