@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from koderz.errors import Fault
-from tracker.records import Call, Keyed, Record
+from tracker.records import Call, Keyed, Once, Record
 
 JUDGE_ASK = "judge-ask"  # how the keys of a judge's own calls begin, which no solver asks for
 
@@ -80,6 +80,11 @@ class Recording:
 
     def __contains__(self, key: str) -> bool:
         return key in self._due or key in self._late
+
+    def peek(self, key: str) -> Once | None:
+        """What is on record for a `once` that isn't asked for yet; None where nothing is."""
+        found = self._due.get(key) or self._late.get(key)
+        return found if isinstance(found, Once) else None
 
     async def take(self, key: str) -> Record | None:
         """The recorded result of a request; None where it has to be made live. Raises Divergence."""
@@ -267,6 +272,10 @@ class Reuse:
 
     def __contains__(self, key: str) -> bool:
         return key in self._calls
+
+    def peek(self, key: str) -> Once | None:  # noqa: ARG002 it stands for a Recording
+        """Nothing: what isn't a reply is made again."""
+        return None
 
     async def take(self, key: str) -> Record | None:
         """The recorded reply to a request; None for anything else, which is made again."""

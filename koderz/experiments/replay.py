@@ -34,7 +34,7 @@ from koderz.experiments.recording import JUDGE_ASK, Recording, Reuse
 from koderz.experiments.slots import Slot
 from koderz.experiments.totals import Totals
 from koderz.plans.identity import Identity
-from koderz.solvers.handles import AskHandle
+from koderz.solvers.handles import AskHandle, Rerun
 from koderz.types import JUDGE, Completion, Lesson, Message, Reply, Sampling, Task, Verdict
 from tracker import records
 from tracker.records import Record, Text
@@ -211,11 +211,12 @@ class Handles:
         )
         return await self._noted(self._recorded_or_graded(grade))
 
-    async def once(self, name: str, fn: Callable[[], Any], *, rerun: bool = False) -> Any:
+    async def once(self, name: str, fn: Callable[[], Any], *, rerun: Rerun = False) -> Any:
         """The value of `fn()`, or of the coroutine that it returns, made once and recorded as JSON.
 
         `rerun`: a replay runs `fn` all the same, for what it changes elsewhere, such as the variables of a session, and
-        returns the recorded value. A `fn` that asks has to be run again, so that its requests are found on record.
+        returns the recorded value. A `fn` that asks has to be run again, so that its requests are found on record. A
+        function runs in its place, and is given the recorded value.
         """
         return await self._noted(self._recorded_or_made(name, fn, self._key("once", name), rerun=rerun))
 
@@ -334,11 +335,12 @@ class Handles:
         self.totals.scores.append(grade.score)
         return grade.score
 
-    async def _recorded_or_made(self, name: str, fn: Callable[[], Any], key: str, *, rerun: bool) -> Any:
+    async def _recorded_or_made(self, name: str, fn: Callable[[], Any], key: str, *, rerun: Rerun) -> Any:
         value = None
         if rerun:
+            before = self._recording.peek(key)
             with self._recording.cell(name):
-                value = await self._made(fn)
+                value = await self._made(fn if before is None or rerun is True else partial(rerun, before.value))
         found = await self._recording.take(key)
         if isinstance(found, records.Once):
             return found.value

@@ -173,7 +173,7 @@ def experiment_of(
         cause=verdict.cause,
         score=totals.mean_grade if verdict.score is None else verdict.score,
         metrics=verdict.metrics or None,
-        iterations=totals.attempts,
+        iterations=totals.turns or totals.attempts,
         grades=len(totals.scores),
         calls=totals.calls,
         cost=totals.cost,

@@ -26,6 +26,18 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "lessons": frozenset({"lessons"}),
     "spec": frozenset({"prompt", "entry_point"}),
     "checkpoint": frozenset({"prompt", "entry_point", "attempts"}),
+    "rlm-system": frozenset({"queries"}),
+    "rlm-queries": frozenset({"room"}),
+    "rlm-no-queries": frozenset(),
+    "rlm-question": frozenset({"question", "size"}),
+    "rlm-child": frozenset({"size"}),
+    "rlm-first-turn": frozenset({"turns"}),
+    "rlm-no-code": frozenset(),
+    "rlm-open-block": frozenset(),
+    "rlm-unknown-variable": frozenset({"variable"}),
+    "rlm-condense": frozenset(),
+    "rlm-condensed": frozenset({"last"}),
+    "rlm-final": frozenset(),
 }
 """The prompts and what each may use."""
 

@@ -36,8 +36,9 @@ SOLVERS = Registry(
         "zero-shot": "koderz.solvers.zero_shot:zero_shot",
         "iterative": "koderz.solvers.iterative:iterative",
         "direct": "koderz.solvers.direct:direct",
+        "rlm": "koderz.solvers.recursive.rlm:rlm",
     },
-    {"iterative": "koderz.solvers.iterative:IterativeOptions"},
+    {"iterative": "koderz.solvers.iterative:IterativeOptions", "rlm": "koderz.solvers.recursive.options:RlmOptions"},
 )
 
 OPENED = frozenset({"session", "workspace", "long_context"})

@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 from koderz.types import Message, Reply, Task, Verdict
 
+Rerun = bool | Callable[[Any], Any]
+"""Whether `once` runs its function in a replay too; or what it runs in its place, given the recorded value."""
+
 
 class AskHandle(Protocol):
     """How a solver asks a model, see `Handles.ask`."""
@@ -48,7 +51,7 @@ class ExclusiveHandle(Protocol):
 class OnceHandle(Protocol):
     """How a solver makes something that can't be made again, see `Handles.once`."""
 
-    async def __call__(self, name: str, fn: Callable[[], Any], *, rerun: bool = False) -> Any: ...
+    async def __call__(self, name: str, fn: Callable[[], Any], *, rerun: Rerun = False) -> Any: ...
 
 
 class LongText(Protocol):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 from typing import Any
+
+import pytest
 
 from tests.conftest import Shell
 from tests.koderz.suites.long_context.published import ROWS
@@ -41,6 +45,53 @@ def test_a_text_that_does_not_fit_the_window_is_not_sent(koderz: Shell) -> None:
     assert (long["problem_id"], long["verdict"], long["cause"]) == ("vt/16384/0", "failed", "context")
     assert short["cause"] != "context"
     assert len(calls(koderz)) == 1
+
+
+RLM = ("benchmark", "--suite", "ruler", "--model", "simulated", "--quiet", "--solver", "rlm", "--sink", "json")
+
+
+def cells(koderz: Shell) -> list[dict[str, Any]]:
+    return [line["value"] for line in koderz.journal() if line["kind"] == "once" and line["name"].startswith("cell")]
+
+
+def test_a_recursive_model_works_on_texts_that_no_model_is_shown(koderz: Shell) -> None:
+    koderz(*RLM, "--limit", 5, "--context-lengths", "64K", "--context", 16384)
+
+    assert [(row["success"], row["iterations"]) for row in koderz.summary()["results"]] == [(True, 3)] * 5
+    assert {call["purpose"] for call in calls(koderz)} == {"root", "sub"}
+    assert {(cell["container"], cell["error"]) for cell in cells(koderz)} == {("wasm", None)}
+    assert "The grass is green" not in json.dumps(calls(koderz)[0])
+    asked = len(calls(koderz))
+    koderz("benchmark", "rescore", "latest", "--quiet")
+    assert len(calls(koderz)) == asked
+
+
+def test_a_native_session_is_in_the_record(koderz: Shell) -> None:
+    tried = "import sys; from koderz.sandbox.linux import isolation as i; sys.exit(not i.contained(i.available()))"
+    if subprocess.run([sys.executable, "-c", tried], check=False).returncode:
+        pytest.skip("this machine doesn't contain native sessions")
+    koderz(*RLM, "--limit", 1, "--session", "native")
+
+    assert {cell["container"] for cell in cells(koderz)} == {"native"}
+
+
+def test_no_manager_at_an_address_that_was_given_is_said_before_anything_is_spent(koderz: Shell) -> None:
+    done = koderz(*RLM, "--limit", 1, "--wasm-url", "http://127.0.0.1:9", code=4)
+
+    assert "Failed to create WASM session" in done.err
+
+
+def test_sessions_of_a_manager_are_used(koderz: Shell) -> None:
+    manager = koderz.start("wasm", "serve", "--port", 0, "--workers", 1)
+    assert manager.stdout
+    url = manager.stdout.readline().split()[-1]
+    try:
+        koderz(*RLM, "--limit", 2, "--wasm-url", url)
+    finally:
+        manager.terminate()
+        manager.communicate(timeout=60)
+
+    assert [row["success"] for row in koderz.summary()["results"]] == [True, True]
 
 
 def test_longer_texts_are_answered_less_often_by_the_simulated_model(koderz: Shell) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import resource
 import secrets
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -67,6 +69,11 @@ class Pool:
         """The ids of the workers that are there."""
         return [link.process_id for link in self._links if link and not link.is_lost]
 
+    @property
+    def memory(self) -> int:
+        """Bytes that the workers take, as far as the system tells."""
+        return sum(_resident(process) for process in self.processes)
+
     async def link(self) -> Link:
         """The worker with the fewest sessions. Raises Fault where none can be started."""
         counts = [link.sessions if link and not link.is_lost else 0 for link in self._links]
@@ -79,3 +86,11 @@ class Pool:
                 found = self._links[place] = await Link.start(self._arguments)
             found.sessions += 1
             return found
+
+
+def _resident(process: int) -> int:
+    file = Path(f"/proc/{process}/statm")
+    try:
+        return int(file.read_text().split()[1]) * resource.getpagesize()
+    except (OSError, IndexError, ValueError):  # it has just ended, or the system has no such file
+        return 0

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 TRIES = 3  # of one cell, where its worker dies of something else
 OVERTIME = 2.0  # of a cell's deadline, after which its worker is killed
+BARE = 9_000_000  # bytes of an interpreter with nothing in it
 LATE = 0.5  # seconds beyond that, for what isn't the cell's doing
 
 
@@ -92,12 +93,22 @@ class Session:
     def is_busy(self) -> bool:
         return self._is_busy
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes at least: an interpreter, and what was put into it."""
+        return BARE + sum(size_of(done.source) for done in self._log if isinstance(done, Put))
+
+    async def start(self) -> None:
+        """Makes its instance, which otherwise its first use does. Raises SessionLostError, or Fault."""
+        async with self._alone():
+            await self._alive()
+
     async def put(self, name: str, source: str | Path, kind: str = "text") -> int:
         """Sets a variable; its size in bytes. `kind` `json` for a value that is no text.
 
         Raises SessionFullError for more than half of what the session may take, SessionLostError, or Fault.
         """
-        size = _size(source)
+        size = size_of(source)
         if size > self.memory // 2:
             raise SessionFullError(f"{name} takes {size:,} bytes, more than half of the session's {self.memory:,}")
         async with self._alone():
@@ -309,17 +320,23 @@ class Session:
         return link
 
 
-def _size(source: str | Path) -> int:
+def size_of(source: str | Path) -> int:
+    """Bytes, or for a text characters, which are as many at least."""
     return source.stat().st_size if isinstance(source, Path) else len(source)
+
+
+def pieces(put: Put) -> Iterator[bytes]:
+    """What a variable is set to, in parts that are UTF-8 each."""
+    if isinstance(put.source, str):
+        yield from parts(put.source)
+        return
+    with put.source.open(encoding="utf-8", newline="") as file:
+        while part := file.read(CHUNK):
+            yield part.encode()
 
 
 def _steps(put: Put) -> Iterator[tuple[str, bytes]]:
     """The requests by which a variable is set."""
     yield "begin", put.name.encode()
-    if isinstance(put.source, str):
-        yield from (("chunk", part) for part in parts(put.source))
-    else:
-        with put.source.open(encoding="utf-8", newline="") as file:
-            while part := file.read(CHUNK):
-                yield "chunk", part.encode()
+    yield from (("chunk", part) for part in pieces(put))
     yield "commit", put.kind.encode()

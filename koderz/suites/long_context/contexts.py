@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
 
 from koderz.types import Measure, Message, Reply, Task, Verdict
 
+if TYPE_CHECKING:
+    from koderz.sandbox.wasm.opening import Sessions
+    from koderz.settings.schema import Settings
+
 REFERENCE = "reference"
 """The type of a part of a message that stands for a text."""
 
-NEEDS = frozenset({"long_context"})
+NEEDS = frozenset({"long_context", "session"})
 
 
 @dataclass(frozen=True)
@@ -146,6 +151,19 @@ class LongContextSuite:
         finally:
             opened.close()
 
+    @asynccontextmanager
+    async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Sessions]:
+        """The sessions that code about texts runs in."""
+        from koderz.sandbox.wasm.opening import open_sessions
+
+        async with open_sessions(settings, environ, lambda line: print(line, file=sys.stderr)) as sessions:  # noqa: T201
+            yield sessions
+
+    @asynccontextmanager
+    async def open_session(self, task: Task[Recipe], handles: Any, shared: Sessions) -> AsyncIterator[Sessions]:  # noqa: ARG002
+        """As many as a solver needs for a task."""
+        yield shared
+
     async def sent(self, task: Task[Recipe], messages: Sequence[Message]) -> tuple[Message, ...]:
         """The messages with the texts that they stand for."""
         return tuple([await self._told(task, message) for message in messages])
@@ -173,8 +191,10 @@ class LongContextSuite:
 
     def simulate(self, messages: Sequence[Message], sampling: Any) -> str:
         """What the simulated model replies: the less often right, the longer the text is."""
-        from koderz.suites.long_context.simulated import reply
+        from koderz.suites.long_context.simulated import play, reply
 
+        if messages[0]["role"] == "system":  # it has a session, and sees no text
+            return play(messages)
         return reply(messages, sampling, self._simulated)
 
 

@@ -1,0 +1,120 @@
+"""What requests to the WASM manager say, and what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import orjson
+from aiohttp import web
+
+from koderz.sandbox.wasm.cells import CellResult
+
+BODY_LIMIT = 16 << 20  # bytes of a request, but for variables that are text, which have a limit of their own
+_LONGEST_NAME = 100
+
+T = TypeVar("T")
+
+
+class NewSession(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request for a session."""
+
+    session_id: str | None = None
+    seed: int = 0
+    memory_mb: int | None = None
+    ttl_s: float | None = None
+
+
+class NewCell(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request for a cell."""
+
+    code: str
+    context: dict[str, Any] | None = None  # variables to be set first
+    timeout: float | None = None  # seconds
+
+
+class Refused(web.HTTPException):
+    """An answer that says in `detail` what is wrong."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status_code = status
+        super().__init__(reason=message.replace("\n", " ").replace("\r", " "))
+
+
+def problem(status: int, message: str) -> Refused:
+    return Refused(status, message)
+
+
+def detail(status: int, message: str) -> web.Response:
+    return web.json_response({"detail": message}, status=status)
+
+
+def host_of(header: str) -> str:
+    """The name in a `Host` header, without its port."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.rpartition(":")[0] if ":" in header else header
+
+
+def variable_of(request: web.Request) -> str:
+    """The variable that a path names. Raises Refused for what can't be one."""
+    name = request.match_info["name"]
+    if not name.isidentifier() or len(name) > _LONGEST_NAME:
+        raise problem(422, f"{name!r:.120} is no name of a variable")
+    return name
+
+
+async def body_of(request: web.Request, kind: type[T], absent: T | None) -> T:
+    """The body as what it should be; `absent` where there is none. Raises Refused."""
+    data = await request.read()
+    if not data and absent is not None:
+        return absent
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise problem(422, f"the body isn't what it should be: {error}") from None
+
+
+async def stored(request: web.Request, file: Path, most: int) -> int:
+    """Writes the body, which has to be UTF-8 of at most so many bytes, into a file; its size. Raises Refused."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    size = 0
+    with file.open("wb") as target:
+        async for chunk in request.content.iter_chunked(1 << 20):
+            size += len(chunk)
+            if size > most:
+                raise problem(413, f"more than {most:,} bytes, the most that a variable may have")
+            try:
+                decoder.decode(chunk)
+            except UnicodeDecodeError:
+                raise problem(422, "the body isn't UTF-8") from None
+            await asyncio.to_thread(target.write, chunk)
+    if decoder.getstate()[0]:
+        raise problem(422, "the body isn't UTF-8: it ends within a character")
+    return size
+
+
+def require_json(file: Path) -> None:
+    """Raises Refused for a file that holds something else."""
+    try:
+        orjson.loads(file.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise problem(422, f"the body isn't JSON: {error}") from None
+
+
+def result_of(found: CellResult) -> dict[str, Any]:
+    return {
+        "stdout": found.stdout,
+        "stderr": found.stderr,
+        "locals": found.locals,
+        "execution_time": found.seconds,
+        "success": found.error is None,
+        "error": found.error,
+        "final_answer": found.final_answer,
+        "calls": found.calls,
+        "truncated": found.truncated,
+        "stopped": found.stopped,
+    }

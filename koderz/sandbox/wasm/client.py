@@ -1,0 +1,330 @@
+"""Sessions of a WASM manager somewhere else, over its REST API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import aiohttp
+
+from koderz.errors import Fault, Unreachable
+from koderz.sandbox.wasm.cells import (
+    MEMORY_MB,
+    TIMEOUT,
+    Answering,
+    CellResult,
+    Kind,
+    SessionBusyError,
+    SessionFullError,
+    SessionLostError,
+    SubCall,
+)
+from koderz.sandbox.wasm.session import Put, Ran, pieces, size_of
+
+PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0)  # seconds between tries while the manager is full, slow or gone
+T = TypeVar("T")
+
+_AGAIN = (429, 502, 503)
+_LATE = 30.0  # seconds that an answer may take beyond what its cell may
+
+
+class GarbledError(Exception):
+    """An answer that no manager gives."""
+
+
+class RemotePool:
+    """Sessions at `url`. Entering raises Unreachable where no manager answers, or not to this token."""
+
+    kind: Kind = "wasm"
+
+    def __init__(self, url: str, token: str = "") -> None:
+        self.url = url.rstrip("/")
+        self.image = ""
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http: aiohttp.ClientSession
+
+    async def __aenter__(self) -> Self:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
+        connector = aiohttp.TCPConnector(limit=0)
+        self._http = aiohttp.ClientSession(headers=self._headers, timeout=timeout, connector=connector)
+        try:
+            health = await self.get("/health")
+            await self.get("/sessions")
+            if health.get("wasm") is not True:
+                raise GarbledError
+        except (aiohttp.ClientError, TimeoutError, GarbledError, Fault) as error:
+            await self._http.close()
+            if isinstance(error, aiohttp.ClientResponseError) and error.status in (401, 403):
+                raise Unreachable(
+                    f"Authentication failed: the WASM manager at {self.url} wants another --wasm-token"
+                ) from None
+            raise Unreachable(
+                f"Failed to create WASM session: no WASM manager answers at {self.url}; start one with "
+                "koderz wasm serve, or python -m rlm.wasm.wasm_manager"
+            ) from None
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.close()
+
+    def open(self, *, memory_mb: int = MEMORY_MB, seed: int = 0) -> RemoteSession:
+        """A new session. It is made there when it is first used."""
+        return RemoteSession(self, memory_mb=memory_mb, seed=seed)
+
+    async def get(self, path: str) -> dict[str, Any]:
+        """An answer as JSON. aiohttp.ClientError, TimeoutError or GarbledError where there is none."""
+        async with self._http.get(self.url + path, timeout=aiohttp.ClientTimeout(total=10)) as response:
+            response.raise_for_status()
+            return _object(await response.read())
+
+    @asynccontextmanager
+    async def request(
+        self, method: str, path: str, seconds: float, *, streamed: Put | None = None, **body: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A response, once the manager has room to give one. Raises Fault past all patience.
+
+        `streamed` is sent as the body, part by part.
+        """
+        for pause in (*PAUSES, None):
+            try:
+                timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=seconds)
+                if streamed:
+                    body["data"] = _stream(streamed)
+                async with self._http.request(method, self.url + path, timeout=timeout, **body) as response:
+                    if response.status not in _AGAIN or pause is None:
+                        yield response
+                        return
+            except aiohttp.ClientConnectorError as error:
+                if pause is None:
+                    raise Fault(f"the WASM manager at {self.url} is gone: {error}") from None
+            assert pause is not None
+            await asyncio.sleep(pause)
+
+
+class RemoteSession:
+    """A session there, as `session.Session` is one here: made anew, and its cells run again, where it is lost."""
+
+    def __init__(self, pool: RemotePool, *, memory_mb: int, seed: int) -> None:
+        self._pool = pool
+        self._wanted = {"memory_mb": memory_mb, "seed": seed}
+        self._id = ""  # empty: it has to be made
+        self._log: list[Put | Ran] = []
+
+    async def start(self) -> None:
+        """Makes it there. Raises Fault."""
+        await self._alive()
+
+    async def put(self, name: str, source: str | Path, kind: str = "text") -> int:
+        """Sets a variable; its size. Raises SessionFullError where it doesn't fit, or Fault."""
+        put, most = Put(name, source, kind), self._wanted["memory_mb"] << 19
+        if size_of(source) > most:
+            raise SessionFullError(f"{name} takes more than {most:,} bytes, half of what the session may")
+        size = await self._over_again(lambda: self._put(put))
+        self._log.append(put)
+        return size
+
+    async def get(self, name: str) -> str | None:
+        """The text of a variable; None where there is none."""
+
+        async def read() -> str | None:
+            async with self._request("GET", f"/variables/{name}", allowed=(200, 404)) as response:
+                text = await response.text()
+                if response.status == 404 and "Session" in text:
+                    raise _Gone
+                return text if response.status == 200 else None
+
+        return await self._over_again(read)
+
+    async def run(
+        self,
+        code: str,
+        answer: Answering | None = None,
+        *,
+        timeout: float = TIMEOUT,  # noqa: ASYNC109 the cell's
+        only_calls: int | None = None,
+    ) -> CellResult:
+        """Runs a cell, see `session.Session.run`."""
+        answers: list[list[str]] = []
+
+        async def run() -> CellResult:
+            return await self._run(code, answer, timeout, only_calls, answers)
+
+        try:
+            found = await self._over_again(run)
+        except BaseException:
+            await asyncio.shield(self.close())
+            raise
+        if found.stopped == "cut":
+            await self.close()  # the manager need not notice at once that nobody listens any more
+        if found.stopped:
+            return found
+        self._log.append(Ran(code, timeout, answers))
+        return found
+
+    async def close(self) -> None:
+        if self._id:
+            name, self._id = self._id, ""
+            try:
+                async with self._pool.request("DELETE", f"/session/{name}", _LATE):
+                    pass
+            except (aiohttp.ClientError, TimeoutError, Fault):
+                return  # it is dropped there when its time is up
+
+    async def _over_again(self, doing: Callable[[], Awaitable[T]]) -> T:
+        """Does it, twice more where the session or the connection is lost meanwhile."""
+        for left in (2, 1, 0):
+            try:
+                await self._alive()
+                return await doing()
+            except _Gone:
+                self._id = ""
+            except (aiohttp.ClientError, TimeoutError, GarbledError) as error:
+                await self.close()
+                if not left:
+                    raise Fault(f"the WASM manager at {self._pool.url}: {_what(error)}") from None
+        raise SessionLostError(f"the WASM manager at {self._pool.url} keeps losing the session")
+
+    async def _alive(self) -> None:
+        if self._id:
+            return
+        async with self._pool.request("POST", "/sessions", _LATE, json=self._wanted) as response:
+            if response.status == 429:
+                raise Fault(f"Out of memory: {await _detail(response)}")
+            await _require(response, (201,))
+            name = _object(await response.read()).get("session_id")
+            if not isinstance(name, str):
+                raise GarbledError
+        self._id = name
+        for done in self._log:
+            if isinstance(done, Put):
+                await self._put(done)
+                continue
+            answers = [list(one) for one in done.answers]
+            found = await self._run(done.code, None, done.timeout * 2, None, answers)
+            if found.stopped:
+                raise SessionLostError(f"the session can't be made anew: {found.error}")
+
+    async def _put(self, put: Put) -> int:
+        kind = "application/json" if put.kind == "json" else "text/plain; charset=utf-8"
+        headers = {"Content-Type": kind}
+        async with self._request("PUT", f"/variables/{put.name}", streamed=put, headers=headers) as response:
+            return int(_object(await response.read()).get("bytes", 0))
+
+    async def _run(
+        self, code: str, answer: Answering | None, limit: float, only_calls: int | None, answers: list[list[str]]
+    ) -> CellResult:
+        """`answers`: those to its first sub-calls, from an earlier try; more are added."""
+        given, calls, waited, began = iter([*answers]), 0, 0.0, time.monotonic()
+        body: dict[str, Any] = {"json": {"code": code, "timeout": limit}}
+        body["headers"] = {"Accept": "application/x-ndjson"}
+        async with self._request("POST", "/execute", seconds=2 * limit + _LATE, **body) as response:
+            async for line in _lines(response):
+                event = _object(line)
+                if event.get("event") == "result":
+                    return _result(event, time.monotonic() - began - waited, calls)
+                if event.get("event") == "error":
+                    raise SessionLostError(f"the WASM manager says: {event.get('detail')}")
+                call = _call(event)
+                if only_calls is not None and calls >= only_calls:
+                    return CellResult(stopped="cut", error="it was stopped here before", calls=calls)
+                texts = next(given, None)
+                if texts is None:
+                    asked = time.monotonic()
+                    texts = [str(text) for text in await answer(call)] if answer else _nobody(call)
+                    waited += time.monotonic() - asked
+                    answers.append(texts)
+                calls += len(texts)
+                async with self._request("POST", f"/calls/{event['id']}", json={"result": texts}):
+                    pass
+        raise GarbledError
+
+    @asynccontextmanager
+    async def _request(
+        self, method: str, path: str, seconds: float = _LATE, allowed: tuple[int, ...] = (200,), **body: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        async with self._pool.request(method, f"/session/{self._id}{path}", seconds, **body) as response:
+            await _require(response, allowed)
+            yield response
+
+
+class _Gone(Exception):
+    """The manager doesn't know the session: it was started anew, or the session's time was up."""
+
+
+async def _stream(put: Put) -> AsyncIterator[bytes]:
+    for piece in pieces(put):
+        yield piece
+
+
+async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """The lines of a stream, however long; empty ones only keep it open."""
+    rest = b""
+    async for chunk in response.content.iter_any():
+        *whole, rest = (rest + chunk).split(b"\n") if b"\n" in chunk else [rest + chunk]
+        for line in whole:
+            if line.strip():
+                yield line
+
+
+async def _require(response: aiohttp.ClientResponse, allowed: tuple[int, ...]) -> None:
+    if response.status in allowed:
+        return
+    said = await _detail(response)
+    if response.status == 404:
+        raise _Gone
+    if response.status in (401, 403):
+        raise Unreachable(f"Authentication failed: {said}")
+    raise {409: SessionBusyError, 413: SessionFullError}.get(response.status, Fault)(f"the WASM manager says: {said}")
+
+
+async def _detail(response: aiohttp.ClientResponse) -> str:
+    try:
+        return str(_object(await response.read()).get("detail"))
+    except GarbledError:
+        return f"status {response.status}"
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        raise GarbledError from None
+    if not isinstance(found, dict):
+        raise GarbledError
+    return found
+
+
+def _call(event: Mapping[str, Any]) -> SubCall:
+    prompts, model, name = event.get("prompts"), event.get("model"), event.get("name")
+    fine = isinstance(prompts, list) and prompts and all(isinstance(one, str) for one in prompts)
+    if event.get("event") != "call" or not fine or not isinstance(event.get("id"), int):
+        raise GarbledError
+    assert isinstance(prompts, list)
+    return SubCall(str(name), tuple(prompts), model if isinstance(model, str) else None)
+
+
+def _result(event: Mapping[str, Any], seconds: float, calls: int) -> CellResult:
+    out, err, error, final = (event.get(name) for name in ("stdout", "stderr", "error", "final_answer"))
+    variables = event.get("locals")
+    if not (isinstance(out, str) and isinstance(err, str) and isinstance(variables, dict)):
+        raise GarbledError
+    if not all(one is None or isinstance(one, str) for one in (error, final)):
+        raise GarbledError
+    truncated, stopped = event.get("truncated") is True, str(event.get("stopped") or "")
+    return CellResult(out, err, error, variables, final, round(seconds, 6), calls, truncated, stopped)
+
+
+def _nobody(call: SubCall) -> list[str]:
+    return ["Error: no model can be asked from here"] * len(call.prompts)
+
+
+def _what(error: Exception) -> str:
+    return "its answer is garbled" if isinstance(error, GarbledError) else f"{type(error).__name__} {error}".strip()

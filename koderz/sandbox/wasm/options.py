@@ -1,0 +1,30 @@
+"""The options of sessions, which every solver that has some inherits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from koderz.sandbox.wasm.cells import TIMEOUT
+from koderz.settings.options import option
+from koderz.settings.trust import SENDS
+
+TOKEN_VARIABLE = "KODERZ_WASM_TOKEN"  # noqa: S105 its name
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """Where the code of a solver's sessions runs. A solver that has them inherits from this."""
+
+    session: Literal["wasm", "native"] | None = option(
+        None, "Where code runs: wasm, or native: contained processes. Default: wasm, else native.", "KIND"
+    )
+    wasm_url: str | None = option(
+        None,
+        f"A WASM manager to run code at, instead of koderz' own workers; its token: {TOKEN_VARIABLE}.",
+        "URL",
+        risk=SENDS,
+    )
+    wasm_timeout: float = option(
+        TIMEOUT, "Time that a cell of code may take; waiting for models doesn't count.", "SECONDS", bounds=(0.1, 3600)
+    )

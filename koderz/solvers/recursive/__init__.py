@@ -1,0 +1,1 @@
+"""Recursive language models: code in a session looks at a context that no model is shown whole."""

@@ -1,0 +1,81 @@
+"""A recursive language model: it never sees its context, but writes code that looks at it, and asks models about parts.
+
+After "Recursive Language Models" (Zhang, Kraska, Khattab; arXiv 2512.24601).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from koderz.prompts import Prompts
+from koderz.solvers.direct import window_at_hand
+from koderz.solvers.handles import AskHandle, JudgeHandle, LongContextHandle, OnceHandle
+from koderz.solvers.recursive.recursion import Level, Limits, Recursion
+from koderz.types import Expected, Task, Verdict
+
+if TYPE_CHECKING:
+    from koderz.sandbox.wasm.opening import Sessions
+
+_SYSTEM_TOKENS = 1_200
+_TURN_TOKENS = 900  # of a usual turn: a reply with code and what it printed
+_REPLY_TOKENS = 300
+_SUB_TOKENS = 8_000  # of a usual sub-call's prompt
+
+
+async def rlm(
+    task: Task,
+    ask: AskHandle,
+    judge: JudgeHandle,
+    once: OnceHandle,
+    prompts: Prompts,
+    models: Mapping[str, str],
+    session: Sessions,
+    long_context: LongContextHandle,
+    *,
+    max_depth: int = 3,
+    max_turns: int = 30,
+    max_concurrent_subcalls: int = 4,
+    task_timeout: float | None = None,
+    max_errors: int | None = None,
+    wasm_timeout: float = 30.0,
+    max_experiment_cost: float | None = None,
+    window: int = 16384,
+    max_tokens: int = 4096,
+) -> Verdict:
+    """The verdict on what the model answers at the root of the recursion. Times are seconds.
+
+    `window`: tokens that a conversation and its reply may come to, at every depth.
+    """
+    limits = Limits(
+        max_depth, max_turns, max_errors, task_timeout, max_experiment_cost, wasm_timeout, window, max_tokens
+    )
+    sub = "sub" if "sub" in models else None
+    recursion = Recursion(ask, once, session, prompts, limits, sub=sub, at_once=max_concurrent_subcalls)
+    await once("long_context", long_context.facts, rerun=True)  # a replay makes the text, too
+    text = await long_context.read()
+    answer = await recursion.answered(text.context, text.question, Level())
+    verdict = await judge(task, answer)
+    note = "; ".join([*filter(None, [verdict.note]), *recursion.notes])
+    return replace(verdict, note=note) if note else verdict
+
+
+def expected_calls(_prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
+    """From one turn to as many as there may be, with a usual number of sub-calls."""
+    most = parameters["max_turns"]
+    turns = Expected(
+        "main",
+        (1, most + 1),
+        (_SYSTEM_TOKENS, (most + 1) * (_SYSTEM_TOKENS + most / 2 * _TURN_TOKENS)),
+        (_REPLY_TOKENS, (most + 1) * _REPLY_TOKENS),
+    )
+    if not parameters["max_depth"]:
+        return [turns]
+    subs = 20.0 * most
+    return [turns, Expected("sub", (0, subs), (0, subs * _SUB_TOKENS), (0, subs * _REPLY_TOKENS))]
+
+
+rlm.roles = ("sub",)  # type: ignore[attr-defined]
+rlm.estimate = expected_calls  # type: ignore[attr-defined]
+rlm.at_hand = window_at_hand  # type: ignore[attr-defined]

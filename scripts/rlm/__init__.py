@@ -1,0 +1,1 @@
+"""Long-context benchmarks as `python run_benchmarks.py` has them; koderz does the work."""

@@ -1,0 +1,1 @@
+"""Sessions of code in WASM; koderz does the work."""

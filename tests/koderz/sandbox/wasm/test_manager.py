@@ -1,0 +1,294 @@
+"""The WASM manager over HTTP: what it answers, whom it refuses, and what becomes of its sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from koderz.errors import Fault, Unreachable
+from koderz.sandbox.wasm.cells import CellResult, SessionFullError, SubCall
+from koderz.sandbox.wasm.client import RemotePool
+from koderz.sandbox.wasm.manager import Limits, Manager
+from koderz.sandbox.wasm.pool import Pool
+
+Client = TestClient[Any, Any]
+
+
+@contextlib.asynccontextmanager
+async def managed(limits: Limits | None = None, **more: Any) -> AsyncIterator[Client]:
+    async with Pool("wasm", 1) as pool:
+        manager = Manager(pool, limits or Limits(), **more)
+        async with TestClient(TestServer(manager.application())) as client:
+            yield client
+
+
+def served(doing: Callable[[Client], Awaitable[Any]], limits: Limits | None = None, **more: Any) -> Any:
+    async def done() -> Any:
+        async with managed(limits, **more) as client:
+            return await doing(client)
+
+    return asyncio.run(done())
+
+
+async def asked(client: Client, method: str, path: str, **body: Any) -> tuple[int, Any]:
+    async with client.request(method, path, **body) as response:
+        text = await response.text()
+        return response.status, json.loads(text) if response.content_type == "application/json" else text
+
+
+def test_the_answers_of_the_original_service() -> None:
+    async def doing(client: Client) -> None:
+        status, made = await asked(client, "POST", "/session")
+        assert status == 200
+        name = made["session_id"]
+        assert name.startswith("session-")
+        body = {"code": "x = n + 1\nprint(x)", "context": {"n": 1}}
+        status, found = await asked(client, "POST", f"/session/{name}/execute", json=body)
+        assert (status, found["stdout"], found["success"], found["error"]) == (200, "2\n", True, None)
+        assert found["locals"] == {"n": 1, "x": 2}
+        status, found = await asked(client, "POST", f"/session/{name}/execute", json={"code": "1/0", "context": None})
+        assert (status, found["success"], found["error"]) == (200, False, "ZeroDivisionError: division by zero")
+        assert found["stderr"].startswith("Traceback")
+        assert await asked(client, "GET", "/sessions") == (200, {"sessions": [name]})
+        assert await asked(client, "DELETE", f"/session/{name}") == (200, {"status": "ok"})
+        assert await asked(client, "DELETE", f"/session/{name}") == (200, {"status": "ok"})
+        assert (await asked(client, "POST", f"/session/{name}/execute", json=body))[0] == 404
+
+    served(doing)
+
+
+def test_both_spellings_details_and_health() -> None:
+    async def doing(client: Client) -> None:
+        assert await asked(client, "POST", "/sessions", json={"session_id": "mine", "seed": 3}) == (
+            *(201, {"session_id": "mine"}),
+        )
+        assert (await asked(client, "POST", "/sessions", json={"session_id": "mine"}))[0] == 409
+        status, health = await asked(client, "GET", "/health")
+        assert (status, health["status"], health["wasm"], health["sessions"]) == (200, "ok", True, 1)
+        _, listed = await asked(client, "GET", "/sessions?detail=1")
+        assert {*listed["sessions"][0]} == {"id", "created", "idle_seconds", "memory", "cells"}
+        assert (await asked(client, "POST", "/sessions/mine/execute", json={"code": "print(1)"}))[1]["stdout"] == "1\n"
+
+    served(doing)
+
+
+def test_what_is_wrong_is_told_in_detail() -> None:
+    async def doing(client: Client) -> None:
+        await asked(client, "POST", "/sessions", json={"session_id": "a"})
+        execute = "/session/a/execute"
+        for path, body in [
+            ("/sessions", {"unknown": 1}),
+            ("/sessions", {"memory_mb": 10**6}),
+            ("/sessions", {"session_id": "../x"}),
+            (execute, {"code": 7}),
+            (execute, {"cod": "1"}),
+            (execute, {"code": "1", "timeout": -1}),
+            (execute, {"code": "1", "context": {"not a name": 1}}),
+        ]:
+            status, found = await asked(client, "POST", path, json=body)
+            assert status == 422, body
+            assert found["detail"]
+        assert (await asked(client, "POST", execute, data=b"{"))[0] == 422
+        assert (await asked(client, "POST", execute, data=io.BytesIO(b" " * (17 << 20))))[0] == 413
+        assert (await asked(client, "GET", "/nothing"))[0] == 404
+        assert (await asked(client, "POST", "/session/a/calls/1", json={"result": []}))[0] == 404
+
+    served(doing)
+
+
+def test_a_deadline_is_a_504_with_what_was_printed() -> None:
+    async def doing(client: Client) -> None:
+        await asked(client, "POST", "/sessions", json={"session_id": "a"})
+        body = {"code": "print('before')\nwhile True: pass", "timeout": 0.4}
+        status, found = await asked(client, "POST", "/session/a/execute", json=body)
+        assert (status, found["stdout"]) == (504, "before\n")
+        slow = asyncio.create_task(asked(client, "POST", "/session/a/execute", json={**body, "timeout": 1.5}))
+        await asyncio.sleep(0.4)
+        assert (await asked(client, "POST", "/session/a/execute", json={"code": "1"}))[0] == 409
+        assert (await slow)[0] == 504
+
+    served(doing)
+
+
+def test_variables_go_in_and_out_as_streams() -> None:
+    async def doing(client: Client) -> None:
+        await asked(client, "POST", "/sessions", json={"session_id": "a", "memory_mb": 64})
+        place = "/sessions/a/variables"
+        text = "äöü\r\n" * 1_000_000
+        assert await asked(client, "PUT", f"{place}/t", data=io.BytesIO(text.encode())) == (200, {"bytes": 8_000_000})
+        assert (await asked(client, "GET", f"{place}/t"))[1] == text
+        assert (await asked(client, "PUT", f"{place}/r", json={"a": [1]}))[0] == 200
+        code = {"code": "print(len(t), r['a'])"}
+        assert (await asked(client, "POST", "/session/a/execute", json=code))[1]["stdout"] == "5000000 [1]\n"
+        assert (await asked(client, "GET", f"{place}/nothing"))[0] == 404
+        assert (await asked(client, "PUT", f"{place}/much", data=io.BytesIO(b"x" * (33 << 20))))[0] == 413
+        assert (await asked(client, "PUT", f"{place}/b", data=b"\xff\xfe"))[0] == 422
+        headers = {"Content-Type": "application/json"}
+        assert (await asked(client, "PUT", f"{place}/b", data=b"{", headers=headers))[0] == 422
+        assert (await asked(client, "POST", "/session/a/execute", json=code))[0] == 200
+
+    served(doing)
+
+
+def test_sub_calls_come_as_a_stream_of_events() -> None:
+    async def doing(client: Client) -> list[Any]:
+        await asked(client, "POST", "/sessions", json={"session_id": "a"})
+        body = {"code": "print(llm_query_batched(['p', 'q']), rlm_query('r', 'm'))"}
+        events = []
+        headers = {"Accept": "application/x-ndjson"}
+        async with client.post("/session/a/execute", json=body, headers=headers) as response:
+            async for line in response.content:
+                if line.strip():
+                    events.append(json.loads(line))
+                    if events[-1]["event"] == "call":
+                        answers = {"result": [prompt.upper() for prompt in events[-1]["prompts"]]}
+                        found = await asked(client, "POST", f"/session/a/calls/{events[-1]['id']}", json=answers)
+                        assert found[0] == 200
+        return events
+
+    first, second, result = served(doing)
+    assert (first["name"], first["prompts"], first["model"]) == ("llm_query", ["p", "q"], None)
+    assert (second["name"], second["prompts"], second["model"]) == ("rlm_query", ["r"], "m")
+    assert (result["event"], result["stdout"], result["calls"]) == ("result", "['P', 'Q'] R\n", 3)
+
+
+def test_a_fork_has_had_the_same_done_to_it() -> None:
+    async def doing(client: Client) -> str:
+        await asked(client, "POST", "/sessions", json={"session_id": "a"})
+        await asked(client, "POST", "/session/a/execute", json={"code": "x = 5"})
+        _, fork = await asked(client, "POST", "/session/a/fork")
+        found = await asked(client, "POST", f"/session/{fork['session_id']}/execute", json={"code": "print(x)"})
+        return str(found[1]["stdout"])
+
+    assert served(doing) == "5\n"
+
+
+def test_a_full_manager_says_so_and_sessions_end_with_their_time() -> None:
+    async def doing(client: Client) -> None:
+        for _ in range(2):
+            assert (await asked(client, "POST", "/session"))[0] == 200
+        status, found = await asked(client, "POST", "/session")
+        assert (status, found["detail"][:13]) == (429, "Out of memory")
+        while (await asked(client, "GET", "/sessions"))[1]["sessions"]:  # noqa: ASYNC110 nothing tells of it
+            await asyncio.sleep(0.1)
+
+    served(doing, Limits(sessions=2, ttl=1.0))
+
+
+def test_web_pages_foreign_hosts_and_those_without_the_token_are_refused() -> None:
+    async def doing(client: Client) -> None:
+        token = {"Authorization": "Bearer secret"}
+        assert (await asked(client, "GET", "/health"))[0] == 200
+        assert (await asked(client, "GET", "/sessions"))[0] == 401
+        assert (await asked(client, "GET", "/sessions", headers={"Authorization": "Bearer other"}))[0] == 401
+        assert (await asked(client, "GET", "/sessions", headers=token))[0] == 200
+        assert (await asked(client, "GET", "/health", headers={"Host": "rebound.example"}))[0] == 403
+        assert (await asked(client, "GET", "/sessions", headers={**token, "Host": "pod.example:80"}))[0] == 200
+        assert (await asked(client, "GET", "/health", headers={"Host": "named"}))[0] == 200
+        for origin in ("http://127.0.0.1:8080", "null"):
+            assert (await asked(client, "GET", "/sessions", headers={**token, "Origin": origin}))[0] == 403
+
+    served(doing, token="secret", hosts=["named"])
+
+
+# The client
+
+
+async def echo(call: SubCall) -> Sequence[str]:
+    return [f"{call.name}: {prompt}" for prompt in call.prompts]
+
+
+def test_a_session_at_a_manager_is_like_one_here() -> None:
+    async def doing(client: Client) -> list[CellResult]:
+        async with RemotePool(str(client.make_url("/")), "secret") as pool:
+            session = pool.open()
+            await session.put("context", "text " * 1000)
+            found = [
+                await session.run("n = len(context)\nprint(n, llm_query_batched(['p', 'q']))", echo),
+                await session.run("print(1)\nwhile True: pass", timeout=0.4),
+                await session.run("while True: llm_query('x')", echo, only_calls=2),
+                await session.run("print(n)\nanswer.update(content=3, ready=True)"),
+            ]
+            assert (await session.get("n"), await session.get("nothing")) == ("5000", None)
+            with pytest.raises(SessionFullError):
+                await session.put("much", "x" * (300 << 20))
+            await session.close()
+            assert (await pool.get("/sessions"))["sessions"] == []
+            return found
+
+    first, late, stopped, last = served(doing, token="secret")
+    assert (first.stdout, first.calls) == ("5000 ['llm_query: p', 'llm_query: q']\n", 2)
+    assert (late.stopped, late.stdout) == ("deadline", "1\n")
+    assert (stopped.stopped, stopped.calls) == ("cut", 2)
+    assert (last.stdout, last.final_answer) == ("5000\n", "3")
+
+
+def test_a_session_comes_back_where_its_manager_was_started_anew() -> None:
+    prompts: list[str] = []
+
+    async def answer(call: SubCall) -> Sequence[str]:
+        prompts.extend(call.prompts)
+        return await echo(call)
+
+    async def doing() -> CellResult:
+        async with managed() as client, RemotePool(str(client.make_url("/"))) as pool:
+            session = pool.open()
+            await session.put("context", "text")
+            await session.run("x = [context, llm_query('first')]", answer)
+            for name in (await pool.get("/sessions"))["sessions"]:
+                await asked(client, "DELETE", f"/session/{name}")
+            return await session.run("print(x, llm_query('second'))", answer)
+
+    assert asyncio.run(doing()).stdout == "['text', 'llm_query: first'] llm_query: second\n"
+    assert prompts == ["first", "second"]
+
+
+@pytest.mark.parametrize("token", ["", "wrong"])
+def test_no_manager_and_no_token_are_said_before_anything_is_spent(token: str) -> None:
+    async def entered(url: str) -> None:
+        async with RemotePool(url, token):
+            pass
+
+    with pytest.raises(Unreachable, match="Failed to create WASM session"):
+        asyncio.run(entered("http://127.0.0.1:9"))
+
+    async def doing(client: Client) -> None:
+        with pytest.raises(Unreachable, match="Authentication failed"):
+            await entered(str(client.make_url("/")))
+
+    served(doing, token="secret")
+
+
+def test_garbled_and_full_managers_are_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koderz.sandbox.wasm.client.PAUSES", (0.01,))
+
+    async def run(limits: Limits) -> None:
+        async with managed(limits) as client, RemotePool(str(client.make_url("/"))) as pool:
+            await pool.open().run("1")
+
+    with pytest.raises(Fault, match="Out of memory"):
+        asyncio.run(run(Limits(sessions=0)))
+
+    async def garbled() -> None:
+        async def say(request: aiohttp.web.Request) -> aiohttp.web.Response:
+            if request.path == "/health":
+                return aiohttp.web.json_response({"wasm": True})
+            if request.path == "/sessions":
+                return aiohttp.web.json_response({"session_id": "a"}, status=201 if request.method == "POST" else 200)
+            return aiohttp.web.Response(text="{garbled")
+
+        app = aiohttp.web.Application()
+        app.router.add_route("*", "/{path:.*}", say)
+        async with TestServer(app) as server, RemotePool(str(server.make_url("/"))) as pool:
+            await pool.open().run("1")
+
+    with pytest.raises(Fault, match="garbled"):
+        asyncio.run(garbled())

@@ -1,0 +1,1 @@
+"""Recursive language models."""
