@@ -47,14 +47,14 @@ def test_a_stopped_cell_leaves_the_session_as_it_was_before_it(within: Done) -> 
         session = pool.open()
         await session.put("context", "text " * 1000)
         await session.run("import os, re\nx = [1]\ny = len(context)")
-        stopped = await session.run("print('printed before')\nx.append(2)\nwhile True: pass", timeout=0.4)
+        stopped = await session.run("print('printed before')\nx.append(2)\nwhile True: pass", timeout=3)
         after = await session.run("print(x, y)")
         dead = await session.run("x.append(3)\nos._exit(1)")
         return [stopped, after, dead, await session.run("print(x, y)")]
 
     stopped, after, dead, last = within(doing)
     assert (stopped.stopped, stopped.stdout) == ("deadline", "printed before\n")
-    assert stopped.error == "TimeoutError: Request timed out: more than 0.4 s"
+    assert stopped.error == "TimeoutError: Request timed out: more than 3 s"
     assert after.stdout == last.stdout == "[1] 5000\n"
     assert dead.stopped == "crash"
 

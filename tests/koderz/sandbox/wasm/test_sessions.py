@@ -51,13 +51,13 @@ def test_variables_are_told_by_value_where_they_are_small_else_by_type_and_size(
 
 def test_cells_ask_models_and_wait_for_them(within: Done) -> None:
     async def slow(call: SubCall) -> Sequence[str]:
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(5.5)
         return await echo(call)
 
     async def doing(pool: Pool) -> tuple[CellResult, CellResult, CellResult]:
         session = pool.open()
         code = "a = llm_query('one', model='m')\nb = rlm_query_batched(['two', 'three'])\nprint(a, b)"
-        waited = await session.run("print('before'); print(llm_query('q'))", slow, timeout=2.0)
+        waited = await session.run("print('before'); print(llm_query('q'))", slow, timeout=5.0)
         return await session.run(code, echo), waited, await session.run("print(llm_query('q'))")
 
     asked, waited, alone = within(doing)
@@ -156,12 +156,19 @@ def test_a_fork_goes_its_own_way(within: Done) -> None:
 
 def test_one_cell_at_a_time(within: Done) -> None:
     async def doing(pool: Pool) -> None:
-        session = pool.open()
+        session, asked, enough = pool.open(), asyncio.Event(), asyncio.Event()
+
+        async def held(call: SubCall) -> Sequence[str]:
+            asked.set()
+            await enough.wait()
+            return await echo(call)
+
         async with asyncio.TaskGroup() as group:
-            group.create_task(session.run("import time\ntime.sleep(0.3)"))
-            await asyncio.sleep(0.05)
+            group.create_task(session.run("llm_query('q')", held))
+            await asked.wait()
             with pytest.raises(SessionBusyError):
                 await session.run("1")
+            enough.set()
 
     within(doing)
 
