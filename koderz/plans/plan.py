@@ -185,6 +185,7 @@ def _used_prompts(prompts: Prompts, config: Mapping[str, Any], arms: Sequence[Ar
         "checkpoint": "checkpoint" in roles,
         "guidance": "checkpoint" in roles,
         "lessons": config["use_memory"] != "off",
+        **dict.fromkeys(("notes", "condensing", "conclusion"), any(arm.solver.name == "compaction" for arm in arms)),
     }
     return {name: text for name, text in prompts.texts.items() if used.get(name, True)}
 

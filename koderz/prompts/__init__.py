@@ -38,6 +38,9 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "rlm-condense": frozenset(),
     "rlm-condensed": frozenset({"last"}),
     "rlm-final": frozenset(),
+    "notes": frozenset({"notes", "piece", "pieces"}),
+    "condensing": frozenset({"notes"}),
+    "conclusion": frozenset({"notes"}),
 }
 """The prompts and what each may use."""
 

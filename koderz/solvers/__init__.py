@@ -37,6 +37,7 @@ SOLVERS = Registry(
         "iterative": "koderz.solvers.iterative:iterative",
         "direct": "koderz.solvers.direct:direct",
         "rlm": "koderz.solvers.recursive.rlm:rlm",
+        "compaction": "koderz.solvers.compaction:compaction",
     },
     {"iterative": "koderz.solvers.iterative:IterativeOptions", "rlm": "koderz.solvers.recursive.options:RlmOptions"},
 )

@@ -18,6 +18,7 @@ import typer
 from koderz.analysis.statistics import smallest_paired_difference
 from koderz.cli import app
 from koderz.engines.owners import schema_of
+from koderz.suites import SUITES
 from tests.conftest import Server, Shell, nothing_judged
 from tests.e2e.conftest import Remote
 from tests.e2e.pages import DOCS, PAGES, ROOT, Reader, blocks
@@ -97,7 +98,9 @@ def test_every_command_and_option_that_a_page_names_exists(line: str, page: str)
         for name in re.findall(r"^    (\w+): .* = option\(", block.text, re.MULTILINE)
     }
 
-    assert set(options) <= known | own | set(context.help_option_names)
+    of_suites = {field.flag for word in words if word in SUITES for field in schema_of(("suite", word)).fields.values()}
+
+    assert set(options) <= known | own | of_suites | set(context.help_option_names)
 
 
 @pytest.mark.slow

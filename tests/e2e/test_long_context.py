@@ -192,3 +192,15 @@ def test_a_plan_says_what_long_texts_may_cost(koderz: Shell) -> None:
     assert "lengths in tokens of chars/4" in short
     assert "Calls: 2\nTokens in: about 8,2" in short
     assert "Calls: 0\n" in long
+
+
+def test_a_text_that_does_not_fit_is_read_piece_by_piece_into_notes(koderz: Shell) -> None:
+    own = ("--ruler-tasks", "niah_single_1", "--context-lengths", "16K", "--limit", 6, "--context", 4096)
+    koderz(*RUN[:-4], "--solver", "compaction", "--sink", "json", *own)
+
+    rows = koderz.summary()["results"]
+    assert max(row["score"] for row in rows) == 1
+    of_one = [call for call in calls(koderz) if call["experiment_id"] == rows[0]["experiment_id"]]
+    assert [call["purpose"] for call in of_one] == ["notes"] * 8 + ["attempt"]
+    assert max(call["tokens_in"] for call in of_one) < 4096
+    assert "The grass is green" not in json.dumps(koderz.journal())

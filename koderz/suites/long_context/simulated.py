@@ -12,6 +12,8 @@ from koderz.suites.long_context.tokens import CHARS_A_TOKEN
 from koderz.types import Message
 from tracker.messages import text_of
 
+_ANSWERED = re.compile(r"^Answer: (.+)$", re.MULTILINE)
+
 HALF = 8192  # tokens of a prompt with which every second thing is missed
 
 
@@ -80,5 +82,7 @@ def reply(messages: Sequence[Message], sampling: Any, answers: Callable[[str], l
     chance = 1 / (1 + len(asked) / CHARS_A_TOKEN / HALF)
     seed = hashlib.sha256(f"{getattr(sampling, 'seed', 0)} {asked}".encode("utf-8", "replace")).hexdigest()
     draw = random.Random(seed)  # noqa: S311 repeatable on purpose
-    found = [answer for answer in answers(asked) if draw.random() < chance]
+    known = [each for line in _ANSWERED.findall(asked) for each in line.split(", ")]  # of its own notes
+    new = [answer for answer in answers(asked) if answer not in known and draw.random() < chance]
+    found = dict.fromkeys([*known, *new])
     return f"Answer: {', '.join(found)}" if found else "I could not find it in the text."

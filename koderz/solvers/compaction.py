@@ -1,0 +1,68 @@
+"""A text read piece by piece into notes, which are condensed where they grow too long, and answer the question."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from koderz.prompts import Prompts
+from koderz.solvers.direct import REPLY_TOKENS, window_at_hand
+from koderz.solvers.handles import AskHandle, JudgeHandle, LongContextHandle, OnceHandle
+from koderz.types import Expected, Task, Verdict
+
+FULL = 0.85
+"""The share of the window at which notes are condensed."""
+
+_PIECE = 0.5  # share of the window that a piece of the text takes
+_CHARS_A_TOKEN = 4  # of notes
+
+
+async def compaction(
+    task: Task,
+    ask: AskHandle,
+    judge: JudgeHandle,
+    once: OnceHandle,
+    prompts: Prompts,
+    long_context: LongContextHandle,
+    *,
+    window: int = 16384,
+) -> Verdict:
+    """What the model makes of its own notes. A piece takes half of `window` tokens."""
+    facts = await once("long_context", long_context.facts)
+    size = max(1, int(window * _PIECE * facts["characters"] / facts["tokens"]))
+    pieces = max(1, math.ceil(facts["characters"] / size))
+    asked = [_text("\n\nQuestion:\n"), long_context.part("question")]
+    notes = ""
+    for piece in range(pieces):
+        if len(notes) / _CHARS_A_TOKEN > (FULL - _PIECE) * window:
+            told = prompts.render("condensing", notes=notes)
+            notes = (await ask([_user(_text(told), *asked)], purpose="condense")).text
+        told = prompts.render("notes", notes=notes, piece=str(piece + 1), pieces=str(pieces))
+        text = long_context.part("context", piece * size, (piece + 1) * size)
+        reply = await ask([_user(_text(f"{told}\n\n"), text, *asked)], purpose="notes")
+        notes = f"{notes}\n{reply.text}".strip()
+    told = prompts.render("conclusion", notes=notes)
+    return await judge(task, await ask([_user(_text(told), *asked)]))
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _user(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {"role": "user", "content": [*parts]}
+
+
+def asks_for_pieces(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
+    """A call for each piece and the last one; notes are condensed at most once a piece."""
+    pieces = max(1, math.ceil(prompt_tokens / (parameters["window"] * _PIECE)))
+    most = 2 * pieces + 1
+    told = prompt_tokens + most * FULL * parameters["window"]
+    calls = (pieces + 1, most)
+    return [Expected("main", calls, (prompt_tokens, told), (calls[0] * REPLY_TOKENS, most * REPLY_TOKENS))]
+
+
+compaction.roles = ()  # type: ignore[attr-defined]
+compaction.estimate = asks_for_pieces  # type: ignore[attr-defined]
+compaction.at_hand = window_at_hand  # type: ignore[attr-defined]
