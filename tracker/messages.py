@@ -40,7 +40,7 @@ def share_messages(call: Call, stored: set[int]) -> list[LongMessage | Call]:
 
     `stored` holds the first 64 bits of each digest and is brought up to date.
     """
-    if all(_is_short(message) for message in call.messages):
+    if all(_is_plain(message) and len(message["content"]) <= MESSAGE_BYTES // 4 for message in call.messages):
         return [call]
     new: list[LongMessage | Call] = []
     messages: list[dict[str, Any]] = []
@@ -69,10 +69,6 @@ def restored(message: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 def _is_plain(message: Mapping[str, Any]) -> bool:
     return message.keys() == _PLAIN and isinstance(message["content"], str)
-
-
-def _is_short(message: Mapping[str, Any]) -> bool:
-    return _is_plain(message) and len(message["content"]) <= MESSAGE_BYTES // 4
 
 
 def _part(part: Any) -> str:

@@ -44,17 +44,21 @@ def lock_run(folder: Path) -> BaseFileLock:
 
     Raises RunBusy where another process holds it, KoderzError where the folder can't be written.
     """
+    told = f"another koderz process is working on {folder.name}; see it with: koderz benchmark watch {folder.name}"
+    return acquired(folder / "lock", TO_LOOK, RunBusy(told))
+
+
+def acquired(path: Path, timeout: float, busy: KoderzError) -> BaseFileLock:
+    """The lock of that name, held. Raises `busy` where another has it for so many seconds, KoderzError for no lock."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(folder / "lock", timeout=TO_LOOK)
+    lock = FileLock(path, timeout=timeout)
     try:
         lock.acquire()
     except Timeout:
-        raise RunBusy(
-            f"another koderz process is working on {folder.name}; see it with: koderz benchmark watch {folder.name}"
-        ) from None
+        raise busy from None
     except OSError as error:
-        raise KoderzError(f"{folder} can't be locked ({error.strerror})") from None
+        raise KoderzError(f"{path.parent} can't be locked ({error.strerror})") from None
     return lock
 
 

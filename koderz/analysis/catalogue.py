@@ -26,7 +26,7 @@ from tracker.sinks.standing import NAME as SINKS
 from tracker.sinks.standing import standing_of
 
 INDEX = ".runs.index"
-_VERSION = 8
+_VERSION = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,8 @@ class _Cached(msgspec.Struct, frozen=True, array_like=True, gc=False):
     problem: str = ""
 
 
-class _Index(msgspec.Struct):
-    version: int
-    entries: dict[str, _Cached]
+_Index = tuple[int, dict[str, _Cached]]
+"""The version of its form, and what it has of each run."""
 
 
 def _sources(results: Path) -> Iterator[tuple[str, str, Stamp]]:
@@ -143,16 +142,16 @@ def _as_it_goes(row: RunRow, folder: Path) -> RunRow:
 
 def _read_index(results: Path) -> dict[str, _Cached]:
     try:
-        index = msgspec.msgpack.decode((results / INDEX).read_bytes(), type=_Index)
+        version, entries = msgspec.msgpack.decode((results / INDEX).read_bytes(), type=_Index)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
-    return index.entries if index.version == _VERSION else {}
+    return entries if version == _VERSION else {}
 
 
 def _write_index(results: Path, entries: dict[str, _Cached]) -> None:
     """A folder that can't be written is listed all the same, only more slowly the next time."""
     with contextlib.suppress(OSError):
-        write_whole(results / INDEX, [msgspec.msgpack.encode(_Index(_VERSION, entries))], durable=False)
+        write_whole(results / INDEX, [msgspec.msgpack.encode((_VERSION, entries))], durable=False)
 
 
 def chosen(

@@ -10,7 +10,6 @@ from typing import Any
 
 from koderz.analysis.blocks import as_html
 from koderz.analysis.comparison_view import comparison_blocks
-from koderz.analysis.differences import differing
 from koderz.analysis.inference import (
     Difference,
     differences_of,
@@ -24,7 +23,7 @@ from koderz.analysis.inference import (
 )
 from koderz.analysis.intervals import Interval
 from koderz.analysis.measures import SUCCESS, measure_named, measures_of, shown
-from koderz.analysis.notes import notes_on
+from koderz.analysis.notes import differing, notes_on
 from koderz.analysis.pairs import Matched, Side, match, own_arms, sides_to_compare
 from koderz.analysis.runs import Run, load_run, load_summary, of_summary, refuse_mixture, run_paths
 from koderz.analysis.statistics import ALPHA, holm

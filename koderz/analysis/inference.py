@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from koderz.analysis import intervals, statistics
 from koderz.analysis.intervals import Interval
@@ -68,7 +69,7 @@ def means_of(matched: Matched) -> tuple[float, float] | None:
     if matched.kind == "nothing":
         return None
     before, after = matched.means()
-    return _average(before), _average(after)
+    return fmean(before), fmean(after)
 
 
 def is_shown(matched: Matched, p_value: float | None, alpha: float) -> bool:
@@ -143,8 +144,8 @@ def _parted(matched: Matched, z: float) -> tuple[float, float, float]:
 
 def _passed(by_task: Values, z: float) -> tuple[float, float]:
     """Tasks that were passed, and all; of several samples: of the effective number of tasks."""
-    rates = [_average(values) for values in by_task.values()]
-    rate = _average(rates)
+    rates = [fmean(values) for values in by_task.values()]
+    rate = fmean(rates)
     of_mean = statistics.standard_error(rates) ** 2
     size = effective_size(rate * (1 - rate), of_mean, len(rates), sum(map(len, by_task.values())), z)
     return rate * size, size
@@ -195,7 +196,3 @@ def differences_of(each: Sequence[Matched], alpha: float) -> dict[str, Differenc
 
 def _less(after: Sequence[float], before: Sequence[float]) -> list[float]:
     return [y - x for x, y in zip(before, after, strict=True)]
-
-
-def _average(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

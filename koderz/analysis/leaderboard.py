@@ -106,6 +106,12 @@ def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
     return notes
 
 
+_FIGURES = (
+    "total_problems successes success_rate success_rate_interval success_rate_interval_method "
+    "total_cost avg_cost cost_per_success cost_known avg_iterations avg_latency"
+)
+
+
 def row_of(side: Side) -> Mapping[str, Any]:
     """What a side comes to, for JSON."""
     figures, run = side.figures, side.run
@@ -118,17 +124,7 @@ def row_of(side: Side) -> Mapping[str, Any]:
         "arm": side.arm,
         "status": run.status,
         "simulated": run.simulated,
-        "total_problems": figures.total_problems,
-        "successes": figures.successes,
-        "success_rate": figures.success_rate,
-        "success_rate_interval": figures.success_rate_interval,
-        "success_rate_interval_method": figures.success_rate_interval_method,
-        "total_cost": figures.total_cost,
-        "avg_cost": figures.avg_cost,
-        "cost_per_success": figures.cost_per_success,
-        "cost_known": figures.cost_known,
-        "avg_iterations": figures.avg_iterations,
-        "avg_latency": figures.avg_latency,
+        **{name: getattr(figures, name) for name in _FIGURES.split()},
         "measures": {name: asdict(mean) for name, mean in figures.measures.items()},
         "faults": side.faults,
         "planned": run.planned,

@@ -1,13 +1,18 @@
-"""What whoever reads a comparison has to know before believing it."""
+"""What whoever reads a comparison has to know before believing it, and what differs between the runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from koderz.analysis.intervals import FEWEST_TO_RESAMPLE
 from koderz.analysis.measures import SUCCESS, declared
 from koderz.analysis.pairs import Matched, Side
 from koderz.analysis.statistics import FEWEST_TASKS
+from koderz.settings.schema import OF_SINKS
+
+# Tasks are matched one by one; the others change no result.
+_OF_NO_MATTER = frozenset({"problems", "results", "grace", *OF_SINKS})
 
 
 def notes_on(a: Side, b: Side, matched: Matched) -> list[str]:
@@ -73,3 +78,23 @@ def _on_side(name: str, side: Side) -> Iterator[str]:
         yield f"{name} has {side.faults} experiments that ended in a fault; they count neither way."
     if not side.figures.cost_known:
         yield f"{name}'s costs are too low: the price of a model is unknown."
+
+
+def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Each name with its two values where they are not the same; None for one that is missing. Nested by dots."""
+    flat_a, flat_b = _flat(a), _flat(b)
+    return {
+        name: (flat_a.get(name), flat_b.get(name))
+        for name in dict.fromkeys([*flat_a, *flat_b])
+        if flat_a.get(name) != flat_b.get(name)
+    }
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{name}.")
+        elif prefix or name not in _OF_NO_MATTER:
+            found[f"{prefix}{name}"] = value
+    return found

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
 from msgspec.structs import replace
 
 from koderz.analysis.measures import SUCCESS, value_of
-from koderz.analysis.runs import Run
+from koderz.analysis.runs import Run, load_run, resolve, run_paths
 from koderz.errors import KoderzError
 from tracker.records import Measure
 from tracker.summary import Figures, Mean, Result, mean_of
@@ -99,7 +101,7 @@ class Matched:
     def means(self) -> tuple[list[float], list[float]]:
         """One value a task, the mean of its samples: of the tasks in common, or where there are none, of all."""
         of_a, of_b = (self.tasks, self.tasks) if self.paired else (self.a, self.b)
-        return [_mean(self.a[task]) for task in of_a], [_mean(self.b[task]) for task in of_b]
+        return [fmean(self.a[task]) for task in of_a], [fmean(self.b[task]) for task in of_b]
 
 
 def match(a: Side, b: Side, measure: Measure = SUCCESS) -> Matched:
@@ -137,6 +139,22 @@ def sides_of(run: Run, arm: str | None = None) -> list[Side]:
     return [Side(run, name) for name in ([_arm(run, arm)] if arm is not None else run.arms)]
 
 
+def chosen_sides(
+    names: Sequence[str], results: Path, *, arm: str | None = None, allow_simulated: bool = False
+) -> tuple[list[Side], list[str]]:
+    """The arms of the runs named, else of all; and what was left out of those or is still going, a sentence each.
+
+    Without names, simulated runs give way to real ones and files that can't be read to those that can; with
+    names, both are a KoderzError. So is an arm that no run has.
+    """
+    if names:
+        runs, left_out = resolve(names, results, allow_simulated=allow_simulated), list[str]()
+    else:
+        runs, left_out = _all(results, allow_simulated=allow_simulated)
+    going = [f"{run.name} {run.progress}" for run in runs if run.is_going]
+    return [side for run in runs for side in _sides(run, arm, must_have=bool(names))], left_out + going
+
+
 def arm_named(name: str, arms: Collection[str], run: str) -> str:
     """The arm that is meant, however its dashes are written. Raises KoderzError where the run has none of that name."""
     for solver in arms:
@@ -157,5 +175,25 @@ def _kind(a: Values, b: Values, common: Sequence[str]) -> Kind:
     return "single" if all(len(a[task]) == len(b[task]) == 1 for task in common) else "samples"
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _all(results: Path, *, allow_simulated: bool) -> tuple[list[Run], list[str]]:
+    runs, notes = [], []
+    for path in run_paths(results):
+        try:
+            runs.append(load_run(path))
+        except KoderzError as error:
+            notes.append(f"left out: {error}")
+    if not runs:
+        raise KoderzError("; ".join(notes) or f"{results} holds no run yet; make one with: koderz benchmark 0 10")
+    real = [run for run in runs if not run.simulated]
+    if real and len(real) < len(runs) and not allow_simulated:
+        left_out = f"{len(runs) - len(real)} runs of the SIMULATED model are left out"
+        notes.append(f"{left_out}; --allow-simulated takes them in")
+        runs = real
+    return runs, notes
+
+
+def _sides(run: Run, arm: str | None, *, must_have: bool) -> list[Side]:
+    wanted = arm.replace("_", "-") if arm is not None else None
+    if must_have or wanted is None or wanted in run.arms:
+        return sides_of(run, arm)
+    return []

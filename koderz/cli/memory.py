@@ -18,7 +18,7 @@ from koderz.cli.groups import PanelCommand
 from koderz.cli.tables import print_blocks
 from koderz.errors import KoderzError
 from koderz.interruption import leave_at_once
-from tracker.files import MB, read_all
+from tracker.files import MB, read_all, write_whole
 from tracker.memory import CATEGORIES, TYPES, Cortex, open_cortex, store_path
 
 app = typer.Typer(
@@ -54,14 +54,10 @@ def recall(
     json: Json = False,
 ) -> None:
     """Search memories by words, best match first; without words list the most recent ones."""
-
-    async def found(cortex: Cortex) -> list[dict[str, Any]]:
-        words = " ".join(query or ())
-        return await cortex.recall(
-            words or None, tags=tag or (), category=category, type=type, project=project, limit=limit, mode=mode
-        )
-
-    memories = _asked(found, results)
+    words = " ".join(query or ()) or None
+    given: dict[str, Any] = {"tags": tag or (), "category": category, "type": type, "project": project}
+    given |= {"limit": limit, "mode": mode}
+    memories = _asked(lambda cortex: cortex.recall(words, **given), results)
     if json:
         return print_json(memories)
     print_blocks([Table((), [row for memory in memories for row in _rows(memory)], ruled=False)])
@@ -81,11 +77,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Show one memory in full."""
-
-    async def found(cortex: Cortex) -> dict[str, Any] | None:
-        return await cortex.get_memory(int(which) if which.isdecimal() else which)
-
-    memory = _asked(found, results)
+    memory = _asked(lambda cortex: cortex.get_memory(int(which) if which.isdecimal() else which), results)
     if memory is None:
         raise KoderzError(f"there is no memory {which}; find one with: koderz memory recall WORDS")
     if json:
@@ -114,15 +106,12 @@ def export(
     json: Json = False,  # noqa: ARG001 an export is JSON anyway
 ) -> None:
     """Export matching memories as a JSON array, oldest first."""
-
-    async def found(cortex: Cortex) -> list[dict[str, Any]]:
-        return await cortex.export_memories(tag or (), category=category, project=project, since=since, limit=limit)
-
-    memories = _asked(found, results)
+    given: dict[str, Any] = {"category": category, "project": project, "since": since, "limit": limit}
+    memories = _asked(lambda cortex: cortex.export_memories(tag or (), **given), results)
     if output is None:
         return print_json(memories)
     try:
-        output.write_bytes(orjson.dumps(memories, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        write_whole(output, [orjson.dumps(memories, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)])
     except OSError as error:
         raise KoderzError(f"{output} can't be written ({error.strerror})") from None
     warn(f"{len(memories)} memories written to {output}")
@@ -185,24 +174,13 @@ def forget(
 
     Critical memories, runs and their experiments are never forgotten.
     """
-
-    async def forgotten(cortex: Cortex, *, dry_run: bool) -> dict[str, Any]:
-        return await cortex.forget(
-            id=memory,
-            query=query,
-            tags=tag or (),
-            category=category,
-            project=project,
-            older_than=older_than,
-            below_salience=below_salience,
-            dry_run=dry_run,
-        )
-
-    told = _asked(lambda cortex: forgotten(cortex, dry_run=True), results)
+    given: dict[str, Any] = {"query": query, "tags": tag or (), "category": category, "project": project}
+    given |= {"older_than": older_than, "below_salience": below_salience}
+    told = _asked(lambda cortex: cortex.forget(id=memory, **given, dry_run=True), results)
     if not json:
         _tell_forgetting(told)
     if told["would_forget"] and (yes or (not json and _confirmed(told["would_forget"]))):
-        told = _asked(lambda cortex: forgotten(cortex, dry_run=False), results)
+        told = _asked(lambda cortex: cortex.forget(id=memory, **given, dry_run=False), results)
         if not json:
             say(f"{told['forgotten']} forgotten")
     if json:

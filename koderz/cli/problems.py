@@ -33,7 +33,7 @@ def problems(
     """Rank problems by difficulty across runs, with the disagreement of samples and the models that solve them."""
     from koderz.analysis.difficulty import difficulty, difficulty_blocks
     from koderz.analysis.measures import measure_named
-    from koderz.analysis.selection import chosen_sides
+    from koderz.analysis.pairs import chosen_sides
     from koderz.cli.tables import print_blocks
     from koderz.settings.toml import results_folder
 

@@ -102,7 +102,7 @@ def _make_folder(path: Path) -> None:
 
 def _prepare(connection: sqlite3.Connection, path: Path, timeout: float) -> None:
     connection.create_function("indexed", 1, indexed, deterministic=True)
-    connection.create_function("tag_words", 1, _tag_words, deterministic=True)
+    connection.create_function("tag_words", 1, lambda tags: words_of_tags(orjson.loads(tags)), deterministic=True)
     version = _version(connection, path)
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA cache_size = -65536")  # KiB
@@ -130,10 +130,6 @@ def indexed(content: str) -> str:
 def words_of_tags(tags: Sequence[str]) -> str:
     """Tags as full text knows them."""
     return " ".join(tags)
-
-
-def _tag_words(tags: str) -> str:
-    return words_of_tags(orjson.loads(tags))
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:

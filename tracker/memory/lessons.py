@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from tracker.memory import sql
-from tracker.memory.rows import as_memory
+from tracker.memory.memories import as_memory
 from tracker.memory.store import Store
 from tracker.records import now
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from tracker.memory import sql
 from tracker.memory.database import StoreDamaged, StoreDown
-from tracker.memory.memories import InvalidMemory, Memory
-from tracker.memory.rows import as_memory, draft_of
+from tracker.memory.memories import InvalidMemory, Memory, as_memory, draft_of
 from tracker.memory.search import decayed_salience, folded, holds, words_of
 from tracker.memory.store import Filter, Store
 from tracker.scrubber import Scrubber

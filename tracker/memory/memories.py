@@ -1,4 +1,4 @@
-"""What a memory is: its fields, its enumerations, and what of it may be stored."""
+"""What a memory is: its fields, its enumerations, its row in the table, and what of it may be stored."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import orjson
 from msgspec.structs import replace
 
 from tracker.errors import KoderzError
+from tracker.memory.database import StoreDamaged
 from tracker.scrubber import Scrubber
 
 Category = Literal[
@@ -91,6 +92,7 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 _FIELDS = Memory.__struct_fields__
+_TAGS, _METADATA = map(_FIELDS.index, ("tags", "metadata"))
 
 
 def ready(draft: Draft, scrubber: Scrubber) -> Draft:
@@ -111,6 +113,46 @@ def ready(draft: Draft, scrubber: Scrubber) -> Draft:
         salience=IMPORTANCE[draft.importance] if draft.salience is None else draft.salience,
         created_at=moment(draft.created_at, "created_at") if draft.created_at else None,
     )
+
+
+def as_memory(row: Sequence[Any]) -> Memory:
+    """A row of `sql.COLUMNS`, whatever comes after them. Raises StoreDamaged for one that says nothing."""
+    values = list(row[: len(_FIELDS)])
+    values[_TAGS], values[_METADATA] = parsed(values[0], values[_TAGS]), parsed(values[0], values[_METADATA])
+    return Memory(*values)
+
+
+def parsed(id: int, text: str) -> Any:
+    """What a column of a memory says as JSON. Raises StoreDamaged."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise StoreDamaged(f"memory {id}", str(error)) from None
+
+
+def told(draft: Draft) -> tuple[Any, ...]:
+    """The columns that make up what a memory says, in the order of `sql.INSERT` and `sql.UPDATE`."""
+    return (
+        draft.title,
+        draft.content,
+        draft.category,
+        draft.type,
+        orjson.dumps(list(draft.tags)).decode(),
+        draft.importance,
+        orjson.dumps(dict(draft.metadata)).decode(),
+        draft.project,
+        draft.salience,
+    )
+
+
+def draft_of(memory: Memory) -> Draft:
+    """A memory as it may be stored elsewhere: all of it but its id."""
+    return Draft(**{name: getattr(memory, name) for name in Draft.__struct_fields__})
+
+
+def says_the_same(memory: Memory, draft: Draft) -> bool:
+    """Whether a draft would leave a memory as it is, but for the time of its change."""
+    return told(draft_of(memory)) == told(draft) and memory.created_at == draft.created_at
 
 
 def choose(name: str, value: str, among: Sequence[str]) -> str:

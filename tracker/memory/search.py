@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 from tracker.memory import sql
 from tracker.memory.database import indexed
-from tracker.memory.memories import Memory
-from tracker.memory.rows import as_memory
+from tracker.memory.memories import Memory, as_memory
 from tracker.memory.store import Filter, Store
 
 Ranking = Literal["full", "newest"]

@@ -16,8 +16,7 @@ import orjson
 
 from tracker.memory import sql
 from tracker.memory.database import BUSY_SECONDS, connect, explained, transaction
-from tracker.memory.memories import Draft, Memory, ready
-from tracker.memory.rows import as_memory
+from tracker.memory.memories import Draft, Memory, as_memory, ready
 from tracker.memory.writer import Writer, writing
 from tracker.scrubber import Scrubber
 

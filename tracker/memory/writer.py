@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from tracker.memory import sql
 from tracker.memory.database import indexed, transaction, words_of_tags
-from tracker.memory.memories import Draft, Memory, fingerprint
-from tracker.memory.rows import as_memory, draft_of, parsed, says_the_same, told
+from tracker.memory.memories import Draft, Memory, as_memory, draft_of, fingerprint, parsed, says_the_same, told
 from tracker.records import now
 
 LAG = 256  # memories at most that the indexes don't know yet: what a recall may have to catch up with, ~20 ms

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tracker.errors import KoderzError
 from tracker.records import Record, now
+from tracker.runs import acquired
 from tracker.sinks import Sink, SinkDown, Source, open_sink
 from tracker.sinks.standing import Standing, State, record_standings, standing_of
 from tracker.stories import Stories
@@ -121,16 +122,7 @@ class Projection:
 
 def hold(folder: Path, name: str) -> BaseFileLock:
     """What only one process can have at a time of a run and a sink. Raises Held."""
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(folder / f".{name}.lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise Held("another koderz process is at it") from None
-    except OSError as error:
-        raise KoderzError(f"{folder} can't be locked ({error.strerror})") from None
-    return lock
+    return acquired(folder / f".{name}.lock", 0, Held("another koderz process is at it"))
 
 
 def put_down(folder: Path, name: str, reason: str) -> None:

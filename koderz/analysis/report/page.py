@@ -14,8 +14,7 @@ from typing import Any
 from koderz._version import __version__
 from koderz.analysis.measures import declared, shown
 from koderz.analysis.report.heatmap import SHADE_NAMES, HeatMap, heat_maps
-from koderz.analysis.report.panels import Chart, panels
-from koderz.analysis.report.reasons import causes_of
+from koderz.analysis.report.panels import Chart, causes_of, panels
 from koderz.analysis.report.stories import packed_json
 from koderz.analysis.report.versus import Found, comparisons
 from koderz.analysis.report.view import Entry, View, headline

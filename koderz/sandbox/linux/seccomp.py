@@ -120,11 +120,7 @@ def _candidates_rules() -> Iterator[Rule]:
 def _ruled(rules: Iterable[Rule], numbers: Mapping[str, int]) -> Iterator[Instruction]:
     for name, rule in rules:
         if name in numbers:
-            yield from _when(numbers[name], rule)
-
-
-def _when(number: int, rule: list[Instruction]) -> list[Instruction]:
-    return [(_EQUAL, 0, len(rule), number), *rule]
+            yield from [(_EQUAL, 0, len(rule), numbers[name]), *rule]
 
 
 def _without_bits(argument: int, bits: int, refusal: int) -> list[Instruction]:
