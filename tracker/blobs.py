@@ -8,7 +8,7 @@ import gzip
 import hashlib
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +38,17 @@ def spill(record: Record, folder: Path) -> Record:
     """The record with each text above 1 MB replaced by a Blob, its file durable under `folder/blobs`."""
     if isinstance(record, Once):
         return _spill_value(record, folder)
-    large: dict[str, Any] = {
-        name: _store(value, folder)
-        for name in _TEXTS.get(record.kind, ())
-        if isinstance(value := getattr(record, name), str) and len(value) > BLOB_BYTES // 4
-    }
+    return with_texts(record, lambda _, text: _spilled(text, folder))
+
+
+def with_texts(record: Record, change: Callable[[str, Text], Text | None]) -> Record:
+    """The record with what `change` makes of each of its texts and artifacts, told the name of its field."""
+    given = {name: getattr(record, name) for name in _TEXTS.get(record.kind, ())}
+    changed: dict[str, Any] = {name: change(name, text) for name, text in given.items() if text}
     if isinstance(record, Attempt) and record.artifacts:
-        large["artifacts"] = {name: _spilled(value, folder) for name, value in record.artifacts.items()}
-    return replace(record, **large) if large else record
+        changed["artifacts"] = {name: change("artifacts", text) for name, text in record.artifacts.items()}
+    changed = {name: new for name, new in changed.items() if new is not given.get(name)}
+    return replace(record, **changed) if changed else record
 
 
 def _spilled(artifact: Text, folder: Path) -> Text:
@@ -96,33 +99,22 @@ def _inline(artifact: Text, folder: Path) -> Text:
     return replace(artifact, data=base64.b64encode(read_data(artifact, folder)).decode())
 
 
-def texts_of(record: Record) -> dict[str, Blob]:
-    """The fields of a record whose text lies in a blob."""
-    values = ((name, getattr(record, name)) for name in _TEXTS.get(record.kind, ()))
-    return {name: value for name, value in values if isinstance(value, Blob)}
-
-
 def whole(record: Record, folder: Path) -> Record:
     """The record with every text and value in it, but for bytes. Raises JournalError where one is gone."""
-    texts: dict[str, Any] = {name: read_text(blob, folder) for name, blob in texts_of(record).items()}
-    if isinstance(record, Attempt) and record.artifacts:
-        texts["artifacts"] = {
-            name: each if isinstance(each, Blob) and each.binary else read_text(each, folder)
-            for name, each in record.artifacts.items()
-        }
-        return replace(record, **texts)
-    return fetched(replace(record, **texts) if texts else record, folder)
+    found = with_texts(
+        record, lambda _, text: text if isinstance(text, str) or text.binary else read_text(text, folder)
+    )
+    return found if isinstance(found, Attempt) else fetched(found, folder)
 
 
 def _spill_value(once: Once, folder: Path) -> Once:
-    text = orjson.dumps(once.value).decode()
-    if len(text) <= BLOB_BYTES // 4:
-        return once
-    stored = _store(text, folder)
+    stored = _store(orjson.dumps(once.value).decode(), folder)
     return once if isinstance(stored, str) else replace(once, value=stored, in_blob=True)
 
 
 def _store(text: str, folder: Path) -> Text:
+    if len(text) <= BLOB_BYTES // 4:
+        return text
     data = text.encode("utf-8", "surrogatepass")
     return text if len(data) <= BLOB_BYTES else _store_data(data, folder)
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tracker.blobs import texts_of, whole
+from tracker.blobs import whole, with_texts
 from tracker.errors import JournalError
 from tracker.index import CODES, DAMAGED, DOUBLED, Entry, experiment_number, load_index, read_records, scan, tell
 from tracker.journal import NAME
 from tracker.messages import restored
-from tracker.records import Attempt, Blob, Call, Experiment, Grade, LongMessage, Once, Plan, Record
+from tracker.records import Attempt, Call, Experiment, Grade, LongMessage, Once, Plan, Record, Text
 from tracker.runs import read_plan
 from tracker.scrubber import Scrubber, scrubber_of
 
@@ -112,13 +112,13 @@ class Stories:
 def _without_lost(record: Record) -> Record:
     if isinstance(record, Once):
         return replace(record, value=None, in_blob=False)
-    lost: dict[str, Any] = {name: None if name == "program" else LOST for name in texts_of(record)}
-    if isinstance(record, Attempt) and record.artifacts:
-        lost["artifacts"] = {
-            name: LOST if isinstance(each, Blob) and not each.binary else each
-            for name, each in record.artifacts.items()
-        }
-    return replace(record, **lost)
+    return with_texts(record, _unless_lost)
+
+
+def _unless_lost(name: str, text: Text) -> Text | None:
+    if isinstance(text, str) or (name == "artifacts" and text.binary):
+        return text
+    return None if name == "program" else LOST
 
 
 def _as_last_judged(records: Sequence[Record]) -> Iterator[Record]:

@@ -182,9 +182,5 @@ def ordered(rows: Sequence[RunRow], sort: str) -> list[RunRow]:
     """By one of SORTS: the newest, best, dearest or longest first; models by name."""
     if sort == "model":
         return sorted(rows, key=lambda row: row.model)
-    keys: dict[str, Any] = {
-        "rate": lambda row: row.rate,
-        "cost": lambda row: row.cost,
-        "time": lambda row: row.seconds,
-    }
+    keys: dict[str, Any] = {"rate": attrgetter("rate"), "cost": attrgetter("cost"), "time": attrgetter("seconds")}
     return sorted(rows, key=keys[sort], reverse=True) if sort in keys else list(rows)

@@ -190,10 +190,8 @@ def _experiment(story: Story) -> dict[str, Any]:
 def _attempt(step: Step) -> dict[str, Any]:
     attempt, call = step.attempt, step.call
     assert attempt is not None
-    row: dict[str, Any] = {
-        name: getattr(attempt, name) for name in ("call", "passed", "verdict", "cause", "score", "metrics")
-    }
-    row |= {name: getattr(attempt, name) for name in ("detail", "feedback", "program")} | {"attempt": attempt.number}
+    names = ("call", "passed", "verdict", "cause", "score", "metrics", "detail", "feedback", "program")
+    row: dict[str, Any] = {name: getattr(attempt, name) for name in names} | {"attempt": attempt.number}
     if attempt.task_id:
         row["problem_id"] = attempt.task_id
     if call:

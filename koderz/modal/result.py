@@ -40,14 +40,8 @@ def outcome_among(lines: Sequence[Record]) -> Experiment | FaultRecord | None:
     return last if isinstance(last, Experiment | FaultRecord) else None
 
 
-_FAULTS: Mapping[str, type[Fault]] = {
-    "CapReached": CapReached,
-    "ExperimentCapReached": ExperimentCapReached,
-    "FatalFault": FatalFault,
-    "NeedsCallError": NeedsCallError,
-    "ReferenceFault": ReferenceFault,
-    "Fault": Fault,
-}
+_KINDS: tuple[type[Fault], ...] = (CapReached, ExperimentCapReached, FatalFault, NeedsCallError, ReferenceFault, Fault)
+_FAULTS: Mapping[str, type[Fault]] = {kind.__name__: kind for kind in _KINDS}
 
 
 def _packed(outcome: ExperimentOutcome) -> dict[str, Any]:

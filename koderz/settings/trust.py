@@ -60,7 +60,8 @@ def remember(data: bytes, environ: Mapping[str, str] = os.environ) -> None:
     store = _store(environ)
     try:
         store.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(store, [orjson.dumps(list(dict.fromkeys([*_trusted(store), _digest(data)])))])
+        digest = _digest(data)
+        write_whole(store, [orjson.dumps([*(known for known in _trusted(store) if known != digest), digest])])
     except OSError as error:
         raise KoderzError(f"{store} can't be written, so trust can't be remembered ({error.strerror})") from None
 

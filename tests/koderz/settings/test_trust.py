@@ -76,7 +76,7 @@ def test_without_a_state_folder_it_lies_in_the_home_folder(tmp_path: Path, monke
     assert (tmp_path / ".local" / "state" / "koderz" / "trusted.json").is_file()
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}", b"[1, null]", b"\xff\xff", b'"x"', b"[" * 10_000])
+@pytest.mark.parametrize("damage", [b"", b"{}", b"[1, null]", b"[{}]", b"\xff\xff", b'"x"', b"[" * 10_000])
 def test_a_damaged_store_trusts_nothing_and_is_mended_by_the_next_word(environ: dict[str, str], damage: bytes) -> None:
     remember(b"x", environ)
     store = Path(environ["XDG_STATE_HOME"]) / "koderz" / "trusted.json"
@@ -92,3 +92,11 @@ def test_trust_that_cannot_be_written_down_is_not_given(tmp_path: Path) -> None:
 
     with pytest.raises(KoderzError, match="so trust can't be remembered"):
         require_trust(b"x", "", grant=True, environ={"XDG_STATE_HOME": str(tmp_path / "file")})
+
+
+def test_what_is_trusted_again_is_written_down_once(environ: dict[str, str]) -> None:
+    for data in (b"a", b"b", b"a"):
+        remember(data, environ)
+
+    (store,) = Path(environ["XDG_STATE_HOME"]).rglob("trusted.json")
+    assert len(json.loads(store.read_bytes())) == 2
