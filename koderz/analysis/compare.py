@@ -112,9 +112,9 @@ def _leaderboard_document(board: Leaderboard) -> dict[str, Any]:
         "leaderboard": [
             {
                 **row_of(standing.side),
-                "mean": standing.mean.mean,
-                "mean_interval": standing.mean.interval,
-                "mean_interval_method": standing.mean.interval_method,
+                "mean": standing.mean,
+                "mean_interval": standing.mean_interval,
+                "mean_interval_method": standing.interval_method,
                 "level_with_best": standing.level_with_best,
             }
             for standing in board.standings

@@ -10,12 +10,12 @@ from typing import Any
 from koderz.analysis.blocks import as_html
 from koderz.analysis.comparison_view import leaderboard_blocks
 from koderz.analysis.inference import is_shown, method_of, p_of
+from koderz.analysis.intervals import Interval
 from koderz.analysis.measures import SUCCESS
 from koderz.analysis.pairs import Side, match
 from koderz.analysis.statistics import ALPHA, FEWEST_TASKS, holm
 from koderz.errors import KoderzError
 from tracker.records import Measure
-from tracker.summary import Mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,9 @@ class Standing:
     """One arm of one run."""
 
     side: Side
-    mean: Mean  # of the measure, over its results; of success a fraction
+    mean: float  # of the measure, over its results, in its unit; of success a fraction
+    mean_interval: Interval | None  # 95 %
+    interval_method: str | None
     level_with_best: bool  # no test tells it from the first
 
 
@@ -66,7 +68,16 @@ def leaderboard(sides: Sequence[Side], alpha: float = ALPHA, measure: Measure = 
     behind = {pair.b for pair in pairwise if pair.significant and pair.a == best_first[0].label}
     return Leaderboard(
         measure=measure,
-        standings=[Standing(side=side, mean=mean, level_with_best=side.label not in behind) for side, mean in judged],
+        standings=[
+            Standing(
+                side=side,
+                mean=mean.mean,
+                mean_interval=mean.interval,
+                interval_method=mean.interval_method,
+                level_with_best=side.label not in behind,
+            )
+            for side, mean in judged
+        ],
         pairwise=pairwise,
         alpha=alpha,
         notes=_notes(sides, pairwise),
