@@ -33,25 +33,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has it
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Nothing is run on a Modal account, and paid for, unless `-m modal` asks for it."""
-    if "modal" in config.option.markexpr:
-        return
-    paid = [item for item in items if item.get_closest_marker("modal")]
-    if paid:
-        config.hook.pytest_deselected(items=paid)
-        items[:] = [item for item in items if item not in paid]
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """The last lines name each test that failed first and passed when it was run again."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None:  # a worker, which reports to another process
-        return
-    again, failed, broken = (
-        {report.nodeid for report in reporter.stats.get(kind, ())} for kind in ("rerun", "failed", "error")
-    )
-    for test in sorted(again - failed - broken):
-        reporter.write_line(f"flaky: {test} failed, and passed when it was run again: mend it", yellow=True, bold=True)
+    """Nothing runs on a Modal account, or makes images, unless `-m modal` or `-m docker` asks for it."""
+    unasked = [mark for mark in ("modal", "docker") if mark not in config.option.markexpr]
+    left = [item for item in items if any(map(item.get_closest_marker, unasked))]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
 
 
 @dataclass(frozen=True)

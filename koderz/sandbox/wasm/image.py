@@ -61,9 +61,13 @@ def ready_image(say: Say = lambda _: None) -> Image:
     Raises Unreachable without the extra, KoderzError where it can't be built or kept.
     """
     require_packages()
-    folder = _folder()
+    given = os.environ.get(VARIABLE)
+    folder = _folder(Path(given) if given else cache_folder() / "wasm")
     name = f"repl-{_digest()}"
     portable, compiled = folder / f"{name}.wasm", folder / f"{name}-{_machine()}.cwasm"
+    if portable.is_file() and not (compiled.is_file() or os.access(folder, os.W_OK)):  # built for another machine
+        folder = _folder(cache_folder() / "wasm")
+        compiled = folder / compiled.name
     if not (portable.is_file() and compiled.is_file()):
         if not os.access(folder, os.W_OK):
             raise KoderzError(f"{folder} has no WASM image for this machine, and can't be written; set {VARIABLE}")
@@ -78,10 +82,8 @@ def ready_image(say: Say = lambda _: None) -> Image:
     return Image(compiled, _file_digest(portable))
 
 
-def _folder() -> Path:
-    """Where both files lie. KoderzError for a folder that others may write to."""
-    given = os.environ.get(VARIABLE)
-    folder = Path(given) if given else cache_folder() / "wasm"
+def _folder(folder: Path) -> Path:
+    """A folder that is there. KoderzError for one that others may write to."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()

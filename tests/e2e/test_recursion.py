@@ -1,0 +1,73 @@
+"""A recursion against a server that counts what it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from koderz.testing import ModelServer
+from koderz.testing.wire import Request
+from koderz.types import Message
+from tests.conftest import Shell
+
+RUN = ("benchmark", "--suite", "ruler", "--solver", "rlm", "--model", "openai/recorded", "--sink", "json", "--limit", 4)
+DEEP = ("--max-depth", 2, "--context-lengths", "1K", "--concurrency", 4)
+
+
+def deep(request: Request) -> str:
+    """Three turns at the root, whose cells ask six leaves and three children, each of two turns and a leaf."""
+    messages = request.messages
+    turn = 1 + sum(one["role"] == "assistant" for one in messages)
+    if messages[0]["role"] != "system":
+        return f"a leaf of {len(str(messages[0]['content']))}"
+    if "The question:" not in str(messages[1]["content"]):
+        return _repl("a = llm_query('about ' + context)") if turn == 1 else "FINAL_VAR(a)"
+    if turn == 3:
+        return _repl("answer['content'] = str(r)", "answer['ready'] = True")
+    asked = _repl(f"x = llm_query_batched([str(n) + '{turn}' + context[-60:] for n in range(3)])", "print(x)")
+    children = _repl("r = rlm_query_batched([str(n) + context[-60:] for n in range(3)])", "print(r)")
+    return asked if turn == 1 else f"{asked}\n{children}"
+
+
+def _repl(*lines: str) -> str:
+    return "\n".join(["```repl", *lines, "```"])
+
+
+@contextmanager
+def serving() -> Iterator[tuple[dict[str, str], list[Sequence[Message]]]]:
+    """A server that answers `deep`; the variables by which it is found, and what it has been asked."""
+    asked: list[Sequence[Message]] = []
+    ready, over = threading.Event(), threading.Event()
+    environ: dict[str, str] = {}
+
+    def reply(request: Request) -> str:
+        asked.append(request.messages)
+        return deep(request)
+
+    async def serve() -> None:
+        async with ModelServer(reply, latency=0.05) as server:
+            environ.update(OPENAI_BASE_URL=f"{server.url}/v1", OPENAI_API_KEY="sk-test")
+            ready.set()
+            await asyncio.to_thread(over.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert ready.wait(60)
+    try:
+        yield environ, asked
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_recursion_of_eighteen_calls(koderz: Shell) -> None:
+    with serving() as (environ, asked):
+        koderz(*RUN, *DEEP, "--quiet", "--limit", 1, env=environ)
+
+    calls = [line for line in koderz.journal() if line["kind"] == "call"]
+    assert len(asked) == len(calls) == 18
+    counted = Counter((call["purpose"], call.get("depth", 0)) for call in calls)
+    assert counted == {("root", 0): 3, ("sub", 1): 6, ("child", 1): 6, ("sub", 2): 3}
