@@ -142,6 +142,7 @@ def test_two_machines_at_one_run_pay_for_nothing_twice(on_modal: Remote, tmp_pat
 def test_a_run_that_is_under_way_here_is_not_taken_up_a_second_time(on_modal: Remote) -> None:
     process = on_modal.start("benchmark", 0, 6, *MODEL, "--mode", "iterative")
     wait_for(lambda: list(on_modal.results.glob("bench_*/journal.jsonl")))
+    wait_for(lambda: any(line["kind"] == "submitted" for line in on_modal.journal()))
     process.send_signal(signal.SIGSTOP)  # so that it is under way for as long as that takes
 
     done = on_modal("benchmark", "resume", "latest", code=2)
