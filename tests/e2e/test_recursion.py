@@ -1,12 +1,19 @@
-"""A recursion against a server that counts what it is asked."""
+"""A recursion that is killed at any moment pays no call twice but those that were in flight."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import random
+import signal
+import subprocess
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+
+import pytest
 
 from koderz.testing import ModelServer
 from koderz.testing.wire import Request
@@ -71,3 +78,32 @@ def test_a_recursion_of_eighteen_calls(koderz: Shell) -> None:
     assert len(asked) == len(calls) == 18
     counted = Counter((call["purpose"], call.get("depth", 0)) for call in calls)
     assert counted == {("root", 0): 3, ("sub", 1): 6, ("child", 1): 6, ("sub", 2): 3}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_random_moments_of_a_recursion_no_recorded_call_is_made_again(koderz: Shell, seed: int) -> None:
+    moments = random.Random(seed)
+    with serving() as (environ, asked):
+        running = koderz.start(*RUN, *DEEP, env=environ)
+        for _ in range(3):
+            _wait_for_more(asked, running)
+            time.sleep(moments.uniform(0, 0.8))
+            os.killpg(running.pid, signal.SIGKILL)
+            running.communicate()
+            running = koderz.start("benchmark", "resume", "latest", env=environ)
+        _, err = running.communicate(timeout=240)
+
+    calls = [line for line in koderz.journal() if line["kind"] == "call"]
+    assert set(Counter((call["experiment_id"], call["key"]) for call in calls).values()) == {1}, err
+    assert len(calls) == 4 * 18, err
+    assert len(asked) <= len(calls) + 3 * 4 * 5  # kills, experiments, calls in flight of each
+    summary = koderz.summary()
+    assert (summary["status"], len(summary["results"])) == ("complete", 4), err
+    assert not any(result.get("diverged") for result in summary["results"])
+
+
+def _wait_for_more(asked: Sequence[object], running: subprocess.Popen[str]) -> None:
+    begun, deadline = len(asked), time.monotonic() + 120
+    while len(asked) <= begun and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
