@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import random
 import time
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from koderz.errors import FatalFault, Fault, Unreachable
 from koderz.models.adaptation import Adaptation
 from koderz.models.faults import Refused, Retryable, clean, problem_of
 from koderz.models.prices import Price, Tariff, Usage, tariff_of, told
 from koderz.models.reasoning import part
+from koderz.models.retries import retrying
 from koderz.models.wire import encode
 from koderz.types import Completion
 from tracker.messages import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     from koderz.models.names import ModelName
     from koderz.models.pool import Service
     from koderz.models.wire import Wire, WireReply
     from koderz.types import Message, Sampling
 
-T = TypeVar("T")
-
-_LONGEST_BACKOFF = 60.0  # seconds
 _LETTERS_A_TOKEN = 4  # of English and of code, about; only where a server doesn't count
 
 
@@ -83,9 +80,7 @@ class RemoteModel:
         service = self._service
         look = partial(self._wire.look, service.http, self.name.name, service.say)
         try:
-            found, _ = await _retrying(
-                look, max_retries=1, backoff=service.endpoint.backoff, sleep=service.limiter.rest
-            )
+            found, _ = await retrying(look, max_retries=1, backoff=service.endpoint.backoff, sleep=service.limiter.rest)
         except Fault as error:
             raise FatalFault(self._told(error)) from None
         except Retryable as error:
@@ -127,7 +122,7 @@ class RemoteModel:
     async def _sent(self, body: bytes) -> tuple[tuple[WireReply, float], int]:
         endpoint, limiter = self._service.endpoint, self._service.limiter
         attempt = partial(self._attempt, body)
-        return await _retrying(attempt, max_retries=endpoint.max_retries, backoff=endpoint.backoff, sleep=limiter.rest)
+        return await retrying(attempt, max_retries=endpoint.max_retries, backoff=endpoint.backoff, sleep=limiter.rest)
 
     async def _attempt(self, body: bytes) -> tuple[WireReply, float]:
         async with self._service.limiter.turn():
@@ -164,27 +159,3 @@ class RemoteModel:
 
 def _estimate(text: str) -> int:
     return -(-len(text) // _LETTERS_A_TOKEN)
-
-
-async def _retrying(
-    attempt: Callable[[], Awaitable[T]],
-    *,
-    max_retries: int,
-    backoff: float,
-    sleep: Callable[[float], Awaitable[None]],
-) -> tuple[T, int]:
-    """What `attempt` returns, and after how many retries; raises the last Retryable when they are used up.
-
-    `backoff` is the first wait in seconds.
-    """
-    retries = 0
-    while True:
-        try:
-            return await attempt(), retries
-        except Retryable as problem:
-            if retries >= min(max_retries, max_retries if problem.most_retries is None else problem.most_retries):
-                raise
-            grown = backoff * 2 ** min(retries, 32) + random.uniform(0, backoff)  # noqa: S311 no secret
-            wait = problem.retry_after or min(grown, _LONGEST_BACKOFF)
-        await sleep(wait)
-        retries += 1
