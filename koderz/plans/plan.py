@@ -22,7 +22,7 @@ from koderz.plans.needs import require_handles
 from koderz.prompts import Prompts, load_prompts
 from koderz.settings.layers import as_config
 from koderz.settings.schema import OF_SINKS, Settings
-from koderz.solvers import load_solver
+from koderz.solvers import SOLVERS, load_solver
 from koderz.suites import Suite, judging_programs, limits_of, load_suite, measures_of, suite_digest
 from koderz.types import Judging, Task
 from tracker import records
@@ -185,9 +185,13 @@ def _used_prompts(prompts: Prompts, config: Mapping[str, Any], arms: Sequence[Ar
         "checkpoint": "checkpoint" in roles,
         "guidance": "checkpoint" in roles,
         "lessons": config["use_memory"] != "off",
-        **dict.fromkeys(("notes", "condensing", "conclusion"), any(arm.solver.name == "compaction" for arm in arms)),
     }
-    return {name: text for name, text in prompts.texts.items() if used.get(name, True)}
+    others = {solver for solver in SOLVERS if not any(arm.solver.name == solver for arm in arms)}
+    return {
+        name: text
+        for name, text in prompts.texts.items()
+        if used.get(name, True) and name.partition("-")[0] not in others
+    }
 
 
 def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,11 +38,11 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "rlm-condense": frozenset(),
     "rlm-condensed": frozenset({"last"}),
     "rlm-final": frozenset(),
-    "notes": frozenset({"notes", "piece", "pieces"}),
-    "condensing": frozenset({"notes"}),
-    "conclusion": frozenset({"notes"}),
+    "compaction-notes": frozenset({"notes", "piece", "pieces"}),
+    "compaction-condensing": frozenset({"notes"}),
+    "compaction-conclusion": frozenset({"notes"}),
 }
-"""The prompts and what each may use."""
+"""The prompts and what each may use. One whose name begins with a solver's is of that solver's arms alone."""
 
 
 @dataclass(frozen=True, slots=True)

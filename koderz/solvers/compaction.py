@@ -36,13 +36,13 @@ async def compaction(
     notes = ""
     for piece in range(pieces):
         if len(notes) / _CHARS_A_TOKEN > (FULL - _PIECE) * window:
-            told = prompts.render("condensing", notes=notes)
+            told = prompts.render("compaction-condensing", notes=notes)
             notes = (await ask([_user(_text(told), *asked)], purpose="condense")).text
-        told = prompts.render("notes", notes=notes, piece=str(piece + 1), pieces=str(pieces))
+        told = prompts.render("compaction-notes", notes=notes, piece=str(piece + 1), pieces=str(pieces))
         text = long_context.part("context", piece * size, (piece + 1) * size)
         reply = await ask([_user(_text(f"{told}\n\n"), text, *asked)], purpose="notes")
         notes = f"{notes}\n{reply.text}".strip()
-    told = prompts.render("conclusion", notes=notes)
+    told = prompts.render("compaction-conclusion", notes=notes)
     return await judge(task, await ask([_user(_text(told), *asked)]))
 
 
