@@ -20,6 +20,8 @@ _OF_EVERY_RUN = {
         Measure(name="tokens", direction="lower"),
     )
 }
+# What sandboxes measure of every program. Declared by a suite, it would be two more tests in every comparison.
+_OF_PROGRAMS = {name: Measure(name=name, direction="lower", unit="s") for name in ("cpu", "wall")}
 
 
 def value_of(result: Result, measure: str) -> float | None:
@@ -35,9 +37,10 @@ def declared(runs: Iterable[Summary]) -> dict[str, Measure]:
 
 
 def measures_of(runs: Sequence[Summary]) -> dict[str, Measure]:
-    """Those, and the metrics that no suite declares, of which higher is taken for better."""
+    """Those, and the metrics that no suite declares, of which higher is taken for better but for what programs take."""
     metrics = {name for run in runs for result in run.results for name in result.metrics or {}}
-    return {name: Measure(name=name, direction="higher") for name in sorted(metrics)} | declared(runs)
+    usual = {name: Measure(name=name, direction="higher") for name in sorted(metrics)}
+    return usual | {name: _OF_PROGRAMS[name] for name in usual.keys() & _OF_PROGRAMS.keys()} | declared(runs)
 
 
 def measure_named(name: str, runs: Sequence[Summary]) -> Measure:

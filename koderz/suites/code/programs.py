@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from koderz.prompts import Prompts, trimmed
 from koderz.sandbox import Job, JobResult, Sandbox
 from koderz.suites.code.options import USUAL, CodeOptions
 from koderz.suites.code.tasks import CodeTask, parse, reference_program
-from koderz.types import Judging, Lesson, Measure, Message, Reply, Verdict
+from koderz.types import Judging, Lesson, Message, Reply, Verdict
 
 if TYPE_CHECKING:  # neither is needed before the first answer
     from koderz.suites.code.extraction.extraction import Extraction
@@ -39,7 +39,6 @@ class CodeSuite:
     is_sound: bool = False  # every reference is known to pass
     given: CodeOptions = USUAL
     usual: Judging = field(default_factory=Judging)  # how answers are judged unless the user says otherwise
-    measures: ClassVar[tuple[Measure, ...]] = (Measure("cpu", "lower", "s"), Measure("wall", "lower", "s"))
 
     @property
     def limits(self) -> Judging:

@@ -274,3 +274,9 @@ def test_bootstrap_holds_the_mean_as_often_as_it_says(
         held += found[0] <= 0 <= found[1]
 
     assert least <= held / runs <= 0.98
+
+
+def test_cpu_and_wall_are_measures_of_which_less_is_better_though_no_suite_declares_them(tmp_path: Path) -> None:
+    run = measured(tmp_path, "a", metric("cpu", 0.1, 0.2), measures=[])
+
+    assert (measure_named("cpu", [run]).direction, measure_named("cpu", [run]).unit) == ("lower", "s")
