@@ -4,8 +4,9 @@
     scripts/session.py [--check]
 
 Every block that begins with `$ ` is one; those of a page run in one scratch folder, in their order, with the
-simulated model. Where a command's output ends with `…`, as many lines as stand there are kept. Ids, dates and times
-are always the same ones. With --check nothing is written: exit code 1, and the difference, where a page is stale.
+simulated model, beside the files that the page gives a title. Where a command's output ends with `…`, as many lines
+as stand there are kept. Ids, dates and times are always the same ones. With --check nothing is written: exit code 1,
+and the difference, where a page is stale.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import checkout
 
 RUN_ID, DATE, TIME = "bench_1f24e33a_20261121_093541", "2026-11-21", "09:35"
 _BLOCK = re.compile(r"(?<=^```\n)\$ .*?(?=^```$)|(?<=^```console\n)\$ .*?(?=^```$)", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r'^```\w+ title="([\w.-]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _PROGRESS = re.compile(r"^(sinks: |\d+/\d+ · ).*\n", re.MULTILINE)  # printed every few seconds, if it takes so long
 
 
@@ -30,6 +32,8 @@ def main() -> int:
     for page in (checkout.ROOT / "README.md", *sorted((checkout.ROOT / "docs").rglob("*.md"))):
         text = page.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory(prefix="koderz-session-") as folder:
+            for name, content in _FILE.findall(text):
+                Path(folder, name).write_text(content, encoding="utf-8")
             made = _BLOCK.sub(lambda block, folder=folder: _replayed(block[0], Path(folder)), text)  # type: ignore[misc]
         if "--check" not in sys.argv[1:]:
             page.write_text(made, encoding="utf-8")
@@ -46,7 +50,8 @@ def _replayed(block: str, folder: Path) -> str:
 
 
 def _session(lines: list[str], folder: Path) -> str:
-    command, *shown = lines
+    last = next(number for number, line in enumerate(lines) if not line.endswith("\\"))
+    command, shown = "\n".join(lines[: last + 1]), lines[last + 1 :]
     printed = _printed(command.removeprefix("$ "), folder)
     if shown and shown[-1] == "…":
         printed = [*printed[: len(shown) - 1], "…"]
