@@ -73,13 +73,17 @@ def _command(command: Any, ctx: Any) -> Iterator[str]:
 
 def settings() -> Iterator[str]:
     """Every setting: its flag, variable and key, what it may be, and what it is by default."""
-    owners = [(kind, name) for kind, registry in REGISTRIES.items() for name in registry.options]
-    schema = schema_of(*owners)
-    for panel, fields in panels(schema).items():
-        yield from (f"## {panel}", "")
-        for owner in schema.owners(fields[0].name):
-            yield from (f"Also in the table `[{owner}]` of koderz.toml.", "")
-        yield from table(("flag", "variable", "koderz.toml", "default", "meaning"), map(_setting, fields))
+    shown: set[str] = set()
+    for owner in [(kind, name) for kind, registry in REGISTRIES.items() for name in registry.options]:
+        schema = schema_of(owner)  # two suites may have options of one name
+        for panel, fields in panels(schema).items():
+            if panel in shown:
+                continue
+            shown.add(panel)
+            yield from (f"## {panel}", "")
+            for table_name in schema.owners(fields[0].name):
+                yield from (f"Also in the table `[{table_name}]` of koderz.toml.", "")
+            yield from table(("flag", "variable", "koderz.toml", "default", "meaning"), map(_setting, fields))
 
 
 def _setting(field: Field) -> Sequence[str]:

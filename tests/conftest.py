@@ -41,6 +41,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left]
 
 
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The last lines name each test that failed first and passed when it was run again."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:  # a worker, which reports to another process
+        return
+    again, failed, broken = (
+        {report.nodeid for report in reporter.stats.get(kind, ())} for kind in ("rerun", "failed", "error")
+    )
+    for test in sorted(again - failed - broken):
+        reporter.write_line(f"flaky: {test} failed, and passed when it was run again: mend it", yellow=True, bold=True)
+
+
 @dataclass(frozen=True)
 class Shell:
     """A folder in which `koderz` is run."""
