@@ -51,6 +51,7 @@ async def open_local(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Lo
     ):
         if sandbox.isolation not in (FULL, NoSandbox.isolation):
             pool.notices.append(f"reduced isolation: {sandbox.isolation} (full: {FULL})")
+        pool.notices += getattr(shared, "notices", ())
         suite = checked_suite(plan, sandbox)
         yield LocalEngine(
             plan,

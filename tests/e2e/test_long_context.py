@@ -86,11 +86,12 @@ def test_sessions_of_a_manager_are_used(koderz: Shell) -> None:
     assert manager.stdout
     url = manager.stdout.readline().split()[-1]
     try:
-        koderz(*RLM, "--limit", 2, "--wasm-url", url)
+        done = koderz(*RLM, "--limit", 2, "--wasm-url", url)
     finally:
         manager.terminate()
         manager.communicate(timeout=60)
 
+    assert f"code runs in WASM at {url}" in done.err
     assert [row["success"] for row in koderz.summary()["results"]] == [True, True]
 
 
