@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import sys
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -98,9 +98,10 @@ class OpenContext:
     async def facts(self) -> dict[str, Any]:
         """What the record says of the text: its SHA-256, how long it is, and how it was made."""
         reading = await self.read()
+        sent = reading.input
         return {
-            "digest": await asyncio.to_thread(_sha256, reading.input),
-            "characters": len(reading.input),
+            "digest": await asyncio.to_thread(_sha256, sent),
+            "characters": len(sent),
             "tokens": reading.tokens,
             "tokenizer": reading.tokenizer,
             **reading.more,
@@ -156,7 +157,7 @@ class LongContextSuite:
         """The sessions that code about texts runs in."""
         from koderz.sandbox.wasm.opening import open_sessions
 
-        async with open_sessions(settings, environ, lambda line: print(line, file=sys.stderr)) as sessions:  # noqa: T201
+        async with open_sessions(settings, environ, logging.getLogger("koderz").warning) as sessions:
             yield sessions
 
     @asynccontextmanager

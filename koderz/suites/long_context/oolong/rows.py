@@ -159,7 +159,7 @@ def reading(text: str, question: str, **more: Any) -> Reading:
     return Reading(text, question, counter.count(f"{text}\n{question}"), counter.name, more=more)
 
 
-def one_of(names: Collection[str], lengths: Sequence[int]) -> Filter:
+def matching(names: Collection[str], lengths: Sequence[int]) -> Filter:
     """Rows of these data sets and lengths; of all where none is named."""
 
     def keep(fields: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from koderz.errors import KoderzError
 from koderz.suites.long_context.contexts import NEEDS, LongContextSuite, Reading, Recipe
 from koderz.suites.long_context.oolong.generated import GeneratedQuestion, Windows, answers
 from koderz.suites.long_context.oolong.options import OolongOptions
-from koderz.suites.long_context.oolong.rows import Filter, Layout, one_of, published, reading
+from koderz.suites.long_context.oolong.rows import Filter, Layout, matching, published, reading
 from koderz.suites.long_context.oolong.scoring import gold_of, score, score_pairs, score_real
 from koderz.suites.long_context.tokens import CHARS_A_TOKEN, read_length
 from koderz.types import Measure, Task
@@ -33,7 +33,7 @@ def oolong(dataset: Path | None, options: OolongOptions, *, seed: int = 0) -> Lo
     lengths = [read_length(word) for word in options.context_lengths]
     if dataset is None:
         return _generated(lengths or [_USUAL_LENGTH], options.tasks_per_length, seed)
-    keep = one_of(options.oolong_datasets, lengths)
+    keep = matching(options.oolong_datasets, lengths)
     tasks = tuple(_tasks("oolong", dataset, _SYNTHETIC, keep, _checked_row))
     return LongContextSuite("oolong", str(dataset), tasks, _score, answers, _MEASURES)
 

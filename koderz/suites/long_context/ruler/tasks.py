@@ -52,6 +52,8 @@ class Material:
     tokenizer: Tokenizer
     haystack: Path | None = None
     qa_data: Path | None = None
+    _collections: dict[str, Collection] = field(default_factory=dict, init=False, compare=False)
+    _digests: dict[Path, str] = field(default_factory=dict, init=False, compare=False)
 
     @cached_property
     def essay(self) -> Sequence[str]:
@@ -76,8 +78,9 @@ class Material:
                 "qa_1 needs SQuAD's dev-v2.0.json and qa_2 HotpotQA's hotpot_dev_distractor_v1.json: "
                 "fetch the one you ask for and name it with --qa-data FILE"
             )
-        found: Collection = READERS[task](self.qa_data)
-        return found
+        if task not in self._collections:
+            self._collections[task] = READERS[task](self.qa_data)
+        return self._collections[task]
 
     def digest_of(self, task: str) -> str:
         """Of the files that a task is made of."""
@@ -85,7 +88,10 @@ class Material:
         path = self.haystack if needs_essay else self.qa_data if task in READERS else None
         if path is None:
             return ""
-        return hashlib.sha256(self.file(path, "--haystack" if needs_essay else "--qa-data")).hexdigest()
+        if path not in self._digests:
+            data = self.file(path, "--haystack" if needs_essay else "--qa-data")
+            self._digests[path] = hashlib.sha256(data).hexdigest()
+        return self._digests[path]
 
     def file(self, path: Path, flag: str) -> bytes:
         try:
@@ -177,14 +183,10 @@ class Rows:
             task = NEEDLES[kind]
             return NeedlesFamily(task, frame, self.material.essay if task.haystack == "essay" else ())
         if kind in READERS:
-            return QuestionsFamily(frame, self._collection)
+            return QuestionsFamily(frame, self.material.collection(kind))
         family: Any = {"vt": VariablesFamily, "cwe": CommonWordsFamily, "fwe": FrequentWordsFamily}[kind]
         made: Family = family(frame)
         return made
-
-    @cached_property
-    def _collection(self) -> Collection:
-        return self.material.collection(self._kind)
 
 
 @dataclass(frozen=True, slots=True)
