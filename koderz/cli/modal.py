@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from koderz.cli.console import print_json, say
-from koderz.cli.groups import PanelCommand
+from koderz.cli.groups import Json, PanelCommand
 
 app = typer.Typer(
     help="Deploy koderz on Modal, whose containers run experiments for --engine modal.",
@@ -18,8 +18,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
-
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]
 
 
 @app.command(cls=PanelCommand)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from koderz.cli.compare import AllowSimulated, ByMeasure
+from koderz.cli.compare import AllowSimulated, ByMeasure, Json
 from koderz.cli.console import print_json, warn
 from koderz.cli.front import complete_runs
 from koderz.cli.options import with_settings
@@ -27,7 +27,7 @@ def problems(
         int | None,
         typer.Option(metavar="N", help="Maximum number of problems. Default: 20; all with --json.", min=1),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
+    json: Json = False,
     allow_simulated: AllowSimulated = False,
 ) -> None:
     """Rank problems by difficulty across runs, with the disagreement of samples and the models that solve them."""

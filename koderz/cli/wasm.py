@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from koderz.cli.console import print_json, say, warn
-from koderz.cli.groups import PanelCommand
+from koderz.cli.groups import Json, PanelCommand
 
 app = typer.Typer(
     help="Build the image that sessions of code run in, or serve such sessions over HTTP.",
@@ -18,7 +18,6 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]
 Url = Annotated[
     str, typer.Option("--wasm-url", metavar="URL", help="The manager's address.", envvar="WASM_MANAGER_SERVICE_URL")
 ]

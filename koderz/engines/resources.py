@@ -12,7 +12,7 @@ from koderz.plans.needs import needs_of
 from koderz.plans.plan import Plan
 from koderz.sandbox import NoSandbox, Sandbox
 from koderz.settings.options import flag_of
-from koderz.solvers import OPENED
+from koderz.solvers import SHARING
 from koderz.suites.code.calibration import calibrated_sandbox
 from koderz.suites.code.options import SimulatedOptions
 from koderz.suites.references import CheckedSuite, checked
@@ -82,7 +82,7 @@ async def shared_of(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Any
     suite: Any = plan.suite
     async with AsyncExitStack() as stack:
         shared = None
-        if hasattr(suite, "open_run") and (OPENED - {"long_context"}) & needs_of(plan):
+        if hasattr(suite, "open_run") and SHARING & needs_of(plan):
             try:
                 shared = await stack.enter_async_context(suite.open_run(plan.settings, environ))
             except KoderzError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from koderz.errors import Fault, StorageError
-from koderz.solvers import NEEDED, OPENED
+from koderz.solvers import NEEDED, OPENED, SHARING
 from koderz.types import EXCLUSIVE
 
 if TYPE_CHECKING:
@@ -61,12 +61,9 @@ async def _turn(handles: Handles, exclusive: Exclusive) -> AsyncIterator[int | N
 def _opening(
     name: str, suite: Any, handles: Handles, stack: AsyncExitStack, more: Mapping[str, Any]
 ) -> AbstractAsyncContextManager[Any]:
-    task = handles.identity.task
+    opening: Callable[..., AbstractAsyncContextManager[Any]] = getattr(suite, f"open_{name}")
+    given = more if name in SHARING else {}
     if name == "workspace":
         folder = stack.enter_context(TemporaryDirectory(prefix="koderz-", ignore_cleanup_errors=True))
-        found: AbstractAsyncContextManager[Any] = suite.open_workspace(task, Path(folder), handles, **more)
-    elif name == "session":
-        found = suite.open_session(task, handles, **more)
-    else:
-        found = suite.open_long_context(task, handles)
-    return found
+        return opening(handles.identity.task, Path(folder), handles, **given)
+    return opening(handles.identity.task, handles, **given)

@@ -42,7 +42,10 @@ SOLVERS = Registry(
     {"iterative": "koderz.solvers.iterative:IterativeOptions", "rlm": "koderz.solvers.recursive.options:RlmOptions"},
 )
 
-OPENED = frozenset({"session", "workspace", "long_context"})
+SHARING = frozenset({"session", "workspace"})
+"""The handles that a suite opens with what it has opened for the whole run."""
+
+OPENED = SHARING | {"long_context"}
 """The handles that a suite opens for tasks that need them."""
 
 NEEDED = OPENED | {EXCLUSIVE}

@@ -27,6 +27,13 @@ Answering = Callable[[SubCall], Awaitable[Sequence[str]]]
 """Answers a sub-call, a text a prompt. What it raises stops the cell."""
 
 
+async def answers_to(call: SubCall, answer: Answering | None) -> list[str]:
+    """A text for each prompt of a sub-call; an error as text where no model can be asked."""
+    if answer is None:
+        return ["Error: no model can be asked from here"] * len(call.prompts)
+    return [str(text) for text in await answer(call)]
+
+
 @dataclass(frozen=True, slots=True)
 class CellResult:
     """What came of one cell."""

@@ -24,6 +24,7 @@ from koderz.sandbox.wasm.cells import (
     SessionFullError,
     SessionLostError,
     SubCall,
+    answers_to,
 )
 from koderz.sandbox.wasm.session import Put, Ran, pieces, size_of
 
@@ -238,7 +239,7 @@ class RemoteSession:
                 texts = next(given, None)
                 if texts is None:
                     asked = time.monotonic()
-                    texts = [str(text) for text in await answer(call)] if answer else _nobody(call)
+                    texts = await answers_to(call, answer)
                     waited += time.monotonic() - asked
                     answers.append(texts)
                 calls += len(texts)
@@ -320,10 +321,6 @@ def _result(event: Mapping[str, Any], seconds: float, calls: int) -> CellResult:
         raise GarbledError
     truncated, stopped = event.get("truncated") is True, str(event.get("stopped") or "")
     return CellResult(out, err, error, variables, final, round(seconds, 6), calls, truncated, stopped)
-
-
-def _nobody(call: SubCall) -> list[str]:
-    return ["Error: no model can be asked from here"] * len(call.prompts)
 
 
 def _what(error: Exception) -> str:

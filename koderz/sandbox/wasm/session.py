@@ -20,6 +20,7 @@ from koderz.sandbox.wasm.cells import (
     SessionFullError,
     SessionLostError,
     SubCall,
+    answers_to,
 )
 from koderz.sandbox.wasm.frames import CHUNK, parts
 from koderz.sandbox.wasm.link import Event, Link, WorkerLostError, next_of
@@ -258,10 +259,7 @@ class Session:
             began = time.monotonic()
             self._pool.executing.release()
             try:
-                if answer is None:
-                    texts = ["Error: no model can be asked from here"] * len(call.prompts)
-                else:
-                    texts = [str(text) for text in await answer(call)]
+                texts = await answers_to(call, answer)
             finally:
                 await self._pool.executing.acquire()
                 running.waited += time.monotonic() - began
