@@ -102,11 +102,13 @@ SUITES = Registry(
         "oolong": "koderz.suites.long_context.oolong.suite:oolong",
         "oolong-real": "koderz.suites.long_context.oolong.suite:oolong_real",
         "oolong-pairs": "koderz.suites.long_context.oolong.suite:oolong_pairs",
+        "browsecomp-plus": "koderz.suites.long_context.browsecomp_plus.suite:browsecomp_plus",
     },
     {
         **dict.fromkeys(("humaneval", "humaneval+", "mbpp", "mbpp+"), "koderz.suites.code.options:CodeOptions"),
         "ruler": "koderz.suites.long_context.ruler.options:RulerOptions",
         "oolong": "koderz.suites.long_context.oolong.options:OolongOptions",
+        "browsecomp-plus": "koderz.suites.long_context.browsecomp_plus.options:ResearchOptions",
     },
 )
 """Functions that take the dataset's path, or None for its usual place, and the suite's options if it has any.

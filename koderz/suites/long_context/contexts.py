@@ -17,6 +17,7 @@ from koderz.types import Measure, Message, Reply, Task, Verdict
 if TYPE_CHECKING:
     from koderz.sandbox.wasm.opening import Sessions
     from koderz.settings.schema import Settings
+    from koderz.suites.long_context.simulated import Player
 
 REFERENCE = "reference"
 """The type of a part of a message that stands for a text."""
@@ -129,14 +130,14 @@ class LongContextSuite:
         source: str,
         tasks: Sequence[Task[Recipe]],
         score: Callable[[Task[Recipe], Any, str], tuple[float, Mapping[str, float]]],
-        simulated: Callable[[str], list[str]],
+        player: Player,
         measures: Sequence[Measure] = (Measure("score", "higher", "share"),),
         export: Callable[[Path], Iterator[tuple[Path, int]]] | None = None,
     ) -> None:
         """`score`: of a task's reply, 0 to 1, by the answers, with metrics; `export` writes rows that are made up."""
         self.name, self.source, self.tasks, self.measures = name, source, tuple(tasks), tuple(measures)
         self.library = Library()
-        self._score, self._simulated = score, simulated
+        self._score, self._player = score, player
         if export:
             self.export = export
 
@@ -192,11 +193,9 @@ class LongContextSuite:
 
     def simulate(self, messages: Sequence[Message], sampling: Any) -> str:
         """What the simulated model replies: the less often right, the longer the text is."""
-        from koderz.suites.long_context.simulated import play, reply
-
         if messages[0]["role"] == "system":  # it has a session, and sees no text
-            return play(messages)
-        return reply(messages, sampling, self._simulated)
+            return self._player.play(messages)
+        return self._player.reply(messages, sampling)
 
 
 def recipe_digest(*parts: object) -> str:

@@ -6,17 +6,16 @@ import hashlib
 import random
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from koderz.suites.long_context.tokens import CHARS_A_TOKEN
 from koderz.types import Message
 from tracker.messages import text_of
 
-_ANSWERED = re.compile(r"^Answer: (.+)$", re.MULTILINE)
-
 HALF = 8192  # tokens of a prompt with which every second thing is missed
 
-
+_ANSWERED = re.compile(r"^Answer: (.+)$", re.MULTILINE)
 _QUESTION = re.compile(r"^The question:\n\n(.*?)\n\nTurn 1/", re.MULTILINE | re.DOTALL)
 
 _LOOK = """I look at the text first.
@@ -28,29 +27,10 @@ question = {question!r}
 print(len(context), context[:200], context[-200:])
 ```"""
 
-_SEARCH = """I search for what the question names, and count what is left.
+_READ = """I have the text read piece by piece.
 
 ```repl
-number = re.search(r'value (\\d+) in the text', question)
-keys = re.search(r' for (.+?) mentioned in', question)
-counted = Counter(re.findall(r'\\d+\\. (\\S+)', context)) if 'common words' in question else Counter()
-if number:
-    assigned = re.findall(r'VAR \\w+ = \\w+(?: \\w+)?', context.rpartition('Memorize and track')[2])
-    parts = ['Memorize and track ' + '\\n'.join(assigned)]
-elif keys:
-    wanted = '|'.join(map(re.escape, re.split(r', (?:and )?', keys[1])))
-    parts = ['\\n'.join(re.findall(r'[^.\\n]*\\bfor (?:' + wanted + r') is: [^\\n]*?\\.(?=\\s|$)', context))]
-elif counted:
-    words = [word for rank, (word, _) in enumerate(counted.most_common(10)) for _ in range(10 - rank)]
-    listed = ' '.join(f'{{n}}. {{word}}' for n, word in enumerate(words, 1))
-    parts = ['Below is a numbered list of words. ' + listed]
-elif 'frequently appeared words' in question:
-    coded = Counter(word for word in context.partition('appeared coded words. ')[2].split() if set(word) != {{'.'}})
-    words = [word for rank, (word, _) in enumerate(coded.most_common(3)) for _ in range(3 - rank)]
-    parts = ['appeared coded words. ' + ' '.join(words)]
-else:
-    parts = [context[at : at + 20_000] for at in range(0, len(context), 20_000)]
-print(len(parts), sum(map(len, parts)))
+parts = [context[at : at + 20_000] for at in range(0, len(context), 20_000)]
 replies = llm_query_batched([part + '\\n' + question for part in parts])
 print(Counter(replies))
 ```"""
@@ -67,22 +47,36 @@ found = llm_query(context)
 FINAL_VAR(found)"""
 
 
-def play(messages: Sequence[Message]) -> str:
-    """What it replies in a session: it looks, searches and counts by code, and asks about what it has found."""
-    question = _QUESTION.search(text_of(messages[1]))
-    if question is None:
-        return _CHILD if len(messages) == 2 else "FINAL_VAR(found)"
-    turn = sum(message["role"] == "assistant" for message in messages)
-    return (_LOOK, _SEARCH, _FOUND)[min(turn, 2)].format(question=question[1])
+def _listed(found: Sequence[str], chance: float) -> str:  # noqa: ARG001 others say how sure they are
+    return f"Answer: {', '.join(found)}"
 
 
-def reply(messages: Sequence[Message], sampling: Any, answers: Callable[[str], list[str]]) -> str:
-    """Each thing that belongs into the answer is found with a chance that falls with the prompt's length."""
-    asked = text_of(messages[-1])
-    chance = 1 / (1 + len(asked) / CHARS_A_TOKEN / HALF)
-    seed = hashlib.sha256(f"{getattr(sampling, 'seed', 0)} {asked}".encode("utf-8", "replace")).hexdigest()
-    draw = random.Random(seed)  # noqa: S311 repeatable on purpose
-    known = [each for line in _ANSWERED.findall(asked) for each in line.split(", ")]  # of its own notes
-    new = [answer for answer in answers(asked) if answer not in known and draw.random() < chance]
-    found = dict.fromkeys([*known, *new])
-    return f"Answer: {', '.join(found)}" if found else "I could not find it in the text."
+@dataclass(frozen=True, slots=True)
+class Player:
+    """How the simulated model plays a suite.
+
+    `search` is its second turn in a session, in which `context` and `question` are at hand: it leaves `replies`.
+    """
+
+    answers: Callable[[str], list[str]]  # what belongs into the answer to a whole prompt, as far as it can be told
+    search: str = _READ
+    said: Callable[[Sequence[str], float], str] = _listed  # what was found, and with which chance, as a reply
+
+    def play(self, messages: Sequence[Message]) -> str:
+        """What it replies in a session: it looks, searches by code, and asks about what it has found."""
+        question = _QUESTION.search(text_of(messages[1]))
+        if question is None:
+            return _CHILD if len(messages) == 2 else "FINAL_VAR(found)"
+        turn = sum(message["role"] == "assistant" for message in messages)
+        return _LOOK.format(question=question[1]) if not turn else self.search if turn == 1 else _FOUND
+
+    def reply(self, messages: Sequence[Message], sampling: Any) -> str:
+        """Each thing that belongs into the answer is found with a chance that falls with the prompt's length."""
+        asked = text_of(messages[-1])
+        chance = 1 / (1 + len(asked) / CHARS_A_TOKEN / HALF)
+        seed = hashlib.sha256(f"{getattr(sampling, 'seed', 0)} {asked}".encode("utf-8", "replace")).hexdigest()
+        draw = random.Random(seed)  # noqa: S311 repeatable on purpose
+        known = [each for line in _ANSWERED.findall(asked) for each in line.split(", ")]  # of its own notes
+        new = [answer for answer in self.answers(asked) if answer not in known and draw.random() < chance]
+        found = [*dict.fromkeys([*known, *new])]
+        return self.said(found, chance) if found else "I could not find it in the text."

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 from koderz.suites.long_context.contexts import Reading, recipe_digest
 from koderz.suites.long_context.oolong.questions import KINDS, Entry, Kind
 from koderz.suites.long_context.oolong.rows import reading
+from koderz.suites.long_context.simulated import Player
 from koderz.suites.long_context.tokens import CHARS_A_TOKEN
 from koderz.suites.long_context.words import VERSION, words_of
 
@@ -154,3 +155,6 @@ def _entries(text: str) -> Iterator[Entry]:
         label = next((label for start, label in _BEGINNINGS.items() if said.startswith(start)), "")
         if label:
             yield Entry(datetime.datetime.strptime(day, "%b %d, %Y").date(), user, label)
+
+
+PLAYER = Player(answers)

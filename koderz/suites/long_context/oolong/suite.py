@@ -8,7 +8,7 @@ from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.suites.long_context.contexts import NEEDS, LongContextSuite, Reading, Recipe
-from koderz.suites.long_context.oolong.generated import GeneratedQuestion, Windows, answers
+from koderz.suites.long_context.oolong.generated import PLAYER, GeneratedQuestion, Windows
 from koderz.suites.long_context.oolong.options import OolongOptions
 from koderz.suites.long_context.oolong.rows import Filter, Layout, matching, published, reading
 from koderz.suites.long_context.oolong.scoring import gold_of, score, score_pairs, score_real
@@ -35,7 +35,7 @@ def oolong(dataset: Path | None, options: OolongOptions, *, seed: int = 0) -> Lo
         return _generated(lengths or [_USUAL_LENGTH], options.tasks_per_length, seed)
     keep = matching(options.oolong_datasets, lengths)
     tasks = tuple(_tasks("oolong", dataset, _SYNTHETIC, keep, _checked_row))
-    return LongContextSuite("oolong", str(dataset), tasks, _score, answers, _MEASURES)
+    return LongContextSuite("oolong", str(dataset), tasks, _score, PLAYER, _MEASURES)
 
 
 def oolong_real(dataset: Path | None) -> LongContextSuite:
@@ -46,7 +46,7 @@ def oolong_real(dataset: Path | None) -> LongContextSuite:
         return score_real(str(answer), reply), {}
 
     tasks = tuple(_tasks("oolong-real", path, _REAL, lambda _: True, _answered))
-    return LongContextSuite("oolong-real", str(path), tasks, score_reply, answers)
+    return LongContextSuite("oolong-real", str(path), tasks, score_reply, PLAYER)
 
 
 def oolong_pairs(dataset: Path | None) -> LongContextSuite:
@@ -57,7 +57,7 @@ def oolong_pairs(dataset: Path | None) -> LongContextSuite:
         return score_pairs(answer, reply)
 
     tasks = tuple(_tasks("oolong-pairs", path, _PAIRS, _is_of_pairs(path), _answered))
-    return LongContextSuite("oolong-pairs", str(path), tasks, score_reply, answers)
+    return LongContextSuite("oolong-pairs", str(path), tasks, score_reply, PLAYER)
 
 
 def _generated(lengths: list[int], count: int, seed: int) -> LongContextSuite:
@@ -77,7 +77,7 @@ def _generated(lengths: list[int], count: int, seed: int) -> LongContextSuite:
         for recipe in recipes
     ]
     source = f"generated from templates, easier than OOLONG's own texts, seed {seed}, lengths in tokens of chars/4"
-    return LongContextSuite("oolong-generated", source, tasks, _score, answers, _MEASURES)
+    return LongContextSuite("oolong-generated", source, tasks, _score, PLAYER, _MEASURES)
 
 
 def _tasks(

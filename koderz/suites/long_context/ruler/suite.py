@@ -13,7 +13,7 @@ from koderz.suites.long_context.contexts import NEEDS, LongContextSuite, Recipe
 from koderz.suites.long_context.lines import FileLine, file_lines
 from koderz.suites.long_context.ruler.options import RulerOptions
 from koderz.suites.long_context.ruler.scoring import score
-from koderz.suites.long_context.ruler.simulated import answers
+from koderz.suites.long_context.ruler.simulated import PLAYER
 from koderz.suites.long_context.ruler.tasks import (
     TASKS,
     Material,
@@ -37,12 +37,12 @@ def ruler(dataset: Path | None, options: RulerOptions, *, seed: int = 0) -> Long
     counted = f"lengths in tokens of {tokenizer.name}"
     if dataset is not None:
         tasks = tuple(_folder_tasks(dataset, tokenizer))
-        return LongContextSuite("ruler", f"{dataset}, {counted}", tasks, _score, answers)
+        return LongContextSuite("ruler", f"{dataset}, {counted}", tasks, _score, PLAYER)
     source = f"RULER's rows made anew, wonderwords {VERSION}, seed {seed}, {counted}"
     all_rows = rows_of(options, seed, tokenizer)
     tasks = tuple(_made_tasks(all_rows, options.tasks_per_length))
     export = partial(_export, all_rows, options.tasks_per_length)
-    return LongContextSuite("ruler", source, tasks, _score, answers, export=export)
+    return LongContextSuite("ruler", source, tasks, _score, PLAYER, export=export)
 
 
 def rows_of(options: RulerOptions, seed: int, tokenizer: Tokenizer | None = None) -> list[Rows]:
