@@ -22,7 +22,7 @@ from koderz.plans.needs import require_handles
 from koderz.prompts import Prompts, load_prompts
 from koderz.settings.layers import as_config
 from koderz.settings.schema import OF_SINKS, Settings
-from koderz.solvers import SOLVERS, load_solver
+from koderz.solvers import load_solver
 from koderz.suites import Suite, judging_programs, limits_of, load_suite, measures_of, suite_digest
 from koderz.types import Judging, Task
 from tracker import records
@@ -88,13 +88,17 @@ class Subject:
     suite: Suite
     tasks: tuple[Task, ...]
     prompts: Prompts
+    told: frozenset[str] = frozenset()  # the prompts that the tasks' messages were made of, by name
 
 
 def load_subject(settings: Settings, select: Callable[[Sequence[Task]], Sequence[Task]]) -> Subject:
     """Raises KoderzError for what in the settings doesn't fit the suite or the prompts."""
     suite = load_suite(settings.suite, settings.dataset, settings)
     prompts = load_prompts(settings.prompt_dir)
-    return Subject(suite, _with_messages(suite, select(suite.tasks), prompts), prompts)
+    told: set[str] = set()
+    noting = Prompts(prompts.texts, told.add)
+    tasks = tuple(replace(task, messages=suite.messages(task, noting)) for task in select(suite.tasks))
+    return Subject(suite, tasks, prompts, frozenset(told))
 
 
 def make_plan(
@@ -116,7 +120,8 @@ def make_plan(
         "problem_range": problem_range,
         "problems": [task.id for task in subject.tasks],
     }
-    matches = _matches(subject, arms)
+    prompts = _used_prompts(subject, arms, settings)
+    matches = _matches(subject, arms, prompts)
     stated = [arm.record for arm in arms]
     samples = max((cell.samples for cell in cells), default=1) if cells is not None else settings.samples
     record = records.Plan(
@@ -137,7 +142,7 @@ def make_plan(
             if single
             else _digest([_decisive(config), to_builtins(stated), to_builtins(cells), matches, details or {}]),
             "matches": matches,
-            "prompts": _used_prompts(subject.prompts, config, arms),
+            "prompts": dict(prompts.texts),
             "expectations": _expectations(subject),
         },
     )
@@ -174,24 +179,12 @@ def _expectations(subject: Subject) -> dict[str, dict[str, str]]:
     return {task: {"expected_response": text.strip("\n")} for task, text in references.items() if text}
 
 
-def _used_prompts(prompts: Prompts, config: Mapping[str, Any], arms: Sequence[Arm]) -> dict[str, str]:
-    """The texts that models may be told in a run of this config and these arms, by name."""
-    roles = {role for arm in arms for role in arm.models}
-    used = {
-        "reasoning": config.get("cot"),
-        "feedback": any(arm.solver.name != "zero-shot" for arm in arms),
-        "spec": "spec" in roles,
-        "specification": "spec" in roles,
-        "checkpoint": "checkpoint" in roles,
-        "guidance": "checkpoint" in roles,
-        "lessons": config["use_memory"] != "off",
-    }
-    others = {solver for solver in SOLVERS if not any(arm.solver.name == solver for arm in arms)}
-    return {
-        name: text
-        for name, text in prompts.texts.items()
-        if used.get(name, True) and name.partition("-")[0] not in others
-    }
+def _used_prompts(subject: Subject, arms: Sequence[Arm], settings: Settings) -> Prompts:
+    """Those that models may be told: what the tasks' messages were made of, and what each arm's solver may add."""
+    recalled = {"recall"} if settings.use_memory != "off" else set()
+    added = (arm.solver.prompts(subject.prompts, {*arm.models, *recalled}) for arm in arms)
+    names = subject.told.union(*added)
+    return Prompts({name: text for name, text in subject.prompts.texts.items() if name in names})
 
 
 def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,7 +206,8 @@ def restore_plan(
     arms = restore_arms(record.arms, settings, arguments, at_hand, solver_files)
     if record.config.get("imported"):  # whatever an arm is called, each experiment has one reply on record
         arms = tuple(replace(arm, solver=load_solver("zero-shot", {}, {})) for arm in arms)
-    changed = _changed(details.get("matches", {}), _matches(subject, arms))
+    prompts = _used_prompts(subject, arms, settings)
+    changed = _changed(details.get("matches", {}), _matches(subject, arms, prompts))
     if changed and not accept_changes:
         raise KoderzError(
             f"{record.run_id}: not what it was when the run began: {', '.join(changed)}. "
@@ -230,16 +224,12 @@ def _same_tasks(record: records.Plan, tasks: Sequence[Task]) -> list[Task]:
     return [known[name] for name in record.tasks]
 
 
-def _with_messages(suite: Suite, tasks: Sequence[Task], prompts: Prompts) -> tuple[Task, ...]:
-    return tuple(replace(task, messages=suite.messages(task, prompts)) for task in tasks)
-
-
-def _matches(subject: Subject, arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
+def _matches(subject: Subject, arms: Sequence[Arm], prompts: Prompts) -> dict[str, dict[str, str]]:
     """What has to be the same when the run is picked up again, by kind and name."""
     return {
         "suite": {"name": subject.suite.name},
         "task": {task.id: task.digest for task in subject.tasks},
-        "prompt": subject.prompts.digests(),
+        "prompt": prompts.digests(),
         "solver": {arm.solver.name: arm.solver.digest for arm in arms if arm.solver.is_foreign},
     }
 

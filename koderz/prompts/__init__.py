@@ -7,7 +7,7 @@ another experiment.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -42,7 +42,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "compaction-condensing": frozenset({"notes"}),
     "compaction-conclusion": frozenset({"notes"}),
 }
-"""The prompts and what each may use. One whose name begins with a solver's is of that solver's arms alone."""
+"""The prompts and what each may use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,13 @@ class Prompts:
     """Every prompt's text, by name."""
 
     texts: Mapping[str, str]
+    note: Callable[[str], None] | None = None  # told the name of each that is rendered
 
     def render(self, name: str, **values: str) -> str:
         """The prompt with its values in place; a paragraph whose only value is empty is left out."""
         text = self.texts[name]
+        if self.note:
+            self.note(name)
         values = dict.fromkeys(PLACEHOLDERS[name], "") | values
         for key, value in values.items():
             if not value:

@@ -8,7 +8,8 @@ final Verdict.
 What else there is to know of one stands in attributes of the function: `resume = "restart"` where it can't be
 replayed and starts over (recorded replies answer it for as long as its requests match), `roles` that it asks besides
 the model that answers (without them: any that is named), `estimate`, which says what calls an experiment may take,
-`at_hand`, which finds what is known before a run, and `options`, the dataclass of its options (see
+`at_hand`, which finds what is known before a run, `prompts`, the names of those that it renders, by the role or handle
+that it does so with (without them: any), and `options`, the dataclass of its options (see
 `koderz.settings.options`), whose fields are parameters of the same names.
 """
 
@@ -27,7 +28,7 @@ from koderz.errors import KoderzError
 from koderz.prompts import Prompts
 from koderz.settings.registry import Registry
 from koderz.solvers.zero_shot import asks_once
-from koderz.types import EXCLUSIVE, Expected, Task, Verdict
+from koderz.types import EXCLUSIVE, MAIN, Expected, Task, Verdict
 
 SOLVERS = Registry(
     "solver",
@@ -82,6 +83,13 @@ class Solver:
         """Whether it may ask a model in that role besides the one that answers; one that doesn't say asks any."""
         roles: Collection[str] | None = getattr(self.function, "roles", None)
         return roles is None or role in roles
+
+    def prompts(self, known: Prompts, taken: Collection[str]) -> Collection[str]:
+        """Those among the `known` prompts that it may render with these roles and handles."""
+        if "prompts" not in self.wants:
+            return ()
+        names: Mapping[str, Sequence[str]] = getattr(self.function, "prompts", {MAIN: tuple(known.texts)})
+        return [name for taker in taken for name in names.get(taker, ())]
 
     def expected(self, prompt_tokens: float, task_id: str) -> Sequence[Expected]:
         """The calls of one experiment. One that doesn't say is taken for one that asks once."""

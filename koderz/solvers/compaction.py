@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from koderz.prompts import Prompts
+from koderz.prompts import PLACEHOLDERS, Prompts
 from koderz.solvers.direct import REPLY_TOKENS, window_at_hand
 from koderz.solvers.handles import AskHandle, JudgeHandle, LongContextHandle, OnceHandle
 from koderz.types import Expected, Task, Verdict
@@ -66,3 +66,4 @@ def asks_for_pieces(prompt_tokens: float, _task_id: str, parameters: Mapping[str
 compaction.roles = ()  # type: ignore[attr-defined]
 compaction.estimate = asks_for_pieces  # type: ignore[attr-defined]
 compaction.at_hand = window_at_hand  # type: ignore[attr-defined]
+compaction.prompts = {"main": [name for name in PLACEHOLDERS if name.startswith("compaction-")]}  # type: ignore[attr-defined]

@@ -201,3 +201,9 @@ def cached_specs(options: Mapping[str, Any], tasks: Sequence[Task], prompts: Pro
 iterative.roles = ("spec", "checkpoint")  # type: ignore[attr-defined]
 iterative.estimate = expected_calls  # type: ignore[attr-defined]
 iterative.at_hand = cached_specs  # type: ignore[attr-defined]
+iterative.prompts = {  # type: ignore[attr-defined]
+    "main": ("feedback",),
+    "spec": ("spec", "specification", "system", "task"),
+    "checkpoint": ("checkpoint", "guidance"),
+    "recall": ("lessons",),
+}

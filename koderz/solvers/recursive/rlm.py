@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from koderz.prompts import Prompts
+from koderz.prompts import PLACEHOLDERS, Prompts
 from koderz.solvers.direct import window_at_hand
 from koderz.solvers.handles import AskHandle, JudgeHandle, LongContextHandle, OnceHandle
 from koderz.solvers.recursive.recursion import Level, Limits, Recursion
@@ -79,3 +79,4 @@ def expected_calls(_prompt_tokens: float, _task_id: str, parameters: Mapping[str
 rlm.roles = ("sub",)  # type: ignore[attr-defined]
 rlm.estimate = expected_calls  # type: ignore[attr-defined]
 rlm.at_hand = window_at_hand  # type: ignore[attr-defined]
+rlm.prompts = {"main": [name for name in PLACEHOLDERS if name.startswith("rlm-")]}  # type: ignore[attr-defined]

@@ -17,6 +17,7 @@ from koderz.engines.owners import restored_settings, schema_of
 from koderz.errors import KoderzError
 from koderz.plans.arms import make_arms
 from koderz.plans.plan import Plan, load_subject, make_plan, restore_plan
+from koderz.prompts import PLACEHOLDERS
 from koderz.settings.layers import replaced
 from koderz.types import Measure
 from tests.koderz.world import Words, planned
@@ -50,6 +51,25 @@ def test_the_record_holds_the_prompts_that_the_run_may_use_and_the_references(tm
     assert "${prompt}" in iterative["prompts"]["task"]
     assert set(iterative["expectations"]) == {"T/0", "T/1", "T/2"}
     assert "return" in iterative["expectations"]["T/0"]["expected_response"]
+
+
+@pytest.mark.parametrize(("mode", "changed"), [("zero-shot", "feedback"), ("iterative", "rlm-system")])
+def test_resume_is_not_refused_for_a_changed_prompt_that_the_run_does_not_use(
+    tmp_path: Path, mode: str, changed: str
+) -> None:
+    made = plan(tmp_path, mode=mode, prompt_dir=own_prompts(tmp_path)["prompt_dir"])
+    (tmp_path / "prompts" / f"{changed}.md").write_text("Something else.\n")
+
+    assert restored(made).tasks == made.tasks
+    assert changed not in made.record.details["matches"]["prompt"]
+
+
+def test_a_solver_that_does_not_say_which_prompts_it_renders_may_use_any(tmp_path: Path) -> None:
+    source = "async def solve(task, ask, judge, prompts):\n    ...\n"
+    (tmp_path / "own.py").write_text(source)
+    made = plan(tmp_path, solver=f"{tmp_path}/own.py:solve")
+
+    assert set(made.record.details["prompts"]) == set(PLACEHOLDERS)
 
 
 def with_measures(folder: Path, *measures: Measure) -> Plan:
