@@ -23,8 +23,8 @@ RUN_ID = re.compile(r"bench_[0-9a-f]{8}_\d{8}_\d{6}")
 TO_LOOK = 0.5  # seconds: whoever only looks whether a lock is held is in its way for a moment
 
 
-def create_run(results: Path, name: str, plan: Plan) -> Path:
-    """A new run's folder, with its plan in it. It appears by rename, or not at all.
+def create_run(results: Path, name: str, plan: Plan) -> tuple[Path, BaseFileLock]:
+    """A new run's folder, with its plan in it, held as by `lock_run`. It appears by rename, or not at all.
 
     Raises KoderzError where the results folder can't be written.
     """
@@ -32,11 +32,12 @@ def create_run(results: Path, name: str, plan: Plan) -> Path:
     try:
         with whole_folder(folder) as draft:
             write_whole(draft / NAME, [encode(plan)])
+            lock = lock_run(draft)
     except OSError as error:
         raise KoderzError(
             f"the results folder {results} can't be written ({error.strerror}); choose another with --results"
         ) from None
-    return folder
+    return folder, lock
 
 
 def lock_run(folder: Path) -> BaseFileLock:

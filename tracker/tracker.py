@@ -40,9 +40,9 @@ class Tracker:
 
     @classmethod
     def create(cls, results: Path, name: str, plan: Plan) -> Self:
-        """Begins a run: its folder appears with the plan in it."""
-        folder = create_run(results, name, plan)
-        return cls(folder, plan, lock_run(folder))
+        """Begins a run: its folder appears with the plan in it, and nobody else can take it up."""
+        folder, lock = create_run(results, name, plan)
+        return cls(folder, plan, lock)
 
     @classmethod
     def reopen(cls, folder: Path) -> Self:

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, TypeVar
 
 import msgspec
@@ -81,13 +83,24 @@ class Matrix:
 
 
 def read_matrix(path: Path) -> Matrix:
-    """Raises KoderzError naming what is wrong with the file."""
+    """Read once for as long as the file stays as it is, since some, such as pipes, can't be read again.
+
+    Raises KoderzError naming what is wrong with the file.
+    """
+    try:
+        stat = path.stat()
+        changing = (stat.st_mtime_ns, stat.st_size) if S_ISREG(stat.st_mode) else ()
+        return _read_matrix(path, stat.st_dev, stat.st_ino, *changing)
+    except OSError as error:
+        raise KoderzError(f"--matrix {path} can't be read ({error.strerror})") from None
+
+
+@lru_cache(maxsize=8)
+def _read_matrix(path: Path, *_stamp: int) -> Matrix:
     import tomllib
 
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise KoderzError(f"--matrix {path} can't be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
         raise KoderzError(f"{path}: {error}") from None
     if unknown := table.keys() - {"arms", "cells"}:

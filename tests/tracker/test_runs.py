@@ -27,7 +27,7 @@ def results(tmp_path: Path) -> Path:
     """Three runs, a single experiment, and what else may lie about."""
     results = tmp_path / "results"
     for name in (NEW, OLD, MIDDLE, "exp_00000000000000ab"):
-        create_run(results, name, builders.plan(run_id=name))
+        create_run(results, name, builders.plan(run_id=name))[1].release()
         (results / f"{name}.json").write_text("{}")
     (results / "mlflow").mkdir()
     (results / "bench_cd000000_20270101_000000").mkdir()  # no journal in it
@@ -36,8 +36,9 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_a_run_appears_with_its_plan_in_it(tmp_path: Path) -> None:
-    folder = create_run(tmp_path / "deep" / "results", builders.RUN, builders.plan())
+    folder, lock = create_run(tmp_path / "deep" / "results", builders.RUN, builders.plan())
 
+    lock.release()
     assert [path.name for path in folder.parent.iterdir()] == [builders.RUN]
     assert read_plan(folder).tasks == ["T/0", "T/1", "T/2"]
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.tracker import builders
 from tests.tracker.builders import attempt, call, experiment_id, fault, judged
+from tracker import files
 from tracker.errors import KoderzError, StorageError
 from tracker.index import experiment_number
 from tracker.journal import NAME
@@ -192,6 +193,22 @@ def test_what_the_disk_refused_is_not_counted(tmp_path: Path, monkeypatch: pytes
             return tally(tracker)
 
     assert asyncio.run(go()) == {"judged": 1, "passed": 1, "faults": 0, "calls": 0, "cost": 0.0}
+
+
+def test_a_new_run_is_locked_from_the_moment_its_folder_appears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    folder = tmp_path / builders.RUN
+    monkeypatch.setattr(files, "sync_folder", lambda _: seen.append(is_locked(folder)) if folder.exists() else None)
+
+    async def go() -> None:
+        with Tracker.create(tmp_path, builders.RUN, builders.plan()):
+            seen.append(is_locked(folder))
+
+    asyncio.run(go())
+    assert seen == [True, True]
+    assert not is_locked(folder)
 
 
 def test_a_journal_that_may_not_be_written_is_said_so_and_not_held(

@@ -19,6 +19,7 @@ import msgspec
 import orjson
 
 from tracker.errors import StorageError
+from tracker.files import whole_file
 from tracker.scrubber import is_secret_variable
 
 FOLDER = ".sinks"
@@ -110,13 +111,12 @@ class Queue:
     def submit(self, job: Job) -> None:
         """Adds a job, in place of an earlier one of its run and sink. Raises StorageError where the disk refuses."""
         key = f"{job.run}.{job.sink}"
-        draft = self.folder / f".{key}.{os.getpid()}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            draft.write_bytes(orjson.dumps(job))
-            for earlier in self.results.glob(f"{FOLDER}/*/{key}.*"):
-                earlier.unlink(missing_ok=True)
-            draft.replace(self.folder / f"{key}.0")
+            with whole_file(self.folder / f"{key}.0", durable=False) as file:
+                file.write(orjson.dumps(job))
+                for earlier in self.results.glob(f"{FOLDER}/*/{key}.*"):
+                    earlier.unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(f"{self.folder} can't be written ({error.strerror})") from None
 

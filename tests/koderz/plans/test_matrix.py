@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,21 @@ def test_a_file_that_is_wrong_is_refused_naming_what(tmp_path: Path, text: str, 
     with pytest.raises(KoderzError) as error:
         plan()
     assert said in str(error.value)
+
+
+def test_a_matrix_that_can_be_read_only_once_is_read_only_once(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, TWO.encode())
+    os.close(writing)
+    try:
+        path = Path(f"/dev/fd/{reading}")
+        assert read_matrix(path) is read_matrix(path)
+    finally:
+        os.close(reading)
+
+
+def test_a_matrix_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    before = read_matrix(written(tmp_path, TWO))
+    after = read_matrix(written(tmp_path, TWO + "[[cells]]\nsamples = 5\n"))
+
+    assert (len(before.cells), len(after.cells)) == (0, 1)
