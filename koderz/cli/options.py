@@ -78,11 +78,13 @@ def with_settings(
 def schema_said(words: Sequence[str], usual: Mapping[str, Any]) -> Schema:
     """The options of what a command line, or else `usual`, chooses, beside variables and koderz.toml."""
     said = dict(usual)
-    for name in CHOOSING:
-        flag = flag_of(name)
-        for word, following in pairwise([*words, ""]):
-            if word == flag or word.startswith(f"{flag}="):
-                said[name] = following if word == flag else word.partition("=")[2]
+    fields = schema_of().fields
+    flags = {flag: name for name in CHOOSING for flag in fields[name].about.flags or (flag_of(name),)}
+    for given, following in pairwise([*words, ""]):
+        word, equals, value = given.partition("=")
+        if name := flags.get(word):
+            value = value if equals else following
+            said[name] = [*said.get(name, ()), value] if name in (*_SEVERAL, "roles") else value
     return schema_here(said)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from koderz.engines import ENGINES
+from koderz.models.names import foreign_provider
 from koderz.plans.arms import MODES, solver_names
 from koderz.plans.matrix import read_matrix
 from koderz.sandbox import SANDBOXES
@@ -29,7 +30,7 @@ MODELS = Registry(
 
 REGISTRIES = {registry.kind: registry for registry in (SUITES, SOLVERS, SANDBOXES, ENGINES, MODELS)}
 
-CHOOSING = ("suite", "mode", "solver", "matrix", "sandbox", "engine")
+CHOOSING = ("suite", "mode", "solver", "matrix", "sandbox", "engine", "local_model", "models", "roles")
 """The settings that say what takes part."""
 
 _ALWAYS = (
@@ -58,10 +59,14 @@ def schema_of(*chosen: tuple[str, str]) -> Schema:
 def chosen_here(given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, str]]:
     """What takes part, by kind and name, as flags, variables and this folder's koderz.toml say."""
     variables = {name: text for name in CHOOSING if (text := environ.get(f"KODERZ_{name.upper()}"))}
+    if model := environ.get("KODERZ_MODEL"):
+        variables.setdefault("local_model", model)
     said = {**peek(Path.cwd(), CHOOSING), **variables, **given}
     matrix = read_matrix(Path(said["matrix"])) if isinstance(said.get("matrix"), str | Path) else None
     mode = said.get("mode", "iterative")
-    yield from _named({**said, "solvers": solver_names(mode, said.get("solver"), matrix)})
+    models = [*_words(said, "local_model"), *_words(said, "models"), *_words(said, "roles")]
+    models += [name for arm in matrix.arms for name in (arm.model or "", *arm.roles.values())] if matrix else []
+    yield from _named({**said, "solvers": solver_names(mode, said.get("solver"), matrix), "answering": models})
 
 
 def schema_here(given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Schema:
@@ -73,7 +78,9 @@ def restored_settings(record: records.Plan) -> Settings:
     """The settings of a recorded plan."""
     config = dict(record.config)
     config["mode"] = config["mode"] if config.get("mode") in MODES else "iterative"  # a solver goes by its own name
-    schema = schema_of(*_named({**config, "solvers": [arm.solver for arm in record.arms if not arm.source]}))
+    solvers = [arm.solver for arm in record.arms if not arm.source]
+    models = [name for arm in record.arms for name in arm.models.values()]
+    schema = schema_of(*_named({**config, "solvers": solvers, "answering": models}))
     return schema.from_config(config)
 
 
@@ -83,6 +90,13 @@ def _named(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         name = said.get(kind) or getattr(defaults, kind)
         if isinstance(name, str):
             yield kind, name
-    solvers: Iterable[str] = said["solvers"]
-    for name in solvers:
-        yield "solver", name
+    yield from (("solver", name) for name in said["solvers"])
+    providers = (foreign_provider(name) for name in dict.fromkeys(said["answering"]))
+    yield from (("model", provider) for provider in providers if provider)
+
+
+def _words(said: Mapping[str, Any], name: str) -> list[str]:
+    """The models that an option names, of which it may have one, several, or several by role."""
+    value = said.get(name) or ()
+    words = value.replace(",", " ").split() if isinstance(value, str) else value
+    return [word.rpartition("=")[2] for word in words if isinstance(word, str)]

@@ -30,7 +30,9 @@ async def open_models(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[t
     """The models that a plan names, by the names it uses. Raises Unreachable where a key is missing."""
     from koderz.models.pool import ModelPool
 
-    async with ModelPool(_endpoints(plan, environ), prices=own_prices(plan), openers=_simulated(plan)) as pool:
+    async with ModelPool(
+        _endpoints(plan, environ), prices=own_prices(plan), openers=_simulated(plan), settings=plan.settings
+    ) as pool:
         models = {name: pool.open(name) for name in asked_models(plan.arms)}
         pool.load()
         yield pool, models

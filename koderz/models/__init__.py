@@ -58,7 +58,11 @@ class Model(Protocol):
 
 
 class Opener(Protocol):
-    """Opens a model on what it shares with the others of its provider and address."""
+    """Opens a model on what it shares with the others of its provider and address.
+
+    A provider's options are a dataclass (see `koderz.settings.options`) that is the attribute `options` of its opener;
+    `service.options` has them as the run does.
+    """
 
     def __call__(self, name: ModelName, service: Service, /) -> Model: ...
 

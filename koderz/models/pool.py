@@ -7,11 +7,12 @@ from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from threading import Thread
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from koderz.models import opener_of, parse_model_name
 from koderz.models.endpoints import own_address
 from koderz.models.limiter import Limiter, Throttle
+from koderz.settings.schema import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from koderz.models.names import ModelName
     from koderz.models.prices import Price
     from koderz.models.transport import Http
+
+
+DEFAULTS = Settings()
 
 
 class Service:
@@ -33,8 +37,10 @@ class Service:
         say: Callable[[str], None],
         prices: Mapping[str, Price],
         limiter: Limiter | None = None,
+        options: Any = None,
     ) -> None:
         self.endpoint = endpoint
+        self.options = options  # of the provider's own, where it has any
         self.say = say
         self.prices = prices
         self.limiter = limiter or Limiter(endpoint.concurrency)
@@ -56,7 +62,8 @@ class Service:
 class ModelPool:
     """Opens models; an asynchronous context that closes them.
 
-    `endpoint_of` says where a model is asked; `openers` come before the registry's, by provider.
+    `endpoint_of` says where a model is asked; `openers` come before the registry's, by provider; `settings` hold the
+    options of those that have any.
     """
 
     def __init__(
@@ -66,12 +73,14 @@ class ModelPool:
         prices: Mapping[str, Price] | None = None,
         openers: Mapping[str, Opener] | None = None,
         limiter_of: Callable[[Endpoint], Limiter] | None = None,
+        settings: Settings = DEFAULTS,
     ) -> None:
         self.notices: list[str] = []  # what the user should hear, each once; it only grows
         self._endpoint_of = endpoint_of
         self._prices = prices or {}
         self._openers = openers or {}
         self._limiter_of = limiter_of
+        self._settings = settings
         self._models: dict[ModelName, Model] = {}
         self._services: dict[tuple[str, str | None, str], Service] = {}
         self._open = AsyncExitStack()
@@ -88,7 +97,7 @@ class ModelPool:
             name = parse_model_name(name)
         if name not in self._models:
             opener = self._openers.get(name.provider) or opener_of(name.provider)
-            model = opener(name, self._service(name))
+            model = opener(name, self._service(name, getattr(opener, "options", None)))
             self._open.push_async_callback(model.aclose)
             self._models[name] = model
         return self._models[name]
@@ -103,7 +112,7 @@ class ModelPool:
         """Where each provider's limiter stands."""
         return tuple(service.limiter.throttle(key[0]) for key, service in self._services.items())
 
-    def _service(self, name: ModelName) -> Service:
+    def _service(self, name: ModelName, options: type | None) -> Service:
         endpoint = self._endpoint_of(name)
         endpoint = replace(endpoint, base_url=endpoint.base_url or own_address(name.provider) or None)
         for notice in endpoint.notices:
@@ -111,7 +120,8 @@ class ModelPool:
         key = (name.provider, endpoint.base_url, endpoint.api_key)
         if key not in self._services:
             limiter = self._limiter_of(endpoint) if self._limiter_of else None
-            service = Service(endpoint, say=self._say, prices=self._prices, limiter=limiter)
+            own = options and self._settings.of(options)
+            service = Service(endpoint, say=self._say, prices=self._prices, limiter=limiter, options=own)
             self._open.push_async_callback(service.aclose)
             self._services[key] = service
         return self._services[key]

@@ -77,7 +77,7 @@ def peek(folder: Path, names: Collection[str]) -> dict[str, Any]:
     """What the koderz.toml of a folder says of some settings, neither checked nor trusted: what there is to choose."""
     data = _read(folder / NAME)
     table = _parse(folder / NAME, data)[0] if data else {}
-    return {name: table[name] for name in names if name in table}
+    return {name: value for key, value in table.items() if (name := _name(key)) in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +176,14 @@ def _values(path: Path, data: bytes, table: Mapping[str, Any], schema: Schema) -
     """The options of a table, by name."""
     found = {}
     for key, value in table.items():
-        name = key.replace("-", "_")
-        name = "local_model" if name == "model" else name
+        name = _name(key)
         if schema is not CORE or schema.is_meant_by(name):
             found[name] = schema.field(name, _where(path, data, key)).read(value, _where(path, data, name))
     return found
+
+
+def _name(key: str) -> str:
+    return "local_model" if key == "model" else key.replace("-", "_")
 
 
 def _tables(path: Path, data: bytes, owners: Mapping[str, Any], schema: Schema) -> dict[str, dict[str, Any]]:

@@ -16,6 +16,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "toy-timed": "toy_suite:toy_timed",
     },
     "koderz.solvers": {"toy": "toy_solver:toy"},
+    "koderz.models": {"toy": "toy_models:open_model"},
     "koderz.engines": {"toy": "toy_engine:open_toy"},
     "koderz.summaries": {"letters": "toy_outputs:letters"},
     "koderz.sinks": {"letter-file": "toy_outputs:LetterFile"},

@@ -147,3 +147,39 @@ def test_what_an_option_is_for_is_said_where_that_has_no_part(toy: Command) -> N
 
     assert "--gpu is for --engine modal, which has no part in this run" in said
     assert "--docker-image is for --sandbox docker" in said
+
+
+@pytest.mark.parametrize(
+    "way", [("--model", "toy/a"), ("--model", "simulated", "--model=toy/a"), ("-m", "toy/a", "--mode", "zero-shot")]
+)
+def test_options_of_another_packages_models_are_flags_under_their_own_heading(
+    toy: Command, way: tuple[str, ...]
+) -> None:
+    shown = toy("benchmark", "run", *way, "--help").out
+
+    assert "Model toy:" in shown
+    assert "--toy-reply TEXT" in shown
+    assert "--toy-reply" not in toy("benchmark", "run", "--help").out
+
+
+@pytest.mark.parametrize("how", ["a flag", "a table", "a matrix"])
+def test_models_of_another_package_answer_with_their_options_and_resume_with_them(
+    koderz: Shell, toys: Mapping[str, str], how: str
+) -> None:
+    model, table = {
+        "a flag": (("--model", "toy/a", "--toy-reply", "hello"), ""),
+        "a table": ((), '[model]\nname = "toy/a"\n[model.toy]\ntoy-reply = "hello"\n'),
+        "a matrix": (("--matrix", "arms.toml", "--toy-reply", "hello"), ""),
+    }[how]
+    (koderz.folder / "koderz.toml").write_text(table)
+    (koderz.folder / "arms.toml").write_text('[[arms]]\nsolver = "zero-shot"\nmodel = "toy/a"\n')
+    run = (*RUN[:3], *RUN[5:], "--trust-config", *(() if how == "a matrix" else ("--mode", "zero-shot")), "--quiet")
+    koderz(*run, *model, env=toys)
+    assert koderz.journal()[0]["config"]["toy_reply"] == "hello"
+    (journal,) = koderz.results.glob("*/journal.jsonl")
+    journal.write_bytes(journal.read_bytes().splitlines(keepends=True)[0])
+
+    koderz("benchmark", "resume", "latest", "--quiet", "--trust-config", env=toys)
+
+    replies = [line["reply"] for line in koderz.journal() if line["kind"] == "call"]
+    assert replies == ["a says hello"]
