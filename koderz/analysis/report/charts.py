@@ -9,7 +9,8 @@ from datetime import datetime
 from itertools import pairwise
 
 from koderz.analysis.report.scales import Scale, dates
-from koderz.analysis.report.view import Entry, named, series_of
+from koderz.analysis.report.view import Entry, average, by_series, named
+from tracker.records import Measure
 
 _NEAR = 4.0  # per cent of the width: what lies nearer together shares a band
 _MOST_TOLD = 8  # lines of a band
@@ -55,11 +56,12 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Success rates, per cent, against something."""
+    """Success rates or another measure, upwards, against something."""
 
     x_label: str
     y_label: str
     ticks: Sequence[tuple[float, str]]
+    rules: Sequence[tuple[float, str]]  # the ticks of the height, from its bottom
     lines: Sequence[Line]
     marks: Sequence[Mark]
     bands: Sequence[Band]
@@ -70,24 +72,60 @@ class Plot:
 class _Point:
     entry: Entry
     x: float  # per cent of the width
-    rate: float  # per cent
+    y: float  # per cent of the height, from its bottom
+    interval: tuple[float, float] | None  # likewise
     told: str
+
+
+_PER_CENT = [(float(y), str(y)) for y in (0, 25, 50, 75, 100)]
 
 
 def pareto(entries: Sequence[Entry], *, priced: bool) -> Plot:
     """What a task costs, or takes in tokens where nothing costs anything, against the success rate."""
-    values = [(entry, value_of(entry, priced=priced)) for entry in entries]
-    scale = Scale([value for _, value in values])
+    at = [(entry.figures.rate, entry.figures.success_rate_interval, _told(entry)) for entry in entries]
+    return _against_cost(entries, at, _PER_CENT, "passed, per cent", priced=priced)
+
+
+def of_measure(entries: Sequence[Entry], measure: Measure, *, priced: bool) -> Plot:
+    """The same against the averages of a measure, which all of these have."""
+    means = [entry.figures.measures[measure.name] for entry in entries]
+    scale = Scale([limit for mean in means for limit in (mean.mean, *(mean.interval or ()))], linear=True)
+    at = [
+        (
+            scale.place(mean.mean),
+            mean.interval and (scale.place(mean.interval[0]), scale.place(mean.interval[1])),
+            f"{entry.name} {average(mean, measure)}",
+        )
+        for entry, mean in zip(entries, means, strict=True)
+    ]
+    rules = [(scale.place(tick), f"{tick:,.4g}") for tick in scale.ticks()]
+    label = f"{measure.name}{f' ({measure.unit})' if measure.unit else ''}, {measure.direction} is better"
+    return _against_cost(entries, at, rules, label, priced=priced, lower=measure.direction == "lower")
+
+
+def _against_cost(
+    entries: Sequence[Entry],
+    at: Sequence[tuple[float, tuple[float, float] | None, str]],
+    rules: Sequence[tuple[float, str]],
+    y_label: str,
+    *,
+    priced: bool,
+    lower: bool = False,
+) -> Plot:
+    """`at`: the height of each entry, that of its interval's ends, and what is told of it; `lower` is better."""
+    values = [value_of(entry, priced=priced) for entry in entries]
+    scale = Scale(values)
     points = [
-        _Point(entry, scale.place(value), entry.figures.rate, f"{_told(entry)}, {amount(value, priced=priced)} a task")
-        for entry, value in values
+        _Point(entry, scale.place(value), y, interval, f"{told}, {amount(value, priced=priced)} a task")
+        for entry, value, (y, interval, told) in zip(entries, values, at, strict=True)
     ]
     label = "US dollars a task" if priced else "tokens a task (no model here costs money)"
     return Plot(
         x_label=f"{label}, logarithmic scale" if scale.logarithmic else label,
-        y_label="passed, per cent",
+        y_label=y_label,
         ticks=[(scale.place(tick), amount(tick, priced=priced)) for tick in scale.ticks()],
-        lines=_frontier([(point.x, point.rate) for point in points]),
+        rules=rules,
+        lines=_frontier([(point.x, point.y) for point in points], lower=lower),
         marks=list(map(_mark, points)),
         bands=_bands(points),
         keys=_keys(entries),
@@ -105,6 +143,7 @@ def by_iteration(entries: Sequence[Entry]) -> Plot:
         x_label="attempts",
         y_label="passed so far, per cent",
         ticks=[(x, str(number)) for number, x in places[::step]],
+        rules=_PER_CENT,
         lines=[line for entry, found in zip(entries, rates, strict=True) for line in _joined(found, entry.colour)],
         marks=[
             Mark(x, 100 - rate, None, None, entry.colour, not entry.is_complete)
@@ -124,17 +163,23 @@ def trend(entries: Sequence[Entry]) -> Plot:
     moments = [_moment(entry) for entry in entries]
     scale = Scale([moment.timestamp() for moment in moments], linear=True)
     points = [
-        _Point(entry, scale.place(moment.timestamp()), entry.figures.rate, f"{entry.begun}: {_told(entry)}")
+        _Point(
+            entry,
+            scale.place(moment.timestamp()),
+            entry.figures.rate,
+            entry.figures.success_rate_interval,
+            f"{entry.begun}: {_told(entry)}",
+        )
         for entry, moment in zip(entries, moments, strict=True)
     ]
+    at = {point.entry: (point.x, point.y) for point in points}
     return Plot(
         x_label="time",
         y_label="passed, per cent",
         ticks=dates(scale, min(moments), max(moments)),
+        rules=_PER_CENT,
         lines=[
-            line
-            for series in _series(points)
-            for line in _joined([(point.x, point.rate) for point in series], series[0].entry.colour)
+            line for series in by_series(entries) for line in _joined([at[entry] for entry in series], series[0].colour)
         ],
         marks=list(map(_mark, points)),
         bands=_bands(points),
@@ -144,7 +189,7 @@ def trend(entries: Sequence[Entry]) -> Plot:
 
 def has_trend(entries: Sequence[Entry]) -> bool:
     """Whether some model was run more than once."""
-    return any(len(series) > 1 for series in _series([_Point(entry, 0, 0, "") for entry in entries]))
+    return any(len(series) > 1 for series in by_series(entries))
 
 
 def value_of(entry: Entry, *, priced: bool) -> float:
@@ -180,9 +225,8 @@ def _few(lines: Sequence[str]) -> str:
 
 
 def _mark(point: _Point) -> Mark:
-    interval = point.entry.figures.success_rate_interval
-    low, high = (100 - interval[0], 100 - interval[1]) if interval else (None, None)
-    return Mark(point.x, 100 - point.rate, low, high, point.entry.colour, not point.entry.is_complete)
+    low, high = (100 - point.interval[0], 100 - point.interval[1]) if point.interval else (None, None)
+    return Mark(point.x, 100 - point.y, low, high, point.entry.colour, not point.entry.is_complete)
 
 
 def _bands(points: Sequence[_Point]) -> list[Band]:
@@ -205,22 +249,16 @@ def _joined(places: Sequence[tuple[float, float]], colour: int) -> list[Line]:
     return [Line(x1, 100 - y1, x2, 100 - y2, colour) for (x1, y1), (x2, y2) in pairwise(places)]
 
 
-def _frontier(points: Sequence[tuple[float, float]]) -> list[Line]:
+def _frontier(points: Sequence[tuple[float, float]], *, lower: bool) -> list[Line]:
     """Steps along those that no point at most as dear surpasses, the cheapest first."""
+    up = -1 if lower else 1
     best: list[tuple[float, float]] = []
-    for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
+    for x, y in sorted(points, key=lambda point: (point[0], -up * point[1])):
         if not best:
             best.append((x, y))
-        elif y > best[-1][1]:
+        elif up * y > up * best[-1][1]:
             best += [(x, best[-1][1]), (x, y)]
     return _joined(best, 0)
-
-
-def _series(points: Sequence[_Point]) -> list[list[_Point]]:
-    found: dict[tuple[str, str, str], list[_Point]] = {}
-    for point in points:
-        found.setdefault(series_of(point.entry), []).append(point)
-    return list(found.values())
 
 
 def _keys(entries: Sequence[Entry]) -> list[tuple[int, str]]:

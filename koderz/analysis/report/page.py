@@ -12,14 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from koderz._version import __version__
-from koderz.analysis.measures import declared, shown
 from koderz.analysis.report.heatmap import SHADE_NAMES, HeatMap, heat_maps
 from koderz.analysis.report.panels import Chart, causes_of, panels
 from koderz.analysis.report.stories import packed_json
 from koderz.analysis.report.versus import Found, comparisons
-from koderz.analysis.report.view import Entry, View, headline
-from tracker.records import Measure
-from tracker.summary import Mean
+from koderz.analysis.report.view import Entry, View, average, headline, measured
 
 _HERE = Path(__file__).parent
 _MOST_CARDS = 8
@@ -158,19 +155,17 @@ def _measures(entries: Sequence[Entry]) -> tuple[list[str], list[tuple[Entry, li
     """Names of what the suites measure besides success, each entry's averages with their intervals, and by which
     methods.
     """
-    known = declared([entry.run for entry in entries])
-    names = [name for name in known if any(name in entry.figures.measures for entry in entries)]
-    means = [entry.figures.measures[name] for entry in entries for name in names if name in entry.figures.measures]
+    known = measured(entries)
+    means = [mean for entry in entries for name, mean in entry.figures.measures.items() if name in known]
     methods = sorted({mean.interval_method for mean in means if mean.interval_method})
-    rows = [(entry, [_average(entry.figures.measures.get(name), known[name]) for name in names]) for entry in entries]
-    return names, rows, " or ".join(methods)
-
-
-def _average(found: Mean | None, measure: Measure) -> str:
-    if found is None:
-        return "–"
-    limits = [shown(limit, measure) for limit in found.interval or ()]
-    return shown(found.mean, measure) + (f" ({' to '.join(limits)})" if limits else "")
+    rows = [
+        (
+            entry,
+            [average(mean, known[name]) if (mean := entry.figures.measures.get(name)) else "–" for name in known],
+        )
+        for entry in entries
+    ]
+    return list(known), rows, " or ".join(methods)
 
 
 def _sections(charts: Sequence[Chart], found: Found) -> list[tuple[str, str]]:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from koderz.analysis.failures import Cause, Failures, failures_of
 from koderz.analysis.report import charts
 from koderz.analysis.report.charts import Plot, amount, value_of
-from koderz.analysis.report.view import Entry, headline
+from koderz.analysis.report.view import Entry, average, headline, measured
+from tracker.records import Measure
 
-_MOST = 6  # arms whose failures are told
+_MOST = 6  # arms whose failures are told, and measures that have charts
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,10 @@ def panels(entries: Sequence[Entry]) -> Iterator[Chart]:
     chosen = headline(entries)
     if len(chosen) > 1:
         yield _pareto(chosen)
+    for number, measure in enumerate([*measured(chosen).values()][:_MOST]):
+        having = [entry for entry in chosen if measure.name in entry.figures.measures]
+        if len(having) > 1:
+            yield _of_measure(f"measure-{number}", having, measure)
     if max((entry.attempts for entry in chosen), default=0) > 1:
         yield _by_iteration(chosen)
     if charts.has_trend(entries):
@@ -51,6 +56,26 @@ def _pareto(chosen: Sequence[Entry]) -> Chart:
         charts.pareto(chosen, priced=priced),
         heads,
         [row[: len(heads)] for row in rows],
+    )
+
+
+def _of_measure(name: str, chosen: Sequence[Entry], measure: Measure) -> Chart:
+    priced = any(entry.figures.avg_cost for entry in chosen)
+    better = "Up" if measure.direction == "higher" else "Down"
+    return Chart(
+        name,
+        f"Cost against {measure.name}",
+        f"{better} and to the left is better. The dashed line joins what nothing cheaper surpasses.",
+        charts.of_measure(chosen, measure, priced=priced),
+        ("Model", "Cost a task" if priced else "Tokens a task", measure.name),
+        [
+            (
+                e.title,
+                amount(value_of(e, priced=priced), priced=priced),
+                average(e.figures.measures[measure.name], measure),
+            )
+            for e in chosen
+        ],
     )
 
 

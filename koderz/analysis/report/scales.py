@@ -16,6 +16,7 @@ class Scale:
 
     def __init__(self, values: Sequence[float], *, linear: bool = False) -> None:
         self.logarithmic = not linear and min(values) > 0
+        self._least = min(0.0, *values)
         low, high = self._on(min(values)), self._on(max(values))
         beyond = _MARGIN * (high - low) or (math.log10(2) if self.logarithmic else abs(low) or 1.0)
         self._low, self._high = low - beyond, high + beyond
@@ -25,10 +26,11 @@ class Scale:
         return 100 * (self._on(value) - self._low) / (self._high - self._low)
 
     def ticks(self) -> list[float]:
-        """A few round values in its reach, none below zero."""
+        """A few round values in its reach, none below zero unless one of its values is."""
         if not self.logarithmic:
             step = _round_step((self._high - self._low) / _MOST_TICKS)
-            return [step * n for n in range(max(0, math.ceil(self._low / step)), math.floor(self._high / step) + 1)]
+            first = math.ceil(max(self._low, self._least) / step)
+            return [step * n for n in range(first, math.floor(self._high / step) + 1)]
         decades = range(math.floor(self._low), math.ceil(self._high) + 1)
         found: list[float] = []
         for factors in _FACTORS:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from koderz.analysis.measures import declared, shown
 from koderz.analysis.pairs import Side, sides_of
 from koderz.analysis.runs import Run
-from tracker.summary import Result
+from tracker.records import Measure
+from tracker.summary import Mean, Result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,15 +105,34 @@ class View:
 
 def headline(entries: Sequence[Entry]) -> list[Entry]:
     """The newest complete entry of each model, arm and suite; where none is complete, the newest."""
-    found: dict[tuple[str, str, str], Entry] = {}
-    for entry in sorted(entries, key=lambda entry: entry.is_complete):
-        found[series_of(entry)] = entry
-    return [entry for entry in entries if found[series_of(entry)] is entry]
+    found = by_series(sorted(entries, key=lambda entry: entry.is_complete))
+    newest = {series[-1] for series in found}
+    return [entry for entry in entries if entry in newest]
 
 
 def series_of(entry: Entry) -> tuple[str, str, str]:
     """What is one and the same from run to run: model, arm and suite."""
     return entry.model, entry.arm, entry.run.suite
+
+
+def by_series(entries: Iterable[Entry]) -> list[list[Entry]]:
+    """The entries of each series."""
+    found: dict[tuple[str, str, str], list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(series_of(entry), []).append(entry)
+    return list(found.values())
+
+
+def average(found: Mean, measure: Measure) -> str:
+    """A mean as the page writes it, with its interval."""
+    limits = [shown(limit, measure) for limit in found.interval or ()]
+    return shown(found.mean, measure) + (f" ({' to '.join(limits)})" if limits else "")
+
+
+def measured(entries: Sequence[Entry]) -> dict[str, Measure]:
+    """The measures besides success that these arms have averages of."""
+    known = declared([entry.run for entry in entries])
+    return {name: known[name] for name in known if any(name in entry.figures.measures for entry in entries)}
 
 
 _COLOURS = 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import random
 import re
 import zlib
@@ -224,6 +225,26 @@ def test_what_a_suite_measures_has_a_table_with_its_methods(tmp_path: Path) -> N
     assert '<td class="one">0.25 (0.0539 to 0.446)</td>' in table[0]
     assert "Average score 0.25 and 0.3" not in page, "the score isn't declared"
     assert re.search(r"3.50 s and 3.50 s, p = 1 \(sign-flip permutation test, paired by task; Holm-corrected for", page)
+
+
+def test_what_a_suite_measures_has_a_chart_in_its_own_unit_and_direction(tmp_path: Path) -> None:
+    page, _ = written(tmp_path, arms(tmp_path, "iterative · a", "iterative · b"))
+
+    (score, other) = re.findall(r'<section id="measure-\d".*?</section>', page, re.DOTALL)
+    assert "score, higher is better" in score
+    assert "Up and to the left is better." in score
+    assert '<td class="n">0.25 (0.0539 to 0.446)</td>' in score
+    assert f"{EVIL} (s), lower is better" in html.unescape(other)
+    assert "Down and to the left is better." in other
+    assert re.findall(r'text-anchor="end">([\d.]+)</text>', other) == ["2", "3", "4", "5"]
+    assert 'href="#measure-1"' in page
+    assert not {"img", "iframe"} & {tag for tag, _ in Tags(page).found}
+
+
+def test_a_measure_that_one_arm_alone_has_is_no_chart(tmp_path: Path) -> None:
+    page, _ = written(tmp_path, small(tmp_path))
+
+    assert 'id="measure-' not in page
 
 
 def test_runs_without_results_are_an_error_in_one_line(tmp_path: Path) -> None:
