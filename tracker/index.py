@@ -39,16 +39,9 @@ DOUBLED, DAMAGED = 253, 254
 
 _NAMES = tuple(KINDS)
 _UNKNOWN = 255
-_FORMATS = {
-    "code": "B",
-    "success": "B",
-    "check": "H",
-    "length": "I",
-    "offset": "Q",
-    "experiment": "Q",
-    "cost": "d",
-    "crc": "I",
-}
+_FORMATS = dict(
+    zip(("code", "success", "check", "length", "offset", "experiment", "cost", "crc"), "BBHIQQdI", strict=True)
+)
 _ENTRY = struct.Struct("<" + "".join(_FORMATS.values()))
 _MAGIC = b"koderz-index-4  "
 _HEADER = len(_MAGIC) + 32

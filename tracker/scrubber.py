@@ -97,26 +97,10 @@ def scrubber_of(plan: Plan, environ: Mapping[str, str] = os.environ) -> Scrubber
     return Scrubber(environ, named)
 
 
-_IDENTITIES = frozenset(
-    {
-        "kind",
-        "time",
-        "run_id",
-        "experiment_id",
-        "problem_id",
-        "task_id",
-        "tasks",
-        "digest",
-        "key",
-        "solver",
-        "arm",
-        "cells",
-        "blob",
-        "model",
-        "models",
-        "answered_by",
-    }
-)
+_IDENTITIES = frozenset({
+    "kind", "time", "run_id", "experiment_id", "problem_id", "task_id", "tasks", "digest", "key", "solver", "arm",
+    "cells", "blob", "model", "models", "answered_by",
+})  # fmt: skip
 
 
 @functools.cache

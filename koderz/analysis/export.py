@@ -27,64 +27,36 @@ Row = Mapping[str, Any]
 Format = Literal["csv", "parquet", "jsonl", "md"]
 FORMATS: tuple[Format, ...] = ("csv", "parquet", "jsonl", "md")
 
-_IDENTITY: dict[str, type] = {
-    "run_id": str,
-    "experiment_id": str,
-    "problem_id": str,
-    "suite": str,
-    "model": str,
-    "mode": str,
-    "solver": str,
-    "arm": str,
-    "sample": int,
-    "simulated": bool,
+_KINDS: Mapping[type, str] = {
+    int: "sample test_memory iterations grades calls tokens_in tokens_out attempt call",
+    float: "test_timeout cpu_scale score cost latency duration_seconds",
+    bool: "simulated success cost_known passed",
+    dict: "metrics",  # by name; JSON text in CSV and Parquet
 }
-_LIMITS: dict[str, type] = {
-    "test_timeout": float,  # CPU seconds
-    "test_memory": int,  # MB
-    "cpu_scale": float,  # by which the CPU seconds were stretched on a slow machine
-}
-EXPERIMENT_COLUMNS: dict[str, type] = {
+_TYPES = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+
+
+def _columns(names: str) -> dict[str, type]:
+    """Columns with their types; what has no other is text."""
+    return {name: _TYPES.get(name, str) for name in names.split()}
+
+
+_IDENTITY = _columns("run_id experiment_id problem_id suite model mode solver arm sample simulated")
+_LIMITS = _columns("test_timeout test_memory cpu_scale")  # CPU seconds; MB; what the seconds were stretched by
+EXPERIMENT_COLUMNS = {
     **_IDENTITY,
-    "success": bool,  # null for a fault
-    "verdict": str,  # "fault" for one
-    "cause": str,
-    "score": float,
-    "metrics": dict,  # by name; JSON text in CSV and Parquet
-    "iterations": int,
-    "grades": int,
-    "calls": int,
-    "cost": float,  # US dollars
-    "cost_known": bool,
-    "tokens_in": int,
-    "tokens_out": int,
-    "latency": float,  # seconds
-    "duration_seconds": float,
-    "reason": str,  # of a fault
-    "note": str,
-    "program": str,  # the last one
+    **_columns("success verdict cause score metrics iterations grades calls cost cost_known tokens_in tokens_out"),
+    **_columns("latency duration_seconds reason note program"),
     **_LIMITS,
 }
-ATTEMPT_COLUMNS: dict[str, type] = {
+"""A fault has the verdict "fault", a reason and no success. Costs are US dollars, times seconds."""
+ATTEMPT_COLUMNS = {
     **_IDENTITY,
-    "attempt": int,
-    "call": int,
-    "passed": bool,
-    "verdict": str,
-    "cause": str,
-    "score": float,
-    "metrics": dict,
-    "cost": float,  # US dollars, of the judged reply's call alone
-    "tokens_in": int,
-    "tokens_out": int,
-    "latency": float,
-    "finish_reason": str,
-    "detail": str,
-    "feedback": str,
-    "program": str,
-    "reply": str,
+    **_columns("attempt call passed verdict cause score metrics cost tokens_in tokens_out latency finish_reason"),
+    **_columns("detail feedback program reply"),
     **_LIMITS,
 }
+"""Cost, tokens and latency are those of the judged reply's call alone."""
 _LONG = frozenset({"program", "reply", "detail", "feedback"})  # left out of Markdown
 _BATCH = 1000  # rows of a Parquet row group
 

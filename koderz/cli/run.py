@@ -15,16 +15,8 @@ if TYPE_CHECKING:
 
 EXIT_NOT_PASSED = 1
 _NOT_FOR_ONE = (
-    "problems",
-    "limit",
-    "shuffle",
-    "samples",
-    "baseline_model",
-    "concurrency",
-    "judges",
-    "grace",
-    *OF_SINKS,
-)
+    "problems", "limit", "shuffle", "samples", "baseline_model", "concurrency", "judges", "grace", *OF_SINKS,
+)  # fmt: skip
 
 
 @with_settings(without=_NOT_FOR_ONE)

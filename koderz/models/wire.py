@@ -26,15 +26,9 @@ _MOST_REPAIRS = 2  # how often a server is asked again whose answer is none: it 
 _MOST_SHOWN = 5  # names of models that a server offers instead
 _MOST_TOKENS = 100_000_000  # of one call; a server that counts more is not believed
 _FINISHES = {
-    "end_turn": "stop",
-    "eos": "stop",
-    "eos_token": "stop",
-    "stop_sequence": "stop",
-    "max_tokens": "length",
-    "model_length": "length",
-    "model_context_window_exceeded": "length",
-    "content_filter": "refusal",
-    "safety": "refusal",
+    **dict.fromkeys(("end_turn", "eos", "eos_token", "stop_sequence"), "stop"),
+    **dict.fromkeys(("max_tokens", "model_length", "model_context_window_exceeded"), "length"),
+    **dict.fromkeys(("content_filter", "safety"), "refusal"),
 }
 # What servers say where no answer came about: OpenRouter of its provider, SGLang and vLLM of themselves, Ollama
 # where it did no more than load or unload the model.

@@ -26,17 +26,8 @@ FOLDER = ".sinks"
 MOST_TRIES = 3  # processes that may die of a job
 _ROUNDS = 10_000  # of the digest of variables, among which are secrets: guessing one takes time
 _OF_TARGETS = (
-    "MLFLOW_",
-    "KODERZ_MEMORY",
-    "PG",
-    "AWS_",
-    "AZURE_",
-    "GOOGLE_",
-    "HTTP_",
-    "HTTPS_",
-    "NO_PROXY",
-    "SSL_CERT_",
-)
+    "MLFLOW_", "KODERZ_MEMORY", "PG", "AWS_", "AZURE_", "GOOGLE_", "HTTP_", "HTTPS_", "NO_PROXY", "SSL_CERT_",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -216,19 +216,9 @@ def write_files(folder: Path, summary: Summary, stories: Stories, into: Path) ->
 
 
 _COLUMNS = (
-    "problem_id",
-    "solver",
-    "sample",
-    "success",
-    "verdict",
-    "cause",
-    "iterations",
-    "cost",
-    "tokens_in",
-    "tokens_out",
-    "latency",
-    "experiment_id",
-)
+    "problem_id", "solver", "sample", "success", "verdict", "cause", "iterations", "cost", "tokens_in", "tokens_out",
+    "latency", "experiment_id",
+)  # fmt: skip
 
 
 def _table(summary: Summary) -> dict[str, Any]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,22 +24,14 @@ def is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-_OFF_BY_EQUAL: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-}
-_WRONG_WAY_ROUND: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.Gt,
-    ast.LtE: ast.GtE,
-    ast.Gt: ast.Lt,
-    ast.GtE: ast.LtE,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
+def _swapped(*pairs: tuple[T, T]) -> Mapping[T, T]:
+    return {one: other for pair in pairs for one, other in (pair, pair[::-1])}
+
+
+_OFF_BY_EQUAL: Mapping[type[ast.cmpop], type[ast.cmpop]] = _swapped((ast.Lt, ast.LtE), (ast.Gt, ast.GtE))
+_WRONG_WAY_ROUND: Mapping[type[ast.cmpop], type[ast.cmpop]] = _swapped(
+    (ast.Lt, ast.Gt), (ast.LtE, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn)
+)
 _WRONG_OPERATOR: Mapping[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
@@ -46,14 +40,7 @@ _WRONG_OPERATOR: Mapping[type[ast.operator], type[ast.operator]] = {
     ast.FloorDiv: ast.Mod,
     ast.Mod: ast.FloorDiv,
 }
-_WRONG_BUILTIN: Mapping[str, str] = {
-    "min": "max",
-    "max": "min",
-    "any": "all",
-    "all": "any",
-    "sorted": "list",
-    "set": "list",
-}
+_WRONG_BUILTIN: Mapping[str, str] = {**_swapped(("min", "max"), ("any", "all")), "sorted": "list", "set": "list"}
 
 
 def _compare(table: Mapping[type[ast.cmpop], type[ast.cmpop]]) -> Callable[[ast.Compare], bool]:
