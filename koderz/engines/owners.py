@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from koderz.engines import ENGINES
-from koderz.models.names import foreign_provider
 from koderz.plans.arms import MODES, solver_names
 from koderz.plans.matrix import read_matrix
 from koderz.sandbox import SANDBOXES
@@ -24,7 +23,7 @@ from tracker import records
 MODELS = Registry(
     "model",
     "koderz.models",
-    {"simulated": "koderz.suites.code.simulated:open_model"},
+    {"simulated": "koderz.suites.code.simulated:Simulated"},
     {"simulated": "koderz.suites.code.options:SimulatedOptions"},
 )
 
@@ -91,8 +90,12 @@ def _named(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if isinstance(name, str):
             yield kind, name
     yield from (("solver", name) for name in said["solvers"])
-    providers = (foreign_provider(name) for name in dict.fromkeys(said["answering"]))
-    yield from (("model", provider) for provider in providers if provider)
+    for name in dict.fromkeys(said["answering"]):
+        if "/" in name:
+            from koderz.models.names import foreign_provider
+
+            if provider := foreign_provider(name):
+                yield "model", provider
 
 
 def _words(said: Mapping[str, Any], name: str) -> list[str]:

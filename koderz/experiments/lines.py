@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from koderz.experiments.replay import Answer, Ask, Backend, Handles
 
 
+_OF_COMPLETION = (
+    "reasoning", "tokens_in", "tokens_out", "cost", "cost_known", "latency", "finish_reason", "retries", "adapted",
+)  # fmt: skip
+OF_VERDICT = ("program", "verdict", "cause", "feedback", "detail", "score", "metrics", "sandbox", "passes")
+
+
 def checked_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
     """The messages with their role and content first. Raises Fault for what is no message."""
     found = []
@@ -56,17 +62,9 @@ def call_of(handles: Handles, ask: Ask, key: str, answer: Answer) -> records.Cal
         messages=ask.messages,
         reply=raw,
         text=None if completion.raw is None else completion.text,
-        reasoning=completion.reasoning,
-        tokens_in=completion.tokens_in,
-        tokens_out=completion.tokens_out,
-        cost=completion.cost,
-        cost_known=completion.cost_known,
-        latency=completion.latency,
-        finish_reason=completion.finish_reason,
+        **{name: getattr(completion, name) for name in _OF_COMPLETION},
         answered_by=completion.model,
         sampling=_given(answer.sampling),
-        retries=completion.retries,
-        adapted=completion.adapted,
         depth=ask.depth,
         parent=ask.parent,
         key=key,

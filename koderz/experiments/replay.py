@@ -21,6 +21,7 @@ import orjson
 
 from koderz.errors import Fault
 from koderz.experiments.lines import (
+    OF_VERDICT,
     call_of,
     checked_messages,
     digest_of,
@@ -305,24 +306,12 @@ class Handles:
 
     def _attempt(self, task: Task, verdict: Verdict, answer: Reply | str, number: int, key: str) -> records.Attempt:
         return records.Attempt(
-            experiment_id=self.identity.experiment_id,
-            problem_id=self.identity.task.id,
+            **self.identity.of_line,
+            **{name: getattr(verdict, name) for name in OF_VERDICT},
             task_id="" if task.id == self.identity.task.id else task.id,
-            solver=self.identity.arm.solver.name,
-            arm=self.identity.arm.name,
-            sample=self.identity.sample,
             number=number,
             call=answer.call if isinstance(answer, Reply) else None,
-            program=verdict.program,
-            verdict=verdict.verdict,
-            cause=verdict.cause,
-            feedback=verdict.feedback,
-            detail=verdict.detail,
-            score=verdict.score,
-            metrics=verdict.metrics,
-            sandbox=verdict.sandbox,
             artifacts={name: kept(name, value) for name, value in verdict.artifacts.items()},
-            passes=verdict.passes,
             key=key,
         )
 

@@ -162,12 +162,8 @@ def experiment_of(
     """The outcome of an experiment that came to a verdict. `baseline_cost`: US dollars on the baseline model."""
     identity, totals = handles.identity, handles.totals
     return records.Experiment(
-        experiment_id=identity.experiment_id,
-        problem_id=identity.task.id,
-        solver=identity.arm.solver.name,
-        arm=identity.arm.name,
+        **identity.of_line,
         model=identity.arm.model,
-        sample=identity.sample,
         success=verdict.passed,
         verdict=verdict.verdict,
         cause=verdict.cause,
@@ -193,16 +189,7 @@ def experiment_of(
 
 def fault_of(identity: Identity, fault: Fault, *, cost: float, calls: int) -> records.Fault:
     """The outcome of an experiment that came to none, with the US dollars and calls that it took."""
-    return records.Fault(
-        experiment_id=identity.experiment_id,
-        problem_id=identity.task.id,
-        solver=identity.arm.solver.name,
-        arm=identity.arm.name,
-        sample=identity.sample,
-        reason=str(fault),
-        cost=cost,
-        calls=calls,
-    )
+    return records.Fault(**identity.of_line, reason=str(fault), cost=cost, calls=calls)
 
 
 async def _without_exit(solve: Callable[[], Awaitable[Verdict]]) -> Verdict:

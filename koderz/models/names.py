@@ -59,9 +59,9 @@ def parse_model_name(text: str) -> ModelName:
 
 
 def foreign_provider(text: str) -> str | None:
-    """The provider of a model's name where an installed package brings it; None for koderz' own."""
-    provider = text.strip().partition("/")[0] if "/" in text else ""
-    return provider if provider and provider not in WIRE_FORMATS and _is_of_others(provider) else None
+    """The provider in `PROVIDER/NAME` where an installed package brings it; None for koderz' own, and for Ollama's."""
+    provider = text.strip().partition("/")[0]
+    return provider if provider not in WIRE_FORMATS and _is_of_others(provider) else None
 
 
 def _split(text: str) -> tuple[str, str]:

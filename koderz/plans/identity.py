@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from koderz.plans.arms import Arm
 from koderz.types import Task
@@ -16,3 +17,14 @@ class Identity:
     task: Task
     arm: Arm
     sample: int
+
+    @property
+    def of_line(self) -> dict[str, Any]:
+        """What a line of the journal says of it."""
+        return {
+            "experiment_id": self.experiment_id,
+            "problem_id": self.task.id,
+            "solver": self.arm.solver.name,
+            "arm": self.arm.name,
+            "sample": self.sample,
+        }

@@ -5,20 +5,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 import orjson
 
-from koderz.models.names import ModelName
 from koderz.models.simulated import SimulatedReplies
 from koderz.suites.code.simulated import wording
 from koderz.suites.code.simulated.conversation import TaskIndex, failures_shown, guidance_given, wanted
 from koderz.suites.code.simulated.versions import Versions
 from koderz.suites.code.tasks import CodeTask
 from koderz.types import Message, Sampling
-
-if TYPE_CHECKING:
-    from koderz.models.pool import Service
 
 GUIDANCE = 0.08  # how much a specification, or a review, adds to the skill
 MENDABLE = 0.65  # of the tasks that go wrong at first, how many feedback can mend
@@ -27,13 +22,6 @@ LUCK = 0.15  # chance a round that feedback mends a mendable task before its tim
 VARIETY = 0.6  # how far temperature 1 moves a task between easy and hard
 ENDLESS = 0.01  # of all tasks, how many may meet a first answer that never ends
 SALT = "tasks 2287"  # chosen so that, with seed 0, the first ten tasks of HumanEval show every outcome
-
-
-def open_model(_: ModelName, __: Service, /) -> Simulated:
-    """The simulated model over HumanEval, where nobody said which tasks it is to answer."""
-    from koderz.suites import load_suite
-
-    return Simulated(load_suite("humaneval").tasks)
 
 
 class Simulated(SimulatedReplies):
