@@ -40,12 +40,16 @@ def list_suites(json: Json = False) -> None:
     """List the suites that there are, and the datasets that were added for them."""
     from koderz.suites import SUITES, added_dataset
 
-    names = [*SUITES, *sorted(SUITES.of_others())]
-    found = [{"name": name, "about": _about(SUITES.find(name)), "dataset": added_dataset(name)} for name in names]
+    found = []
+    for name in (*SUITES, *sorted(SUITES.of_others())):
+        load = SUITES.find(name)
+        found.append({"name": name, "about": _about(load), "dataset": added_dataset(name)})
+        parts = {part: added_dataset(part) for part in getattr(load, "parts", ())}
+        found += [{"name": part, "about": f"of {name}", "dataset": path} for part, path in parts.items() if path]
     if json:
         print_json([{**each, "dataset": each["dataset"] and str(each["dataset"])} for each in found])
         return
-    width = max(map(len, names))
+    width = max(len(each["name"]) for each in found)
     for each in found:
         say(f"{each['name']:{width}}  {each['about']}")
         if each["dataset"]:

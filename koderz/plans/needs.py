@@ -20,6 +20,11 @@ def needs_of(plan: Plan) -> frozenset[str]:
 
 def require_handles(plan: Plan) -> None:
     """KoderzError where a solver asks for a handle that a task of its doesn't provide, or nobody could open."""
+    required: frozenset[str] = getattr(plan.suite, "required", frozenset())
+    for arm in plan.arms:
+        for name in sorted(required - arm.solver.wants):
+            asked = f"the suite {plan.suite.name} is for solvers that name the handle {name}"
+            raise KoderzError(f"{asked}; {arm.solver.name} doesn't")
     if not any(NEEDED & arm.solver.wants for arm in plan.arms):
         return
     for task, arm, _ in plan.cells():

@@ -144,6 +144,7 @@ def make_plan(
             "matches": matches,
             "prompts": dict(prompts.texts),
             "expectations": _expectations(subject),
+            **({"suite": subject.suite.details(subject.tasks)} if hasattr(subject.suite, "details") else {}),
         },
     )
     return _checked(Plan(record, settings, subject.suite, subject.tasks, arms, subject.prompts))

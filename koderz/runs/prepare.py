@@ -45,6 +45,8 @@ async def prepare(
     settings = _fitting(sources, single=single)
     arguments = dict(solver_arguments or {})
     subject = load_subject(settings, _selection(settings, span))
+    for notice in getattr(subject.suite, "notices", ()):
+        observer.notice(notice)
     matrix = read_matrix(settings.matrix) if settings.matrix else None
     if matrix and all(arm.model for arm in matrix.arms):  # whom the run is about is said by its arms
         settings = replace(settings, local_model=matrix.arms[0].model, models=())

@@ -38,7 +38,9 @@ class Schema:
         self.fields: dict[str, Field] = dict(fields_of(Settings))
         for owner, struct in self.structs.items():
             for name, field in fields_of(struct).items():
-                if self.fields.setdefault(name, field) != field:
+                if field.about.instead:
+                    self.fields[name] = field
+                elif self.fields.setdefault(name, field) != field:
                     raise KoderzError(f"{owner} has an option {flag_of(name)}, but there is another one of that name")
 
     def owners(self, name: str) -> list[str]:
@@ -98,8 +100,8 @@ class Schema:
             if "local_model" in layer:  # which is the only one, unless the same layer says otherwise
                 values["models"] = ()
             values |= layer
-        own = (struct(**_those_of(struct, values)) for struct in dict.fromkeys(self.structs.values()))
-        return Settings(**_those_of(Settings, values), own=tuple(own))
+        own = tuple(struct(**_those_of(struct, values)) for struct in dict.fromkeys(self.structs.values()))
+        return Settings(**_those_of_settings(values, own), own=own)
 
     def from_config(self, config: Mapping[str, Any]) -> Settings:
         """Settings out of a recorded plan; fields that this version doesn't know are left out."""
@@ -137,7 +139,7 @@ def as_config(settings: Settings) -> dict[str, Any]:
 def replaced(settings: Settings, values: Mapping[str, Any]) -> Settings:
     """The settings with some other values, of the options of what takes part, too."""
     own = tuple(replace(each, **_those_of(type(each), values)) for each in settings.own)
-    return replace(settings, **_those_of(Settings, values), own=own)
+    return replace(settings, **_those_of_settings(values, own), own=own)
 
 
 def roles_in(settings: Settings) -> dict[str, str]:
@@ -151,6 +153,13 @@ def _nearest(name: str, names: Iterable[str]) -> str:
     """`did you mean max-cost?`; empty where nothing is near."""
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {near[0].replace('_', '-')}?" if near else ""
+
+
+def _those_of_settings(values: Mapping[str, Any], own: Iterable[Any]) -> dict[str, Any]:
+    """The values of settings whose place no option takes."""
+    kinds: Iterable[Any] = map(type, own)
+    taken = {name for kind in kinds for name, field in fields_of(kind).items() if field.about.instead}
+    return {name: value for name, value in _those_of(Settings, values).items() if name not in taken}
 
 
 def _those_of(struct: Any, values: Mapping[str, Any]) -> dict[str, Any]:

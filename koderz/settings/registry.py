@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from koderz.errors import KoderzError
 from koderz.settings.schema import Settings
 from tracker.registry import find
 
@@ -49,3 +53,23 @@ class Registry(Mapping[str, str]):
         """Its options as settings have them, else their defaults; None where it has none."""
         struct = self.options_of(name)
         return struct and (settings.of(struct) if settings else struct())
+
+
+def find_in_file(flag: str, name: str) -> Any:
+    """What the user's own file defines, as `FILE:NAME`. Raises KoderzError beginning with the flag that names it."""
+    file, _, attribute = name.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise KoderzError(f"{flag} {name}: there is no file {path}; give FILE:NAME")
+    spec = importlib.util.spec_from_file_location(f"koderz{flag.replace('-', '_')}_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise KoderzError(f"{flag} {name}: {path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # the user's own file may do anything
+        raise KoderzError(f"{flag} {name}: {path} can't be loaded: {type(error).__name__}: {error}") from error
+    if not hasattr(module, attribute):
+        raise KoderzError(f"{flag} {name}: {path} defines no {attribute}")
+    return getattr(module, attribute)

@@ -238,8 +238,8 @@ def _require_trust(
     trusted = data  # with the code that it names, not only the name
     if "solver" in values:
         trusted += _bytes_of(path.parent / str(values["solver"]).rpartition(":")[0])
-    if "dataset" in values:
-        trusted += _bytes_of(path.parent / values["dataset"])
+    if isinstance(dataset := values.get("dataset"), str | Path):
+        trusted += _bytes_of(path.parent / dataset)
     for name, risk in risks.items():
         require_trust(trusted, f"{_where(path, data, name)}: this could {risk}", grant=grant, environ=environ)
 

@@ -16,9 +16,7 @@ that it does so with (without them: any), and `options`, the dataclass of its op
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +24,7 @@ from typing import Any, cast
 
 from koderz.errors import KoderzError
 from koderz.prompts import Prompts
-from koderz.settings.registry import Registry
+from koderz.settings.registry import Registry, find_in_file
 from koderz.solvers.zero_shot import asks_once
 from koderz.types import EXCLUSIVE, MAIN, Expected, Task, Verdict
 
@@ -133,7 +131,7 @@ def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, 
     `settings` are offered to its parameters by name; `arguments` must each be one of them, and are read
     as the type of the parameter's default. Raises KoderzError where there is no such solver or parameter.
     """
-    function = _from_file(name) if ":" in name else _checked(SOLVERS.find(name), name)
+    function = _checked(find_in_file("--solver", name) if ":" in name else SOLVERS.find(name), name)
     label = name.rpartition(":")[2].replace("_", "-") if ":" in name else name
     wants = HANDLES & set(inspect.signature(function).parameters)
     solver = Solver(
@@ -145,25 +143,6 @@ def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, 
         is_foreign=name not in SOLVERS,
     )
     return solver.settled(settings, arguments)
-
-
-def _from_file(name: str) -> SolverFunction:
-    file, _, attribute = name.rpartition(":")
-    path = Path(file)
-    if not path.is_file():
-        raise KoderzError(f"--solver {name}: there is no file {path}; give FILE:NAME")
-    spec = importlib.util.spec_from_file_location(f"koderz_solver_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise KoderzError(f"--solver {name}: {path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # the user's own file may do anything
-        raise KoderzError(f"--solver {name}: {path} can't be loaded: {type(error).__name__}: {error}") from error
-    if not hasattr(module, attribute):
-        raise KoderzError(f"--solver {name}: {path} defines no {attribute}")
-    return _checked(getattr(module, attribute), name)
 
 
 def _checked(function: Any, name: str) -> SolverFunction:

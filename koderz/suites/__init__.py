@@ -43,6 +43,9 @@ class Suite(Protocol):
       several passed: it goes into the record, and from there into memory;
     - `parts`, what it adds to a run's summary: names of `tracker.parts`, which are keys there, too; and `sinks`, where
       its runs are recorded besides, such as a file of its own (a solver's function may have both as attributes);
+    - `required`, handles that a solver of its tasks has to name;
+    - `details(tasks)`, what the record of a plan says of these tasks besides; and `notices`, what is told of the suite
+      where a run is planned;
     - `words`, verdicts of its own beside the four; one counts as passed only where a Verdict says that it `passes`;
     - `simulate(messages, sampling)`, what the simulated model replies: a pure function, by which the suite can be tried
       without a model.
@@ -103,17 +106,20 @@ SUITES = Registry(
         "oolong-real": "koderz.suites.long_context.oolong.suite:oolong_real",
         "oolong-pairs": "koderz.suites.long_context.oolong.suite:oolong_pairs",
         "browsecomp-plus": "koderz.suites.long_context.browsecomp_plus.suite:browsecomp_plus",
+        "datasets": "koderz.suites.datasets.suite:datasets",
     },
     {
         **dict.fromkeys(("humaneval", "humaneval+", "mbpp", "mbpp+"), "koderz.suites.code.options:CodeOptions"),
         "ruler": "koderz.suites.long_context.ruler.options:RulerOptions",
         "oolong": "koderz.suites.long_context.oolong.options:OolongOptions",
         "browsecomp-plus": "koderz.suites.long_context.browsecomp_plus.options:ResearchOptions",
+        "datasets": "koderz.suites.datasets.options:DatasetOptions",
     },
 )
 """Functions that take the dataset's path, or None for its usual place, and the suite's options if it has any.
 
-One that makes its tasks up has a parameter `seed`, too, for the run's.
+One that makes its tasks up has a parameter `seed`, too, for the run's. One with an attribute `parts` has datasets that
+are added each by its name, and a parameter `part` for the one that the path is of.
 """
 
 
@@ -133,8 +139,12 @@ def added_dataset(name: str) -> Path | None:
 
 
 def add_dataset(name: str, path: Path) -> Suite:
-    """Has a suite read its tasks from there wherever no dataset is given. Raises KoderzError where it can't."""
-    suite = load_suite(name, path.resolve())
+    """Has a suite, or a part of one, read its tasks from there wherever nothing else is given.
+
+    Raises KoderzError where it can't.
+    """
+    whole = next((load for load in map(SUITES.find, SUITES) if name in getattr(load, "parts", ())), None)
+    suite = cast("Suite", whole(path.resolve(), part=name)) if whole else load_suite(name, path.resolve())
     place = _added(name)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.unlink(missing_ok=True)

@@ -1,0 +1,199 @@
+"""The datasets that options name, or that are found here, read and cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+
+from koderz.errors import KoderzError
+from koderz.suites import added_dataset
+from koderz.suites.dataset import Row
+from koderz.suites.datasets.cut import Cut, Piece, Preset, cut
+from koderz.suites.datasets.generated import GENERATED
+from koderz.suites.datasets.metrics import Metric
+from koderz.suites.datasets.options import DatasetOptions
+from koderz.suites.datasets.own import chosen_metric, own_item, plain_messages, read_prompt
+from koderz.suites.datasets.payload import SPLITS, Dataset, Item, SplitName
+from koderz.suites.datasets.published import PUBLISHED
+from koderz.suites.datasets.rows import FileRows, source_splits
+from koderz.types import Message
+from tracker.files import write_whole
+
+_SIZE = 150  # items of each split of one's own dataset
+_TEST_MODE = 5
+_NONE_HERE = (
+    "No dataset is named and none of the published ones is here, so this run uses {}, which are GENERATED: their "
+    "results say little about any real task. Name others with --demo-datasets and --dataset."
+)
+
+
+def load_datasets(options: DatasetOptions) -> tuple[tuple[Dataset, ...], tuple[str, ...]]:
+    """The datasets, and what is to be said of the choice. Raises KoderzError where one isn't known or isn't here."""
+    places = _places(options)
+    notices: tuple[str, ...] = ()
+    names = tuple(dict.fromkeys(options.demo_datasets)) or tuple(places)
+    if not names:
+        names = tuple(GENERATED)
+        notices = (_NONE_HERE.format(" and ".join(names)),)
+    found = tuple(_load(name, places, options) for name in names)
+    for dataset in found:
+        if dataset.metric.asks_judge and not options.judge_model:
+            raise KoderzError(
+                f"the metric {dataset.metric.name} of {dataset.name} asks a model: name it with --judge-model"
+            )
+    return found, notices
+
+
+def _places(options: DatasetOptions) -> dict[str, Path]:
+    """Where the published datasets and one's own lie, as far as they are here."""
+    given = {name: Path(path) for name, _, path in (word.partition("=") for word in options.dataset)}
+    if made_up := given.keys() & GENERATED.keys():
+        raise KoderzError(f"--dataset {min(made_up)}=…: {min(made_up)} is generated; give your own another name")
+    added = {name: path for name in PUBLISHED if name not in given and (path := added_dataset(name))}
+    known = {**added, **given}
+    return {name: known[name] for name in (*PUBLISHED, *given) if name in known}
+
+
+def _load(name: str, places: Mapping[str, Path], options: DatasetOptions) -> Dataset:
+    if name in GENERATED:
+        return _generated(name, options)
+    if name in PUBLISHED:
+        return _published(name, places, options)
+    if name in places:
+        return _own(name, places[name], options)
+    known = ", ".join((*PUBLISHED, *GENERATED))
+    raise KoderzError(f"there is no dataset {name!r}; there are {known}, and your own by --dataset {name}=PATH")
+
+
+def _generated(name: str, options: DatasetOptions) -> Dataset:
+    made = GENERATED[name]
+    items = [*made.items(name, options.data_seed)]
+    found = cut(
+        name, {"generated": items}, _sized(made.preset, options), seed=options.data_seed, policy=options.on_leak
+    )
+    metric = _metric(options, found) or made.metric
+    return _dataset(
+        name,
+        found,
+        _system(made.instruction, made.user),
+        metric,
+        options,
+        source=f"generated from templates, seed {options.data_seed}",
+        licence="koderz' own",
+        generated=True,
+    )
+
+
+def _published(name: str, places: Mapping[str, Path], options: DatasetOptions) -> Dataset:
+    about = PUBLISHED[name]
+    if name not in places:
+        raise KoderzError(
+            f"{name} isn't here: get {about.source} from Hugging Face (licence: {about.licence}), then "
+            f"koderz suites add {name} PATH, or name it with --dataset {name}=PATH"
+        )
+
+    def make(item_id: str, row: Row) -> Item:
+        return about.make(item_id, row, options.data_seed)
+
+    usual = about.preset["test"].source if len({piece.source for piece in about.preset.values()}) == 1 else "train"
+    sources = source_splits(name, places[name], make, usual, (about.config, "data"))
+    found = _cut(name, sources, about.preset, options)
+    user = about.closed_book if options.closed_book and about.closed_book else about.user
+    metric = about.original if options.metric == "opik" else _metric(options, found) or about.metric
+    source = f"{about.source}, {places[name]}"
+    return _dataset(
+        name, found, _system(about.instruction, user), metric, options, source=source, licence=about.licence
+    )
+
+
+def _own(name: str, place: Path, options: DatasetOptions) -> Dataset:
+    sources = source_splits(name, place, own_item(name, options), "train", ("data",))
+    preset = {split: Piece(split, 0, _SIZE) for split in SPLITS}
+    found = _cut(name, sources, preset, options)
+    metric = _metric(options, found) or chosen_metric("exact_match", ())
+    messages = plain_messages(options.input_columns)
+    return _dataset(name, found, messages, metric, options, source=str(place), licence="one's own")
+
+
+def _dataset(
+    name: str,
+    found: Cut,
+    messages: tuple[Message, ...],
+    metric: Metric,
+    options: DatasetOptions,
+    *,
+    source: str,
+    licence: str,
+    generated: bool = False,
+) -> Dataset:
+    if options.initial_prompt:
+        messages = read_prompt(options.initial_prompt, messages, found.splits["test"][0].columns)
+    return Dataset(
+        name=name,
+        source=source,
+        licence=licence,
+        splits=found.splits,
+        messages=messages,
+        format_line=metric.format_line if options.format_line else "",
+        metric=metric,
+        leakage=found.leakage,
+        generated=generated,
+        notes=found.notes,
+    )
+
+
+def _metric(options: DatasetOptions, found: Cut) -> Metric | None:
+    """The metric that is asked for, if any is."""
+    if options.metric is None:
+        return None
+    if options.metric == "opik":
+        raise KoderzError("--metric opik: the original of these benchmarks knows the nine published datasets alone")
+    return chosen_metric(options.metric, [*chain.from_iterable(found.splits.values())])
+
+
+def _cut(name: str, sources: list[FileRows], preset: Preset, options: DatasetOptions) -> Cut:
+    rows = {each.name: each for each in sources}
+    preset = _sized(_of_sources(name, preset, [*rows]), options)
+    wanted = {piece.source for piece in preset.values()}
+    used = {source: rows[source] for source in rows if source in wanted}
+    return cut(name, used, preset, seed=options.data_seed, policy=options.on_leak)
+
+
+def _of_sources(name: str, preset: Preset, sources: list[str]) -> Preset:
+    """The preset for the source splits that there are."""
+    if {piece.source for piece in preset.values()} <= {*sources}:
+        return preset
+    if len(sources) == 1:
+        start, pieces = 0, dict[SplitName, Piece]()
+        for split in SPLITS:
+            pieces[split] = Piece(sources[0], start, preset[split].size)
+            start += preset[split].size
+        return pieces
+    if missing := [split for split in ("train", "test") if split not in sources]:
+        raise KoderzError(f"{name}: there is no {missing[0]} file; there are {', '.join(sources)}")
+    plain: dict[SplitName, Piece] = {split: Piece(split, 0, preset[split].size) for split in SPLITS}
+    if "validation" not in sources:
+        plain["validation"] = Piece("train", plain["train"].size, preset["validation"].size)
+    return plain
+
+
+def _sized(preset: Preset, options: DatasetOptions) -> Preset:
+    given = {"train": options.train_items, "validation": options.validation_items, "test": options.test_items}
+    usual = {split: _TEST_MODE if options.test_mode else piece.size for split, piece in preset.items()}
+    return {split: piece._replace(size=given[split] or usual[split]) for split, piece in preset.items()}
+
+
+def _system(instruction: str, user: str) -> tuple[Message, ...]:
+    return {"role": "system", "content": instruction}, {"role": "user", "content": user}
+
+
+def write_rows(dataset: Dataset, folder: Path) -> Iterator[tuple[Path, int]]:
+    """The items of each split as JSON lines of their columns and `answer`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split in SPLITS:
+        path, items = folder / f"{split}.jsonl", dataset.splits[split]
+        rows = (f"{json.dumps({**item.columns, 'answer': item.gold})}\n".encode() for item in items)
+        write_whole(path, rows, durable=False)
+        yield path, len(items)

@@ -1,0 +1,101 @@
+"""The suite `datasets`: a task a dataset, worked on by what scores prompts on its items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from koderz.errors import KoderzError
+from koderz.suites import task_digest
+from koderz.suites.datasets.loading import load_datasets, write_rows
+from koderz.suites.datasets.options import DatasetOptions
+from koderz.suites.datasets.payload import SPLITS, Dataset
+from koderz.suites.datasets.published import PUBLISHED
+from koderz.suites.datasets.simulated import SimulatedReader
+from koderz.types import Measure, Message, Reply, Task, Verdict
+
+EVALUATOR = "evaluator"
+
+
+def datasets(dataset: Path | None = None, options: DatasetOptions | None = None, *, part: str = "") -> DatasetSuite:
+    """Graded items for optimizers of prompts: nine published datasets, one's own, and two that are made up.
+
+    `part`: the one of its `parts` that `dataset` is the place of. Raises KoderzError for a dataset that isn't known,
+    found, or as it should be.
+    """
+    options = options or DatasetOptions()
+    if part:
+        options = replace(options, dataset=(f"{part}={dataset}",), demo_datasets=(part,))
+    elif dataset is not None:
+        options = replace(options, dataset=(str(dataset), *options.dataset))
+    return DatasetSuite(*load_datasets(options))
+
+
+datasets.parts = tuple(PUBLISHED)  # type: ignore[attr-defined]
+
+
+class DatasetSuite:
+    """A suite whose tasks are datasets. Their solvers score prompts on items by the handle `evaluator`."""
+
+    name = "datasets"
+    words = ("selected", "kept", "baseline")
+    measures = (Measure("score", "higher", "share"),)
+    required = frozenset({EVALUATOR})
+
+    def __init__(self, datasets: Sequence[Dataset], notices: Sequence[str] = ()) -> None:
+        self.tasks = tuple(map(_task, datasets))
+        self.notices = (*notices, *(f"{each.name}: {note}" for each in datasets for note in each.notes))
+        self.source = "; ".join(f"{each.name}: {each.source}" for each in datasets)
+        self._simulated = SimulatedReader(datasets)
+
+    def messages(self, task: Task[Dataset], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
+        """The initial prompt with its placeholders."""
+        return task.payload.messages
+
+    async def judge(self, task: Task[Dataset], answer: Reply | str, sandbox: Any, how: Any) -> Verdict:  # noqa: ARG002
+        """Never asked: the evaluator makes the verdicts."""
+        raise KoderzError(f"{task.id} has no answer of its own; its items have, see the handle evaluator")
+
+    def details(self, tasks: Sequence[Task[Dataset]]) -> dict[str, Any]:
+        """What the record says of each dataset."""
+        return {task.id: _details(task.payload) for task in tasks}
+
+    def simulate(self, messages: Sequence[Message], sampling: Any) -> str:
+        """What the simulated model replies to an item, or to a request for prompts."""
+        return self._simulated.reply(messages, sampling)
+
+    def export(self, folder: Path) -> Iterator[tuple[Path, int]]:
+        """The splits of each dataset, in a folder each."""
+        for task in self.tasks:
+            yield from write_rows(task.payload, folder / task.id)
+
+
+def _task(dataset: Dataset) -> Task[Dataset]:
+    known = [*dataset.digests.values(), *map(str, dataset.messages), dataset.format_line, repr(dataset.metric)]
+    return Task(dataset.name, payload=dataset, needs=frozenset({EVALUATOR}), digest=task_digest(*known))
+
+
+def _details(dataset: Dataset) -> dict[str, Any]:
+    leakage, digests = dataset.leakage, dataset.digests
+    exact, near = leakage.total
+    return {
+        "source": dataset.source,
+        "licence": dataset.licence,
+        "generated": dataset.generated,
+        "metric": dataset.metric.name,
+        "metrics": list(dataset.metric.others),
+        "format_line": dataset.format_line,
+        "splits": {
+            split: {
+                "digest": digests[split],
+                "n": len(dataset.splits[split]),
+                "dropped_exact": leakage.exact[split],
+                "dropped_near": leakage.near[split],
+            }
+            for split in SPLITS
+        },
+        "leakage": {"exact": exact, "near": near, "policy": leakage.policy},
+        "notes": list(dataset.notes),
+    }
