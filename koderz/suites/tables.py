@@ -36,7 +36,7 @@ def _of_csv(path: Path) -> Iterator[Row]:
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             names = next(reader, [])
-            if len(names) != len({*names}) or not all(names):
+            if not names or len(names) != len({*names}) or not all(names):
                 raise KoderzError(f"{path}, line 1: the columns need a name each, all different")
             line = reader.line_num + 1
             for values in reader:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from koderz.suites.datasets.cut import Piece, Preset
 from koderz.suites.datasets.labels import Labels
+from koderz.suites.datasets.leakage import Texts
 from koderz.suites.datasets.metrics import LabelMetric, Metric, NumberMetric
 from koderz.suites.datasets.payload import SPLITS, Item
 
@@ -31,14 +32,16 @@ class Generated:
         return {split: Piece("generated", ITEMS * number, ITEMS) for number, split in enumerate(SPLITS)}
 
     def items(self, name: str, seed: int) -> Iterator[Item]:
-        """All of them, no two alike."""
+        """All of them, no two alike or nearly so."""
         draw = random.Random(f"{name} {seed}")  # noqa: S311 repeatable on purpose
-        seen: set[str] = set()
-        while len(seen) < ITEMS * len(SPLITS):
-            item = self.draw(draw, len(seen))
-            if item.text not in seen:
-                yield Item(f"{name}/generated/{len(seen)}", item.columns, item.gold, kind=item.kind)
-                seen.add(item.text)
+        texts = Texts(())
+        number = 0
+        while number < ITEMS * len(SPLITS):
+            item = self.draw(draw, number)
+            if not texts.like(item.text):
+                yield replace(item, id=f"{name}/generated/{number}")
+                texts.add(item.text)
+                number += 1
 
 
 _WORDS = {

@@ -28,6 +28,7 @@ def datasets(dataset: Path | None = None, options: DatasetOptions | None = None,
     options = options or DatasetOptions()
     if part:
         options = replace(options, dataset=(f"{part}={dataset}",), demo_datasets=(part,))
+        options = replace(options, train_items=1, validation_items=1, test_items=1)  # all rows are read
     elif dataset is not None:
         options = replace(options, dataset=(str(dataset), *options.dataset))
     return DatasetSuite(*load_datasets(options))
