@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from koderz.errors import Fault, StorageError
+from koderz.sandbox.workspace.folders import scratch
 from koderz.solvers import NEEDED, OPENED, SHARING
 from koderz.types import EXCLUSIVE
 
@@ -64,6 +63,5 @@ def _opening(
     opening: Callable[..., AbstractAsyncContextManager[Any]] = getattr(suite, f"open_{name}")
     given = more if name in SHARING else {}
     if name == "workspace":
-        folder = stack.enter_context(TemporaryDirectory(prefix="koderz-", ignore_cleanup_errors=True))
-        return opening(handles.identity.task, Path(folder), handles, **given)
+        return opening(handles.identity.task, stack.enter_context(scratch()), handles, **given)
     return opening(handles.identity.task, handles, **given)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from koderz.sandbox.judge import candidate
-from koderz.sandbox.linux import isolation, kernel, landlock, limits, namespaces, seccomp
+from koderz.sandbox.linux import isolation, kernel, landlock, limits, mounts, namespaces, seccomp
 
 ORDER = struct.Struct("<dQ")  # CPU seconds, bytes of memory; the candidate's socket comes with it
 ENDING = struct.Struct("<idQ?")  # wait status, CPU seconds, largest resident bytes, out of CPU?
@@ -111,7 +111,8 @@ def _contain(control: socket.socket, setup: Setup) -> Cell:
     addresses = limits.address_space()
     kernel.die_with_parent()
     if isolation.NAMESPACES in layers:
-        namespaces.enter(control.fileno(), setup.readable if isolation.MOUNTS in layers else None)
+        furnish = functools.partial(mounts.confine, setup.readable) if isolation.MOUNTS in layers else None
+        namespaces.enter(control.fileno(), furnish)
     elif kernel.LINUX:
         kernel.drop_capabilities()
     os.chdir("/")

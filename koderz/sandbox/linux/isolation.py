@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection
 from typing import NoReturn
 
-from koderz.sandbox.linux import kernel, landlock, namespaces, seccomp
+from koderz.sandbox.linux import kernel, landlock, mounts, namespaces, seccomp
 
 NAMESPACES, LANDLOCK, SECCOMP = "namespaces", "landlock", "seccomp"
 LAYERS = (NAMESPACES, LANDLOCK, SECCOMP)
@@ -43,7 +43,7 @@ def available(wanted: Collection[str] = LAYERS) -> frozenset[str]:
     if not kernel.LINUX:
         return frozenset()
     trials: dict[str, Callable[[], object]] = {
-        NAMESPACES: lambda: namespaces.enter(keep=os.dup(0), readable=None),
+        NAMESPACES: lambda: namespaces.enter(keep=os.dup(0), furnish=None),
         LANDLOCK: _reads_are_refused,
         SECCOMP: _forks_are_refused,
     }
@@ -70,7 +70,7 @@ def _try(trial: Callable[[], object]) -> NoReturn:
 
 
 def _files_are_gone() -> None:
-    namespaces.enter(keep=os.dup(0), readable=[])
+    namespaces.enter(keep=os.dup(0), furnish=lambda: mounts.confine([]))
     if os.access(sys.prefix, os.F_OK):
         raise OSError("the kernel accepted the mounts and shows what was there before")
 

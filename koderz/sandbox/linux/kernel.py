@@ -47,10 +47,10 @@ def unshare(flags: int) -> None:
     _checked(_libc.unshare(flags), "unshare")
 
 
-def mount(source: str | None, target: str, flags: int = 0, *, kind: str | None = None) -> None:
+def mount(source: str | None, target: str, flags: int = 0, *, kind: str | None = None, data: str | None = None) -> None:
     """mount(2). OSError when the kernel refuses."""
-    words = [word and os.fsencode(word) for word in (source, target, kind)]
-    _checked(_libc.mount(*words, ctypes.c_ulong(flags), None), f"mount {target}")
+    *words, options = [word and os.fsencode(word) for word in (source, target, kind, data)]
+    _checked(_libc.mount(*words, ctypes.c_ulong(flags), options), f"mount {target}")
 
 
 def change_root(folder: str) -> None:

@@ -16,7 +16,10 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION = 1
 _PATH_BENEATH = 1
 
-_READ_FILE, _READ_DIR = 1 << 2, 1 << 3
+_EXECUTE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 2, 1 << 3
+_OF_FILES = (
+    _EXECUTE | 1 << 1 | _READ_FILE | 1 << 14 | 1 << 15
+)  # what a rule for a file may give: also write, cut, ioctl
 _FILE_RIGHTS = (0, 13, 14, 15, 15, 16)  # how many kinds of access to files each version can refuse
 _TCP_BIND_AND_CONNECT = 0b11  # from version 4
 _ABSTRACT_SOCKETS_AND_SIGNALS = 0b11  # from version 6
@@ -27,40 +30,44 @@ def version() -> int:
     return kernel.syscall(_CREATE_RULESET, None, 0, _ASK_VERSION)
 
 
-def restrict(readable: Iterable[str]) -> int:
-    """Leaves this process, and all it will start, the reading of `readable`. Returns the version in use."""
+def restrict(readable: Iterable[str], *, executable: Iterable[str] = (), writable: Iterable[str] | None = None) -> int:
+    """Leaves this process, and all it will start, the reading of `readable`. Returns the version in use.
+
+    What is `executable` may be read and run, what is `writable` used in any way; with it, TCP is left alone.
+    """
     offered = version()
     kernel.forgo_privileges()
-    ruleset = _ruleset(offered)
+    every = (1 << _FILE_RIGHTS[min(offered, len(_FILE_RIGHTS) - 1)]) - 1
+    ruleset = _ruleset(offered, every, tcp=writable is not None)
+    reading = _READ_FILE | _READ_DIR
     try:
-        for path in readable:
-            _allow_reading(ruleset, path)
+        for paths, rights in ((readable, reading), (executable, reading | _EXECUTE), (writable or (), every)):
+            for path in paths:
+                _allow(ruleset, path, rights)
         kernel.syscall(_RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
     return offered
 
 
-def _ruleset(offered: int) -> int:
-    files = (1 << _FILE_RIGHTS[min(offered, len(_FILE_RIGHTS) - 1)]) - 1
+def _ruleset(offered: int, files: int, *, tcp: bool) -> int:
     words = [files]
     if offered >= 4:
-        words.append(_TCP_BIND_AND_CONNECT)
+        words.append(0 if tcp else _TCP_BIND_AND_CONNECT)
     if offered >= 6:
         words.append(_ABSTRACT_SOCKETS_AND_SIGNALS)
     attributes = struct.pack(f"={len(words)}Q", *words)
     return kernel.syscall(_CREATE_RULESET, kernel.pointer_to(attributes), len(attributes), 0)
 
 
-def _allow_reading(ruleset: int, path: str) -> None:
+def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
         opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:  # what isn't there, or isn't ours to read, needs no permission
         return
     try:
         directory = stat.S_ISDIR(os.fstat(opened).st_mode)
-        rights = _READ_FILE | _READ_DIR if directory else _READ_FILE
-        rule = struct.pack("=Qi", rights, opened)
+        rule = struct.pack("=Qi", rights if directory else rights & _OF_FILES, opened)
         kernel.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, kernel.pointer_to(rule), 0)
     finally:
         os.close(opened)

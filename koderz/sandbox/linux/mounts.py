@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 from koderz.sandbox.linux import kernel
 
-_STAGE = "/proc"  # where the tree is made: a folder that every system has, and of which nothing is kept
-_COVERS = f"{_STAGE}/.covers"
+STAGE = "/proc"  # where the tree is made: a folder that every system has, and of which nothing is kept
+_COVERS = f"{STAGE}/.covers"
 _FEW = 16  # entries of one folder that are mounted each; where there are more, the folder is
 _MOUNT_SETATTR, _CURRENT_FOLDER, _RECURSIVE = 442, -100, 0x8000
 _READ_ONLY_WITHOUT_SETUID = struct.pack("=4Q", 0x1 | 0x2, 0, 0, 0)
@@ -22,20 +22,31 @@ _READ_ONLY_WITHOUT_SETUID = struct.pack("=4Q", 0x1 | 0x2, 0, 0, 0)
 
 def confine(readable: Iterable[str]) -> None:
     """Makes a read-only tree of `readable` the root of this mount namespace. OSError where the kernel refuses."""
-    kernel.mount(None, "/", kernel.MS_PRIVATE | kernel.MS_REC)
-    kernel.mount("none", _STAGE, kind="tmpfs")
+    stage()
     os.mkdir(_COVERS)
     links: dict[str, str | None] = {}
     paths = {_followed(path, links) for path in readable if os.path.exists(path)}
     for path in sorted(_gathered(paths)):
         _show(path, paths)
     for link, target in links.items():
-        if target is not None and not os.path.lexists(_STAGE + link):
-            os.makedirs(os.path.dirname(_STAGE + link), exist_ok=True)
-            os.symlink(target, _STAGE + link)
-    kernel.change_root(_STAGE)
+        if target is not None and not os.path.lexists(STAGE + link):
+            os.makedirs(os.path.dirname(STAGE + link), exist_ok=True)
+            os.symlink(target, STAGE + link)
+    kernel.change_root(STAGE)
+    make_read_only("/")
+
+
+def stage() -> None:
+    """An empty folder at `STAGE`, from which a file tree is made that nothing outside of this namespace sees."""
+    kernel.mount(None, "/", kernel.MS_PRIVATE | kernel.MS_REC)
+    kernel.mount("none", STAGE, kind="tmpfs", data="mode=755")
+
+
+def make_read_only(mounted: str, *, recursive: bool = True) -> None:
+    """Nothing is written to what is mounted there, and no program of it gains rights."""
     attributes, size = kernel.pointer_to(_READ_ONLY_WITHOUT_SETUID), len(_READ_ONLY_WITHOUT_SETUID)
-    kernel.syscall(_MOUNT_SETATTR, _CURRENT_FOLDER, kernel.pointer_to(b"/\0"), _RECURSIVE, attributes, size)
+    path = kernel.pointer_to(os.fsencode(mounted) + b"\0")
+    kernel.syscall(_MOUNT_SETATTR, _CURRENT_FOLDER, path, _RECURSIVE if recursive else 0, attributes, size)
 
 
 def _followed(path: str, links: dict[str, str | None]) -> str:
@@ -79,7 +90,7 @@ def _show(path: str, wanted: Collection[str]) -> None:
 
     Folders in it that aren't `wanted` are covered by empty ones.
     """
-    place = _STAGE + path
+    place = STAGE + path
     if os.path.lexists(place):
         return
     if not os.path.isdir(path):

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable
 
-from koderz.sandbox.linux import kernel, mounts
+from koderz.sandbox.linux import kernel
 
 _NEW_USER, _NEW_PID, _NEW_NET = 0x10000000, 0x20000000, 0x40000000
 _NEW_IPC, _NEW_UTS, _NEW_MOUNTS = 0x08000000, 0x04000000, 0x00020000
 _NOBODY = 65534
 
 
-def enter(keep: int, readable: Iterable[str] | None) -> None:
-    """Goes on as process 1 of new namespaces, as nobody, without capabilities, and with no files but `readable`.
+def enter(keep: int, furnish: Callable[[], object] | None) -> None:
+    """Goes on as process 1 of new namespaces, as nobody and without capabilities.
 
-    None leaves it all files, for systems that refuse mounts. The process that called stays behind as an
-    empty stub, which ends with the new one; of its descriptors it closes `keep`, which is the new one's.
-    OSError when the kernel refuses, after which the process isn't fit for anything else: try in a child
-    first (`isolation.available`).
+    `furnish` runs there while it still has them, to make the file tree that is seen (see `mounts`). None leaves it all
+    files, for systems that refuse mounts. The process that called stays behind as an empty stub, which ends with the
+    new one; of its descriptors it closes `keep`, which is the new one's. OSError when the kernel refuses, after which
+    the process isn't fit for anything else: try in a child first (`isolation.available`).
     """
     user, group = os.getuid(), os.getgid()
-    kernel.unshare(_NEW_USER | _NEW_PID | _NEW_NET | _NEW_IPC | _NEW_UTS | (_NEW_MOUNTS if readable is not None else 0))
+    kernel.unshare(_NEW_USER | _NEW_PID | _NEW_NET | _NEW_IPC | _NEW_UTS | (_NEW_MOUNTS if furnish else 0))
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{_NOBODY} {user} 1")
     _write("/proc/self/gid_map", f"{_NOBODY} {group} 1")
-    if readable is not None:
-        mounts.confine(readable)
     inner = os.fork()
     if inner:
         _stay_behind(inner, keep)
+    if furnish:
+        furnish()
     kernel.drop_capabilities()
     kernel.die_with_parent()
 

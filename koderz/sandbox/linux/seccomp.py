@@ -27,7 +27,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 
 from koderz.sandbox.linux import kernel
-from koderz.sandbox.linux.syscalls import AUDIT_ARCH, FREE, KEEPING, NUMBERS
+from koderz.sandbox.linux.syscalls import AUDIT_ARCH, FREE, KEEPING, NUMBERS, REFUSED
 
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, operand
 Rule = tuple[str, list[Instruction]]  # a call by name, and what it comes to
@@ -44,6 +44,8 @@ _MSG_OOB = 1
 _CLONE_THREAD = 0x00010000
 _CLONE_NAMESPACES = 0x7E020000
 _TERMINAL_FREE_IOCTLS = (0x5421, 0x5451, 0x5450, 0x541B)  # FIONBIO, FIOCLEX, FIONCLEX, FIONREAD
+_TYPING = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX, which put words into a terminal's mouth
+_FAMILIES = (1, 2, 10, 16)  # UNIX, INET, INET6 and NETLINK, by which addresses are resolved; each namespace has its own
 _PLAIN_FCNTLS = (0, 1, 2, 3, 4, 1030)  # duplicate, flags; no F_SETOWN, which would send signals to others
 _OPENS_TO_CHANGE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | 0o20000000  # the last: O_TMPFILE
 
@@ -71,6 +73,32 @@ def shared(machine: str = "") -> Filter:
 def candidates(machine: str = "") -> Filter:
     """What a candidate binds itself to in addition."""
     return Filter(candidates_steps(machine or os.uname().machine))
+
+
+def workspaces(machine: str = "") -> Filter:
+    """What a command in a workspace binds itself to, which may use all of a system but what could undo its bounds."""
+    return Filter(workspaces_steps(machine or os.uname().machine))
+
+
+def workspaces_steps(machine: str) -> list[Instruction]:
+    """A list of refusals; whatever isn't listed is allowed. OSError where there is no list for this machine."""
+    if machine not in NUMBERS:
+        raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
+    refused = [_answer_to(number, errno.EPERM) for number in sorted(REFUSED[machine].values())]
+    rules = _ruled(_workspaces_rules(), {**NUMBERS[machine], **REFUSED[machine]})
+    return [*_only_this_architecture(machine), *rules, *(step for each in refused for step in each), _answer(0)]
+
+
+def _workspaces_rules() -> Iterator[Rule]:
+    yield "clone3", [_answer(errno.ENOSYS)]  # its flags are in memory; libc falls back to clone
+    yield "clone", _without_bits(0, _CLONE_NAMESPACES, errno.EPERM)
+    yield "ioctl", [_low(1), *(step for number in _TYPING for step in _answer_to(number, errno.EPERM)), _answer(0)]
+    yield "socket", _one_of(0, _FAMILIES, errno.EAFNOSUPPORT)
+
+
+def _answer_to(value: int, refusal: int) -> list[Instruction]:
+    """Refuses where the accumulator has that value, else goes on with what follows."""
+    return [(_EQUAL, 0, 1, value), _answer(refusal)]
 
 
 def shared_steps(machine: str) -> list[Instruction]:

@@ -56,12 +56,38 @@ clone3 435 close_range 436 faccessat2 439
 """
 
 
+_NOT_IN_WORKSPACES = """
+open_tree 428 move_mount 429 fsopen 430 fsconfig 431 fsmount 432 fspick 433 pidfd_getfd 438 process_madvise 440
+mount_setattr 442 quotactl_fd 443 open_tree_attr 467 io_uring_setup 425 io_uring_enter 426 io_uring_register 427
+"""
+
+_NOT_IN_WORKSPACES_X86_64 = """
+socket 41 ptrace 101 pivot_root 155 chroot 161 acct 163 mount 165 umount2 166 swapon 167 swapoff 168 reboot 169
+iopl 172 ioperm 173 init_module 175 delete_module 176 quotactl 179 add_key 248 request_key 249 keyctl 250
+unshare 272 perf_event_open 298 name_to_handle_at 303 open_by_handle_at 304 setns 308 process_vm_readv 310
+process_vm_writev 311 kcmp 312 finit_module 313 kexec_load 246 kexec_file_load 320 bpf 321 userfaultfd 323
+"""
+
+_NOT_IN_WORKSPACES_AARCH64 = """
+umount2 39 mount 40 pivot_root 41 chroot 51 quotactl 60 acct 89 unshare 97 kexec_load 104 init_module 105
+delete_module 106 ptrace 117 reboot 142 socket 198 add_key 217 request_key 218 keyctl 219 swapon 224 swapoff 225
+perf_event_open 241 name_to_handle_at 264 open_by_handle_at 265 setns 268 process_vm_readv 270 process_vm_writev 271
+kcmp 272 finit_module 273 bpf 280 userfaultfd 282 kexec_file_load 294
+"""
+
+
 def _table(text: str) -> Mapping[str, int]:
     words = text.split()
     return {name: int(number) for name, number in zip(words[::2], words[1::2], strict=True)}
 
 
 NUMBERS: Mapping[str, Mapping[str, int]] = {"x86_64": _table(_X86_64), "aarch64": _table(_AARCH64)}
+
+REFUSED: Mapping[str, Mapping[str, int]] = {
+    "x86_64": _table(_NOT_IN_WORKSPACES + _NOT_IN_WORKSPACES_X86_64),
+    "aarch64": _table(_NOT_IN_WORKSPACES + _NOT_IN_WORKSPACES_AARCH64),
+}
+"""What a command in a workspace is refused: tracing, mounts, namespaces, keys, modules. `socket` by its family."""
 
 KEEPING = frozenset({"clone", "fork", "kill", "prctl", "prlimit64", "wait4"})
 """What a zygote needs beyond that to keep candidates, and a candidate loses or has left in part."""

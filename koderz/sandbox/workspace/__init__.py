@@ -1,0 +1,75 @@
+"""Prepared repositories in which something works that isn't trusted: an agent, a patch, its tests.
+
+`git` makes checkouts and takes diffs, `folders` is where they lie, `local` runs commands in them. What a command is
+held to is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+CHECKOUT = "/workspace"  # where a command sees the checkout that it works in
+HOME = "/home/user"  # and its home, which is kept from one command to the next, as is /tmp
+
+Cause = Literal["", "timeout", "memory", "processes", "disk"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most that a command may use, all its processes together."""
+
+    seconds: float = 1800.0
+    memory_mb: int = 4096
+    processes: int = 512  # threads count too
+    disk_mb: int = 4096  # of its checkout, home and /tmp, with what was there before
+    output_bytes: int = 1 << 20  # of what it prints; what is beyond is dropped from the middle
+    grace: float = 5.0  # seconds between being asked to end and being ended
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """Something of the host that a command sees."""
+
+    source: Path
+    target: str
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is to be run, and how. It has no network but its own loopback."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)  # beside PATH, HOME and the like
+    folder: str = CHECKOUT
+    mounts: Sequence[Mount] = ()
+    read_only: bool = False  # whether the checkout is
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended."""
+
+    status: int  # exit code, or minus the signal; 127: there is no such program
+    output: str  # of both streams, in the order of writing
+    cause: Cause = ""  # the limit that it was ended for
+    seconds: float = 0.0  # wall
+    cpu: float = 0.0  # seconds, of all its processes that had ended
+
+
+class Backend(Protocol):
+    """Somewhere that commands run. Entering raises Unreachable where it can't run here."""
+
+    name: str
+    isolation: str  # what contains commands, once it is entered
+
+    async def run(self, command: Command, place: Path) -> Ended:
+        """Runs a command in a folder of `folders`, until its whole process tree has ended.
+
+        Raises Fault where it can't be started.
+        """
+        ...

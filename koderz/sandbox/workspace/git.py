@@ -1,0 +1,276 @@
+"""Checkouts of a commit and the diffs against it, by a git that trusts nothing of what it reads.
+
+No hook, configuration, filter, attribute, credential helper, submodule or file monitor of a repository is ever used;
+diffs are taken with an index and objects of koderz' own, whatever has become of the checkout's `.git`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from koderz.errors import KoderzError, Unreachable
+from koderz.sandbox.workspace.folders import make_usable
+
+_MAIN = "refs/heads/main"
+_ATTRIBUTES = "* -text -eol -crlf -ident -filter -working-tree-encoding !diff -export-subst -export-ignore\n"
+_SECONDS = 600.0
+_SETTINGS = {
+    "core.hooksPath": "/dev/null",
+    "core.fsmonitor": "false",
+    "core.attributesFile": "/dev/null",
+    "core.excludesFile": "/dev/null",
+    "core.autocrlf": "false",
+    "core.fileMode": "true",
+    "core.symlinks": "true",
+    "core.logAllRefUpdates": "false",
+    "credential.helper": "",
+    "protocol.allow": "never",
+    "protocol.file.allow": "always",
+    "protocol.https.allow": "always",
+    "submodule.recurse": "false",
+    "fetch.recurseSubmodules": "false",
+    "safe.directory": "*",
+    "init.templateDir": "",
+    "init.defaultBranch": "main",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "advice.detachedHead": "false",
+}
+_ENVIRONMENT = {
+    "HOME": "/nonexistent",
+    "LC_ALL": "C.UTF-8",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "true",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_AUTHOR_NAME": "koderz",
+    "GIT_AUTHOR_EMAIL": "koderz@localhost",
+    "GIT_AUTHOR_DATE": "2000-01-01T00:00:00Z",
+    "GIT_COMMITTER_NAME": "koderz",
+    "GIT_COMMITTER_EMAIL": "koderz@localhost",
+    "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z",
+}
+
+
+class GitError(KoderzError):
+    """What git was asked to do can't be done."""
+
+
+class DiffTooLargeError(GitError):
+    """A diff is larger than it may be. `diff` is its beginning."""
+
+    def __init__(self, diff: bytes, limit: int) -> None:
+        super().__init__(f"the diff is larger than {limit >> 20} MB")
+        self.diff = diff
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A repository of one commit, from which checkouts are made, and against which diffs are taken."""
+
+    folder: Path  # bare
+    commit: str
+
+    async def checkout(self, folder: Path) -> None:
+        """A clone in the empty `folder`, with a `.git` that knows of this commit alone and of no remote."""
+        await _git("clone", "-q", "--no-hardlinks", "--no-tags", "--no-checkout", str(self.folder), str(folder))
+        await _git("remote", "remove", "origin", inside=folder)
+        _ignore_attributes(folder / ".git")
+        await _git("reset", "-q", "--hard", self.commit, inside=folder)
+
+    async def diff(self, folder: Path, limit: int) -> bytes:
+        """What a checkout has that the commit hasn't, as `git apply` takes it: new files and binary ones too.
+
+        Ignored files are left out. Repositories within it lose their `.git`. Raises DiffTooLargeError above `limit`
+        bytes.
+        """
+        _forget_repositories(folder)
+        with tempfile.TemporaryDirectory(dir=self.folder.parent) as own:
+            where = {
+                "GIT_DIR": str(self.folder),
+                "GIT_WORK_TREE": str(folder),
+                "GIT_INDEX_FILE": f"{own}/index",
+                "GIT_OBJECT_DIRECTORY": f"{own}/objects",
+                "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.folder / "objects"),
+            }
+            os.mkdir(f"{own}/objects")  # noqa: PTH102 a moment's work
+            await _git("read-tree", self.commit, inside=folder, environment=where)
+            try:
+                await _git("add", "-A", inside=folder, environment=where)
+            except GitError:
+                make_usable(folder)
+                await _git("add", "-A", inside=folder, environment=where)
+            form = ("--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
+            words = ("diff", "--cached", *form, self.commit)
+            return await _git(*words, inside=folder, environment=where, limit=limit)
+
+
+@contextmanager
+def tree_of(folder: Path) -> Iterator[Path]:
+    """An empty folder beside `folder` for a tree that is to become a store's."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as tree:
+        yield Path(tree)
+
+
+async def export(source: str, commit: str, tree: Path, *, subdir: str = "", paths: Iterable[str] = ()) -> None:
+    """Puts the files of a commit into the empty folder `tree`: those below `subdir`, and of them those below `paths`.
+
+    `source`: the path of a repository or bundle, or a URL of file:// or https://. Raises GitError.
+    """
+    if "://" in source and not source.startswith(("file://", "https://")):
+        raise GitError(f"{source}: repositories are taken from a path, a bundle, file:// or https:// only")
+    with tempfile.TemporaryDirectory(dir=tree.parent) as folder:
+        git_dir = Path(folder, "source.git")
+        await _git("init", "-q", "--bare", str(git_dir))
+        _ignore_attributes(git_dir)
+        await _git("fetch", "-q", "--no-tags", "--", source, "+refs/*:refs/source/*", inside=git_dir)
+        try:
+            found = await _git("rev-parse", "--verify", "-q", f"{commit}^{{commit}}", inside=git_dir)
+        except GitError:
+            await _git("fetch", "-q", "--no-tags", "--", source, commit, inside=git_dir)
+            found = await _git("rev-parse", "--verify", f"{commit}^{{commit}}", inside=git_dir)
+        wanted = found.decode().strip() + (f":{subdir.strip('/')}" if subdir.strip("/") else "")
+        where = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(tree)}
+        await _git("read-tree", wanted, inside=tree, environment=where)
+        await _git("checkout-index", "-a", "-f", inside=tree, environment=where)
+    if kept := [PurePosixPath(path.strip("/")) for path in paths]:
+        _keep(tree, kept)
+
+
+async def stored(tree: Path, folder: Path) -> Store:
+    """A new store at `folder` whose one commit has all that is in `tree`, with a fixed author and date."""
+    await _git("init", "-q", "--bare", str(folder))
+    _ignore_attributes(folder)
+    where = {"GIT_DIR": str(folder), "GIT_WORK_TREE": str(tree)}
+    _forget_repositories(tree)
+    await _git("add", "-A", "-f", inside=tree, environment=where)
+    written = (await _git("write-tree", inside=tree, environment=where)).decode().strip()
+    commit = (await _git("commit-tree", written, "-m", "Baseline", inside=folder)).decode().strip()
+    await _git("update-ref", _MAIN, commit, inside=folder)
+    (folder / "index").unlink()
+    return Store(folder, commit)
+
+
+async def apply(diff: bytes, checkout: Path) -> None:
+    """Applies a diff to a clean checkout, wholly or not at all. GitError where it doesn't fit, or would leave it."""
+    if diff.strip():
+        await _git("apply", "--binary", "--whitespace=nowarn", "-", inside=checkout, stdin=diff)
+
+
+def write(tree: Path, path: str, content: bytes, *, executable: bool = False) -> None:
+    """Writes a file below `tree`; whatever stands in its way there goes, links too. KoderzError for a path outside."""
+    parts = inner_path(path).parts
+    folder = tree
+    for part in parts[:-1]:
+        folder /= part
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            folder.unlink()
+        folder.mkdir(exist_ok=True)
+    place = folder / parts[-1]
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
+    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o755 if executable else 0o644)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def inner_path(path: str) -> PurePosixPath:
+    """A relative path that stays where it begins. Raises KoderzError for any other."""
+    pure = PurePosixPath(path)
+    if not pure.parts or pure.is_absolute() or ".." in pure.parts or ".git" in pure.parts or "\0" in path:
+        raise KoderzError(f"the path {path!r} leads out of the repository, or into its .git")
+    return pure
+
+
+def _keep(tree: Path, kept: Collection[PurePosixPath]) -> None:
+    """Removes each file that lies at or below none of these paths."""
+    for path in [path for path in tree.rglob("*") if not path.is_dir() or path.is_symlink()]:
+        here = PurePosixPath(path.relative_to(tree))
+        if not any(here == each or each in here.parents for each in kept):
+            path.unlink()
+
+
+def _ignore_attributes(git_dir: Path) -> None:
+    (git_dir / "info").mkdir(exist_ok=True)
+    (git_dir / "info/attributes").write_text(_ATTRIBUTES)
+
+
+def _forget_repositories(tree: Path) -> None:
+    """Removes each `.git` below the top, which would hide the files around it."""
+    for folder, folders, files in os.walk(tree):
+        if Path(folder) != tree:
+            if ".git" in folders:
+                shutil.rmtree(Path(folder, ".git"), ignore_errors=True)
+            if ".git" in files:
+                Path(folder, ".git").unlink()
+        folders[:] = [name for name in folders if name != ".git"]
+
+
+async def _git(
+    *words: str,
+    inside: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    stdin: bytes | None = None,
+    limit: int = 1 << 28,
+) -> bytes:
+    """What git prints. Raises GitError with its own words, DiffTooLargeError above `limit` bytes."""
+    program = shutil.which("git")
+    if program is None:
+        raise Unreachable("git is missing, by which checkouts and diffs are made; install it")
+    settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+    process = await asyncio.create_subprocess_exec(
+        *(program, *settings, *words),
+        stdin=asyncio.subprocess.DEVNULL if stdin is None else asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=inside or "/",
+        env={"PATH": os.environ.get("PATH", os.defpath), **_ENVIRONMENT, **(environment or {})},
+    )
+    assert process.stdout
+    assert process.stderr
+    try:
+        async with asyncio.timeout(_SECONDS):
+            output, errors, _ = await asyncio.gather(
+                _limited(process.stdout, limit), process.stderr.read(), _fed(process.stdin, stdin)
+            )
+            await process.wait()
+    except TimeoutError:
+        raise GitError(f"git {words[0]} takes longer than {_SECONDS:.0f} s") from None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if process.returncode:
+        said = errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
+        raise GitError(f"git {words[0]}: {said[-1][:500]}")
+    return output
+
+
+async def _limited(stream: asyncio.StreamReader, limit: int) -> bytes:
+    output = bytearray()
+    while part := await stream.read(1 << 16):
+        output += part
+        if len(output) > limit:
+            raise DiffTooLargeError(bytes(output[:limit]), limit)
+    return bytes(output)
+
+
+async def _fed(stream: asyncio.StreamWriter | None, data: bytes | None) -> None:
+    if stream and data is not None:
+        with contextlib.suppress(OSError):
+            stream.write(data)
+            await stream.drain()
+        stream.close()

@@ -1,0 +1,241 @@
+"""Commands on this machine: by bubblewrap where it is present, else by koderz' own namespaces."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from koderz.errors import Fault, Unreachable
+from koderz.sandbox.judge.launch import ENVIRONMENT, command
+from koderz.sandbox.linux import kernel
+from koderz.sandbox.workspace import CHECKOUT, HOME, Command, Ended, Limits, userland
+from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.workspace.inside import Setup
+from koderz.sandbox.workspace.tree import Entry, bubblewrap
+
+_PACKAGE = Path(__file__).resolve().parents[1]  # koderz.sandbox, which process 1 is made of
+_START_SECONDS = 30.0
+_END_SECONDS = 5.0  # beyond the grace
+_TREE = ("checkout", "home", "tmp")  # folders of a place
+_LEAST_PAUSE, _PAUSES = 1.0, 20  # seconds between two looks at the disk, and in times of what a look takes
+
+
+class Local:
+    """Runs commands in namespaces of their own, with Landlock and seccomp."""
+
+    name = "local"
+
+    def __init__(self, *, bubblewrap_allowed: bool = True) -> None:
+        self.isolation = ""
+        self._bubblewrap = shutil.which("bwrap") if bubblewrap_allowed else None
+
+    async def __aenter__(self) -> Self:
+        """Raises Unreachable where no command can be contained."""
+        if not kernel.LINUX:
+            raise Unreachable("workspaces need Linux, or --sandbox docker")
+        with scratch() as place:
+            try:
+                await self.run(Command(["true"], limits=Limits(seconds=_START_SECONDS)), place)
+            except Fault as fault:
+                raise Unreachable(f"{fault}; this machine can't contain a workspace: try --sandbox docker") from None
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+    async def run(self, command: Command, place: Path) -> Ended:
+        """See `Backend`."""
+        for name in _TREE:
+            (place / name).mkdir(exist_ok=True)
+        control, theirs = socket.socketpair()
+        control.setblocking(False)
+        began = time.monotonic()
+        with control, theirs:
+            process = await asyncio.create_subprocess_exec(
+                *self._process_1(command, place),
+                stdin=theirs.fileno(),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                env=dict(ENVIRONMENT),
+                cwd="/",
+                start_new_session=True,
+            )
+            theirs.close()
+            try:
+                ended = await self._followed(process, control, self._setup(command, place), command.limits, place)
+            finally:
+                control.close()  # at which everything in there ends
+                await _gone(process)
+        return replace(ended, seconds=time.monotonic() - began)
+
+    def _process_1(self, wanted: Command, place: Path) -> list[str]:
+        if self._bubblewrap is None:
+            return command("workspace.inside", [])
+        own = userland.own_python()
+        boot = command("workspace.inside", [])
+        entries = _entries(wanted, place, [*userland.prefixes(own), Entry("read", str(_PACKAGE), str(_PACKAGE))])
+        return [*bubblewrap(self._bubblewrap, entries), own.executable, *boot[1:]]
+
+    def _setup(self, wanted: Command, place: Path) -> Setup:
+        limits = wanted.limits
+        writable = [HOME, "/tmp", "/dev", *(mount.target for mount in wanted.mounts if mount.writable)]  # noqa: S108
+        return Setup(
+            argv=[*wanted.argv],
+            environment=userland.environment() | dict(wanted.environment),
+            folder=wanted.folder,
+            entries=[] if self._bubblewrap else [[*entry] for entry in _entries(wanted, place)],
+            writable=writable if wanted.read_only else [*writable, CHECKOUT],
+            memory=limits.memory_mb << 20,
+            processes=limits.processes,
+            file=limits.disk_mb << 20,
+            grace=limits.grace,
+        )
+
+    async def _followed(
+        self, process: asyncio.subprocess.Process, control: socket.socket, setup: Setup, limits: Limits, place: Path
+    ) -> Ended:
+        """What came of the command, once everything of it has ended."""
+        assert process.stdout
+        output = Output(limits.output_bytes)
+        reading = asyncio.create_task(output.read(process.stdout))
+        watching: asyncio.Task[None] | None = None
+        lines = Lines(control)
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await asyncio.get_running_loop().sock_sendall(control, json.dumps(setup).encode() + b"\n")
+                hello = await lines.read()
+            if "layers" not in hello:
+                await asyncio.wait([reading], timeout=1)
+                raise Fault(f"the sandbox of a workspace can't be made: {hello.get('error') or output.text()[-300:]}")
+            self.isolation = "+".join(hello["layers"]) + (" by bubblewrap" if self._bubblewrap else "")
+            watching = asyncio.create_task(_too_large(place, limits.disk_mb << 20))
+            farewell, cause = await _farewell(lines, control, limits, watching)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_END_SECONDS):
+                    await reading
+        except (TimeoutError, OSError, ValueError) as error:
+            raise Fault(f"the sandbox of a workspace doesn't answer: {error or 'it takes too long'}") from None
+        finally:
+            reading.cancel()
+            if watching:
+                watching.cancel()
+        return Ended(
+            int(farewell.get("status", -9)),
+            output.text(),
+            cause or farewell.get("cause", ""),
+            cpu=float(farewell.get("cpu", 0.0)),
+        )
+
+
+async def _farewell(
+    lines: Lines, control: socket.socket, limits: Limits, watching: asyncio.Task[None]
+) -> tuple[dict[str, Any], Any]:
+    """The last line, empty where there is none in time, and which limit was seen to be exceeded from outside."""
+    last = asyncio.create_task(lines.read())
+    try:
+        done, _ = await asyncio.wait([last, watching], timeout=limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+        if last in done:
+            return last.result(), ""
+        cause = "disk" if watching in done else "timeout"
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().sock_sendall(control, b".")
+        await asyncio.wait([last], timeout=limits.grace + _END_SECONDS)
+        return (last.result() if last.done() else {}), cause
+    finally:
+        last.cancel()
+
+
+async def _gone(process: asyncio.subprocess.Process) -> None:
+    """Waits for a process that is about to end; one that doesn't is ended, and all that it holds with it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(1):
+            await process.wait()
+            return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+class Lines:
+    """What process 1 says."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control, self._buffer = control, b""
+
+    async def read(self) -> dict[str, Any]:
+        """The next line; empty when it has ended. ValueError where it is none."""
+        loop = asyncio.get_running_loop()
+        while b"\n" not in self._buffer:
+            part = await loop.sock_recv(self._control, 1 << 16)
+            if not part:
+                return {}
+            self._buffer += part
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        said: dict[str, Any] = json.loads(line)
+        return said
+
+
+class Output:
+    """What a command prints: the beginning and the end, where it is more than wanted."""
+
+    def __init__(self, limit: int) -> None:
+        self._half, self._head, self._tail, self._size = limit // 2, bytearray(), bytearray(), 0
+
+    async def read(self, stream: asyncio.StreamReader) -> None:
+        while part := await stream.read(1 << 16):
+            self._size += len(part)
+            room = self._half - len(self._head)
+            self._head += part[:room]
+            self._tail += part[room:] if room > 0 else part
+            if len(self._tail) > self._half:
+                del self._tail[: -self._half]
+
+    def text(self) -> str:
+        head, tail = (bytes(part).decode("utf-8", "replace") for part in (self._head, self._tail))
+        dropped = self._size - len(self._head) - len(self._tail)
+        return f"{head}\n[{dropped:,} bytes dropped]\n{tail}" if dropped else head + tail
+
+
+def _entries(wanted: Command, place: Path, more: Sequence[Entry] = ()) -> list[Entry]:
+    """The whole tree, folders before what lies in them."""
+    checkout, home, tmp = (str(place / name) for name in _TREE)
+    of_command = [
+        Entry("read" if wanted.read_only else "write", checkout, CHECKOUT),
+        Entry("write", home, HOME),
+        Entry("write", tmp, "/tmp"),  # noqa: S108
+        *(Entry("write" if mount.writable else "read", str(mount.source), mount.target) for mount in wanted.mounts),
+    ]
+    found = [*userland.entries(place.parent / "etc"), *userland.prefixes(userland.python()), *more, *of_command]
+    by_target = {entry.target: entry for entry in found}  # the last of a target
+    return sorted(by_target.values(), key=lambda entry: entry.target.count("/"))
+
+
+async def _too_large(place: Path, limit: int) -> None:
+    """Returns when the folder takes more bytes than that."""
+    while True:
+        began = time.monotonic()
+        if await asyncio.to_thread(occupied, place) > limit:
+            return
+        await asyncio.sleep(max(_LEAST_PAUSE, _PAUSES * (time.monotonic() - began)))
+
+
+def occupied(folder: Path | str) -> int:
+    """Bytes of disk that a folder takes; links in it aren't followed."""
+    total = 0
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        for entry in found:
+            with contextlib.suppress(OSError):
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
+                if entry.is_dir(follow_symlinks=False):
+                    total += occupied(entry.path)
+    return total

@@ -1,0 +1,104 @@
+"""What commands see of the host: its programs and libraries, read-only, and the prefix of its python3."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from koderz.sandbox.workspace import HOME
+from koderz.sandbox.workspace.tree import Entry
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_OF_ETC = ("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")
+_CERTIFICATES = ("ssl/certs", "ssl/openssl.cnf", "pki/tls/certs")
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PYTEST = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")
+_ASK = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.base_prefix]))"
+_FILES = {
+    "passwd": f"root:x:0:0:root:/root:/bin/sh\nuser:x:65534:65534:user:{HOME}:/bin/sh\n",
+    "group": "root:x:0:\nuser:x:65534:\n",
+    "hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """An interpreter of the host's."""
+
+    executable: str
+    prefixes: tuple[str, ...]  # folders with all that belongs to it; none of them below another
+
+
+@cache
+def python() -> Python:
+    """The python3 that PATH names; koderz' own where it names none that runs."""
+    found = shutil.which("python3")
+    try:
+        done = subprocess.run([found or "", "-I", "-c", _ASK], capture_output=True, timeout=30, check=True, cwd="/")
+        executable, *prefixes = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        executable, prefixes = sys.executable, [sys.prefix, sys.base_prefix]
+    return Python(executable, tuple(dict.fromkeys(prefixes)))
+
+
+def own_python() -> Python:
+    """The interpreter that koderz itself runs on, without what is installed beside it."""
+    return Python(os.path.realpath(sys.executable), (sys.base_prefix,))
+
+
+@cache
+def pytest_modules() -> tuple[tuple[Path, str], ...]:
+    """koderz' own pytest, for a python3 that has none: each file or folder, and its name."""
+    specs = [find_spec(name) for name in _PYTEST]
+    places = [Path(spec.origin) for spec in specs if spec and spec.origin]
+    return tuple((path.parent, path.parent.name) for path in places)
+
+
+def entries(etc: Path) -> Iterator[Entry]:
+    """The tree but for what is a command's own. Files that are made up lie in the folder `etc`."""
+    for folder in map(Path, _SYSTEM):
+        if folder.is_symlink():
+            yield Entry("link", str(folder.readlink()), str(folder))
+        elif folder.is_dir():
+            yield Entry("read", str(folder), str(folder))
+    for name, text in _FILES.items():
+        path = etc / name
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        yield Entry("read", str(path), f"/etc/{name}")
+    for name in (*_OF_ETC, *_CERTIFICATES):
+        if Path("/etc", name).exists():
+            yield Entry("read", f"/etc/{name}", f"/etc/{name}")
+
+
+def prefixes(of: Python) -> Iterator[Entry]:
+    """Those of an interpreter that aren't there already."""
+    for prefix in sorted(of.prefixes):
+        inside = any(prefix == folder or prefix.startswith(f"{folder}/") for folder in _SYSTEM)
+        if not inside and prefix not in ("/", str(Path.home())):
+            yield Entry("read", prefix, prefix)
+
+
+def environment() -> dict[str, str]:
+    """The variables of every command."""
+    folders = [f"{prefix}/bin" for prefix in python().prefixes if prefix != "/usr"]
+    return {
+        "PATH": ":".join([*folders, _PATH]),
+        "HOME": HOME,
+        "USER": "user",
+        "LANG": "C.UTF-8",
+        "TMPDIR": "/tmp",  # noqa: S108 the command's own
+        "TERM": "dumb",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "GIT_CONFIG_NOSYSTEM": "1",
+    }

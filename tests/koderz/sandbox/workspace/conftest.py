@@ -1,0 +1,51 @@
+"""Commands run from tests, in a workspace of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koderz.errors import Unreachable
+from koderz.sandbox.workspace import Command, Ended, Limits
+from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.workspace.local import Local
+from tests.conftest import PATIENCE
+
+Runs = Callable[..., Ended]
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with scratch() as folder:
+        yield folder
+
+
+@pytest.fixture(params=["own namespaces", "bubblewrap"])
+def runs(request: pytest.FixtureRequest, place: Path) -> Runs:
+    """Runs a command line in a shell."""
+    own = request.param == "own namespaces"
+    if not own and shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap isn't installed")
+
+    def run(line: str, limits: Limits | None = None, **more: Any) -> Ended:
+        async def in_loop() -> Ended:
+            local = Local(bubblewrap_allowed=not own)
+            wanted = Command(["bash", "-c", line], limits=limits or Limits(seconds=PATIENCE), **more)
+            return await local.run(wanted, place)
+
+        return asyncio.run(in_loop())
+
+    async def opened() -> None:
+        async with Local(bubblewrap_allowed=not own):
+            pass
+
+    try:
+        asyncio.run(opened())
+    except Unreachable as error:
+        pytest.skip(str(error))
+    return run

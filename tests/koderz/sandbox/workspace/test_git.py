@@ -1,0 +1,213 @@
+"""Checkouts and diffs of repositories that nobody trusts."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from koderz.errors import KoderzError
+from koderz.sandbox.workspace import git
+from koderz.sandbox.workspace.git import DiffTooLargeError, GitError, Store
+
+MB = 1 << 20
+
+
+def _own_git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+    return subprocess.run(
+        ["git", *identity, *words], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> tuple[Path, str]:
+    """A repository of two commits, and the first of them."""
+    folder = tmp_path / "source"
+    (folder / "pkg").mkdir(parents=True)
+    (folder / "pkg/code.py").write_text("one\n")
+    (folder / "notes.txt").write_bytes(b"windows\r\n")
+    (folder / ".gitattributes").write_text("*.txt text eol=lf\n*.py filter=evil\n")
+    (folder / ".gitignore").write_text("*.log\n")
+    _own_git(folder, "init", "-q")
+    _own_git(folder, "add", "-A")
+    _own_git(folder, "commit", "-qm", "first")
+    first = _own_git(folder, "rev-parse", "HEAD")
+    (folder / "pkg/code.py").write_text("the answer\n")
+    _own_git(folder, "commit", "-qam", "later")
+    return folder, first
+
+
+@pytest.fixture
+def store(source: tuple[Path, str], tmp_path: Path) -> Store:
+    return asyncio.run(_stored(source, tmp_path / "store"))
+
+
+async def _stored(source: tuple[Path, str], folder: Path) -> Store:
+    with git.tree_of(folder) as tree:
+        await git.export(str(source[0]), source[1], tree)
+        return await git.stored(tree, folder)
+
+
+def _checkout(store: Store, folder: Path) -> Path:
+    asyncio.run(store.checkout(folder))
+    return folder
+
+
+def _diff(store: Store, checkout: Path, limit: int = MB) -> bytes:
+    return asyncio.run(store.diff(checkout, limit))
+
+
+def test_the_history_is_one_commit_without_remote_or_later_object(store: Store, tmp_path: Path) -> None:
+    checkout = _checkout(store, tmp_path / "checkout")
+    assert (checkout / "pkg/code.py").read_text() == "one\n"
+    assert _own_git(checkout, "log", "--format=%s %an %ad").count("\n") == 0
+    assert _own_git(checkout, "remote") == ""
+    assert "source" not in _own_git(checkout, "config", "--local", "--list")
+    listed = _own_git(checkout, "cat-file", "--batch-all-objects", "--batch-check")
+    blobs = [line.split()[0] for line in listed.splitlines() if " blob " in line]
+    assert "the answer" not in "".join(_own_git(checkout, "cat-file", "-p", blob) for blob in blobs)
+    assert _own_git(checkout, "fsck", "--lost-found", "--unreachable") == ""
+    assert _own_git(checkout, "status", "--porcelain") == ""
+
+
+def test_the_baseline_is_the_same_commit_each_time(source: tuple[Path, str], store: Store, tmp_path: Path) -> None:
+    assert asyncio.run(_stored(source, tmp_path / "again")).commit == store.commit
+
+
+def test_a_diff_has_new_and_binary_files_and_no_ignored_ones(store: Store, tmp_path: Path) -> None:
+    checkout = _checkout(store, tmp_path / "checkout")
+    (checkout / "pkg/code.py").write_text("two\n")
+    (checkout / "new").write_bytes(bytes(range(256)))
+    (checkout / "out.log").write_text("noise")
+    diff = _diff(store, checkout)
+    other = _checkout(store, tmp_path / "other")
+    asyncio.run(git.apply(diff, other))
+    assert (other / "pkg/code.py").read_text() == "two\n"
+    assert (other / "new").read_bytes() == bytes(range(256))
+    assert not (other / "out.log").exists()
+    assert _diff(store, other) == diff
+
+
+def _hooks(checkout: Path, canary: Path) -> None:
+    for name in ("pre-commit", "post-checkout", "post-index-change", "fsmonitor-watchman"):
+        hook = checkout / ".git/hooks" / name
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text(f"#!/bin/sh\ntouch {canary}\n")
+        hook.chmod(0o755)
+
+
+def _configuration(checkout: Path, canary: Path) -> None:
+    for name in ("core.fsmonitor", "filter.evil.clean", "diff.external", "core.sshCommand"):
+        _own_git(checkout, "config", name, f"touch {canary}")
+    (checkout / ".gitattributes").write_text("* filter=evil diff=evil\n")
+
+
+def _no_repository(checkout: Path, canary: Path) -> None:
+    (checkout / ".git").rename(checkout / "kept")
+    (checkout / ".git").symlink_to("/etc")
+
+
+def _nested(checkout: Path, canary: Path) -> None:
+    (checkout / "inner").mkdir()
+    _own_git(checkout / "inner", "init", "-q")
+    _hooks(checkout / "inner", canary)
+    (checkout / "inner/file").write_text("hidden?")
+
+
+def _unreadable(checkout: Path, canary: Path) -> None:
+    (checkout / "closed").write_text("closed")
+    (checkout / "closed").chmod(0)
+
+
+@pytest.mark.parametrize("spoil", [_hooks, _configuration, _no_repository, _nested, _unreadable])
+def test_a_diff_trusts_nothing_of_the_checkout(
+    store: Store, tmp_path: Path, spoil: Callable[[Path, Path], None]
+) -> None:
+    checkout = _checkout(store, tmp_path / "checkout")
+    spoil(checkout, tmp_path / "canary")
+    (checkout / "pkg/code.py").write_text("two\n")
+    diff = _diff(store, checkout)
+    assert b"+two" in diff
+    assert not (tmp_path / "canary").exists()
+    if spoil is _nested:
+        assert b"hidden?" in diff
+
+
+def test_attributes_don_t_hide_what_was_changed(store: Store, tmp_path: Path) -> None:
+    checkout = _checkout(store, tmp_path / "checkout")
+    (checkout / ".gitattributes").write_text("*.py -diff ident\n*.txt text eol=crlf working-tree-encoding=UTF-16\n")
+    (checkout / "notes.txt").write_bytes(b"plain\r\n")
+    other = _checkout(store, tmp_path / "other")
+    asyncio.run(git.apply(_diff(store, checkout), other))
+    assert (other / "notes.txt").read_bytes() == b"plain\r\n"
+
+
+def test_a_diff_that_is_too_large_is_cut(store: Store, tmp_path: Path) -> None:
+    checkout = _checkout(store, tmp_path / "checkout")
+    (checkout / "large").write_text("x\n" * MB)
+    with pytest.raises(DiffTooLargeError) as caught:
+        _diff(store, checkout)
+    assert len(caught.value.diff) == MB
+
+
+@pytest.mark.parametrize(
+    "diff",
+    [
+        "--- a/../out\n+++ b/../out\n@@ -0,0 +1 @@\n+x\n",
+        "--- /dev/null\n+++ b/.git/config\n@@ -0,0 +1 @@\n+x\n",
+        "--- a/pkg/code.py\n+++ b/pkg/code.py\n@@ -1 +1 @@\n-other\n+x\n",
+        (
+            "diff --git a/l b/l\nnew file mode 120000\n--- /dev/null\n+++ b/l\n@@ -0,0 +1 @@\n+/tmp\n"
+            "\\ No newline at end of file\n"
+            "diff --git a/l/out b/l/out\nnew file mode 100644\n--- /dev/null\n+++ b/l/out\n"
+            "@@ -0,0 +1 @@\n+x\n"
+        ),
+        "no diff",
+    ],
+    ids=["outside", "into .git", "other text", "through a link", "none at all"],
+)
+def test_what_doesn_t_apply_changes_nothing(store: Store, tmp_path: Path, diff: str) -> None:
+    checkout = _checkout(store, tmp_path / "checkout")
+    with pytest.raises(GitError):
+        asyncio.run(git.apply(diff.encode(), checkout))
+    assert _diff(store, checkout) == b""
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_are_never_written_through_links(tmp_path: Path) -> None:
+    tree, outside = tmp_path / "tree", tmp_path / "outside"
+    tree.mkdir()
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    (tree / "tests").symlink_to(outside)
+    (tree / "link").symlink_to(outside / "kept")
+    git.write(tree, "tests/kept", b"new")
+    git.write(tree, "link", b"new")
+    assert (outside / "kept").read_text() == "kept"
+    assert (tree / "tests/kept").read_text() == (tree / "link").read_text() == "new"
+
+
+@pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", ".git/config", "a/.git/hooks/x"])
+def test_no_path_leads_out(tmp_path: Path, path: str) -> None:
+    with pytest.raises(KoderzError, match="leads out"):
+        git.write(tmp_path, path, b"")
+
+
+@pytest.mark.parametrize("source", ["ssh://host/x", "ext::sh -c touch% /tmp/x", "git://host/x", "-x", "http://host/x"])
+def test_other_protocols_are_refused(tmp_path: Path, source: str) -> None:
+    with pytest.raises(GitError):
+        asyncio.run(git.export(source, "HEAD", tmp_path))
+
+
+def test_a_part_of_a_repository_can_be_taken(source: tuple[Path, str], tmp_path: Path) -> None:
+    below, only = tmp_path / "below", tmp_path / "only"
+    below.mkdir()
+    only.mkdir()
+    asyncio.run(git.export(str(source[0]), source[1][:10], below, subdir="pkg"))
+    asyncio.run(git.export(f"file://{source[0]}", source[1], only, paths=["pkg"]))
+    assert [path.name for path in below.iterdir()] == ["code.py"]
+    assert [path.name for path in only.iterdir()] == ["pkg"]

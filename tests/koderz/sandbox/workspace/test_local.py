@@ -1,0 +1,185 @@
+"""What a command in a workspace can do, and what it can't."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from koderz.sandbox.workspace import Limits, Mount, userland
+from tests.conftest import PATIENCE
+from tests.koderz.sandbox.workspace.conftest import Runs
+
+
+def test_it_works_in_its_checkout_which_is_the_host_s_folder(runs: Runs, place: Path) -> None:
+    ended = runs("pwd; echo new > file; git --version; exit 3")
+    assert (ended.status, ended.cause) == (3, "")
+    assert ended.output.startswith("/workspace\ngit version")
+    assert (place / "checkout/file").read_text() == "new\n"
+
+
+def test_home_and_tmp_are_kept_from_one_command_to_the_next(runs: Runs) -> None:
+    runs("echo here > ~/mine; echo there > /tmp/mine")
+    assert runs("cat ~/mine /tmp/mine").output == "here\nthere\n"
+
+
+def test_it_has_the_python_of_the_path(runs: Runs) -> None:
+    found = runs("python3 -c 'import sys; print(sys.executable, sys.prefix)'").output.split()
+    assert found == [userland.python().executable, userland.python().prefixes[0]]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cat /etc/shadow",
+        "ls {home}/.ssh {home}/.bashrc",
+        "cat {canary}",
+        "touch /usr/koderz-canary",
+        "echo 1 > /proc/sys/kernel/panic",
+        "mount -t tmpfs none /tmp",
+        "unshare -r true",
+        "cat /proc/1/environ /proc/1/mem",
+        "python3 -c 'import ctypes, sys; sys.exit(ctypes.CDLL(None).ptrace(16, 1, 0, 0) != 0)'",
+        "kill -9 1; kill -STOP 1; test ! -d /proc/1",
+        "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", {port}), 5)'",
+        "python3 -c 'import socket; socket.socket(40, socket.SOCK_STREAM)'",
+        "chmod 777 /; touch /canary",
+    ],
+)
+def test_it_reaches_nothing_else(runs: Runs, tmp_path: Path, line: str) -> None:
+    (tmp_path / "canary").write_text("secret")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        ended = runs(line.format(home=Path.home(), canary=tmp_path / "canary", port=port))
+    assert ended.status
+    assert "secret" not in ended.output
+
+
+def test_a_read_only_checkout_can_t_be_changed(runs: Runs, place: Path) -> None:
+    (place / "checkout").mkdir()
+    (place / "checkout/file").write_text("old")
+    assert runs("cat file && echo new > file", read_only=True).status
+    assert (place / "checkout/file").read_text() == "old"
+
+
+def test_what_is_mounted_can_be_read_and_not_written(runs: Runs, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("shown")
+    mounts = [Mount(tmp_path, "/opt/koderz/shown")]
+    assert runs("cat /opt/koderz/shown/file; echo x > /opt/koderz/shown/file", mounts=mounts).output.startswith("shown")
+    assert (tmp_path / "file").read_text() == "shown"
+
+
+def test_servers_are_reached_over_its_own_loopback(runs: Runs) -> None:
+    line = (
+        'python3 -c \'import socket; s = socket.create_server(("127.0.0.1", 0)); '
+        'c = socket.create_connection(s.getsockname()); print("connected")\''
+    )
+    assert runs(line).output == "connected\n"
+
+
+def test_what_runs_too_long_ends_with_all_that_it_started(runs: Runs) -> None:
+    ended = runs("trap '' TERM; (trap '' TERM; sleep 1000) & sleep 1000; sleep 1000", Limits(seconds=0.3, grace=0.3))
+    assert ended.cause == "timeout"
+    assert ended.seconds < PATIENCE
+
+
+def test_what_it_leaves_in_the_background_ends_with_it(runs: Runs) -> None:
+    ended = runs("sleep 1000 & setsid sleep 1000 & disown -a; echo done")
+    assert (ended.status, ended.output) == (0, "done\n")
+
+
+_HOLD = "python3 -c 'import time; kept = bytearray(80 << 20); time.sleep(1000)' & "
+
+
+@pytest.mark.parametrize(
+    ("line", "limits", "cause"),
+    [
+        (_HOLD * 4 + "wait", Limits(memory_mb=200), "memory"),
+        ("for i in $(seq 99); do sleep 1000 & done; wait", Limits(processes=64), "processes"),
+        ("head -c 30000000 /dev/zero > a; cp a b; cp a c; sleep 1000", Limits(disk_mb=50), "disk"),
+    ],
+)
+def test_all_its_processes_together_are_limited(runs: Runs, line: str, limits: Limits, cause: str) -> None:
+    assert runs(line, limits).cause == cause
+
+
+def test_no_process_has_more_than_all_of_them(runs: Runs) -> None:
+    assert "MemoryError" in runs("python3 -c 'bytearray(300 << 20)'", Limits(memory_mb=200)).output
+    assert runs("head -c 3000000 /dev/zero > large", Limits(disk_mb=1)).status
+
+
+def test_too_much_output_is_cut_in_the_middle(runs: Runs) -> None:
+    ended = runs("echo first; seq 100000; echo last", Limits(output_bytes=1000))
+    assert ended.output.startswith("first\n1\n")
+    assert ended.output.endswith("last\n")
+    assert len(ended.output) < 1100
+
+
+def test_a_missing_program_is_no_fault(runs: Runs) -> None:
+    assert runs("exec no-such-program").status == 127
+
+
+_KILLED = """
+import asyncio, sys
+from koderz.sandbox.workspace import Command
+from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.workspace.local import Local
+
+async def main():
+    with scratch() as place:
+        print(place, flush=True)
+        wanted = Command(["bash", "-c", "setsid sleep 4711.25 & touch begun; wait"])
+        await Local(bubblewrap_allowed=False).run(wanted, place)
+
+asyncio.run(main())
+"""
+
+
+def test_nothing_is_left_when_koderz_is_killed(runs: Runs) -> None:
+    with subprocess.Popen([sys.executable, "-c", _KILLED], stdout=subprocess.PIPE, text=True) as koderz:
+        assert koderz.stdout
+        place = Path(koderz.stdout.readline().strip())
+        until = time.monotonic() + PATIENCE
+        while not (place / "checkout/begun").exists():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        children = _family(koderz.pid)
+        assert len(children) >= 3
+        koderz.send_signal(signal.SIGKILL)
+    while any(map(_lives, children)):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    again = "from koderz.sandbox.workspace.folders import own_folder; own_folder()"
+    subprocess.run([sys.executable, "-c", again], check=True)
+    assert not place.parent.exists()
+
+
+def _family(parent: int) -> list[int]:
+    found = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(child) for child in found] + [each for child in found for each in _family(int(child))]
+
+
+def _lives(process: int) -> bool:
+    try:
+        return b"\nState:\tZ" not in Path(f"/proc/{process}/status").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_folders_of_other_processes_that_live_are_left_alone() -> None:
+    line = "from koderz.sandbox.workspace.folders import own_folder; print(own_folder(), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", line], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout
+        folder = Path(other.stdout.readline().strip())
+        again = "from koderz.sandbox.workspace.folders import own_folder; own_folder()"
+        subprocess.run([sys.executable, "-c", again], check=True)
+        assert folder.exists()
+        other.kill()
+    assert folder.parent.is_dir()
