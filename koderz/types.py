@@ -144,6 +144,7 @@ class Task(Generic[P]):
     needs: frozenset[str] = frozenset({JUDGE})  # what has to be there to work on it
     digest: str = ""  # changes with whatever a verdict or a prompt may depend on
     tokens: int = 0  # of what its messages stand for by reference, as far as it is known before it is made
+    groups: Mapping[str, str] = field(default_factory=dict, repr=False)  # by what a run's results are broken down
     messages: tuple[Message, ...] = ()  # the first prompt, ready to be sent; the plan has the suite make it
 
 

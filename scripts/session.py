@@ -5,8 +5,8 @@
 
 Every block that begins with `$ ` is one; those of a page run in one scratch folder, in their order, with the
 simulated model, beside the files that the page gives a title. Where a command's output ends with `…`, as many lines
-as stand there are kept. Ids, dates and times are always the same ones. With --check nothing is written: exit code 1,
-and the difference, where a page is stale.
+as stand there are kept. Ids, dates, times and seconds are always the same ones. With --check nothing is written: exit
+code 1, and the difference, where a page is stale.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ import checkout
 RUN_ID, DATE, TIME = "bench_1f24e33a_20261121_093541", "2026-11-21", "09:35"
 _BLOCK = re.compile(r"(?<=^```\n)\$ .*?(?=^```$)|(?<=^```console\n)\$ .*?(?=^```$)", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r'^```\w+ title="([\w.-]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
-_PROGRESS = re.compile(r"^(sinks: |\d+/\d+ · ).*\n", re.MULTILINE)  # printed every few seconds, if it takes so long
+_PROGRESS = re.compile(  # printed every few seconds, if it takes so long, or the first time
+    r"^(sinks: |\d+/\d+ · |(building|compiling) the WASM image|the WASM image is ready).*\n", re.MULTILINE
+)
 
 
 def main() -> int:
@@ -82,6 +84,7 @@ def _printed(command: str, folder: Path) -> list[str]:
     text = re.sub(r"bench_[0-9a-f]{8}_\d{8}_\d{6}", RUN_ID, text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", f"{DATE} {TIME}", text)
     text = re.sub(r"(?<![\d:])\d:\d\d(?![\d:])", "0:02", text)
+    text = re.sub(r"\b\d\.\d / \d\.\d\b", "0.2 / 0.4", text)
     return text.rstrip("\n").split("\n") if text else []
 
 

@@ -6,7 +6,7 @@ grow, and a reader ignores those that it doesn't know.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any, ClassVar, Literal, get_args
@@ -104,6 +104,8 @@ class Plan(Line, frozen=True, kw_only=True):
     details: dict[str, Any] = {}  # what the runner needs to pick the run up again
     measures: Sequence[Measure] = ()  # as the suite declares them
     parts: Sequence[str] = ()  # of the summary, that the suite or a solver owns; see tracker.parts
+    groups: Mapping[str, Sequence[str]] = {}  # by what results are broken down: a value for each of the tasks
+    compared: Sequence[str] = ()  # the arms whose comparison the summary has; empty: zero-shot and iterative
 
     @property
     def planned(self) -> int:
@@ -217,6 +219,7 @@ class Experiment(OfTask, frozen=True, kw_only=True):
     iterations: int = 0  # attempts
     grades: int = 0  # items graded; where the verdict has no score, theirs on average is `score`
     calls: int = 0
+    depth: int = 0  # the greatest of its calls, in a recursion
     cost: float = 0.0  # US dollars, of all its calls
     cost_known: bool = True
     cost_by_tier: dict[str, float] | None = None  # None: all of it is local
@@ -305,12 +308,12 @@ def encode(record: Record) -> bytes:
 
 
 _SELDOM: dict[type[Struct], tuple[str, ...]] = {
-    Plan: ("measures", "parts"),
+    Plan: ("measures", "parts", "groups", "compared"),
     Arm: ("baseline",),
     Call: ("depth", "parent"),
     Attempt: ("task_id", "artifacts", "passes"),
     Blob: ("binary", "data"),
-    Experiment: ("grades", "lesson", "lesson_cause"),
+    Experiment: ("grades", "depth", "lesson", "lesson_cause"),
     Grade: ("metrics", "labels"),
 }
 """Fields that are in a line only where they say something."""

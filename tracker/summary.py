@@ -13,10 +13,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from tracker.breakdown import Mean, Slice, breakdown, mean_of
 from tracker.index import CODES, DAMAGED, DOUBLED, PAID, Entry, load_index, read_records, read_spans, time_of
 from tracker.journal import NAME
 from tracker.parts import parts_of
-from tracker.rates import mean_interval, pass_at_k_of, success_interval
+from tracker.rates import pass_at_k_of, success_interval
 from tracker.records import SCHEMA_VERSION, Experiment, Fault, Finished, Measure
 from tracker.records import Arm as ArmRecord
 from tracker.runs import read_plan
@@ -47,6 +48,7 @@ class Result(Struct, frozen=True, kw_only=True):
     tokens_in: Count = 0
     tokens_out: Count = 0
     calls: Count = UNSAID
+    depth: Count = 0
     latency: Amount = 0.0  # seconds spent waiting for models
     duration_seconds: Amount = 0.0
     cost_known: bool = True
@@ -55,16 +57,6 @@ class Result(Struct, frozen=True, kw_only=True):
     metrics: Mapping[str, float | None] | None = None  # None: no number
     note: str = ""
     grades: Count = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """The mean of one measure over the results that have it, in its own unit."""
-
-    mean: float
-    interval: tuple[float, float] | None  # 95 %
-    interval_method: str | None  # see `tracker.rates.mean_interval`
-    results: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +102,16 @@ class Arm:
     baseline: str = ""  # the arm that it is compared with; empty: the first
 
 
+USUAL = ("zero-shot", "iterative")
+"""The arms that are compared where a plan doesn't say which."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The iterative arm against the zero-shot one, over the task and sample pairs that both were judged on.
+    """One arm against another, over the task and sample pairs that both were judged on.
 
-    Where there are none, differences of rates and averages are None and those of costs 0.
+    Where there are none, differences of rates and averages are None and those of costs 0. `only_zero_shot` counts what
+    the first of the `arms` alone passed, and `only_iterative` the second, whatever they are called.
     """
 
     problems: int
@@ -126,6 +123,7 @@ class Comparison:
     only_zero_shot: int
     only_iterative: int
     neither: int
+    arms: tuple[str, str] = USUAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +150,7 @@ class Summary:
     parts: Mapping[str, Any] = field(
         default_factory=dict
     )  # what suite and solvers add, each a key of its own: see tracker.parts
+    breakdown: Sequence[Slice] = ()  # by what the suite's tasks have in common
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -204,15 +203,20 @@ def summarize(folder: Path) -> Summary:
         planned=plan.planned,
         config=plan.config,
         arms=arms,
-        comparison=compare_modes(arms),
+        comparison=compare_modes(arms, plan.compared or USUAL),
         faults=[{name: getattr(fault, name) for name in _OF_FAULT} for fault in faults],
         paid=_paid(lines.paid, results, faults),
         simulated=plan.simulated,
         environment=plan.environment,
         damaged_lines=len(index.damaged),
         measures=plan.measures,
-        parts=parts_of(plan, {name: arm.results for name, arm in arms.items()}) if plan.parts else {},
+        parts=parts_of(plan, _results_of(arms)) if plan.parts else {},
+        breakdown=breakdown(plan, _results_of(arms)) if plan.groups else (),
     )
+
+
+def _results_of(arms: Mapping[str, Arm]) -> dict[str, Sequence[Result]]:
+    return {name: arm.results for name, arm in arms.items()}
 
 
 def figures(results: Sequence[Result], baseline_cost: float | None = None) -> Figures:
@@ -243,13 +247,6 @@ def figures(results: Sequence[Result], baseline_cost: float | None = None) -> Fi
         causes=dict(Counter(result.cause for result in results if result.cause)),
         measures=dict(_means(results)),
     )
-
-
-def mean_of(values: Mapping[str, Sequence[float]]) -> Mean:
-    """Of at least one value; they are by task."""
-    every = [value for of_task in values.values() for value in of_task]
-    interval, method = mean_interval(values.values()) or (None, None)
-    return Mean(math.fsum(every) / len(every), interval, method, len(every))
 
 
 def _means(results: Iterable[Result]) -> Iterator[tuple[str, Mean]]:
@@ -293,15 +290,15 @@ def _result(experiment: Experiment) -> Result:
     return Result(**taken, tokens=experiment.tokens_in + experiment.tokens_out)
 
 
-def compare_modes(arms: Mapping[str, Arm]) -> Comparison | None:
-    """Of a comparative run; None where the arms are others."""
-    if not arms.keys() >= {"zero-shot", "iterative"}:
+def compare_modes(arms: Mapping[str, Arm], compared: Sequence[str] = USUAL) -> Comparison | None:
+    """Of a comparative run: the second of the arms `compared` against the first; None where one isn't there."""
+    first, second = compared
+    if not arms.keys() >= {first, second}:
         return None
-    zero_shot, iterative = (
-        {(result.problem_id, result.sample): result for result in arms[name].results}
-        for name in ("zero-shot", "iterative")
+    before, after = (
+        {(result.problem_id, result.sample): result for result in arms[name].results} for name in (first, second)
     )
-    pairs = [(zero_shot[key], iterative[key]) for key in zero_shot if key in iterative]
+    pairs = [(before[key], after[key]) for key in before if key in after]
     n = len(pairs)
     outcomes = Counter((a.success, b.success) for a, b in pairs)
     cost = math.fsum(b.cost - a.cost for a, b in pairs)
@@ -315,6 +312,7 @@ def compare_modes(arms: Mapping[str, Arm]) -> Comparison | None:
         only_zero_shot=outcomes[True, False],
         only_iterative=outcomes[False, True],
         neither=outcomes[False, False],
+        arms=(first, second),
     )
 
 

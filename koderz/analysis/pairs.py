@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from koderz.analysis.measures import SUCCESS, value_of
 from koderz.analysis.runs import Run, load_run, resolve, run_paths
 from koderz.errors import KoderzError
+from tracker.breakdown import Mean, mean_of
 from tracker.records import Measure
-from tracker.summary import Figures, Mean, Result, mean_of
+from tracker.summary import Figures, Result
 
 Kind = Literal["single", "samples", "unpaired", "nothing"]
 

@@ -13,10 +13,11 @@ import msgspec
 from msgspec.structs import replace
 
 from koderz.errors import KoderzError
+from tracker.breakdown import Slice
 from tracker.files import MB, read_all
 from tracker.journal import NAME
 from tracker.records import SCHEMA_VERSION, Measure
-from tracker.summary import UNSAID, Arm, Result, Summary, compare_modes, figures
+from tracker.summary import UNSAID, USUAL, Arm, Result, Summary, compare_modes, figures
 
 _TOLERANCE = 0.06  # points: older files round their rates
 
@@ -39,6 +40,13 @@ class _Arm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Compared:
+    """Which arms a comparative run is about; how they compare is worked out from their results."""
+
+    arms: tuple[str, str] = USUAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
     """A summary file; what older ones lack has a default."""
 
@@ -57,6 +65,8 @@ class _File:
     faults: list[dict[str, Any]] = field(default_factory=list)
     paid: dict[str, float] = field(default_factory=dict)
     measures: list[Measure] = field(default_factory=list)
+    comparison: _Compared = _Compared()
+    breakdown: list[Slice] = field(default_factory=list)
     results: list[Result] | None = None
     summary: _Claims = _Claims()
     zero_shot: _Arm | None = None
@@ -80,7 +90,7 @@ class _File:
         return {name: _checked(path, name, arm, model) for name, arm in found.items()}
 
 
-_TAKEN = {item.name for item in fields(_File)} & {item.name for item in fields(Summary)} - {"arms"}
+_TAKEN = {item.name for item in fields(_File)} & {item.name for item in fields(Summary)} - {"arms", "comparison"}
 
 
 def read_summary(path: Path) -> Summary:
@@ -106,7 +116,7 @@ def read_summary(path: Path) -> Summary:
     given["planned"] = judged + len(file.faults) if file.planned is None else file.planned
     if file.simulated is None:
         given["simulated"] = file.config.get("local_model") == "simulated"
-    return Summary(**given, arms=arms, comparison=compare_modes(arms))
+    return Summary(**given, arms=arms, comparison=compare_modes(arms, file.comparison.arms))
 
 
 def _version(path: Path, data: bytes) -> int:

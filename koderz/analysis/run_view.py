@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from koderz.analysis.blocks import Block, Heading, Table, Text
+from koderz.analysis.breakdown import breakdown_blocks
 from koderz.analysis.measures import declared, shown
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ def run_blocks(run: Run) -> Iterator[Block]:
         causes = sorted(arm.summary.causes.items(), key=lambda item: (-item[1], item[0]))[:_MOST_CAUSES]
         if causes:
             yield Table(["Not passed", ""], [[cause, str(count)] for cause, count in causes])
+    if run.breakdown:
+        yield from breakdown_blocks(run.breakdown)
 
 
 def figures_table(run: Run, arm: str) -> Table:

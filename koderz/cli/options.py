@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import islice, takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -62,7 +62,12 @@ def with_settings(
             mine = {p.name: arguments.pop(p.name) for p in own}
             given = {name: value for name, value in arguments.items() if value not in (None, [])}
             negated = {name: False for name in given if name in fields and fields[name].is_negated}
-            return command(given=_joined(given) | negated, **mine)
+            several = {
+                name: [part for word in words for part in word.split(",") if part]
+                for name, words in given.items()
+                if name in fields and fields[name].about.listed and isinstance(words, list)
+            }
+            return command(given=_joined(given) | negated | several, **mine)
 
         signature = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in [*own, *options]])
         wrapper.__signature__ = signature  # type: ignore[attr-defined]
@@ -77,15 +82,17 @@ def with_settings(
 
 def schema_said(words: Sequence[str], usual: Mapping[str, Any]) -> Schema:
     """The options of what a command line, or else `usual`, chooses, beside variables and koderz.toml."""
-    said = dict(usual)
+    said: dict[str, Any] = {}
     fields = schema_of().fields
     flags = {flag: name for name in CHOOSING for flag in fields[name].about.flags or (flag_of(name),)}
-    for given, following in pairwise([*words, ""]):
+    for place, given in enumerate(words):
         word, equals, value = given.partition("=")
         if name := flags.get(word):
-            value = value if equals else following
-            said[name] = [*said.get(name, ()), value] if name in (*_SEVERAL, "roles") else value
-    return schema_here(said)
+            several = fields[name].about.listed or name in (*_SEVERAL, "roles")
+            following = takewhile(lambda word: not word.startswith("-"), words[place + 1 :])
+            found = [value] if equals else [*islice(following, None if fields[name].about.listed else 1)]
+            said[name] = [*said.get(name, ()), *found] if several else "".join(found)
+    return schema_here({**usual, **said})
 
 
 def _parameters(schema: Schema, names: Iterable[str], without: Iterable[str]) -> list[inspect.Parameter]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.blocks import Block, Table, Text
+from koderz.analysis.breakdown import breakdown_blocks
 from koderz.cli.console import counted, elapsed, shortened
 from koderz.engines.owners import schema_of
 from tracker.sinks.process import describe_sinks
@@ -27,7 +28,7 @@ def overview(run: Run, arms: Sequence[str]) -> Iterator[Block]:
     return (Text(part) if isinstance(part, str) else part for part in _parts(run, arms))
 
 
-def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Table]:
+def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Block]:
     yield from _head(run)
     for name in arms:
         yield ""
@@ -38,17 +39,22 @@ def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Table]:
             yield f"{name}: no results"
     if run.comparison and len(arms) > 1:
         yield ""
-        yield _comparison(run.comparison)
+        yield told_comparison(run.comparison)
+    if run.breakdown:
+        yield ""
+        yield from breakdown_blocks([each for each in run.breakdown if each.arm in arms])
     yield from _faults(run)
 
 
-def _comparison(c: Comparison) -> str:
+def told_comparison(c: Comparison) -> str:
+    """What one arm gained over the other, in a sentence."""
+    first, second = c.arms
     if c.success_rate_improvement is None:
-        return "iterative against zero-shot: no problem was judged in both"
+        return f"{second} against {first}: no problem was judged in both"
     return (
-        f"iterative against zero-shot: {c.success_rate_improvement:+.1f} points on {c.problems} pairs, "
-        f"${c.cost_difference:+.4f}; passed by both {c.both_passed}, only iterative {c.only_iterative}, "
-        f"only zero-shot {c.only_zero_shot}, neither {c.neither}"
+        f"{second} against {first}: {c.success_rate_improvement:+.1f} points on {c.problems} pairs, "
+        f"${c.cost_difference:+.4f}; passed by both {c.both_passed}, only {second} {c.only_iterative}, "
+        f"only {first} {c.only_zero_shot}, neither {c.neither}"
     )
 
 

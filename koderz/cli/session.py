@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from koderz.cli.console import counted, say, say_all, warn
 from koderz.runs.observer import NOTHING_TO_DO
 from koderz.types import MAIN
+from tracker.summary import USUAL
 
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan
@@ -38,8 +39,8 @@ class SessionScreen:
         else:
             say(f"Problems: {len(plan.tasks)}")
         say(f"Local model: {config['local_model']}")
-        both = "Testing both zero-shot and iterative modes"
-        say(both if plan.record.mode == "comparative" else f"Mode: {plan.record.mode}")
+        arms = list(dict.fromkeys(arm.solver.name for arm in plan.arms))
+        say(f"Testing {_listed(arms)}" if plan.record.mode == "comparative" else f"Mode: {plan.record.mode}")
         helpers = {role: model for arm in plan.arms for role, model in arm.models.items() if role != MAIN}
         for role, model in helpers.items():
             say(f"Frontier {role} model: {model}")
@@ -68,19 +69,39 @@ class SessionScreen:
         """How a run ended: tables, then where it is saved and what to do next."""
         summary = session.summary
         if not self._json:
-            say_all(_result_lines(summary) if _has_ended(summary) else [_heading(summary)])
-            say_all(_saved_lines(session) if _has_ended(summary) else ())
+            self._tell(session)
         if session.ended.reason == NOTHING_TO_DO:
             warn(f"{session.folder.name}: nothing to do")
         for line in _next_steps(summary, session.folder.name):
             warn(line)
+
+    def _tell(self, session: Session) -> None:
+        summary = session.summary
+        if not _has_ended(summary):
+            say(_heading(summary))
+            return
+        say_all(_result_lines(summary))
+        if summary.breakdown:
+            from koderz.analysis.breakdown import breakdown_blocks
+            from koderz.cli.tables import print_blocks
+
+            say()
+            print_blocks(breakdown_blocks(summary.breakdown))
+        say_all(_saved_lines(session))
+
+
+def _listed(names: Sequence[str]) -> str:
+    """`a`, `both a and b`, `a, b and c`."""
+    if len(names) == 2:
+        return f"both {names[0]} and {names[1]}" + (" modes" if tuple(names) == USUAL else "")
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _result_lines(summary: Summary) -> Iterator[str]:
     if summary.simulated:
         yield "SIMULATED MODEL: these figures say nothing about any real one"
         yield ""
-    if summary.comparison:
+    if summary.comparison and len(summary.arms) == 2:
         yield from _comparison_lines(summary, summary.comparison)
     elif len(summary.arms) > 1:
         yield from _arm_lines(summary)
@@ -109,8 +130,8 @@ def _comparison_lines(summary: Summary, comparison: Comparison) -> Iterator[str]
     yield "COMPARATIVE BENCHMARK RESULTS"
     yield "Mode            | Success Rate    | Avg Cost     | Avg Iterations"
     yield _RULE
-    for name, label in (("zero-shot", "Zero-Shot"), ("iterative", "Iterative")):
-        yield _row(label, summary.arms[name].summary)
+    for name in comparison.arms:
+        yield _row(name.title() if name in USUAL else name, summary.arms[name].summary)
     yield _RULE
     points = _known(comparison.success_rate_improvement, "+5.1f", "% points")
     cost = f"$ {comparison.avg_cost_difference:>+8.4f}"
@@ -158,6 +179,10 @@ def _heading(summary: Summary) -> str:
 
 
 def _extra_lines(summary: Summary) -> Iterator[str]:
+    if summary.comparison and len(summary.arms) > 2:
+        from koderz.cli.overview import told_comparison
+
+        yield told_comparison(summary.comparison)
     pairs = summary.comparison.problems if summary.comparison else None
     if pairs is not None and any(len(arm.results) > pairs for arm in summary.arms.values()):
         yield f"improvement: over the {counted(pairs, 'experiment')} judged in both modes"

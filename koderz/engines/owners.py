@@ -29,7 +29,7 @@ MODELS = Registry(
 
 REGISTRIES = {registry.kind: registry for registry in (SUITES, SOLVERS, SANDBOXES, ENGINES, MODELS)}
 
-CHOOSING = ("suite", "mode", "solver", "matrix", "sandbox", "engine", "local_model", "models", "roles")
+CHOOSING = ("suite", "mode", "solver", "solvers", "matrix", "sandbox", "engine", "local_model", "models", "roles")
 """The settings that say what takes part."""
 
 _ALWAYS = (
@@ -62,10 +62,9 @@ def chosen_here(given: Mapping[str, Any], environ: Mapping[str, str] = os.enviro
         variables.setdefault("local_model", model)
     said = {**peek(Path.cwd(), CHOOSING), **variables, **given}
     matrix = read_matrix(Path(said["matrix"])) if isinstance(said.get("matrix"), str | Path) else None
-    mode = said.get("mode", "iterative")
     models = [*_words(said, "local_model"), *_words(said, "models"), *_words(said, "roles")]
     models += [name for arm in matrix.arms for name in (arm.model or "", *arm.roles.values())] if matrix else []
-    yield from _named({**said, "solvers": solver_names(mode, said.get("solver"), matrix), "answering": models})
+    yield from _named({**said, "solvers": solver_names(said, matrix), "answering": models})
 
 
 def schema_here(given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Schema:

@@ -172,6 +172,7 @@ def experiment_of(
         iterations=totals.turns or totals.attempts,
         grades=len(totals.scores),
         calls=totals.calls,
+        depth=totals.depth,
         cost=totals.cost,
         cost_known=totals.cost_known,
         cost_by_tier=totals.by_tier(),

@@ -16,6 +16,7 @@ class Totals:
     calls: int = 0
     attempts: int = 0
     turns: int = 0  # of the model at the root of a recursion
+    depth: int = 0  # the greatest of a call in it
     tokens_in: int = 0
     tokens_out: int = 0
     latency: float = 0.0
@@ -27,6 +28,7 @@ class Totals:
     def add(self, call: records.Call) -> None:
         self.calls = max(self.calls, call.call)
         self.turns += call.purpose == "root"
+        self.depth = max(self.depth, call.depth)
         self.tokens_in += call.tokens_in
         self.tokens_out += call.tokens_out
         self.latency += call.latency

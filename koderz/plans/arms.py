@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from koderz.settings.layers import as_config, fields_in, replaced, roles_in
 from koderz.settings.options import plain
 from koderz.settings.schema import Settings
 from koderz.solvers import Solver, load_solver
+from koderz.suites import modes_of
 from koderz.types import JUDGE, MAIN
 from tracker import records
 
@@ -21,7 +22,7 @@ MODES: Mapping[str, tuple[str, ...]] = {
     "iterative": ("iterative",),
     "comparative": ("zero-shot", "iterative"),
 }
-"""The solvers that each mode compares."""
+"""The solvers that each mode compares, where a suite doesn't say otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +53,40 @@ class Arm:
         )
 
 
-def solver_names(mode: object, solver: object, matrix: Matrix | None) -> tuple[str, ...]:
-    """The solvers of a matrix file, else the user's own, else those of the mode."""
+def solver_names(said: Mapping[str, Any], matrix: Matrix | None = None) -> tuple[str, ...]:
+    """The solvers of a matrix file, else those that are named, else those that the mode stands for.
+
+    `said`: what is said of `suite`, `mode`, `solver` and `solvers`. KoderzError for a mode that the suite hasn't got.
+    """
     if matrix:
         return tuple(arm.solver for arm in matrix.arms)
-    return (str(solver),) if solver else MODES.get(str(mode), ())
+    if several := said.get("solvers"):
+        if said.get("solver"):
+            raise KoderzError("--solver and --solvers: give one of them")
+        words = [several] if isinstance(several, str) else several
+        return tuple(dict.fromkeys(name for word in words for name in word.replace(",", " ").split()))
+    if said.get("solver"):
+        return (str(said["solver"]),)
+    suite, mode = str(said.get("suite") or Settings().suite), said.get("mode")
+    modes = modes_of(suite)
+    if modes is None:
+        return MODES.get(str(mode or Settings().mode), ())
+    if (mode or "") not in modes:
+        known = "; ".join(f"{name or 'without --mode'}: {', '.join(solvers)}" for name, solvers in modes.items())
+        raise KoderzError(f"--mode {mode}: the suite {suite} has no such mode. It has {known}")
+    return modes[mode or ""]
+
+
+def with_solvers(settings: Settings, said: Container[str]) -> Settings:
+    """The settings with the solvers that the mode stands for where the suite has modes of its own.
+
+    `said`: the names of the settings that somebody has given.
+    """
+    if settings.matrix or settings.solver or settings.solvers or modes_of(settings.suite) is None:
+        return settings
+    mode = settings.mode if "mode" in said else None
+    names = solver_names({"suite": settings.suite, "mode": mode})
+    return replace(settings, solver=names[0]) if len(names) == 1 else replace(settings, solvers=names)
 
 
 def make_arms(
@@ -68,13 +98,14 @@ def make_arms(
     at_hand: Callable[[Solver], Mapping[str, Any]] = lambda _: {},
     judged_by_model: bool = False,
 ) -> tuple[Arm, ...]:
-    """The arms of a matrix file, else one for each solver of the mode, or for the user's own; for each model.
+    """The arms of a matrix file, else one for each solver that is named or that the mode stands for; for each model.
 
     `tables` are options that several solvers have but that hold for one alone, by its name; `at_hand` says what a
     solver may use besides its options; `judged_by_model`: the suite asks the model in the role `judge`, whatever the
     solver does. Raises KoderzError where a solver, one of its roles or parameters doesn't exist.
     """
-    names = solver_names(settings.mode, settings.solver, None)
+    chosen = {"suite": settings.suite, "mode": settings.mode, "solver": settings.solver, "solvers": settings.solvers}
+    names = solver_names(chosen)
     stated = matrix.arms if matrix else tuple(MatrixArm(name, name) for name in names)
     solvers = [_solver(settings, arm, matrix, arguments, (tables or {}).get(arm.solver, {})) for arm in stated]
     ready = [

@@ -23,7 +23,7 @@ from koderz.prompts import Prompts, load_prompts
 from koderz.settings.layers import as_config
 from koderz.settings.schema import OF_SINKS, Settings
 from koderz.solvers import load_solver
-from koderz.suites import Suite, judging_programs, limits_of, load_suite, measures_of, suite_digest
+from koderz.suites import Suite, judging_programs, limits_of, load_suite, measures_of, modes_of, suite_digest
 from koderz.types import Judging, Task
 from tracker import records
 from tracker.parts import part_of
@@ -114,7 +114,7 @@ def make_plan(
     """A new plan. `details` go into the record as they are; `single`: one experiment, which is no run."""
     settings = settings.having(getattr(subject.suite, "options", None))
     config = as_config(settings) | {
-        "mode": "matrix" if settings.matrix else arms[0].solver.name if settings.solver else settings.mode,
+        "mode": _mode(settings, arms),
         "local_model": ", ".join(dict.fromkeys(arm.model for arm in arms)),
         "temperature": settings.sampling_temperature,
         "problem_range": problem_range,
@@ -135,6 +135,8 @@ def make_plan(
         environment=describe_environment() | {"dataset_digest": suite_digest(subject.suite)},
         simulated=any("simulated" in arm.models.values() for arm in arms),
         parts=_checked_parts(_owned("parts", subject.suite, arms)),
+        groups=_groups(subject.tasks),
+        compared=(modes_of(settings.suite) or {}).get("comparative", ()),
         measures=tuple(records.Measure(**measure._asdict()) for measure in measures_of(subject.suite)),
         details={
             **(details or {}),
@@ -148,6 +150,20 @@ def make_plan(
         },
     )
     return _checked(Plan(record, settings, subject.suite, subject.tasks, arms, subject.prompts))
+
+
+def _mode(settings: Settings, arms: Sequence[Arm]) -> str:
+    if settings.matrix:
+        return "matrix"
+    if len(settings.solvers) > 1:
+        return "comparative"
+    return arms[0].solver.name if settings.solver or settings.solvers else settings.mode
+
+
+def _groups(tasks: Sequence[Task]) -> dict[str, Sequence[str]]:
+    """By what the tasks can be told apart, a value for each; in the order in which they first say so."""
+    keys = dict.fromkeys(key for task in tasks for key in task.groups)
+    return {key: [task.groups.get(key, "") for task in tasks] for key in keys}
 
 
 def _owned(what: str, suite: Suite, arms: Sequence[Arm]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from koderz.engines.owners import chosen_here, schema_of
 from koderz.errors import KoderzError
 from koderz.experiments.recall import memory_details
 from koderz.models.prices import could_spend
-from koderz.plans.arms import make_arms
+from koderz.plans.arms import make_arms, with_solvers
 from koderz.plans.matrix import read_matrix
 from koderz.plans.plan import Plan, load_subject, make_plan
 from koderz.plans.selection import select_tasks
@@ -84,10 +84,12 @@ async def prepare(
 def _fitting(sources: Sources, *, single: bool) -> Settings:
     """The settings, where they fit each other."""
     settings = replace(sources.settings, samples=1) if single else sources.settings
-    if single and settings.mode == "comparative":
-        raise KoderzError("one experiment has one solver: --mode zero-shot or iterative")
+    given = {*sources.is_ours, *sources.config.settings}
+    settings = with_solvers(settings, given)
+    if single and ((settings.mode == "comparative" and not settings.solver) or len(settings.solvers) > 1):
+        raise KoderzError("one experiment has one solver: --mode zero-shot or iterative, or --solver")
     engine = traits_of(settings.engine)
-    settings = engine.settle(settings, {*sources.is_ours, *sources.config.settings})
+    settings = engine.settle(settings, given)
     if settings.use_memory != "off" and "memory" not in engine.can:
         raise KoderzError(f"--use-memory: the engine {settings.engine} can't reach this machine's memory store")
     return settings

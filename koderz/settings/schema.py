@@ -109,7 +109,13 @@ class Settings:
         "iterative", "zero-shot, iterative, or comparative: both on the same problems.", "MODE"
     )
     solver: str | None = _solver(
-        None, "A solver of your own instead of --mode: an async function in a file.", "FILE:NAME", risk=RUNS_CODE
+        None,
+        "A solver instead of --mode: direct, compaction, rlm, …, or your own, an async function in a file.",
+        "NAME|FILE:NAME",
+        risk=RUNS_CODE,
+    )
+    solvers: tuple[str, ...] = _solver(
+        (), "Several solvers, each in an arm of its own: direct,rlm.", "NAME", listed=True, risk=RUNS_CODE
     )
     matrix: Path | None = _solver(
         None, "A TOML file that lists arms and cells, instead of --mode and --solver.", "FILE", risk=RUNS_CODE

@@ -236,8 +236,8 @@ def _require_trust(
     environ: Mapping[str, str],
 ) -> None:
     trusted = data  # with the code that it names, not only the name
-    if "solver" in values:
-        trusted += _bytes_of(path.parent / str(values["solver"]).rpartition(":")[0])
+    for solver in filter(None, (values.get("solver"), *values.get("solvers", ()))):
+        trusted += _bytes_of(path.parent / str(solver).rpartition(":")[0])
     if isinstance(dataset := values.get("dataset"), str | Path):
         trusted += _bytes_of(path.parent / dataset)
     for name, risk in risks.items():

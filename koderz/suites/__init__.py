@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast, get_args
 
@@ -120,6 +120,8 @@ SUITES = Registry(
 
 One that makes its tasks up has a parameter `seed`, too, for the run's. One with an attribute `parts` has datasets that
 are added each by its name, and a parameter `part` for the one that the path is of.
+What `--mode` stands for may be said by an attribute `modes`: the names of solvers by mode, those where none is given as
+the mode "".
 """
 
 
@@ -156,6 +158,15 @@ def _added(name: str) -> Path:
     from koderz.paths import cache_folder
 
     return cache_folder() / "suites" / hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def modes_of(name: str) -> Mapping[str, tuple[str, ...]] | None:
+    """The solvers that modes stand for in the suite of that name; None where it has the usual ones.
+
+    Raises KoderzError for an unknown suite.
+    """
+    found: Mapping[str, tuple[str, ...]] | None = getattr(SUITES.find(name), "modes", None)
+    return found
 
 
 def limits_of(suite: object) -> Judging:

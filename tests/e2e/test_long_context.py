@@ -205,3 +205,65 @@ def test_a_text_that_does_not_fit_is_read_piece_by_piece_into_notes(koderz: Shel
     assert [call["purpose"] for call in of_one] == ["notes"] * 8 + ["attempt"]
     assert max(call["tokens_in"] for call in of_one) < 4096
     assert "The grass is green" not in json.dumps(koderz.journal())
+
+
+LONG = ("benchmark", "--suite", "ruler", "--model", "simulated", "--sink", "json", "--limit", 5)
+
+
+def test_a_comparison_shows_what_recursion_gains_over_asking_directly(koderz: Shell) -> None:
+    done = koderz(*LONG, "--mode", "comparative", "--context-lengths", "1K,8K", "--limit", 10)
+
+    summary = koderz.summary()
+    assert (summary["mode"], [*summary["arms"]]) == ("comparative", ["direct", "rlm"])
+    assert summary["comparison"]["arms"] == ["direct", "rlm"]
+    both = {arm: summary["arms"][arm]["summary"]["success_rate"] for arm in summary["arms"]}
+    assert summary["comparison"]["success_rate_improvement"] == both["rlm"] - both["direct"] > 0
+    rows = summary["breakdown"]
+    assert {(row["by"], row["value"]) for row in rows} == {
+        *(("", ""), ("length", "1024"), ("length", "8192")),
+        *(("task", name) for name in ("niah_single_1", "niah_multikey_2", "vt", "cwe", "fwe")),
+    }
+    assert [(row["arm"], row["results"], row["depth"]["p95"]) for row in rows[:2]] == [
+        ("direct", 10, 0),
+        ("rlm", 10, 1),
+    ]
+    assert "Testing both direct and rlm" in done.out
+    assert next(line.split("|")[1:3] for line in done.out.splitlines() if line.startswith("length 8192 ")) == [
+        " direct ",
+        "  5 ",
+    ]
+
+    shown = koderz("benchmark", "show", "latest").out
+    assert f"rlm against direct: {summary['comparison']['success_rate_improvement']:+.1f} points on 10 pairs" in shown
+    assert "length 8192" in shown
+    koderz("benchmark", "report", "latest", "--output", "report.html")
+    page = (koderz.folder / "report.html").read_text()
+    assert "<h3>Broken down</h3>" in page
+    assert '<th scope="row">length 8192</th><td class="one">direct</td>' in page
+
+
+def test_what_modes_stand_for_is_said_by_the_suite(koderz: Shell) -> None:
+    for given, mode in (((), "rlm"), (("--mode", "zero-shot"), "direct")):
+        koderz(*LONG, *given, "--limit", 1, "--quiet")
+        summary = json.loads(koderz("benchmark", "show", "latest", "--json").out)
+        assert (summary["mode"], [*summary["arms"]], len(summary["results"])) == (mode, [mode], 1)
+
+    done = koderz(*LONG, "--mode", "iterative", code=2)
+    assert "--mode iterative: the suite ruler has no such mode" in done.err
+    assert "without --mode: rlm" in done.err
+
+
+def test_several_solvers_are_arms_however_they_are_written(koderz: Shell) -> None:
+    given: tuple[tuple[str, ...], ...] = (
+        ("--solvers", "direct,compaction,rlm"),
+        ("--solvers", "direct", "compaction", "rlm"),
+        ("--solvers", "direct", "--solvers", "compaction,rlm"),
+    )
+    for each in given:
+        plan = json.loads(koderz(*LONG, *each, "--max-depth", 2, "--dry-run", "--json").out)
+        assert plan["planned"] == 15
+        assert plan["config"]["max_depth"] == 2
+    koderz(*LONG, *given[0], "--limit", 1, "--quiet")
+    assert [*koderz.summary()["arms"]] == ["direct", "compaction", "rlm"]
+    assert koderz.summary()["comparison"]["problems"] == 1
+    assert "--solver and --solvers" in koderz(*LONG, "--solver", "rlm", *given[0], code=2).err

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz._version import __version__
+from koderz.analysis.breakdown import HEADER, breakdown_rows
 from koderz.analysis.report.heatmap import SHADE_NAMES, HeatMap, heat_maps
 from koderz.analysis.report.panels import Chart, causes_of, panels
 from koderz.analysis.report.stories import packed_json
@@ -92,6 +93,9 @@ class Pages:
             "cards": sorted(headline(view.judged), key=lambda e: -e.figures.rate)[:_MOST_CARDS],
             "newest": newest,
             "measures": _measures(newest),
+            "broken_down": [
+                (run.name, HEADER, list(breakdown_rows(run.breakdown))) for run in view.runs if run.breakdown
+            ],
             "entries": view.entries,
             "comparisons": self._comparisons.shown,
             "comparison_note": self._comparisons.note,

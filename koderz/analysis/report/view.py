@@ -10,8 +10,9 @@ from typing import Any
 from koderz.analysis.measures import declared, shown
 from koderz.analysis.pairs import Side, sides_of
 from koderz.analysis.runs import Run
+from tracker.breakdown import Mean
 from tracker.records import Measure
-from tracker.summary import Mean, Result
+from tracker.summary import Result
 
 
 @dataclass(frozen=True, slots=True, eq=False)

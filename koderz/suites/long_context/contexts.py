@@ -24,6 +24,9 @@ REFERENCE = "reference"
 
 NEEDS = frozenset({"long_context", "session"})
 
+MODES: Mapping[str, tuple[str, ...]] = {"": ("rlm",), "zero-shot": ("direct",), "comparative": ("direct", "rlm")}
+"""What modes stand for in suites of long texts."""
+
 
 @dataclass(frozen=True)
 class Reading:

@@ -120,6 +120,7 @@ def test_a_folder_in_place_of_the_file_is_said(tmp_path: Path) -> None:
 
 RISKY = {
     "solver": ("own.py:solve", "zero-shot"),
+    "solvers": (["own.py:solve"], ["direct", "rlm"]),
     "matrix": ("arms.toml",),
     "dataset": ("d.jsonl", "/etc/passwd"),
     "docker_image": ("someone/image",),

@@ -205,7 +205,7 @@ def whole(summary: Summary) -> dict[str, Any]:
             document["arms"] = arms
         elif item.name == "parts":
             document |= value
-        elif item.name != "comparison" or value is not None:
+        elif value or item.name not in ("comparison", "breakdown"):
             document[item.name] = value
     return document
 

@@ -11,7 +11,7 @@ from koderz.suites.long_context.browsecomp_plus.generated import LEAST, Generate
 from koderz.suites.long_context.browsecomp_plus.options import ResearchOptions
 from koderz.suites.long_context.browsecomp_plus.scoring import metrics_of
 from koderz.suites.long_context.browsecomp_plus.simulated import PLAYER
-from koderz.suites.long_context.contexts import NEEDS, LongContextSuite, Recipe
+from koderz.suites.long_context.contexts import MODES, NEEDS, LongContextSuite, Recipe
 from koderz.types import Measure, Task
 
 _MEASURES = (
@@ -30,13 +30,22 @@ def browsecomp_plus(dataset: Path | None, options: ResearchOptions, *, seed: int
     raise KoderzError("browsecomp-plus has generated questions only, so far; leave --dataset out")
 
 
+browsecomp_plus.modes = MODES  # type: ignore[attr-defined]
+
+
 def _generated(options: ResearchOptions, seed: int) -> LongContextSuite:
     count = options.documents or _GENERATED
     if count < LEAST:
         raise KoderzError(f"--documents: a made-up world has {LEAST} documents or more, not {count}")
     recipes = [GeneratedResearch(seed, count, number) for number in range(options.questions)]
     tasks: list[Task[Recipe]] = [
-        Task(f"research-generated/{recipe.number}", payload=recipe, needs=NEEDS, digest=recipe.digest)
+        Task(
+            f"research-generated/{recipe.number}",
+            payload=recipe,
+            needs=NEEDS,
+            digest=recipe.digest,
+            groups={"documents": str(count), "hops": str(recipe.hops)},
+        )
         for recipe in recipes
     ]
     source = f"generated: questions of 2 to 4 hops about {count} documents of a made-up world, seed {seed}"

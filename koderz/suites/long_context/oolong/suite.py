@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.suites.long_context.contexts import NEEDS, LongContextSuite, Reading, Recipe
+from koderz.suites.long_context.contexts import MODES, NEEDS, LongContextSuite, Reading, Recipe
 from koderz.suites.long_context.oolong.generated import PLAYER, GeneratedQuestion, Windows
 from koderz.suites.long_context.oolong.options import OolongOptions
 from koderz.suites.long_context.oolong.rows import Filter, Layout, matching, published, reading
@@ -24,6 +24,7 @@ _REAL = Layout("context_window_text", ("id", "question", "answer"), ("context_wi
 _PAIRS = Layout("context", ("id", "question", "answer"))
 
 _MEASURES = (Measure("score", "higher", "share"), Measure("score_rlm", "higher", "share"))
+_GROUPS = {"length": "context_len", "dataset": "dataset", "task": "task", "kind": "question_type"}  # by column
 _USUAL_LENGTH = 4096
 _LENGTHS = (1 << 10, 10 << 20)  # tokens of a generated text
 
@@ -60,6 +61,11 @@ def oolong_pairs(dataset: Path | None) -> LongContextSuite:
     return LongContextSuite("oolong-pairs", str(path), tasks, score_reply, PLAYER)
 
 
+oolong.modes = MODES  # type: ignore[attr-defined]
+oolong_real.modes = MODES  # type: ignore[attr-defined]
+oolong_pairs.modes = MODES  # type: ignore[attr-defined]
+
+
 def _generated(lengths: list[int], count: int, seed: int) -> LongContextSuite:
     low, high = _LENGTHS
     if wrong := [length for length in lengths if not low <= length <= high]:
@@ -73,6 +79,7 @@ def _generated(lengths: list[int], count: int, seed: int) -> LongContextSuite:
             needs=NEEDS,
             digest=recipe.digest,
             tokens=recipe.length,
+            groups={"length": str(recipe.length)},
         )
         for recipe in recipes
     ]
@@ -93,7 +100,9 @@ def _tasks(
             _require_gold(path, row.fields)
         line = getattr(row.recipe, "line", None)
         tokens = row.fields.get("context_len") or (line.size // CHARS_A_TOKEN if line else 0)
-        yield Task(task_id, payload=row.recipe, needs=NEEDS, digest=row.recipe.digest, tokens=int(tokens))
+        groups = {name: str(row.fields[field]) for name, field in _GROUPS.items() if row.fields.get(field) is not None}
+        payload, digest = row.recipe, row.recipe.digest
+        yield Task(task_id, payload=payload, needs=NEEDS, digest=digest, tokens=int(tokens), groups=groups)
     if not seen:
         raise KoderzError(f"{path} holds no such row; see --oolong-datasets and --context-lengths")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.suites.long_context.contexts import NEEDS, LongContextSuite, Recipe
+from koderz.suites.long_context.contexts import MODES, NEEDS, LongContextSuite, Recipe
 from koderz.suites.long_context.lines import FileLine, file_lines
 from koderz.suites.long_context.ruler.options import RulerOptions
 from koderz.suites.long_context.ruler.scoring import score
@@ -45,6 +45,9 @@ def ruler(dataset: Path | None, options: RulerOptions, *, seed: int = 0) -> Long
     return LongContextSuite("ruler", source, tasks, _score, PLAYER, export=export)
 
 
+ruler.modes = MODES  # type: ignore[attr-defined]
+
+
 def rows_of(options: RulerOptions, seed: int, tokenizer: Tokenizer | None = None) -> list[Rows]:
     """The rows of each length and task, in this order."""
     material = Material(seed, tokenizer or load_tokenizer(options.tokenizer), options.haystack, options.qa_data)
@@ -65,7 +68,8 @@ def _made_tasks(all_rows: Sequence[Rows], count: int) -> Iterator[Task[Recipe]]:
         for rows in all_rows:
             recipe = RulerRecipe(rows, index)
             task_id = f"{rows.name}/{rows.length}/{index}"
-            yield Task(task_id, payload=recipe, needs=NEEDS, digest=recipe.digest, tokens=rows.length)
+            groups = {"length": str(rows.length), "task": rows.name}
+            yield Task(task_id, payload=recipe, needs=NEEDS, digest=recipe.digest, tokens=rows.length, groups=groups)
 
 
 def _export(all_rows: Sequence[Rows], count: int, folder: Path) -> Iterator[tuple[Path, int]]:
@@ -97,7 +101,10 @@ def _folder_tasks(folder: Path, tokenizer: Tokenizer) -> Iterator[Task[Recipe]]:
                 raise row.error("the field 'outputs' is empty")
             recipe = FileLine(line, make)
             task_id, tokens = f"{file.parent.name}/{number}", line.size // CHARS_A_TOKEN
-            yield Task(task_id, payload=recipe, needs=NEEDS, digest=recipe.digest, tokens=tokens)
+            stated = row.fields.get("length")
+            length = 1 << ((stated if isinstance(stated, int) and stated > 1 else max(tokens, 2)) - 1).bit_length()
+            groups = {"length": str(length), "task": file.parent.name}  # the power of two that it was made for
+            yield Task(task_id, payload=recipe, needs=NEEDS, digest=recipe.digest, tokens=tokens, groups=groups)
 
 
 def _of_file(row: Mapping[str, Any], *, tokenizer: Tokenizer) -> Any:

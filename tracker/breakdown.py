@@ -1,0 +1,109 @@
+"""A run's results broken down by what its tasks have in common, such as their length: how good, and at what cost."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tracker.rates import mean_interval, success_interval
+
+if TYPE_CHECKING:
+    from tracker.records import Plan
+    from tracker.summary import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The mean of one measure over the results that have it, in its own unit."""
+
+    mean: float
+    interval: tuple[float, float] | None  # 95 %
+    interval_method: str | None  # see `tracker.rates.mean_interval`
+    results: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Where values of one result lie."""
+
+    median: float
+    p95: float  # the smallest value that 95 % of all don't exceed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """What the results of one arm about tasks of one kind come to. Rates are per cent."""
+
+    arm: str
+    by: str  # what the tasks have in common, such as "length"; empty: the slice has all tasks
+    value: str
+    results: int
+    successes: int
+    success_rate: float
+    success_rate_interval: tuple[float, float] | None  # 95 %
+    score: Mean | None
+    cost: Spread  # US dollars
+    calls: Spread
+    depth: Spread  # of the recursion
+    tokens: Spread
+    seconds: Spread
+
+
+def breakdown(plan: Plan, results: Mapping[str, Sequence[Result]]) -> list[Slice]:
+    """All tasks first, then by each thing that the plan groups tasks by, one arm after the other.
+
+    What has one value for all tasks is left out: the slice would be the same.
+    """
+    return [each for by in ("", *plan.groups) for each in _slices(plan, by, results)]
+
+
+def mean_of(values: Mapping[str, Sequence[float]]) -> Mean:
+    """Of at least one value; they are by task."""
+    every = [value for of_task in values.values() for value in of_task]
+    interval, method = mean_interval(values.values()) or (None, None)
+    return Mean(math.fsum(every) / len(every), interval, method, len(every))
+
+
+def _slices(plan: Plan, by: str, results: Mapping[str, Sequence[Result]]) -> Iterator[Slice]:
+    values = plan.groups.get(by, [""] * len(plan.tasks))
+    if by and len({*values}) < 2:
+        return
+    value_of = dict(zip(plan.tasks, values, strict=True))
+    for value in dict.fromkeys(values):
+        for arm, found in results.items():
+            if members := [result for result in found if value_of.get(result.problem_id) == value]:
+                yield _slice(arm, by, value, members)
+
+
+def _slice(arm: str, by: str, value: str, members: Sequence[Result]) -> Slice:
+    passes: dict[str, list[bool]] = defaultdict(list)
+    scores: dict[str, list[float]] = defaultdict(list)
+    for result in members:
+        passes[result.problem_id].append(result.success)
+        if result.score is not None:
+            scores[result.problem_id].append(result.score)
+    successes = sum(result.success for result in members)
+    interval = success_interval(passes.values())
+    return Slice(
+        arm=arm,
+        by=by,
+        value=value,
+        results=len(members),
+        successes=successes,
+        success_rate=100 * successes / len(members),
+        success_rate_interval=interval[0] if interval else None,
+        score=mean_of(scores) if scores else None,
+        cost=_spread([result.cost for result in members]),
+        calls=_spread([result.calls for result in members]),
+        depth=_spread([result.depth for result in members]),
+        tokens=_spread([result.tokens for result in members]),
+        seconds=_spread([result.duration_seconds for result in members]),
+    )
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    return Spread(statistics.median(values), sorted(values)[math.ceil(0.95 * len(values)) - 1])
