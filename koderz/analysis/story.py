@@ -76,8 +76,7 @@ class Experiments:
         tasks = {task: number for number, task in enumerate(self.plan.tasks)}
         arms = {arm.name: number for number, arm in enumerate(self.plan.arms)}
         return sorted(
-            outcomes,
-            key=lambda o: (o.sample, tasks.get(o.problem_id, len(tasks)), arms.get(o.arm, len(arms))),
+            outcomes, key=lambda o: (o.sample, tasks.get(o.problem_id, len(tasks)), arms.get(o.arm, len(arms)))
         )
 
 

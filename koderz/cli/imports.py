@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,9 +16,6 @@ from koderz.errors import KoderzError
 from koderz.settings.options import fields_of
 from koderz.settings.schema import OF_JUDGING, OF_SINKS, Settings
 from tracker.sinks import JSON, KNOWN
-
-if TYPE_CHECKING:
-    pass
 
 EXIT_MALFORMED, EXIT_FAULTS = 2, 3
 

@@ -24,8 +24,7 @@ def problems(
     arm: Annotated[str | None, typer.Option(metavar="ARM", help="Only this arm, e.g. iterative.")] = None,
     measure: ByMeasure = "success",
     limit: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Maximum number of problems. Default: 20; all with --json.", min=1),
+        int | None, typer.Option(metavar="N", help="Maximum number of problems. Default: 20; all with --json.", min=1)
     ] = None,
     json: Json = False,
     allow_simulated: AllowSimulated = False,

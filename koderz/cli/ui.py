@@ -21,8 +21,7 @@ _TELL_EVERY = 5.0  # seconds
 def ui(
     given: dict[str, Any],
     port: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Default: 5000, or a free one if that is taken.", min=0, max=65535),
+        int | None, typer.Option(metavar="N", help="Default: 5000, or a free one if that is taken.", min=0, max=65535)
     ] = None,
     host: Annotated[
         str, typer.Option(metavar="H", help="Address to bind; 0.0.0.0 exposes it to the network.")

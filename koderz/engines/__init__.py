@@ -116,10 +116,7 @@ class Traits(NamedTuple):
 ENGINES = Registry(
     "engine",
     "koderz.engines",
-    {
-        "local": "koderz.engines.local:open_local",
-        "modal": "koderz.modal.engine:open_modal",
-    },
+    {"local": "koderz.engines.local:open_local", "modal": "koderz.modal.engine:open_modal"},
     {"modal": "koderz.modal.options:ModalOptions"},
 )
 """Openers, see above."""

@@ -251,12 +251,7 @@ class Handles:
         return await asyncio.shield(task)
 
     async def _ask_of_judge(
-        self,
-        judged: str,
-        messages: Sequence[Message],
-        model: str | None = None,
-        purpose: str = JUDGE,
-        **sampling: Any,
+        self, judged: str, messages: Sequence[Message], model: str | None = None, purpose: str = JUDGE, **sampling: Any
     ) -> Reply:
         """One reply of the model in the role `judge`, about what has the key `judged`.
 

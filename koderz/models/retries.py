@@ -17,11 +17,7 @@ _LONGEST_BACKOFF = 60.0  # seconds
 
 
 async def retrying(
-    attempt: Callable[[], Awaitable[T]],
-    *,
-    max_retries: int,
-    backoff: float,
-    sleep: Callable[[float], Awaitable[None]],
+    attempt: Callable[[], Awaitable[T]], *, max_retries: int, backoff: float, sleep: Callable[[float], Awaitable[None]]
 ) -> tuple[T, int]:
     """What `attempt` returns, and after how many retries; raises the last Retryable when they are used up.
 

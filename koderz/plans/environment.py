@@ -12,12 +12,7 @@ from koderz._version import __version__
 
 def describe_environment() -> dict[str, Any]:
     """koderz' and Python's versions, the platform, and the commit of the folder where the command runs."""
-    return {
-        "koderz": __version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        **_git_state(),
-    }
+    return {"koderz": __version__, "python": platform.python_version(), "platform": platform.platform(), **_git_state()}
 
 
 def _git_state() -> dict[str, Any]:

@@ -11,33 +11,27 @@ from koderz.errors import KoderzError
 from tracker.files import MB, read_all
 
 if TYPE_CHECKING:
+    from koderz.settings.schema import Settings
     from koderz.types import Task
 
 
-def select_tasks(
-    tasks: Sequence[Task],
-    *,
-    start: int | None = None,
-    end: int | None = None,
-    problems: Sequence[str] = (),
-    limit: int | None = None,
-    shuffle: bool = False,
-    seed: int = 0,
-) -> tuple[Task, ...]:
-    """The tasks in the half-open range that are also among `problems`, as far as either is given.
+def select_tasks(settings: Settings, span: range | None, tasks: Sequence[Task]) -> tuple[Task, ...]:
+    """The tasks in the half-open range that are also among `settings.problems`, as far as either is given.
 
     `shuffle` mixes them by `seed`, `limit` then takes the first of them. Raises KoderzError where a name or
     the range is beyond the suite, or nothing is left.
     """
-    chosen = _in_range(tasks, start, end)
-    if problems:
-        wanted = _known(tasks, problems)
+    if not tasks:
+        raise KoderzError(f"the suite {settings.suite} has no problems")
+    chosen = _in_range(tasks, span) if span is not None else list(tasks)
+    if settings.problems:
+        wanted = _known(tasks, settings.problems)
         chosen = [task for task in chosen if task.id in wanted]
-        if not chosen:
-            raise KoderzError(f"none of the problems named lies in the range {start} to {end}")
-    if shuffle:
-        random.Random(seed).shuffle(chosen)  # noqa: S311 repeatable on purpose
-    return tuple(chosen[:limit])
+        if span is not None and not chosen:
+            raise KoderzError(f"none of the problems named lies in the range {span.start} to {span.stop}")
+    if settings.shuffle:
+        random.Random(settings.seed).shuffle(chosen)  # noqa: S311 repeatable on purpose
+    return tuple(chosen[: settings.limit])
 
 
 def find_id(name: str, ids: Sequence[str]) -> str | None:
@@ -64,8 +58,8 @@ def split_problems(text: str) -> tuple[str, ...]:
     return tuple(text.replace(",", " ").split())
 
 
-def _in_range(tasks: Sequence[Task], start: int | None, end: int | None) -> list[Task]:
-    low, high = start or 0, len(tasks) if end is None else end
+def _in_range(tasks: Sequence[Task], span: range) -> list[Task]:
+    low, high = span.start, span.stop
     if low < 0 or high < 0:
         raise KoderzError(f"a range begins at 0, not {min(low, high)}")
     if high <= low:

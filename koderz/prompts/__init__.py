@@ -68,12 +68,7 @@ class Prompts:
     ) -> tuple[Message, ...]:
         """What a model is told first of a task, with the task's own values in place."""
         told = self.render("specification", specification=specification) if specification else ""
-        user = self.render(
-            "task",
-            **values,
-            reasoning=self.render("reasoning") if cot else "",
-            specification=told,
-        )
+        user = self.render("task", **values, reasoning=self.render("reasoning") if cot else "", specification=told)
         return {"role": "system", "content": self.render("system")}, {"role": "user", "content": user}
 
     def digests(self) -> dict[str, str]:

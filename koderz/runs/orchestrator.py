@@ -151,8 +151,7 @@ class Orchestrator:
         self._faults_in_a_row += 1
         if self._faults_in_a_row >= max(_FAULTS_IN_A_ROW, 2 * self.plan.settings.concurrency):
             self.stop(
-                "incomplete",
-                f"{self._faults_in_a_row} experiments in a row ended in a fault, the last with: {fault}",
+                "incomplete", f"{self._faults_in_a_row} experiments in a row ended in a fault, the last with: {fault}"
             )
 
     # Ending early

@@ -44,7 +44,7 @@ async def prepare(
     _tell_unused(sources, chosen, observer)
     settings = _fitting(sources, single=single)
     arguments = dict(solver_arguments or {})
-    subject = load_subject(settings, _selection(settings, span))
+    subject = load_subject(settings, partial(select_tasks, settings, span))
     for notice in getattr(subject.suite, "notices", ()):
         observer.notice(notice)
     matrix = read_matrix(settings.matrix) if settings.matrix else None
@@ -74,7 +74,13 @@ async def prepare(
         arms,
         cells=matrix.cells_of([task.id for task in subject.tasks], settings.samples) if matrix else None,
         problem_range=f"{span.start}-{span.stop}" if span is not None else None,
-        details=_details(sources, settings) | {"solver_arguments": arguments, "at_hand": at_hand, **memory},
+        details={
+            "prices": dict(sources.config.prices),
+            "base_url_trusted": "base_url" in sources.is_ours or settings.base_url is None,
+            "solver_arguments": arguments,
+            "at_hand": at_hand,
+            **memory,
+        },
         single=single,
     )
     require_able(plan)
@@ -102,25 +108,6 @@ def _tell_unused(sources: Sources, chosen: Collection[tuple[str, str]], observer
         for kind, owner in owners[:1] if not {*owners} & {*chosen} else ():
             if kind in ("sandbox", "engine"):  # a solver may well use another's, and which model answers is open yet
                 observer.notice(f"{flag_of(name)} is for --{kind} {owner}, which has no part in this run")
-
-
-def _selection(settings: Settings, span: range | None) -> Any:
-    return partial(
-        select_tasks,
-        start=span.start if span is not None else None,
-        end=span.stop if span is not None else None,
-        problems=settings.problems,
-        limit=settings.limit,
-        shuffle=settings.shuffle,
-        seed=settings.seed,
-    )
-
-
-def _details(sources: Sources, settings: Settings) -> dict[str, Any]:
-    return {
-        "prices": dict(sources.config.prices),
-        "base_url_trusted": "base_url" in sources.is_ours or settings.base_url is None,
-    }
 
 
 async def _with_model(settings: Settings, observer: Observer, environ: Mapping[str, str]) -> Settings:

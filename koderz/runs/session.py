@@ -41,11 +41,7 @@ class Session:
 
 
 async def begin(
-    plan: Plan,
-    observer: Observer | None = None,
-    environ: Mapping[str, str] = os.environ,
-    *,
-    detach: bool = False,
+    plan: Plan, observer: Observer | None = None, environ: Mapping[str, str] = os.environ, *, detach: bool = False
 ) -> Session:
     """A new run, from its first call to its summary. Nothing is created where a model can't be asked.
 

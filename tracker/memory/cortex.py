@@ -155,11 +155,7 @@ class Cortex:
         return await self._do(got)
 
     async def get_context(
-        self,
-        *,
-        project: str | None = None,
-        query: str | None = None,
-        format: str = "summary",
+        self, *, project: str | None = None, query: str | None = None, format: str = "summary"
     ) -> str:
         """What is worth knowing first, as Markdown ("summary", "detailed") or JSON ("raw")."""
         choose("format", format, telling.FORMATS)
@@ -176,9 +172,7 @@ class Cortex:
     ) -> list[dict[str, Any]]:
         """Every memory that fits, oldest first. All tags must match; there is no limit unless asked."""
         wanted = _filter(tags, category, None, project, since=moment(since) if since is not None else None)
-        return await self._do(
-            lambda: [memory.as_dict() for memory in self._store.select(wanted, limit=limit)],
-        )
+        return await self._do(lambda: [memory.as_dict() for memory in self._store.select(wanted, limit=limit)])
 
     async def import_memories(self, data: str | bytes | Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> int:
         """Stores what an export holds, ours or Cortex's; how many were new. The same again changes nothing."""
@@ -243,13 +237,7 @@ class Cortex:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
-def _filter(
-    tags: Sequence[str],
-    category: str | None,
-    type: str | None,
-    project: str | None,
-    **more: Any,
-) -> Filter:
+def _filter(tags: Sequence[str], category: str | None, type: str | None, project: str | None, **more: Any) -> Filter:
     if isinstance(tags, str):
         raise InvalidMemory("tags are a list of words")
     if category is not None:

@@ -16,16 +16,7 @@ from tracker.memory.database import StoreDamaged
 from tracker.scrubber import Scrubber
 
 Category = Literal[
-    "architecture",
-    "pattern",
-    "preference",
-    "error",
-    "context",
-    "learning",
-    "todo",
-    "note",
-    "relationship",
-    "custom",
+    "architecture", "pattern", "preference", "error", "context", "learning", "todo", "note", "relationship", "custom"
 ]
 Type = Literal["short_term", "long_term", "episodic"]
 Importance = Literal["low", "normal", "high", "critical"]

@@ -94,9 +94,7 @@ async def serve_http(cortex: Cortex, host: str, port: int, token: str, *, ready:
         for name in {host, *(_LOOPBACK if host in _LOOPBACK else ())}
     ]
     security = TransportSecuritySettings(
-        enable_dns_rebinding_protection=True,
-        allowed_hosts=names,
-        allowed_origins=[f"http://{name}" for name in names],
+        enable_dns_rebinding_protection=True, allowed_hosts=names, allowed_origins=[f"http://{name}" for name in names]
     )
     app = make_server(cortex).streamable_http_app(
         streamable_http_path=PATH, transport_security=security, host=host, max_request_body_size=64 << 20

@@ -163,10 +163,7 @@ def _measures(entries: Sequence[Entry]) -> tuple[list[str], list[tuple[Entry, li
     means = [mean for entry in entries for name, mean in entry.figures.measures.items() if name in known]
     methods = sorted({mean.interval_method for mean in means if mean.interval_method})
     rows = [
-        (
-            entry,
-            [average(mean, known[name]) if (mean := entry.figures.measures.get(name)) else "–" for name in known],
-        )
+        (entry, [average(mean, known[name]) if (mean := entry.figures.measures.get(name)) else "–" for name in known])
         for entry in entries
     ]
     return list(known), rows, " or ".join(methods)

@@ -11,29 +11,28 @@ from hypothesis import strategies as st
 
 from koderz.errors import KoderzError
 from koderz.plans.selection import find_id, read_problems, select_tasks, split_problems
+from koderz.settings.schema import Settings
 from koderz.types import Task
 
 TASKS = [Task(f"T/{i}", "", "f") for i in range(10)]
 
 
-def selected(**how: Any) -> list[int]:
-    return [int(task.id[2:]) for task in select_tasks(TASKS, **how)]
+def selected(span: range | None = None, **how: Any) -> list[int]:
+    return [int(task.id[2:]) for task in select_tasks(Settings(**how), span, TASKS)]
 
 
 @pytest.mark.parametrize(
     ("how", "expected"),
     [
         ({}, list(range(10))),
-        ({"start": 0, "end": 3}, [0, 1, 2]),
-        ({"start": 9, "end": 10}, [9]),
-        ({"start": 7}, [7, 8, 9]),
-        ({"end": 2}, [0, 1]),
+        ({"span": range(3)}, [0, 1, 2]),
+        ({"span": range(9, 10)}, [9]),
         ({"limit": 3}, [0, 1, 2]),
         ({"limit": 99}, list(range(10))),
         ({"problems": ("T/7", "T/3")}, [3, 7]),
         ({"problems": ("T/3", "T/3")}, [3]),
-        ({"start": 2, "end": 8, "problems": ("T/1", "T/5", "T/7")}, [5, 7]),
-        ({"start": 2, "end": 8, "problems": ("T/1", "T/5", "T/7"), "limit": 1}, [5]),
+        ({"span": range(2, 8), "problems": ("T/1", "T/5", "T/7")}, [5, 7]),
+        ({"span": range(2, 8), "problems": ("T/1", "T/5", "T/7"), "limit": 1}, [5]),
     ],
 )
 def test_a_selection_keeps_the_order_of_the_suite(how: dict[str, Any], expected: list[int]) -> None:
@@ -81,19 +80,24 @@ def test_another_seed_gives_another_order() -> None:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"start": 5, "end": 3}, "END has to be above START"),
-        ({"start": 3, "end": 3}, "3 4 is one problem"),
-        ({"start": 0, "end": 11}, "the suite has 10 problems, so END is at most 10, not 11"),
-        ({"start": 10, "end": 11}, "so END is at most 10"),
-        ({"start": -1, "end": 3}, "a range begins at 0"),
-        ({"start": 0, "end": -1}, "a range begins at 0"),
+        ({"span": range(5, 3)}, "END has to be above START"),
+        ({"span": range(3, 3)}, "3 4 is one problem"),
+        ({"span": range(11)}, "the suite has 10 problems, so END is at most 10, not 11"),
+        ({"span": range(10, 11)}, "so END is at most 10"),
+        ({"span": range(-1, 3)}, "a range begins at 0"),
+        ({"span": range(-1)}, "a range begins at 0"),
         ({"problems": ("T/3", "T/99", "x\x1b[31m")}, r"no problem 'T/99', 'x\\x1b\[31m'; they are named like T/0"),
-        ({"start": 0, "end": 3, "problems": ("T/5",)}, "none of the problems named lies in the range 0 to 3"),
+        ({"span": range(3), "problems": ("T/5",)}, "none of the problems named lies in the range 0 to 3"),
     ],
 )
 def test_what_is_beyond_the_suite_is_said(how: dict[str, Any], said: str) -> None:
     with pytest.raises(KoderzError, match=said):
         selected(**how)
+
+
+def test_a_suite_without_problems_is_said_so() -> None:
+    with pytest.raises(KoderzError, match="the suite mbpp has no problems"):
+        select_tasks(Settings(suite="mbpp"), None, ())
 
 
 @pytest.mark.parametrize("text", ["T/1,T/2", "T/1, T/2", " T/1\tT/2 ", ",T/1,,T/2,"])
