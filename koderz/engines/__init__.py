@@ -8,7 +8,7 @@ verdicts, and replays them, as in `resume`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
@@ -103,6 +103,18 @@ def _as_they_are(settings: Settings, given: Container[str]) -> Settings:  # noqa
     return settings
 
 
+class StoredRun(Protocol):
+    """What an engine elsewhere keeps of a run, whoever began it."""
+
+    async def experiments(self) -> set[str]:
+        """Those that it has lines of."""
+        ...
+
+    async def lines(self, experiment_id: str) -> list[bytes]:
+        """All journal lines of an experiment."""
+        ...
+
+
 class Traits(NamedTuple):
     """What an engine says of itself before it is opened: the attribute `traits` of its opener."""
 
@@ -111,6 +123,8 @@ class Traits(NamedTuple):
     """The settings as they are there, where the user has given those that are named. Raises KoderzError."""
     view: Callable[[Path, Mapping[str, Any], Mapping[str, str]], RemoteView] | None = None
     """Looks at a run there, from the run's folder, its config and variables of the environment."""
+    stored: Callable[[str, Mapping[str, str]], Awaitable[tuple[bytes, StoredRun] | None]] | None = None
+    """The plan (see `portable.pack_plan`) and the store of the run of an id; None where it isn't there."""
 
 
 ENGINES = Registry(
@@ -130,6 +144,14 @@ def open_engine(plan: Plan, environ: Mapping[str, str]) -> AbstractAsyncContextM
 def traits_of(name: str) -> Traits:
     """What the engine of a name says of itself. KoderzError for an unknown one."""
     return getattr(_opener(name), "traits", Traits())
+
+
+async def stored_run(run_id: str, environ: Mapping[str, str]) -> tuple[bytes, StoredRun] | None:
+    """The plan and the store of a run that some engine elsewhere keeps; None where none does."""
+    for name in (*ENGINES, *ENGINES.of_others()):
+        if (stored := traits_of(name).stored) and (found := await stored(run_id, environ)):
+            return found
+    return None
 
 
 def require_able(plan: Plan) -> None:

@@ -14,7 +14,7 @@ from koderz.engines.portable import pack_plan, source_digest
 from koderz.engines.resources import require_prices
 from koderz.errors import Unreachable
 from koderz.modal.cloud import DEPLOY, Cloud
-from koderz.modal.names import cost_per_second, names_of, require_apart
+from koderz.modal.names import cost_per_second, is_configured, names_of, require_apart
 from koderz.modal.options import ModalOptions
 from koderz.modal.store import RunStore
 from koderz.modal.submission import Submission
@@ -46,7 +46,15 @@ def _view(folder: Path, config: Mapping[str, Any], environ: Mapping[str, str]) -
     return RemoteRun(folder, config, environ)
 
 
-open_modal.traits = Traits(frozenset({JUDGE, "session", "gpu"}), _settled, _view)  # type: ignore[attr-defined]
+async def _stored(run_id: str, environ: Mapping[str, str]) -> tuple[bytes, RunStore] | None:
+    if not is_configured(environ):
+        return None
+    store = RunStore(names_of(environ), run_id)
+    plan = await store.plan()
+    return (plan, store) if plan is not None else None
+
+
+open_modal.traits = Traits(frozenset({JUDGE, "session", "gpu"}), _settled, _view, _stored)  # type: ignore[attr-defined]
 
 
 class ModalEngine:
