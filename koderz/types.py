@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, cast
 
+from tracker.records import Measure as Measure  # which a suite declares, and the plan records as it is
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -106,15 +108,6 @@ class Verdict:
     @property
     def passed(self) -> bool:
         return self.passes or self.verdict == "passed"
-
-
-class Measure(NamedTuple):
-    """Something that experiments are compared by, as their suite declares it: `score`, or a metric by its name."""
-
-    name: str
-    direction: Literal["higher", "lower"]  # which is better
-    unit: str = ""
-    two_valued: bool = False  # only ever 0 or 1
 
 
 class Lesson(NamedTuple):

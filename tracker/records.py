@@ -57,7 +57,7 @@ class Cell(Struct, frozen=True):
     samples: int
 
 
-class Measure(Struct, frozen=True, kw_only=True):
+class Measure(Struct, frozen=True):
     """Something that experiments are compared by besides success: their score, or a metric by its name."""
 
     name: str

@@ -137,7 +137,7 @@ def make_plan(
         parts=_checked_parts(_owned("parts", subject.suite, arms)),
         groups=_groups(subject.tasks),
         compared=(modes_of(settings.suite) or {}).get("comparative", ()),
-        measures=tuple(records.Measure(**measure._asdict()) for measure in measures_of(subject.suite)),
+        measures=measures_of(subject.suite),
         details={
             **(details or {}),
             "digest": secrets.token_hex(16)
