@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from koderz.errors import Fault, StorageError
 from koderz.sandbox.workspace.folders import scratch
-from koderz.solvers import NEEDED, OPENED, SHARING
+from koderz.solvers import NEEDED, OPENED
 from koderz.types import EXCLUSIVE
 
 if TYPE_CHECKING:
     from koderz.experiments.replay import Handles
     from koderz.sandbox.exclusive import Exclusive
+    from koderz.settings.schema import Settings
     from koderz.suites import Suite
 
 
 @asynccontextmanager
 async def opened(
-    suite: Suite, handles: Handles, shared: Any = None, exclusive: Exclusive | None = None
+    suite: Suite, handles: Handles, settings: Settings, shared: Any = None, exclusive: Exclusive | None = None
 ) -> AsyncIterator[dict[str, Any]]:
     """By name, the handles that the task needs and the solver asks for. Raises Fault where one can't be opened.
 
@@ -31,7 +33,7 @@ async def opened(
     if not names:
         yield {}
         return
-    more = {"shared": shared} if hasattr(suite, "open_run") else {}
+    more = {"settings": settings} | ({"shared": shared} if hasattr(suite, "open_run") else {})
     async with AsyncExitStack() as stack:
         found: dict[str, Any] = {}
         if EXCLUSIVE in names:
@@ -48,6 +50,14 @@ async def opened(
         yield found
 
 
+async def concluded(solving: Awaitable[Any], opened_handles: Mapping[str, Any]) -> tuple[Any, bool]:
+    """What the solver comes to, and whether that is said by what was opened for it rather than by itself."""
+    for handle in opened_handles.values():
+        if conclude := getattr(handle, "conclude", None):
+            return await conclude(solving), True
+    return await solving, False
+
+
 @asynccontextmanager
 async def _turn(handles: Handles, exclusive: Exclusive) -> AsyncIterator[int | None]:
     """The engine's `exclusive`; no time counts in a replay while it is waited for."""
@@ -61,7 +71,7 @@ def _opening(
     name: str, suite: Any, handles: Handles, stack: AsyncExitStack, more: Mapping[str, Any]
 ) -> AbstractAsyncContextManager[Any]:
     opening: Callable[..., AbstractAsyncContextManager[Any]] = getattr(suite, f"open_{name}")
-    given = more if name in SHARING else {}
+    given = {key: value for key, value in more.items() if key in inspect.signature(opening).parameters}
     if name == "workspace":
         return opening(handles.identity.task, stack.enter_context(scratch()), handles, **given)
     return opening(handles.identity.task, handles, **given)

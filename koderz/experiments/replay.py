@@ -130,6 +130,7 @@ class Handles:
         self.reused = 0  # replies that were on record
         self.verdicts: list[Verdict] = []  # on the task itself, in order
         self.lesson: Lesson | None = None  # what they teach, once the experiment has ended
+        self.is_concluded = False  # whether its verdict is that of a handle that its suite opened
         self._how = how or Replaying()
         self._backend = backend
         self.slot = slot or Slot()

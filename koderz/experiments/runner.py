@@ -19,7 +19,7 @@ from koderz.experiments.budget import CapReached
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import ExperimentOutcome, Ledger, PendingExperiment
 from koderz.experiments.lines import refers
-from koderz.experiments.opening import opened
+from koderz.experiments.opening import concluded, opened
 from koderz.experiments.recall import Lessons, recall_for
 from koderz.experiments.replay import Answer, Ask, Handles, Replaying
 from koderz.experiments.slots import Slot
@@ -145,8 +145,8 @@ class ExperimentRunner:
 
     async def _opened_and_solved(self, solver: Solver, handles: Handles) -> Verdict:
         identity = handles.identity
-        async with opened(self._plan.suite, handles, self._shared, self._exclusive) as others:
-            return await solver(
+        async with opened(self._plan.suite, handles, self._plan.settings, self._shared, self._exclusive) as others:
+            solving = solver(
                 handles,
                 task=identity.task,
                 prompts=self._plan.prompts,
@@ -154,6 +154,8 @@ class ExperimentRunner:
                 models=identity.arm.models,
                 **others,
             )
+            verdict, handles.is_concluded = await concluded(solving, others)
+            return cast("Verdict", verdict)
 
 
 def experiment_of(
@@ -167,7 +169,7 @@ def experiment_of(
         success=verdict.passed,
         verdict=verdict.verdict,
         cause=verdict.cause,
-        score=totals.mean_grade if verdict.score is None else verdict.score,
+        score=verdict.score if verdict.score is not None or handles.is_concluded else totals.mean_grade,
         metrics=verdict.metrics or None,
         iterations=totals.turns or totals.attempts,
         grades=len(totals.scores),

@@ -41,6 +41,16 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "compaction-notes": frozenset({"notes", "piece", "pieces"}),
     "compaction-condensing": frozenset({"notes"}),
     "compaction-conclusion": frozenset({"notes"}),
+    "random_search-paraphrase": frozenset({"count", "instruction", "format"}),
+    "meta_prompt-round": frozenset({"count", "instructions", "others", "items", "format"}),
+    "meta_prompt-synthesis": frozenset({"count", "instructions", "format"}),
+    "evolutionary_optimizer-variants": frozenset({"count", "instructions", "items", "format"}),
+    "evolutionary_optimizer-crossover": frozenset({"count", "instructions", "items", "format"}),
+    "evolutionary_optimizer-mutation": frozenset({"count", "instructions", "items", "format"}),
+    "hierarchical_reflective-analysis": frozenset({"instructions", "items", "format"}),
+    "hierarchical_reflective-synthesis": frozenset({"modes", "format"}),
+    "hierarchical_reflective-improvement": frozenset({"count", "instructions", "mode", "format"}),
+    "gepa-reflection": frozenset({"count", "instructions", "items", "format"}),
 }
 """The prompts and what each may use."""
 

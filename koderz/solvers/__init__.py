@@ -2,8 +2,8 @@
 
 A solver is an async function. It is handed by name what its signature names: `task`, `ask`, `judge`, `grade`,
 `once`, `rng`, `prompts`, `recall` and `models`, and where its task needs them `session`, `workspace`,
-`long_context` and `exclusive`; every other parameter comes from the settings (or `--solver-arg k=v`). It returns the
-final Verdict.
+`long_context`, `evaluator` and `exclusive`; every other parameter comes from the settings (or `--solver-arg k=v`). It
+returns the final Verdict, unless one of its handles has the last word.
 
 What else there is to know of one stands in attributes of the function: `resume = "restart"` where it can't be
 replayed and starts over (recorded replies answer it for as long as its requests match), `roles` that it asks besides
@@ -37,6 +37,13 @@ SOLVERS = Registry(
         "direct": "koderz.solvers.direct:direct",
         "rlm": "koderz.solvers.recursive.rlm:rlm",
         "compaction": "koderz.solvers.compaction:compaction",
+        "none": "koderz.solvers.optimizers.none:none",
+        "random_search": "koderz.solvers.optimizers.random_search:random_search",
+        "few_shot": "koderz.solvers.optimizers.few_shot:few_shot",
+        "meta_prompt": "koderz.solvers.optimizers.meta_prompt:meta_prompt",
+        "evolutionary_optimizer": "koderz.solvers.optimizers.evolutionary:evolutionary_optimizer",
+        "hierarchical_reflective": "koderz.solvers.optimizers.hierarchical_reflective:hierarchical_reflective",
+        "gepa": "koderz.solvers.optimizers.gepa:gepa",
     },
     {"iterative": "koderz.solvers.iterative:IterativeOptions", "rlm": "koderz.solvers.recursive.options:RlmOptions"},
 )
@@ -44,7 +51,7 @@ SOLVERS = Registry(
 SHARING = frozenset({"session", "workspace"})
 """The handles that a suite opens with what it has opened for the whole run."""
 
-OPENED = SHARING | {"long_context"}
+OPENED = SHARING | {"long_context", "evaluator"}
 """The handles that a suite opens for tasks that need them."""
 
 NEEDED = OPENED | {EXCLUSIVE}

@@ -1,0 +1,154 @@
+"""GEPA by its own package: reflective mutation of prompts that are best somewhere (Agrawal et al. 2025)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from koderz.prompts import Prompts
+from koderz.solvers.optimizers.writing import Writer, needs_package, needs_writer, shown_instructions, shown_items
+
+if TYPE_CHECKING:
+    from koderz.suites.datasets.evaluator import Evaluator, Scored
+    from koderz.suites.datasets.payload import Item
+
+T = TypeVar("T")
+
+_PART = "system"
+
+
+async def gepa(
+    evaluator: Evaluator,
+    prompts: Prompts,
+    *,
+    reflection_minibatch_size: int = 3,
+    candidate_selection: str = "pareto",
+    skip_perfect_score: bool = False,
+) -> None:
+    """Its search in a thread of its own, scored by the evaluator, which ends it."""
+    await evaluator.score(evaluator.initial)
+    bridge = _Bridge()
+    adapter: Any = _Adapter(evaluator, Writer(evaluator, prompts), bridge)
+    seed = evaluator.random.getrandbits(31)
+
+    def search() -> None:
+        from gepa.api import optimize
+
+        optimize(
+            seed_candidate={_PART: evaluator.initial.instruction},
+            trainset=[*evaluator.train],
+            valset=[*evaluator.minibatch],
+            adapter=adapter,
+            custom_candidate_proposer=adapter.propose,
+            reflection_minibatch_size=min(reflection_minibatch_size, len(evaluator.train)),
+            candidate_selection_strategy=cast("Any", candidate_selection),
+            skip_perfect_score=skip_perfect_score,
+            max_metric_calls=10**9,  # the evaluator has the budget
+            logger=_Silence(),
+            seed=seed,
+        )
+
+    await bridge.run(search)
+
+
+class _Over(BaseException):
+    """Ends the thread; gepa itself goes on after any Exception."""
+
+
+class _Bridge:
+    """Runs coroutines on the loop for a thread that waits for them."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._error: BaseException | None = None
+        self._call: Future[Any] | None = None  # the latest
+        self._is_closed = False
+
+    def __call__(self, work: Coroutine[Any, Any, T]) -> T:
+        """What the coroutine comes to. What it raises ends the thread, and is raised by `run`."""
+        if self._is_closed:
+            work.close()
+            raise _Over
+        call: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._call = call
+        try:
+            return call.result()
+        except BaseException as error:
+            self._error = error
+            raise _Over from error
+
+    async def run(self, work: Callable[[], object]) -> None:
+        """The work in a thread, to its end, or to the first error of what it has the loop run."""
+
+        def ending() -> None:
+            with suppress(_Over):  # `run` raises why
+                work()
+
+        try:
+            await asyncio.to_thread(ending)
+        finally:
+            self._is_closed = True
+            if self._call:
+                self._call.cancel()
+        if self._error:
+            raise self._error
+
+
+class _Adapter:
+    """What gepa reaches the evaluator by, from its thread."""
+
+    propose_new_texts = None
+
+    def __init__(self, evaluator: Evaluator, writer: Writer, bridge: _Bridge) -> None:
+        self._evaluator, self._writer, self._bridge = evaluator, writer, bridge
+
+    def evaluate(self, batch: Sequence[Item], candidate: Mapping[str, str], capture_traces: bool = False) -> Any:
+        """The candidate's scores on a batch; 0 where a reply can't be judged."""
+        from gepa.core.adapter import EvaluationBatch
+
+        prompt = self._evaluator.initial.with_system(candidate[_PART])
+        scored = self._bridge(self._evaluator.score(prompt, batch))
+        replies = [scored.replies.get(item.id, "") for item in batch]
+        scores = [scored.scores.get(item.id, 0.0) for item in batch]
+        return EvaluationBatch(replies, scores, [(item, scored) for item in batch] if capture_traces else None)
+
+    def make_reflective_dataset(
+        self,
+        candidate: Mapping[str, str],  # noqa: ARG002 gepa's protocol
+        eval_batch: Any,
+        components_to_update: Sequence[str],  # noqa: ARG002 there is but one
+    ) -> dict[str, list[dict[str, str]]]:
+        """The items of a batch as a prompt writer is shown them."""
+        seen: list[tuple[Item, Scored]] = eval_batch.trajectories
+        return {_PART: [{"item": shown_items([item], scored)} for item, scored in seen if item.id in scored.reasons]}
+
+    def propose(
+        self,
+        candidate: Mapping[str, str],
+        reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],
+        components_to_update: Sequence[str],  # noqa: ARG002 there is but one
+    ) -> dict[str, str]:
+        """A new instruction; the old one where no reply can be read."""
+        prompt = self._evaluator.initial.with_system(candidate[_PART])
+        items = "\n\n".join(each["item"] for each in reflective_dataset[_PART])
+        mean = self._bridge(self._evaluator.known(prompt)).mean
+        shown = shown_instructions([(prompt, mean)])
+        found = self._bridge(self._writer.written("gepa-reflection", 1, instructions=shown, items=items))
+        return {_PART: found[0].instruction if found else candidate[_PART]}
+
+
+class _Silence:
+    """A logger that says nothing."""
+
+    def log(self, message: str) -> None: ...
+
+
+def _at_hand(*about: Any) -> Mapping[str, Any]:
+    return {**needs_writer(*about), **needs_package("gepa")(*about)}
+
+
+gepa.roles = ("reasoning",)  # type: ignore[attr-defined]
+gepa.at_hand = _at_hand  # type: ignore[attr-defined]

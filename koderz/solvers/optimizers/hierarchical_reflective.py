@@ -1,0 +1,91 @@
+"""Hierarchical reflection: failures are analysed in batches, and each kind of failure gets a prompt against it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from koderz.prompts import Prompts
+from koderz.solvers.optimizers.writing import Writer, failing, needs_writer, shown_instructions, shown_items
+
+if TYPE_CHECKING:
+    from koderz.suites.datasets.candidate import Candidate
+    from koderz.suites.datasets.evaluator import Evaluator
+
+Modes = list[dict[str, str]]
+
+
+async def hierarchical_reflective(
+    evaluator: Evaluator,
+    prompts: Prompts,
+    *,
+    batch_size: int = 25,
+    convergence_threshold: float = 0.01,
+    max_retries: int = 2,
+    max_iterations: int = 0,
+    max_trials: int = 0,
+) -> str:
+    """Iterations of reflection on a fixed draw of train items, until one betters the mean by less than the threshold.
+
+    `convergence_threshold` is relative; `max_retries` candidates at most are tried against each kind of failure.
+    `max_iterations` and `max_trials`: of iterations and candidates; 0: without end.
+    """
+    writer = Writer(evaluator, prompts)
+    size = min(len(evaluator.minibatch), len(evaluator.train))
+    drawn = evaluator.random.sample([*evaluator.train], size)
+    mean = (await evaluator.score(evaluator.initial)).mean
+    best, iterations, trials = evaluator.initial, 0, 0
+    while not max_iterations or iterations < max_iterations:
+        iterations += 1
+        before = mean
+        scored = await evaluator.score(best, drawn)
+        failures = failing(drawn, scored)
+        batches = [failures[start : start + batch_size] for start in range(0, len(failures), batch_size)]
+        modes = await _modes(writer, best, mean, [shown_items(batch, scored) for batch in batches])
+        for mode in modes:
+            for _ in range(max_retries):
+                if max_trials and trials >= max_trials:
+                    return "limit"
+                trials += 1
+                candidate, reached = await _against(evaluator, writer, mode, best, mean)
+                if reached > mean:
+                    best, mean = candidate, reached
+                    break
+        if not failures or (modes and mean - before < convergence_threshold * before):
+            return "converged"
+    return "limit"
+
+
+async def _modes(writer: Writer, best: Candidate, mean: float, batches: list[str]) -> Modes:
+    """What is wrong, batch by batch and then put together."""
+    shown = shown_instructions([(best, mean)])
+    found = await asyncio.gather(
+        *(
+            writer.failure_modes("hierarchical_reflective-analysis", instructions=shown, items=items)
+            for items in batches
+        )
+    )
+    modes = [mode for batch in found for mode in batch]
+    if len(found) < 2 or not modes:
+        return modes
+    return await writer.failure_modes("hierarchical_reflective-synthesis", modes="\n\n".join(map(_shown, modes)))
+
+
+async def _against(
+    evaluator: Evaluator, writer: Writer, mode: dict[str, str], best: Candidate, mean: float
+) -> tuple[Candidate, float]:
+    """A candidate against one kind of failure, with its mean on the minibatch."""
+    shown = shown_instructions([(best, mean)])
+    name = "hierarchical_reflective-improvement"
+    for candidate in await writer.written(name, 1, instructions=shown, mode=_shown(mode)):
+        return candidate, (await evaluator.score(candidate)).mean
+    return best, mean
+
+
+def _shown(mode: dict[str, str]) -> str:
+    name = mode["name"].replace('"', "'")
+    return f'<mode name="{name}">\n{mode["description"]}\nRoot cause: {mode["root_cause"]}\n</mode>'
+
+
+hierarchical_reflective.roles = ("reasoning",)  # type: ignore[attr-defined]
+hierarchical_reflective.at_hand = needs_writer  # type: ignore[attr-defined]

@@ -1,0 +1,55 @@
+"""Meta-prompting: a model rewrites the best prompt, shown what it fails at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from koderz.prompts import Prompts
+from koderz.solvers.optimizers.writing import Writer, needs_writer, shown_failures, shown_instructions
+
+if TYPE_CHECKING:
+    from koderz.suites.datasets.evaluator import Evaluator
+
+_SYNTHESIS = 3  # the first round with one, and rounds from one to the next
+_SYNTHESIS_PROMPTS = 2
+
+
+async def meta_prompt(
+    evaluator: Evaluator,
+    prompts: Prompts,
+    *,
+    prompts_per_round: int = 4,
+    hall_of_fame: int = 10,
+    task_examples: int = 5,
+    max_trials: int = 0,
+) -> str:
+    """Rounds of `prompts_per_round` rewritings; every third puts the best of the `hall_of_fame` together.
+
+    `task_examples` items that the best prompt fails at are shown. `max_trials` candidates end it; 0: none do.
+    """
+    writer = Writer(evaluator, prompts)
+    await evaluator.score(evaluator.initial)
+    trials, number = 0, 0
+    while not max_trials or trials < max_trials:
+        number += 1
+        fame = evaluator.ranked[:hall_of_fame]
+        if number % _SYNTHESIS == 0 and len(fame) > 1:
+            found = await writer.written(
+                "meta_prompt-synthesis", _SYNTHESIS_PROMPTS, instructions=shown_instructions(fame)
+            )
+        else:
+            found = await writer.written(
+                "meta_prompt-round",
+                prompts_per_round,
+                instructions=shown_instructions(fame[:1]),
+                others=shown_instructions(fame[1:3]),
+                items=await shown_failures(evaluator, fame[0][0], task_examples),
+            )
+        for candidate in found:
+            trials += 1
+            await evaluator.score(candidate)
+    return "limit"
+
+
+meta_prompt.roles = ("reasoning",)  # type: ignore[attr-defined]
+meta_prompt.at_hand = needs_writer  # type: ignore[attr-defined]
