@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from tracker.errors import KoderzError
 from tracker.registry import find
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tracker.records import Plan
     from tracker.summary import Result
 
@@ -16,7 +19,11 @@ GROUP = "koderz.summaries"
 """The entry points of parts. The name of one is its key in the summary."""
 
 Part = Callable[["Plan", Mapping[str, Sequence["Result"]]], Mapping[str, Any]]
-"""Takes the plan, and the results of each arm by its name; returns what JSON can hold. A pure function of these."""
+"""Takes the plan, and the results of each arm by its name; returns what JSON can hold. A pure function of these.
+
+One may have an attribute `complete`, a function of the plan, the run's folder and the results: what these are with what
+only other experiments tell, such as the score of a baseline.
+"""
 
 
 def part_of(name: str) -> Part:
@@ -35,3 +42,15 @@ def parts_of(plan: Plan, results: Mapping[str, Sequence[Result]]) -> dict[str, A
         except Exception as error:  # noqa: BLE001 it may be anybody's code, and the summary is worth more
             found[name] = {"error": f"{type(error).__name__}: {error}"}
     return found
+
+
+def completed(plan: Plan, folder: Path, results: list[Result]) -> list[Result]:
+    """The results as the parts that a plan names complete them; as they are where one isn't installed, or fails."""
+    for name in plan.parts:
+        with suppress(Exception):  # `parts_of` tells of what isn't there, and a summary is worth more than the rest
+            results = [*getattr(part_of(name), "complete", _as_they_are)(plan, folder, results)]
+    return results
+
+
+def _as_they_are(_plan: Plan, _folder: Path, results: list[Result]) -> list[Result]:
+    return results

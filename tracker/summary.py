@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from tracker.breakdown import Mean, Slice, breakdown, mean_of
 from tracker.index import CODES, DAMAGED, DOUBLED, PAID, Entry, load_index, read_records, read_spans, time_of
 from tracker.journal import NAME
-from tracker.parts import parts_of
+from tracker.parts import completed, parts_of
 from tracker.rates import pass_at_k_of, success_interval
 from tracker.records import SCHEMA_VERSION, Experiment, Fault, Finished, Measure
 from tracker.records import Arm as ArmRecord
@@ -187,6 +187,8 @@ def summarize(folder: Path) -> Summary:
                 baselines[record.arm].append(record.baseline_cost)
         elif isinstance(record, Fault):
             faults.append(scrubber.record(record))
+    if plan.parts:
+        results = completed(plan, folder, results)
     results.sort(key=lambda r: (r.sample, order.get(r.problem_id, len(order))))
     faults.sort(key=lambda f: (f.sample, order.get(f.problem_id, len(order)), f.arm))
     arms = {arm.name: _arm(arm, results, baselines[arm.name]) for arm in plan.arms}

@@ -29,10 +29,10 @@ class Suite(Protocol):
       experiments are compared besides success;
     - `open_session(task, handles)`, `open_long_context(task, handles)`, `open_evaluator(task, handles, settings)` and
       `open_workspace(task, folder, handles)`, async context managers of what tasks say by `needs` that they need. Each
-      is entered when an experiment begins whose solver names it, and left at its end; `folder` is empty, the experiment's alone, and removed with it. What
-      an opener does that can't be made again goes through `handles.once`, so that a replay is handed the same. One
-      that is opened with a method `conclude(solving)` has the last word: it is handed the solver's coroutine, which may
-      then return anything, and returns the Verdict;
+      is entered when an experiment begins whose solver names it, and left at its end; `folder` is empty, the
+      experiment's alone, and removed with it. What an opener does that can't be made again goes through `handles.once`,
+      so that a replay is handed the same. What it opens may have a method `conclude(solving)`: then it has the last
+      word, is handed the solver's coroutine, which may return anything, and returns the Verdict;
     - `open_run(settings, environ)`, an async context manager of what all sessions and workspaces of a run share, such
       as a pool of workers. It is entered before the first experiment of a run that needs one of them, on an engine
       elsewhere in each of its containers, and left after the last; `open_session` and `open_workspace` are then handed

@@ -1,0 +1,299 @@
+"""Whether an optimizer helps: its winners on the test items beside the initial prompt and random search."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from msgspec.structs import replace
+
+from koderz.analysis import intervals, statistics
+from koderz.analysis.inference import p_of, score_interval, smallest_of
+from koderz.analysis.intervals import FEWEST_TO_RESAMPLE, Interval
+from koderz.analysis.pairs import matched
+from tracker import records
+from tracker.index import CODES, load_index, read_records
+from tracker.journal import NAME
+from tracker.records import Measure
+from tracker.runs import read_plan
+from tracker.summary import Result
+
+BASELINE = "none"
+RANDOM = "random_search"
+
+_MOST_FAULTY = 0.02  # share of test items that can't be judged
+_KINDS = ("once", "grade", "experiment")
+
+Scores = Mapping[str, float]
+"""By the ids of test items."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """An experiment that came to an end: one optimizer on one dataset, for one model, with one seed."""
+
+    experiment: records.Experiment
+    seed: int
+    result: Mapping[str, Any]  # what the evaluator put on record
+    scores: Scores  # of the winner on the test items; empty where it is the initial prompt
+    unread: frozenset[str]  # test items that couldn't be judged
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Its dataset and model."""
+        return self.experiment.problem_id, self.experiment.model
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """B less A on the items that both have, as fractions, averaged over seeds."""
+
+    n: int
+    a: float
+    b: float
+    gain: float
+    interval: Interval | None  # 95 %; None below 20 items
+    p: float
+    detectable: float | None  # the smallest difference that so many items show with a power of 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One optimizer on one dataset, for one model, over its seeds."""
+
+    dataset: str
+    model: str
+    optimizer: str
+    n: int
+    baseline: float | None
+    score: float | None
+    gain: float | None
+    interval: Interval | None
+    p: float | None
+    p_adjusted: float | None
+    verdict: str  # helps, hurts, no evidence, not comparable
+    detectable: float | None
+    vs_random: Mapping[str, Any] | None
+    metric_calls: int
+    reasoning_calls: int
+    cost_usd: float
+    cost_known: bool
+    faults: int
+    seeds: Sequence[Mapping[str, Any]]
+    reasons: Sequence[str] = field(default=())  # why it isn't comparable
+
+
+def searches_of(folder: Path) -> list[Search]:
+    """The experiments of the run in `folder` that came to an end, in the order of their ends."""
+    journal = folder / NAME
+    plan = read_plan(folder)
+    wanted = {CODES[kind] for kind in _KINDS}
+    results: dict[str, Mapping[str, Any]] = {}
+    grades: dict[str, list[records.Grade]] = defaultdict(list)
+    ended: dict[str, records.Experiment] = {}
+    for line in read_records(journal, [entry.span for entry in load_index(journal) if entry.code in wanted]):
+        if isinstance(line, records.Once) and line.name == "result" and isinstance(line.value, dict):
+            results[line.experiment_id] = line.value
+        elif isinstance(line, records.Grade) and line.labels.get("split") == "test":
+            grades[line.experiment_id].append(line)
+        elif isinstance(line, records.Experiment):
+            ended[line.experiment_id] = line
+    first = int(plan.config.get("seed") or 0)
+    return [
+        Search(
+            experiment,
+            first + experiment.sample,
+            results[name],
+            {grade.item: grade.score for grade in grades[name] if "fault" not in grade.labels},
+            frozenset(grade.item for grade in grades[name] if "fault" in grade.labels),
+        )
+        for name, experiment in ended.items()
+        if name in results
+    ]
+
+
+def rows_of(plan: records.Plan, searches: Sequence[Search]) -> list[Row]:
+    """A row for each optimizer of each dataset and model, corrected by Holm's procedure over those of both."""
+    rows: list[Row] = []
+    for dataset in plan.tasks:
+        for model in dict.fromkeys(plan.model_of(arm.name) for arm in plan.arms):
+            here = [search for search in searches if search.place == (dataset, model)]
+            names = [arm.solver for arm in plan.arms if plan.model_of(arm.name) == model and arm.solver != BASELINE]
+            rows += _corrected([_Group(plan, here, name) for name in dict.fromkeys(names)])
+    return rows
+
+
+def gain_of(a: Scores, bs: Sequence[Scores]) -> Gain | None:
+    """The mean over seeds of B's scores less A's, item by item; None where they have no item in common."""
+    items = [item for item in a if all(item in b for b in bs)]
+    if not items or not bs:
+        return None
+    means = {item: [fmean(b[item] for b in bs)] for item in items}
+    measure = Measure(name="score", direction="higher", two_valued=len(bs) == 1)
+    pairs = matched(measure, {item: [a[item]] for item in items}, means)
+    before, after = pairs.means()
+    differences = [y - x for x, y in zip(before, after, strict=True)]
+    if len(items) < FEWEST_TO_RESAMPLE:
+        interval = None
+    elif len(set(differences)) == 1:
+        interval = (differences[0], differences[0])
+    elif pairs.measure.two_valued:
+        interval = score_interval(pairs, 1 - statistics.ALPHA)
+    else:
+        interval = intervals.bootstrap_mean(differences)
+    smallest = smallest_of(pairs, statistics.ALPHA)
+    return Gain(
+        len(items), fmean(before), fmean(after), fmean(differences), interval, p_of(pairs) or 0.0, smallest or None
+    )
+
+
+def completed(plan: records.Plan, folder: Path, results: Sequence[Result]) -> Sequence[Result]:
+    """Results with what only the baseline tells: its score, the gain, and whether the own interval lies above 0."""
+    searches = {search.experiment.experiment_id: search for search in searches_of(folder)}
+    bases = {search.place: search for search in searches.values() if search.experiment.solver == BASELINE}
+
+    def whole(result: Result) -> Result:
+        search = searches.get(result.experiment_id)
+        base = bases.get((result.problem_id, result.model))
+        if search is None or base is None or search is base:
+            return result
+        found = gain_of(base.scores, [search.scores or base.scores])
+        if found is None:
+            return result
+        metrics = {**(result.metrics or {}), "baseline": found.a, "gain": found.gain}
+        success = found.interval is not None and found.interval[0] > 0
+        return replace(result, score=found.b, metrics=metrics, success=success)
+
+    return [whole(result) for result in results]
+
+
+def part(plan: records.Plan, _results: Mapping[str, Sequence[Result]]) -> Mapping[str, Any]:
+    """What a summary says of its datasets."""
+    return plan.details.get("suite") or {}
+
+
+part.complete = completed  # type: ignore[attr-defined]
+
+
+class _Group:
+    """The searches of one optimizer on one dataset for one model, beside the baseline and random search."""
+
+    def __init__(self, plan: records.Plan, here: Sequence[Search], optimizer: str) -> None:
+        self.optimizer = optimizer
+        self.plan, self.here = plan, here
+        self.searches = sorted(self._of(optimizer), key=lambda search: search.seed)
+        self.base = next(iter(self._of(BASELINE)), None)
+        self.gain = self._against([self.base]) if self.base else None
+        others = self._of(RANDOM) if optimizer != RANDOM else []
+        self.over_random = self._against(others) if others else None
+
+    def _of(self, optimizer: str) -> list[Search]:
+        return [search for search in self.here if search.experiment.solver == optimizer]
+
+    def _scores(self, search: Search) -> Scores:
+        """The winner's; the baseline's where that is the initial prompt."""
+        return search.scores or (self.base.scores if self.base else {})
+
+    def _against(self, others: Sequence[Search]) -> Gain | None:
+        scores = [self._scores(other) for other in others]
+        items = [item for item in scores[0] if all(item in each for each in scores)]
+        return gain_of(
+            {item: fmean(each[item] for each in scores) for item in items}, [*map(self._scores, self.searches)]
+        )
+
+    def reasons(self) -> Iterator[str]:
+        """Why it isn't comparable."""
+        if self.plan.config.get("test_mode"):
+            yield "test mode"
+        if self.base is None:
+            yield "no baseline: the experiment of none has not ended"
+        used = [*self.searches, *([self.base] if self.base else [])]
+        unread = frozenset(item for search in used for item in search.unread)
+        total = len(unread) + (self.gain.n if self.gain else 0)
+        if len(unread) > _MOST_FAULTY * total:
+            yield f"{len(unread)} of {total} test items could not be judged"
+        if len({search.result["budget_calls"] for search in self.here}) > 1:
+            yield "unequal caps"
+        leakage = (self.plan.details.get("suite") or {}).get(self._dataset, {}).get("leakage", {})
+        if leakage.get("policy") == "keep" and (leakage.get("exact") or leakage.get("near")):
+            yield "items that leak from one split into another were kept"
+
+    @property
+    def _dataset(self) -> str:
+        return self.here[0].experiment.problem_id if self.here else ""
+
+
+def _corrected(groups: Sequence[_Group]) -> list[Row]:
+    """The rows of one dataset and model."""
+    groups = [group for group in groups if group.searches]
+    helped = _holm([group.gain for group in groups])
+    beaten = _holm([group.over_random for group in groups])
+    return [_row(group, p, of_random) for group, p, of_random in zip(groups, helped, beaten, strict=True)]
+
+
+def _holm(gains: Sequence[Gain | None]) -> list[float | None]:
+    adjusted = iter(statistics.holm([gain.p for gain in gains if gain]))
+    return [next(adjusted) if gain else None for gain in gains]
+
+
+def _row(group: _Group, p_adjusted: float | None, p_random: float | None) -> Row:
+    gain, other, reasons = group.gain, group.over_random, tuple(group.reasons())
+    outcomes = [search.experiment for search in group.searches]
+    verdict = "not comparable" if reasons or gain is None else _claim(gain, p_adjusted, "helps", "hurts")
+    return Row(
+        dataset=outcomes[0].problem_id,
+        model=outcomes[0].model,
+        optimizer=group.optimizer,
+        n=gain.n if gain else 0,
+        baseline=gain.a if gain else None,
+        score=gain.b if gain else None,
+        gain=gain.gain if gain else None,
+        interval=gain.interval if gain else None,
+        p=gain.p if gain else None,
+        p_adjusted=p_adjusted,
+        verdict=verdict,
+        detectable=gain.detectable if gain else None,
+        vs_random={
+            "gain": other.gain,
+            "interval": other.interval,
+            "p_adjusted": p_random,
+            "beats": not reasons and _claim(other, p_random, "beats", "") == "beats",
+        }
+        if other
+        else None,
+        metric_calls=sum(search.result["metric_calls"] for search in group.searches),
+        reasoning_calls=sum(search.result["reasoning_calls"] for search in group.searches),
+        cost_usd=sum(outcome.cost for outcome in outcomes),
+        cost_known=all(outcome.cost_known for outcome in outcomes),
+        faults=sum(search.result["faults"] for search in group.searches),
+        seeds=[_seed(group, search) for search in group.searches],
+        reasons=reasons,
+    )  # fmt: skip
+
+
+def _claim(gain: Gain, p_adjusted: float | None, better: str, worse: str) -> str:
+    """What may be said of a difference: its corrected p-value is small, and its interval excludes 0."""
+    if gain.interval is None or p_adjusted is None or p_adjusted >= statistics.ALPHA:
+        return "no evidence"
+    low, high = gain.interval
+    return better if low > 0 else worse if high < 0 else "no evidence"
+
+
+def _seed(group: _Group, search: Search) -> dict[str, Any]:
+    own = gain_of(group.base.scores, [search.scores or group.base.scores]) if group.base else None
+    result = search.result
+    return {
+        "seed": search.seed,
+        "experiment_id": search.experiment.experiment_id,
+        "score": own.b if own else search.experiment.score,
+        "gain": own.gain if own else None,
+        "validation": result["validation"].get(result["winner"]),
+        "validation_n": result["validation_n"],
+        "metric_calls": result["metric_calls"],
+        "kept_initial": result["kept_initial"],
+        "finish_reason": result["finish_reason"],
+    }

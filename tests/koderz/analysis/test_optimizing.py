@@ -1,0 +1,101 @@
+"""Whether an optimizer helps is said as surely as its test items allow, and no more surely."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace as with_fields
+
+from koderz.analysis.optimizing import Row, completed, gain_of, rows_of, searches_of
+from tests.koderz.solvers.optimizers.worlds import World, searched
+from tests.koderz.world import Run, Scripted
+from tracker.records import Plan
+
+RANDOM_SEEDS = 3
+
+
+def rows(run: Run, **changes: Any) -> dict[str, Row]:
+    plan = run.lines[0]
+    assert isinstance(plan, Plan)
+    return {row.optimizer: row for row in rows_of(with_fields(plan, **changes), searches_of(run.folder))}
+
+
+def test_what_helps_is_told_from_what_does_not_and_from_random_search(tmp_path: Path) -> None:
+    run = searched(tmp_path, World("rule", 1), "none", "few_shot", "meta_prompt", "random_search", seeds=3)
+    found = rows(run)
+
+    assert found["meta_prompt"].verdict == "helps"
+    assert found["meta_prompt"].vs_random
+    assert found["meta_prompt"].vs_random["beats"]
+    assert found["random_search"].vs_random is None
+    few = found["few_shot"]
+    assert few.verdict == "no evidence"
+    assert few.detectable
+    assert 0 < few.detectable < 0.3
+    assert few.gain is not None
+    assert few.interval
+    assert few.interval[0] < few.gain < few.interval[1]
+    assert [seed["seed"] for seed in few.seeds] == [42, 43, 44]
+    assert {row.n for row in found.values()} == {100}
+    assert few.p_adjusted is not None
+    assert few.p is not None
+    assert few.p_adjusted >= few.p
+
+
+def test_an_optimizer_that_kept_the_initial_prompt_gains_exactly_nothing(tmp_path: Path) -> None:
+    run = searched(tmp_path, World("rule"), "none", "random_search", model=Scripted(lambda *_: "wrong"))
+    (row,) = rows(run).values()
+    assert (row.gain, row.interval, row.p, row.verdict) == (0.0, (0.0, 0.0), 1.0, "no evidence")
+    assert row.seeds[0]["kept_initial"]
+
+
+def test_rows_say_why_they_compare_nothing(tmp_path: Path) -> None:
+    run = searched(tmp_path, World("rule"), "none", "random_search", budget_calls=150)
+    plan = run.lines[0]
+    assert isinstance(plan, Plan)
+    (tested,) = rows(run, config={**plan.config, "test_mode": True}).values()
+    assert (tested.verdict, tested.reasons) == ("not comparable", ("test mode",))
+    leaks = {"world": {"leakage": {"policy": "keep", "exact": 1, "near": 0}}}
+    (leaking,) = rows(run, details={**plan.details, "suite": leaks}).values()
+    assert leaking.verdict == "not comparable"
+    assert "leak" in leaking.reasons[0]
+    alone = searched(tmp_path / "alone", World("rule"), "random_search", budget_calls=150)
+    (without,) = rows(alone).values()
+    assert without.gain is None
+    assert "no baseline" in without.reasons[0]
+
+
+def test_fewer_than_twenty_items_are_no_evidence() -> None:
+    items = [str(n) for n in range(19)]
+    found = gain_of(dict.fromkeys(items, 0.0), [dict.fromkeys(items, 1.0)])
+    assert found
+    assert found.interval is None
+    assert found.gain == 1.0
+
+
+def test_one_seed_of_rights_and_wrongs_is_tested_by_mcnemars_test() -> None:
+    items = [str(n) for n in range(30)]
+    found = gain_of({item: float(int(item) < 3) for item in items}, [{item: float(int(item) >= 22) for item in items}])
+    assert found
+    assert found.p == pytest.approx(2 * sum(_choose(11, k) for k in range(4)) / 2**11)
+
+
+def test_a_result_has_its_baseline_and_succeeds_by_its_own_interval(tmp_path: Path) -> None:
+    run = searched(tmp_path, World("rule", 1), "none", "meta_prompt", "random_search", seeds=2)
+    plan = run.lines[0]
+    assert isinstance(plan, Plan)
+    results = {(each.arm, each.sample): each for each in completed(plan, run.folder, run.summary.results)}
+    metrics = results["meta_prompt", 0].metrics
+    assert results["meta_prompt", 0].success
+    assert metrics
+    assert metrics["gain"] == pytest.approx((results["meta_prompt", 0].score or 0) - metrics["baseline"])
+    assert {"baseline", "gain", "validation", "metric_calls", "reasoning_calls"} <= metrics.keys()
+    assert not results["none", 0].success
+
+
+def _choose(n: int, k: int) -> int:
+    from math import comb
+
+    return comb(n, k)
