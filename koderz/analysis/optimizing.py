@@ -47,6 +47,11 @@ class Search:
         """Its dataset and model."""
         return self.experiment.problem_id, self.experiment.model
 
+    @property
+    def optimizer(self) -> str:
+        """As users name it."""
+        return shown_name(self.experiment.arm)
+
 
 @dataclass(frozen=True, slots=True)
 class Gain:
@@ -87,6 +92,11 @@ class Row:
     reasons: Sequence[str] = field(default=())  # why it isn't comparable
 
 
+def shown_name(arm: str) -> str:
+    """The optimizer of an arm, whose name has a model behind it where a run has several."""
+    return arm.partition(" · ")[0]
+
+
 def searches_of(folder: Path) -> list[Search]:
     """The experiments of the run in `folder` that came to an end, in the order of their ends."""
     journal = folder / NAME
@@ -122,7 +132,9 @@ def rows_of(plan: records.Plan, searches: Sequence[Search]) -> list[Row]:
     for dataset in plan.tasks:
         for model in dict.fromkeys(plan.model_of(arm.name) for arm in plan.arms):
             here = [search for search in searches if search.place == (dataset, model)]
-            names = [arm.solver for arm in plan.arms if plan.model_of(arm.name) == model and arm.solver != BASELINE]
+            names = [
+                shown_name(arm.name) for arm in plan.arms if plan.model_of(arm.name) == model and arm.solver != BASELINE
+            ]
             rows += _corrected([_Group(plan, here, name) for name in dict.fromkeys(names)])
     return rows
 
@@ -151,7 +163,7 @@ def gain_of(a: Scores, bs: Sequence[Scores]) -> Gain | None:
     )
 
 
-def completed(plan: records.Plan, folder: Path, results: Sequence[Result]) -> Sequence[Result]:
+def completed(_plan: records.Plan, folder: Path, results: Sequence[Result]) -> Sequence[Result]:
     """Results with what only the baseline tells: its score, the gain, and whether the own interval lies above 0."""
     searches = {search.experiment.experiment_id: search for search in searches_of(folder)}
     bases = {search.place: search for search in searches.values() if search.experiment.solver == BASELINE}
@@ -192,7 +204,7 @@ class _Group:
         self.over_random = self._against(others) if others else None
 
     def _of(self, optimizer: str) -> list[Search]:
-        return [search for search in self.here if search.experiment.solver == optimizer]
+        return [search for search in self.here if search.optimizer == optimizer]
 
     def _scores(self, search: Search) -> Scores:
         """The winner's; the baseline's where that is the initial prompt."""

@@ -21,6 +21,7 @@ COMMANDS = {
     "benchmark": ("koderz.cli.benchmark", "Run a benchmark; resume, watch, compare and report runs."),
     "run": ("koderz.cli.run:run", "Run one experiment and show it as it happens."),
     "judge": ("koderz.cli.judge:judge", "Judge a program or a samples file."),
+    "optimize": ("koderz.cli.optimize", "Compare prompt optimizers, each with the same budget."),
     "suites": ("koderz.cli.suites", "List suites, add their datasets, and write their rows."),
     "ui": ("koderz.cli.ui:ui", "Serve MLflow's UI for this project's runs."),
     "sync": ("koderz.cli.sync:sync", "Bring the sinks up to date from the journals."),

@@ -15,6 +15,7 @@ add_resume_commands(app)
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from koderz.cli.options import changeable, with_settings
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
+    from koderz.plans.matrix import Matrix
     from koderz.runs.session import Session
 
 EXIT_CODES = {"complete": 0, "incomplete": 3, "stopped": 3, "detached": 0, "failed": 4, "interrupted": 130}
@@ -91,8 +93,19 @@ class Front:
     detach: bool = False
     trust_config: bool = False
 
-    def run(self, span: range | None = None, *, solver_arguments: Mapping[str, str] | None = None) -> None:
-        """Plans the tasks in `span` and carries the plan out, or with --dry-run prints it. Ends with the exit code."""
+    def run(
+        self,
+        span: range | None = None,
+        *,
+        solver_arguments: Mapping[str, str] | None = None,
+        matrix: Matrix | None = None,
+        asks_first: bool = False,
+    ) -> None:
+        """Plans the tasks in `span` and carries the plan out, or with --dry-run prints it. Ends with the exit code.
+
+        `matrix`: the arms and cells, where options don't state them; `asks_first`: in a terminal the plan is shown, and
+        begun only where the user says so.
+        """
         import asyncio
 
         from koderz.cli.session import SessionScreen
@@ -105,13 +118,20 @@ class Front:
             known = schema_here({**self.usual, **given}).fields
             given = {name: value for name, value in self.usual.items() if name in known} | given
         prepared = prepare(
-            given, span, solver_arguments=solver_arguments, trust_config=self.trust_config, observer=screen
+            given,
+            span,
+            solver_arguments=solver_arguments,
+            trust_config=self.trust_config,
+            matrix=matrix,
+            observer=screen,
         )
         plan = asyncio.run(prepared)
-        if self.dry_run:
+        asks = asks_first and not self.shown.json and sys.stdin.isatty() and sys.stdout.isatty()
+        if self.dry_run or asks:
             from koderz.cli.dryrun import show_plan
 
             show_plan(plan, json=self.shown.json)
+        if self.dry_run or (asks and not typer.confirm("Begin?", default=True)):
             return
         from koderz.runs.session import begin
 
@@ -171,7 +191,7 @@ def _resuming(how: Literal["resume", "retry"]) -> Callable[..., None]:
         trust_config: Trust = False,
     ) -> None:
         way = {"accept_divergence": accept_divergence, "accept_changes": accept_changes, "trust_config": trust_config}
-        _resume(run, given, Shown(json=json, quiet=quiet, wait=wait), how=how, detach=detach, **way)
+        take_up(run, given, Shown(json=json, quiet=quiet, wait=wait), how=how, detach=detach, **way)
 
     return command
 
@@ -199,10 +219,11 @@ def _rescore(
     """Run the solvers again over the recorded replies with new verdicts. No call is made unless asked for."""
     way = {"accept_divergence": accept_divergence, "accept_changes": accept_changes, "trust_config": trust_config}
     shown = Shown(json=json, quiet=quiet, wait=wait)
-    _resume(run, given, shown, how="rescore", calls=calls, ask_judge=ask_judge, **way)
+    take_up(run, given, shown, how="rescore", calls=calls, ask_judge=ask_judge, **way)
 
 
-def _resume(run: str, given: dict[str, Any], shown: Shown, **way: Any) -> None:
+def take_up(run: str, given: dict[str, Any], shown: Shown, **way: Any) -> None:
+    """Resumes, retries or rescores a run, and ends with its exit code. `way`: the fields of `ResumeOptions`."""
     from koderz.cli.session import SessionScreen
     from koderz.runs.resume import ResumeOptions, resume_run
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from koderz.models import Price
@@ -47,8 +47,9 @@ def estimate(plan: Plan, prices: Mapping[str, Price | None]) -> Estimate:
 def _expected(plan: Plan) -> Iterator[tuple[Arm, int, Expected]]:
     """The calls of each cell that the solver of its arm expects, by role, and those of a judge that is a model."""
     asks = judge_asks(plan.suite)
+    own: Callable[..., Sequence[Expected]] | None = getattr(plan.suite, "expected", None)
     for task, arm, samples in plan.cells():
-        for expected in arm.solver.expected(_tokens(task), task.id):
+        for expected in own(task, arm.solver, plan.settings) if own else arm.solver.expected(_tokens(task), task.id):
             if expected.role in arm.models:
                 yield arm, samples, expected
             if expected.role == MAIN and asks and JUDGE in arm.models:  # each answer is judged once

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from stat import S_ISREG
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -62,9 +63,12 @@ class Matrix:
     arms: tuple[MatrixArm, ...]
     cells: tuple[MatrixCells, ...]
 
-    def cells_of(self, tasks: Sequence[str], samples: int) -> list[Cell] | None:
+    def cells_of(
+        self, tasks: Sequence[str], samples: int, made: Mapping[str, Sequence[str]] = MappingProxyType({})
+    ) -> list[Cell] | None:
         """The cells of a run about these tasks; None where they are all tasks in all arms.
 
+        `made`: the names of the arms that were made of each, where these are others: one for each model.
         Raises KoderzError where a task is none of the run's.
         """
         if not self.cells:
@@ -74,7 +78,8 @@ class Matrix:
             for task in cells.problems if cells.problems is not None else tasks:
                 if task not in tasks:
                     raise KoderzError(f"{self.path}: the run has no problem {task!r}")
-                for arm in cells.arms if cells.arms is not None else [arm.name for arm in self.arms]:
+                stated = cells.arms if cells.arms is not None else [arm.name for arm in self.arms]
+                for arm in (name for one in stated for name in made.get(one, [one])):
                     found[task, arm] = found.get((task, arm), 0) + (cells.samples or samples)
         order = {task: number for number, task in enumerate(tasks)}
         return [

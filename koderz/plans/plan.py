@@ -114,7 +114,7 @@ def make_plan(
     """A new plan. `details` go into the record as they are; `single`: one experiment, which is no run."""
     settings = settings.having(getattr(subject.suite, "options", None))
     config = as_config(settings) | {
-        "mode": _mode(settings, arms),
+        "mode": _mode(settings, subject.suite, arms),
         "local_model": ", ".join(dict.fromkeys(arm.model for arm in arms)),
         "temperature": settings.sampling_temperature,
         "problem_range": problem_range,
@@ -146,13 +146,16 @@ def make_plan(
             "matches": matches,
             "prompts": dict(prompts.texts),
             "expectations": _expectations(subject),
-            **({"suite": subject.suite.details(subject.tasks)} if hasattr(subject.suite, "details") else {}),
+            **({"suite": subject.suite.details(subject.tasks, settings)} if hasattr(subject.suite, "details") else {}),
         },
     )
     return _checked(Plan(record, settings, subject.suite, subject.tasks, arms, subject.prompts))
 
 
-def _mode(settings: Settings, arms: Sequence[Arm]) -> str:
+def _mode(settings: Settings, suite: Suite, arms: Sequence[Arm]) -> str:
+    """What the run is called: by its suite, or else by what its arms were stated by."""
+    if own := getattr(suite, "mode", ""):
+        return str(own)
     if settings.matrix:
         return "matrix"
     if len(settings.solvers) > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,8 +13,8 @@ from koderz.engines.owners import chosen_here, schema_of
 from koderz.errors import KoderzError
 from koderz.experiments.recall import memory_details
 from koderz.models.prices import could_spend
-from koderz.plans.arms import make_arms, with_solvers
-from koderz.plans.matrix import read_matrix
+from koderz.plans.arms import Arm, make_arms, with_solvers
+from koderz.plans.matrix import Matrix, read_matrix
 from koderz.plans.plan import Plan, load_subject, make_plan
 from koderz.plans.selection import select_tasks
 from koderz.runs.observer import NullObserver, Observer
@@ -33,10 +33,14 @@ async def prepare(
     solver_arguments: Mapping[str, str] | None = None,
     trust_config: bool = False,
     single: bool = False,
+    matrix: Matrix | None = None,
     observer: Observer | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Plan:
-    """The plan of a new run. Nothing is created, no model is asked; KoderzError for what doesn't fit."""
+    """The plan of a new run. Nothing is created, no model is asked; KoderzError for what doesn't fit.
+
+    `matrix`: its arms and cells, where neither a mode nor a file states them.
+    """
     observer = observer or NullObserver()
     chosen = [*chosen_here(given, environ)]
     schema = schema_of(*chosen)
@@ -47,7 +51,7 @@ async def prepare(
     subject = load_subject(settings, partial(select_tasks, settings, span))
     for notice in getattr(subject.suite, "notices", ()):
         observer.notice(notice)
-    matrix = read_matrix(settings.matrix) if settings.matrix else None
+    matrix = read_matrix(settings.matrix) if settings.matrix else matrix
     if matrix and all(arm.model for arm in matrix.arms):  # whom the run is about is said by its arms
         settings = replace(settings, local_model=matrix.arms[0].model, models=())
     settings = await _with_model(settings, observer, environ)
@@ -65,14 +69,16 @@ async def prepare(
         matrix,
         tables=sources.config.solvers,
         at_hand=found_at_hand,
-        judged_by_model=judge_asks(subject.suite),
+        judged_by_model=judge_asks(subject.suite) or getattr(subject.suite, "asks_judge", False),
     )
     memory = await memory_details(settings, any("recall" in arm.solver.wants for arm in arms), environ)
     plan = make_plan(
         settings,
         subject,
         arms,
-        cells=matrix.cells_of([task.id for task in subject.tasks], settings.samples) if matrix else None,
+        cells=matrix.cells_of([task.id for task in subject.tasks], settings.samples, _by_stated(matrix, arms))
+        if matrix
+        else None,
         problem_range=f"{span.start}-{span.stop}" if span is not None else None,
         details={
             "prices": dict(sources.config.prices),
@@ -85,6 +91,15 @@ async def prepare(
     )
     require_able(plan)
     return plan
+
+
+def _by_stated(matrix: Matrix, arms: Sequence[Arm]) -> dict[str, list[str]]:
+    """The names of arms by the one that the matrix states: it is there once for each model."""
+    made: dict[str, list[str]] = {stated.name: [] for stated in matrix.arms}
+    for number, arm in enumerate(arms):
+        stated = next((name for name in made if arm.name in (name, f"{name} · {arm.model}")), "")
+        made[stated or matrix.arms[number].name].append(arm.name)
+    return made
 
 
 def _fitting(sources: Sources, *, single: bool) -> Settings:

@@ -46,8 +46,11 @@ class Suite(Protocol):
     - `parts`, what it adds to a run's summary: names of `tracker.parts`, which are keys there, too; and `sinks`, where
       its runs are recorded besides, such as a file of its own (a solver's function may have both as attributes);
     - `required`, handles that a solver of its tasks has to name;
-    - `details(tasks)`, what the record of a plan says of these tasks besides; and `notices`, what is told of the suite
-      where a run is planned;
+    - `mode`, what its runs are called; `expected(task, solver, settings)`, the calls of one experiment as
+      `koderz.types.Expected`, where they are not for the solver to say; `asks_judge`, whether it asks the model in the
+      role `judge` otherwise than by its `judge`;
+    - `details(tasks, settings)`, what the record of a plan says of these tasks besides; and `notices`, what is told of
+      the suite where a run is planned;
     - `words`, verdicts of its own beside the four; one counts as passed only where a Verdict says that it `passes`;
     - `simulate(messages, sampling)`, what the simulated model replies: a pure function, by which the suite can be tried
       without a model.

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from koderz.errors import KoderzError
 from koderz.settings.options import option
+from koderz.types import JUDGE, MAIN, Expected
+
+if TYPE_CHECKING:
+    from koderz.suites.datasets.payload import Dataset
 
 STALE = 20
 """Proposals in a row that bring nothing new: then a search ends."""
@@ -42,6 +47,12 @@ class SearchOptions:
     )
 
 
+_CHARS_A_TOKEN = 4
+_REPLY_TOKENS = (10, 300)  # of an answer
+_REQUEST_TOKENS = (500, 4000)  # of a request for prompts
+_WRITTEN_TOKENS = (100, 1000)  # of its reply
+
+
 def minibatch_size(validation: int) -> int:
     """How many of so many validation items a candidate is scored on during a search."""
     return min(MINIBATCH, max(5, validation // 2), validation)
@@ -59,3 +70,29 @@ def require_budget(dataset: str, validation: int, budget: int) -> None:
             f"--budget-calls {budget} is below two passes over the {validation} validation items of {dataset}; "
             f"give at least {2 * validation}, or fewer with --validation-items"
         )
+
+
+def expected_calls(dataset: Dataset, options: SearchOptions, *, is_baseline: bool) -> list[Expected]:
+    """The calls of one experiment: those of a search range from the last pass alone to its whole budget."""
+    told = sum(len(str(each["content"])) for each in dataset.messages)
+    an_item = (told + sum(len(item.text) for item in dataset.test) / len(dataset.test)) / _CHARS_A_TOKEN
+    test, validation = len(dataset.test), len(dataset.validation)
+    items = (test, test) if is_baseline else (validation, options.budget_calls + test)
+    found = [_calls(MAIN, items, (an_item, an_item if is_baseline else 4 * an_item), _REPLY_TOKENS)]
+    if not is_baseline and options.reasoning:
+        writer = "reasoning" if options.reasoning_model else MAIN
+        candidates = options.budget_calls / minibatch_size(validation)
+        found.append(_calls(writer, (0, candidates), _REQUEST_TOKENS, _WRITTEN_TOKENS))
+    if dataset.metric.asks_judge:
+        found.append(_calls(JUDGE, items, (an_item, 2 * an_item), _REPLY_TOKENS))
+    return found
+
+
+def _calls(
+    role: str, calls: tuple[float, float], tokens_in: tuple[float, float], tokens_out: tuple[float, float]
+) -> Expected:
+    """So many calls, with the tokens of each."""
+    least, most = calls
+    return Expected(
+        role, calls, (least * tokens_in[0], most * tokens_in[1]), (least * tokens_out[0], most * tokens_out[1])
+    )

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
+from koderz.settings.schema import Settings
 from koderz.suites import task_digest
+from koderz.suites.datasets.evaluator import BASELINE, WORDS, Evaluator, open_evaluator
 from koderz.suites.datasets.loading import load_datasets, write_rows
 from koderz.suites.datasets.options import DatasetOptions
 from koderz.suites.datasets.payload import SPLITS, Dataset
 from koderz.suites.datasets.published import PUBLISHED
+from koderz.suites.datasets.search import expected_calls, require_budget
 from koderz.suites.datasets.simulated import SimulatedReader
-from koderz.types import Measure, Message, Reply, Task, Verdict
+from koderz.types import JUDGE, Expected, Measure, Message, Reply, Task, Verdict
 
 EVALUATOR = "evaluator"
 
@@ -41,7 +45,9 @@ class DatasetSuite:
     """A suite whose tasks are datasets. Their solvers score prompts on items by the handle `evaluator`."""
 
     name = "datasets"
-    words = ("selected", "kept", "baseline")
+    mode = "optimize"
+    words = WORDS
+    parts = ("optimize",)
     measures = (Measure("score", "higher", "share"),)
     required = frozenset({EVALUATOR})
 
@@ -59,13 +65,33 @@ class DatasetSuite:
         """Never asked: the evaluator makes the verdicts."""
         raise KoderzError(f"{task.id} has no answer of its own; its items have, see the handle evaluator")
 
-    def details(self, tasks: Sequence[Task[Dataset]]) -> dict[str, Any]:
-        """What the record says of each dataset."""
+    @property
+    def asks_judge(self) -> bool:
+        """Whether a metric asks a model."""
+        return any(task.payload.metric.asks_judge for task in self.tasks)
+
+    def expected(self, task: Task[Dataset], solver: Any, settings: Settings) -> list[Expected]:
+        """The calls of one experiment: of the test alone, or of a search and the test."""
+        return expected_calls(task.payload, settings.of(DatasetOptions), is_baseline=solver.name == BASELINE)
+
+    def details(self, tasks: Sequence[Task[Dataset]], settings: Settings) -> dict[str, Any]:
+        """What the record says of each dataset. Raises KoderzError where the budget of metric calls is too small."""
+        options = settings.of(DatasetOptions)
+        for task in tasks:
+            require_budget(task.id, len(task.payload.validation), options.budget_calls)
+        if self.asks_judge and not (options.judge_model or settings.given_roles.get(JUDGE)):
+            raise KoderzError("this metric asks a model; name one with --judge-model")
         return {task.id: _details(task.payload) for task in tasks}
 
     def simulate(self, messages: Sequence[Message], sampling: Any) -> str:
         """What the simulated model replies to an item, or to a request for prompts."""
         return self._simulated.reply(messages, sampling)
+
+    def open_evaluator(
+        self, task: Task[Dataset], handles: Any, settings: Settings
+    ) -> AbstractAsyncContextManager[Evaluator]:
+        """What scores prompts on the dataset's items."""
+        return open_evaluator(task.payload, handles, settings)
 
     def export(self, folder: Path) -> Iterator[tuple[Path, int]]:
         """The splits of each dataset, in a folder each."""

@@ -90,7 +90,7 @@ def test_a_result_has_its_baseline_and_succeeds_by_its_own_interval(tmp_path: Pa
     metrics = results["meta_prompt", 0].metrics
     assert results["meta_prompt", 0].success
     assert metrics
-    assert metrics["gain"] == pytest.approx((results["meta_prompt", 0].score or 0) - metrics["baseline"])
+    assert metrics["gain"] == pytest.approx((results["meta_prompt", 0].score or 0) - (metrics["baseline"] or 0))
     assert {"baseline", "gain", "validation", "metric_calls", "reasoning_calls"} <= metrics.keys()
     assert not results["none", 0].success
 

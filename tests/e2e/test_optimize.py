@@ -1,0 +1,201 @@
+"""Prompt optimizers compared from the command line: what is planned, recorded, resumed and refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from koderz.suites.datasets.options import DatasetOptions
+from koderz.suites.datasets.suite import datasets
+from koderz.testing import ModelServer
+from koderz.testing.wire import Request
+from koderz.types import Message
+from tests.conftest import Shell
+
+SMALL = ("--train-items", 20, "--validation-items", 20, "--test-items", 30, "--budget-calls", 80)
+RUN = ("optimize", "run", "--demo-datasets", "labels", "--quiet", *SMALL)
+SIMULATED = (*RUN, "--models", "simulated")
+
+
+def test_each_optimizer_is_planned_for_each_model_and_seed_and_the_initial_prompt_once(koderz: Shell) -> None:
+    koderz(*SIMULATED, "--optimizers", "few_shot,random_search", "--seeds", 2)
+
+    summary = koderz.summary()
+    assert (summary["mode"], summary["status"], summary["simulated"]) == ("optimize", "complete", True)
+    planned = Counter((result["problem_id"], result["solver"], result["sample"]) for result in summary["results"])
+    arms = {name: len(arm["results"]) for name, arm in summary["arms"].items()}
+    assert arms == {"none": 1, "few_shot": 2, "random_search": 2}, planned
+    for result in summary["results"]:
+        if result["solver"] != "none":
+            assert {"baseline", "gain", "validation", "metric_calls", "reasoning_calls"} <= result["metrics"].keys()
+            assert result["score"] == pytest.approx(result["metrics"]["baseline"] + result["metrics"]["gain"])
+    seeds = {
+        call["sampling"]["seed"] for call in koderz.journal() if call["kind"] == "call" and call["purpose"] == "item"
+    }
+    assert seeds == {42, 43}
+
+
+def test_several_models_each_have_a_baseline(koderz: Shell) -> None:
+    done = koderz(
+        *RUN, "--models", "openai/gpt-4o-mini", "openai/gpt-4o", "--dry-run", "--json", "--optimizers", "few_shot"
+    )
+    plan = json.loads(done.out)
+    assert plan["planned"] == 2 * (1 + 3)
+    least, most = plan["estimate"]["calls"]
+    assert (least, most) == (2 * (30 + 3 * 20), 2 * (30 + 3 * (80 + 30) + 3 * 8))
+
+
+def test_the_initial_prompt_is_there_also_alone(koderz: Shell) -> None:
+    koderz(*SIMULATED, "--optimizers", "none")
+    assert [call["purpose"] for call in koderz.journal() if call["kind"] == "call"] == ["test"] * 30
+
+
+def test_test_mode_is_one_seed_of_five_items_a_split(koderz: Shell) -> None:
+    koderz("optimize", "run", "--test-mode", "--demo-datasets", "labels", "--models", "simulated", "--quiet",
+           "--optimizers", "random_search")  # fmt: skip
+    summary = koderz.summary()
+    assert [len(arm["results"]) for arm in summary["arms"].values()] == [1, 1]
+    assert summary["config"]["budget_calls"] == 150
+    items = {line["item"] for line in koderz.journal() if line["kind"] == "grade" and line["labels"]["split"] == "test"}
+    assert len(items) == 5
+
+
+def test_parameters_come_from_a_file_and_are_on_record(koderz: Shell) -> None:
+    (koderz.folder / "own.json").write_text('{"few_shot": {"max_trials": 2, "max_examples": 3}}')
+    koderz(*SIMULATED, "--optimizers", "few_shot", "--seeds", 1, "--optimizer-params", "own.json")
+    (result,) = (line["value"] for line in koderz.journal() if line["kind"] == "once" and line["name"] == "result"
+                 and line["value"]["finish_reason"])  # fmt: skip
+    assert result["finish_reason"] == "limit"
+    arm = next(arm for arm in koderz.journal()[0]["arms"] if arm["solver"] == "few_shot")
+    assert arm["parameters"] == {"max_trials": 2, "max_examples": 3}
+    assert arm["baseline"] == "none"
+
+
+def test_a_solver_of_ones_own_is_one_more_optimizer(koderz: Shell) -> None:
+    (koderz.folder / "own.py").write_text(
+        "async def be_brief(evaluator):\n    await evaluator.score(evaluator.initial.with_system('Be brief.'))\n"
+    )
+    koderz(*SIMULATED, "--optimizers", "own.py:be_brief", "--seeds", 1)
+    assert [*koderz.summary()["arms"]] == ["none", "be_brief"]
+
+
+BAD = {
+    "dataset": (("--demo-datasets", "nothing"), "there is no dataset 'nothing'"),
+    "optimizer": (("--optimizers", "nothing"), "nothing"),
+    "solver": (("--optimizers", "zero-shot"), "evaluator"),
+    "budget": (("--budget-calls", "39"), "two passes"),
+    "both": (("--resume-run-id", "bench_1", "--retry-failed-run-id", "bench_2"), "give one of them"),
+    "run": (("--resume-run-id", "bench_1"), "bench_1"),
+    "other": (("--resume-run-id", "run_20250423_153045"), "another program"),
+    "key": (("--optimizers", "few_shot", "--optimizer-params", "key.json"), "has no parameter 'colour'"),
+    "value": (("--optimizers", "few_shot", "--optimizer-params", "value.json"), "whole number"),
+    "table": (("--optimizers", "few_shot", "--optimizer-params", "table.json"), "by optimizer"),
+    "absent": (("--optimizers", "few_shot", "--optimizer-params", "absent.json"), "can't be read"),
+    "writer": (("--optimizers", "meta_prompt", "--no-reasoning"), "--reasoning-model"),
+    "judge": (("--metric", "judge"), "--judge-model"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_does_not_fit_ends_before_anything_is_created(koderz: Shell, name: str) -> None:
+    (koderz.folder / "key.json").write_text('{"few_shot": {"colour": 1}}')
+    (koderz.folder / "value.json").write_text('{"few_shot": {"max_examples": "many"}}')
+    (koderz.folder / "table.json").write_text("[1]")
+    arguments, said = BAD[name]
+    done = koderz(*SIMULATED, *arguments, code=2)
+    assert said in done.err
+    assert "Traceback" not in done.err
+    assert not koderz.results.exists()
+
+
+@contextmanager
+def serving(latency: float = 0.0, failing: int = 0) -> Iterator[tuple[dict[str, str], list[Sequence[Message]]]]:
+    """A server that answers as the simulated model does; its variables, and what it has been asked.
+
+    `failing`: the request from which on it refuses, for good, until `asked` is emptied.
+    """
+    options = DatasetOptions(demo_datasets=("labels",), train_items=20, validation_items=20, test_items=30)
+    suite = datasets(None, options)
+    asked: list[Sequence[Message]] = []
+    ready, over = threading.Event(), threading.Event()
+    environ: dict[str, str] = {}
+
+    def reply(request: Request) -> str:
+        asked.append(request.messages)
+        return suite.simulate(request.messages, request.sampling)
+
+    async def serve() -> None:
+        async with ModelServer(reply, latency=latency) as server:
+            environ.update(OPENAI_BASE_URL=f"{server.url}/v1", OPENAI_API_KEY="sk-test")
+            ready.set()
+            await asyncio.to_thread(over.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert ready.wait(60)
+    try:
+        yield environ, asked
+    finally:
+        over.set()
+        thread.join()
+
+
+SERVED = (*RUN, "--models", "openai/recorded", "--seeds", 1)
+
+
+def content(koderz: Shell) -> Any:
+    """What the run came to, whatever its ids and times."""
+    lines = koderz.journal()
+    arms = {line["experiment_id"]: line["arm"] for line in lines if line["kind"] == "experiment"}
+    grades = {
+        (arms[line["experiment_id"]], line["item"], line["labels"]["candidate"], line["score"])
+        for line in lines
+        if line["kind"] == "grade"
+    }
+    ended = {(arms[line["experiment_id"]], json.dumps(line["value"])) for line in lines if line["kind"] == "once"}
+    return grades, ended
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_killed_at_random_moments_a_search_pays_nothing_twice_and_ends_undisturbed(koderz: Shell, seed: int) -> None:
+    moments = random.Random(seed)
+    optimizers = ("--optimizers", "few_shot", "meta_prompt", "hierarchical_reflective", "gepa")
+    with serving(latency=0.02) as (environ, asked):
+        undisturbed = Shell(koderz.folder / "undisturbed")
+        undisturbed.folder.mkdir()
+        undisturbed(*SERVED, *optimizers, env=environ)
+        asked.clear()
+        running = koderz.start(*SERVED, *optimizers, env=environ)
+        for _ in range(3):
+            _wait_for_more(asked, running)
+            time.sleep(moments.uniform(0, 1.5))
+            with suppress(ProcessLookupError):  # it is over already
+                os.killpg(running.pid, signal.SIGKILL)
+            running.communicate()
+            running = koderz.start("optimize", "run", "--resume-run-id", "latest", env=environ)
+        _, err = running.communicate(timeout=240)
+
+    calls = [line for line in koderz.journal() if line["kind"] == "call"]
+    assert set(Counter((call["experiment_id"], call["key"]) for call in calls).values()) == {1}, err
+    assert len(asked) <= len(calls) + 3 * 5 * 4  # kills, experiments, requests in flight of each
+    assert koderz.summary()["status"] == "complete", err
+    assert content(koderz) == content(undisturbed)
+
+
+def _wait_for_more(asked: Sequence[object], running: subprocess.Popen[str]) -> None:
+    begun, deadline = len(asked), time.monotonic() + 120
+    while len(asked) <= begun and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
