@@ -34,13 +34,11 @@ def test_each_optimizer_is_planned_for_each_model_and_seed_and_the_initial_promp
 
     summary = koderz.summary()
     assert (summary["mode"], summary["status"], summary["simulated"]) == ("optimize", "complete", True)
-    planned = Counter((result["problem_id"], result["solver"], result["sample"]) for result in summary["results"])
     arms = {name: len(arm["results"]) for name, arm in summary["arms"].items()}
-    assert arms == {"none": 1, "few_shot": 2, "random_search": 2}, planned
-    for result in summary["results"]:
-        if result["solver"] != "none":
-            assert {"baseline", "gain", "validation", "metric_calls", "reasoning_calls"} <= result["metrics"].keys()
-            assert result["score"] == pytest.approx(result["metrics"]["baseline"] + result["metrics"]["gain"])
+    assert arms == {"none": 1, "few_shot": 2, "random_search": 2}
+    for result in (result for arm in ("few_shot", "random_search") for result in summary["arms"][arm]["results"]):
+        assert {"baseline", "gain", "validation", "metric_calls", "reasoning_calls"} <= result["metrics"].keys()
+        assert result["score"] == pytest.approx(result["metrics"]["baseline"] + result["metrics"]["gain"])
     seeds = {
         call["sampling"]["seed"] for call in koderz.journal() if call["kind"] == "call" and call["purpose"] == "item"
     }
