@@ -61,7 +61,6 @@ def with_settings(
         def wrapper(**arguments: Any) -> Any:
             mine = {p.name: arguments.pop(p.name) for p in own}
             given = {name: value for name, value in arguments.items() if value not in (None, [])}
-            given |= {name: _words(given[name]) for name in given if name in fields and fields[name].about.listed}
             negated = {name: False for name in given if name in fields and fields[name].is_negated}
             several = {
                 name: [part for word in words for part in word.split(",") if part]
@@ -155,11 +154,6 @@ def _problems_file() -> inspect.Parameter:
         None, metavar="FILE", help="Only the problems in this file, one per line.", rich_help_panel="Tasks"
     )
     return inspect.Parameter("problems_file", inspect.Parameter.KEYWORD_ONLY, default=option, annotation=Path | None)
-
-
-def _words(texts: list[str]) -> list[str]:
-    """What a list says, also where commas part its words; paths, as in NAME=PATH, may have some of their own."""
-    return [word for text in texts for word in ([text] if "=" in text else split_problems(text))]
 
 
 def _joined(given: dict[str, Any]) -> dict[str, Any]:
