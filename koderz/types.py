@@ -36,6 +36,9 @@ EXCLUSIVE = "exclusive"
 MAIN = "main"
 """The role of the model that answers. A solver's other roles help it."""
 
+SUB = "sub"
+"""The role of the model that answers parts of what the main model is asked, beside it at the same address."""
+
 FeedbackKind = Literal["tests", "examples", "none"]
 """What a solver is told of a failure: the failing test, the task's own examples, only that it failed."""
 
@@ -124,6 +127,8 @@ class Expected(NamedTuple):
     calls: tuple[float, float]
     tokens_in: tuple[float, float]  # of all of them
     tokens_out: tuple[float, float]
+    depth: int = 0  # of a recursion
+    instead: str = ""  # the role that is asked where an arm has none such
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "benchmark": ("koderz.cli.benchmark", "Run a benchmark; resume, watch, compare and report runs."),
     "run": ("koderz.cli.run:run", "Run one experiment and show it as it happens."),
+    "rlm": ("koderz.cli.rlm", "Run benchmarks of long texts by recursive language models."),
     "judge": ("koderz.cli.judge:judge", "Judge a program or a samples file."),
     "optimize": ("koderz.cli.optimize", "Compare prompt optimizers, each with the same budget."),
     "suites": ("koderz.cli.suites", "List suites, add their datasets, and write their rows."),

@@ -81,7 +81,10 @@ def watch(
         ),
     ] = None,
     detailed: Annotated[
-        bool, typer.Option("--detailed", help="One line per attempt and outcome; on Modal with a link to its logs.")
+        bool,
+        typer.Option(
+            "--detailed", help="One line per attempt, outcome, turn and cell; on Modal with a link to its logs."
+        ),
     ] = False,
 ) -> None:
     """Follow a run from another terminal (one on Modal: from any machine) until it ends."""

@@ -45,6 +45,7 @@ def _lines(plan: Plan, guess: Estimate, tariffs: Mapping[str, Tariff | None]) ->
         *(f"Model: {name}: {told(tariff) if tariff else _UNPRICED}" for name, tariff in tariffs.items()),
         f"Experiments: {guess.experiments}",
         f"Calls: {_span(*guess.calls)}",
+        *(f"  at depth {each.depth}: {_span(*each.calls)}, about {_dollars(each.cost)}" for each in guess.depths),
         f"Tokens in: about {_span(*guess.tokens_in)}",
         f"Tokens out: about {_span(*guess.tokens_out)}",
         f"Cost: about {_dollars(guess.cost)}",

@@ -250,7 +250,7 @@ def finish(
 
     from koderz.cli.sink_progress import catch_up_session
 
-    with _interruptible():
+    with interruptible():
         done = asyncio.run(session)
     tell(done)
     if shown.json:
@@ -264,7 +264,7 @@ def finish(
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """An asyncio run that was cancelled at once by a second Ctrl-C is an interruption, not a crash."""
     import asyncio
 

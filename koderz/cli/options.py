@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from koderz.engines import ENGINES
-from koderz.engines.owners import CHOOSING, schema_here, schema_of
+from koderz.engines.owners import CHOOSING, chosen_here, schema_here, schema_of
 from koderz.errors import KoderzError
 from koderz.plans.selection import read_problems, split_problems
 from koderz.sandbox import SANDBOXES
@@ -50,20 +50,21 @@ def with_settings(
     """Gives a command an option for each named setting, or for all of them but those in `without`.
 
     The command takes them as one argument `given`, a dict of those that were really given. One that has all settings
-    has the options of what they, or else `usual`, choose, too: its attribute `with_schema` makes it anew for a schema.
+    has the options of what they, or else `usual`, choose, too (and of all `suites` in `usual`): its attribute
+    `with_schema` makes it anew for a schema.
     """
 
     def decorate(command: Callable[..., Any], schema: Schema | None = None) -> Callable[..., Any]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
         schema = schema or schema_of()
-        fields, options = schema.fields, _parameters(schema, names, without)
+        fields, options = schema.fields, _parameters(schema, names, without, usual)
 
         def wrapper(**arguments: Any) -> Any:
             mine = {p.name: arguments.pop(p.name) for p in own}
             given = {name: value for name, value in arguments.items() if value not in (None, [])}
             negated = {name: False for name in given if name in fields and fields[name].is_negated}
             several = {
-                name: [part for word in words for part in word.split(",") if part]
+                name: [part for word in words for part in ([word] if "=" in word else word.split(",")) if part]
                 for name, words in given.items()
                 if name in fields and fields[name].about.listed and isinstance(words, list)
             }
@@ -82,22 +83,27 @@ def with_settings(
 
 def schema_said(words: Sequence[str], usual: Mapping[str, Any]) -> Schema:
     """The options of what a command line, or else `usual`, chooses, beside variables and koderz.toml."""
-    said: dict[str, Any] = {}
+    said: dict[str, Any] = {name: value for name, value in usual.items() if name != "suites"}
     fields = schema_of().fields
     flags = {flag: name for name in CHOOSING for flag in fields[name].about.flags or (flag_of(name),)}
+    found: dict[str, Any] = {}
     for place, given in enumerate(words):
         word, equals, value = given.partition("=")
         if name := flags.get(word):
             several = fields[name].about.listed or name in (*_SEVERAL, "roles")
             following = takewhile(lambda word: not word.startswith("-"), words[place + 1 :])
-            found = [value] if equals else [*islice(following, None if fields[name].about.listed else 1)]
-            said[name] = [*said.get(name, ()), *found] if several else "".join(found)
-    return schema_here({**usual, **said})
+            values = [value] if equals else [*islice(following, None if fields[name].about.listed else 1)]
+            found[name] = [*found.get(name, ()), *values] if several else "".join(values)
+    said |= found
+    several_suites = [("suite", name) for name in usual.get("suites", ())]
+    return schema_of(*several_suites, *chosen_here(said)) if several_suites else schema_here(said)
 
 
-def _parameters(schema: Schema, names: Iterable[str], without: Iterable[str]) -> list[inspect.Parameter]:
+def _parameters(
+    schema: Schema, names: Iterable[str], without: Iterable[str], usual: Mapping[str, Any]
+) -> list[inspect.Parameter]:
     parameters = [
-        _parameter(field, heading)
+        _parameter(field, heading, usual.get(field.name, field.default))
         for heading, fields in panels(schema).items()
         for field in fields
         if (field.name in names if names else field.name not in without)
@@ -110,12 +116,12 @@ def _heading(owner: str) -> str:
     return f"{kind.capitalize()} {name}"
 
 
-def _parameter(field: Field, panel: str) -> inspect.Parameter:
+def _parameter(field: Field, panel: str, default: Any) -> inspect.Parameter:
     flags = field.about.flags or ((f"--no-{field.name.replace('_', '-')}",) if field.is_negated else (field.flag,))
     option = typer.Option(
         None,
         *flags,
-        help=f"{field.about.help}{_default(field)}",
+        help=_help(field, default),
         metavar=f"{field.about.metavar} …" if field.about.listed else field.about.metavar,
         show_default=False,
         rich_help_panel=panel,
@@ -139,9 +145,14 @@ def _annotation(field: Field) -> Any:
     return field.plain_type | None if field.plain_type in (int, float, bool, Path) else str | None
 
 
-def _default(field: Field) -> str:
+def _help(field: Field, default: Any) -> str:
+    """The option's text, with a default that the command has instead of the option's own."""
+    text = field.about.help if default == field.default else field.about.help.partition(" Default: ")[0]
+    return text + _default(field, default)
+
+
+def _default(field: Field, default: Any) -> str:
     """What the help says of the default; nothing where the text says it already or there is none."""
-    default = field.default
     if default is None or default is False or field.is_negated or default == ():
         return ""
     if isinstance(default, tuple):

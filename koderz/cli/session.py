@@ -72,7 +72,7 @@ class SessionScreen:
             self._tell(session)
         if session.ended.reason == NOTHING_TO_DO:
             warn(f"{session.folder.name}: nothing to do")
-        for line in _next_steps(summary, session.folder.name):
+        for line in next_steps(summary, session.folder.name):
             warn(line)
 
     def _tell(self, session: Session) -> None:
@@ -214,7 +214,7 @@ def _causes(figures: Figures) -> str:
     return "; not passed: " + ", ".join(f"{count} {cause}" for cause, count in most)
 
 
-def _next_steps(summary: Summary, run: str) -> Iterator[str]:
+def next_steps(summary: Summary, run: str) -> Iterator[str]:
     """What went otherwise than planned, and the command that fixes it."""
     if summary.faults:
         yield f"{len(summary.faults)} of {summary.planned} experiments ended in a fault, the first with: " + str(

@@ -78,6 +78,8 @@ class StoryPrinter:
 def _lines(story: Story, run: str) -> Iterator[str]:
     sample = f" · sample {story.sample}" if story.sample else ""
     yield _ink(f"{story.problem_id} · {story.arm}{sample} · {run}", _BOLD)
+    if any(call.depth for call in story.calls):
+        yield from _tree(story.calls)
     for step in story.steps:
         yield from _step(step)
     if story.grades:
@@ -85,6 +87,22 @@ def _lines(story: Story, run: str) -> Iterator[str]:
     yield ""
     yield _outcome(story)
     yield ""
+
+
+def _tree(calls: Sequence[Call]) -> Iterator[str]:
+    """Who asked whom: each call below the one whose code asked for it."""
+    yield _rule("the recursion")
+    below: dict[int | None, list[Call]] = {}
+    for call in calls:
+        below.setdefault(call.parent if call.depth else None, []).append(call)
+
+    def branch(parent: int | None, margin: str) -> Iterator[str]:
+        for call in below.get(parent, ()):
+            figures = f"{call.tokens_in:,} tokens in, {call.tokens_out:,} out · {call.latency:.1f} s · ${call.cost:.4f}"
+            yield f"{margin}{call.purpose} {call.call}  {figures}"
+            yield from branch(call.call, f"{margin}  ")
+
+    yield from branch(None, "")
 
 
 def _step(step: Step) -> Iterator[str]:

@@ -9,11 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from koderz.cli.console import LINE_EVERY, counted, is_live, link, say, warn
+from koderz.cli.console import LINE_EVERY, is_live, link, say, warn
 from koderz.cli.progress import Pulse
 from koderz.engines import traits_of
 from koderz.errors import KoderzError
 from koderz.runs.remote import find_anywhere
+from koderz.runs.steps import Steps
 from tracker.follow import Follower
 from tracker.runs import is_locked, read_plan
 
@@ -28,7 +29,7 @@ async def watch_run(results: Path, name: str, every: float | None, *, detailed: 
     """Shows the run until nobody works on it any more, here or at Modal."""
     folder = await find_anywhere(results, name, os.environ)
     plan = read_plan(folder)
-    steps = Steps()
+    steps = Audience(plan)
     follower = Follower(folder, steps.hear if detailed else lambda _: None)
     remote = _remote(folder, plan)
     say(f"{folder.name}: {plan.mode}, {plan.config.get('local_model')}, {plan.planned} experiments")
@@ -59,41 +60,29 @@ async def _look(remote: RemoteView, follower: Follower) -> bool:
     return busy
 
 
-class Steps:
-    """A line for every attempt and outcome that a follower hears of."""
+class Audience:
+    """A line for all that a follower hears of within experiments."""
 
-    def __init__(self) -> None:
-        self._heard: list[Mapping[str, object]] = []
+    def __init__(self, plan: Plan) -> None:
+        self._heard: list[tuple[str, str]] = []  # experiment, and what is said of it
+        self._steps = Steps(plan)
         self._pages: dict[str, str] = {}  # where experiments are to be seen
 
     def hear(self, line: Mapping[str, object]) -> None:
+        experiment = str(line.get("experiment_id"))
         if line.get("kind") == "submitted":
-            self._pages[str(line["experiment_id"])] = str(line.get("url", ""))
-        if line.get("kind") in _SAID:
-            self._heard.append(line)
+            self._pages[experiment] = str(line.get("url", ""))
+        if said := self._steps.tell(line):
+            self._heard.append((experiment, said))
 
     async def tell(self, remote: RemoteView | None) -> None:
         """Prints what was heard since the last time. `remote` knows the pages that the journal doesn't."""
-        for line in self._heard:
-            experiment = str(line["experiment_id"])
+        for experiment, said in self._heard:
             if remote and not self._pages.get(experiment):
                 self._pages[experiment] = await remote.page(experiment)
             page = self._pages.get(experiment, "")
-            say(f"{line.get('problem_id')} {line.get('solver')}: {_step(line)}", after=link("logs", page))
+            say(said, after=link("logs", page))
         self._heard.clear()
-
-
-_SAID = ("attempt", "experiment", "fault")
-
-
-def _step(line: Mapping[str, object]) -> str:
-    if line["kind"] == "fault":
-        return f"fault: {line.get('reason')}"
-    cause = f" ({line['cause']})" if line.get("cause") else ""
-    if line["kind"] == "attempt":
-        return f"attempt {line.get('number')} {line.get('verdict')}{cause}"
-    attempts = counted(int(str(line.get("iterations") or 0)), "attempt")
-    return f"ended {line.get('verdict')}{cause} after {attempts}, ${line.get('cost', 0.0):.4f}"
 
 
 def _remote(folder: Path, plan: Plan) -> RemoteView | None:

@@ -16,7 +16,7 @@ from koderz.solvers import SHARING
 from koderz.suites.code.calibration import calibrated_sandbox
 from koderz.suites.code.options import SimulatedOptions
 from koderz.suites.references import CheckedSuite, checked
-from koderz.types import EXCLUSIVE, JUDGE
+from koderz.types import EXCLUSIVE, JUDGE, MAIN, SUB
 
 if TYPE_CHECKING:
     from koderz.models import Endpoint, Model, ModelName, Opener, Price
@@ -154,7 +154,7 @@ def listed_tariff(plan: Plan, name: str, environ: Mapping[str, str]) -> Tariff |
 
 
 def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[[ModelName], Endpoint]:
-    """Where each model is asked: `base_url` is the local model's, the frontier models have their own."""
+    """Where each model is asked: `base_url` is the local model's and its sub-model's, others have their own."""
     from koderz.models import Endpoint, endpoint_for, parse_model_name
 
     settings = plan.settings
@@ -165,7 +165,7 @@ def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[[ModelName], 
         num_ctx=settings.context,
         keep_alive=settings.keep_alive,
     )
-    answering = {parse_model_name(arm.model) for arm in plan.arms}
+    answering = {parse_model_name(arm.models[role]) for arm in plan.arms for role in (MAIN, SUB) if role in arm.models}
 
     def endpoint_of(name: ModelName) -> Endpoint:
         return endpoint_for(

@@ -17,6 +17,7 @@ from koderz.errors import FatalFault, Fault
 _LONGEST = 300  # characters of a server's own words that are shown
 _RETRIED = frozenset({408, 409, 425, 429})
 _FATAL = frozenset({401, 402, 403, 404})
+_DENIED = frozenset({401, 403})
 _THROTTLED = frozenset({429, 529})
 _AS_SENT = frozenset({400, 422})
 _HINTS = {
@@ -74,6 +75,8 @@ def problem_of(response: Response) -> Exception:
     if 300 <= response.status < 400:
         return FatalFault(f"{response.status}: redirected to {response.location}; give that address itself")
     message += _HINTS.get(response.status, "")
+    if response.status in _DENIED:
+        return FatalFault(f"Authentication failed: {message}")
     if response.status in _FATAL or _HOPELESS.search(f"{code} {words}"):
         return FatalFault(message)
     if response.status in _RETRIED or response.status >= 500:

@@ -77,7 +77,9 @@ class Http:
         except aiohttp.ConnectionTimeoutError as error:
             raise Retryable(f"no connection within {_CONNECT_TIMEOUT:g} s") from error
         except TimeoutError as error:
-            raise Retryable(f"no answer within {seconds:g} s", most_retries=_MOST_TIMEOUTS) from error
+            raise Retryable(
+                f"Request timed out: no answer within {seconds:g} s; see --request-timeout", most_retries=_MOST_TIMEOUTS
+            ) from error
         except aiohttp.ClientError as error:
             raise self._lost(error) from error
 

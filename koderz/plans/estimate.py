@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from koderz.models import Price
 from koderz.plans.arms import Arm
@@ -18,6 +19,17 @@ _VERDICT_TOKENS = 200  # of what a judge that is a model usually says
 Span = tuple[float, float]
 """From: every first attempt passes. To: none ever does."""
 
+_NONE: Span = (0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """What the calls of one depth may come to."""
+
+    depth: int
+    calls: tuple[int, int]
+    cost: tuple[float, float] | None
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -28,20 +40,31 @@ class Estimate:
     tokens_in: tuple[int, int]
     tokens_out: tuple[int, int]
     cost: tuple[float, float] | None  # US dollars; None: a price is unknown
+    depths: tuple[Depth, ...] = ()  # of a recursion, if there is any
 
 
 def estimate(plan: Plan, prices: Mapping[str, Price | None]) -> Estimate:
     """What the plan may come to, by what its solvers expect. `prices` are those of the models that it asks, by name."""
-    calls = tokens_in = tokens_out = cost = (0.0, 0.0)
+    tokens_in = tokens_out = (0.0, 0.0)
+    calls: dict[int, Span] = {}
+    costs: dict[int, Span] = {}
     for arm, samples, expected in _expected(plan):
-        name = arm.models[expected.role]
-        price = prices.get(name) or Price(0, 0)
+        price = prices.get(arm.models.get(expected.role) or arm.models[expected.instead]) or Price(0, 0)
         asked, told = _times(samples, expected.tokens_in), _times(samples, expected.tokens_out)
-        calls = _sum(calls, _times(samples, expected.calls))
+        cost = _sum(_times(price.input / 1e6, asked), _times(price.output / 1e6, told))
+        calls[expected.depth] = _sum(calls.get(expected.depth, _NONE), _times(samples, expected.calls))
+        costs[expected.depth] = _sum(costs.get(expected.depth, _NONE), cost)
         tokens_in, tokens_out = _sum(tokens_in, asked), _sum(tokens_out, told)
-        cost = _sum(cost, _sum(_times(price.input / 1e6, asked), _times(price.output / 1e6, told)))
     known = all(price is not None for price in prices.values())
-    return Estimate(plan.record.planned, _whole(calls), _whole(tokens_in), _whole(tokens_out), cost if known else None)
+    depths = [Depth(depth, _whole(calls[depth]), costs[depth] if known else None) for depth in sorted(calls)]
+    return Estimate(
+        plan.record.planned,
+        _whole(reduce(_sum, calls.values(), _NONE)),
+        _whole(tokens_in),
+        _whole(tokens_out),
+        reduce(_sum, costs.values(), _NONE) if known else None,
+        tuple(depths) if len(depths) > 1 else (),
+    )
 
 
 def _expected(plan: Plan) -> Iterator[tuple[Arm, int, Expected]]:
@@ -50,7 +73,7 @@ def _expected(plan: Plan) -> Iterator[tuple[Arm, int, Expected]]:
     own: Callable[..., Sequence[Expected]] | None = getattr(plan.suite, "expected", None)
     for task, arm, samples in plan.cells():
         for expected in own(task, arm.solver, plan.settings) if own else arm.solver.expected(_tokens(task), task.id):
-            if expected.role in arm.models:
+            if expected.role in arm.models or expected.instead in arm.models:
                 yield arm, samples, expected
             if expected.role == MAIN and asks and JUDGE in arm.models:  # each answer is judged once
                 yield arm, samples, _judged(plan.suite, task, expected)

@@ -267,6 +267,20 @@ def _run_id() -> str:
     return f"bench_{secrets.token_hex(4)}_{datetime.now():%Y%m%d_%H%M%S}"
 
 
+def experiment_names(record: records.Plan) -> dict[str, tuple[str, str]]:
+    """The task and the arm of each experiment of a recorded plan, by its id."""
+    cells = record.cells
+    if cells is None:
+        cells = [records.Cell(task, arm.name, record.samples) for task in record.tasks for arm in record.arms]
+    digest = record.details.get("digest", "")
+    begun = [(_NumberOfSamples(record.run_id, each.task, each.arm, digest), each) for each in cells]
+    return {
+        f"exp_{number_of(sample):016x}": (each.task, each.arm)
+        for number_of, each in begun
+        for sample in range(each.samples)
+    }
+
+
 class _NumberOfSamples:
     """The ids of one task's samples as numbers: what they have in common is hashed once, which resuming feels."""
 

@@ -15,7 +15,7 @@ from koderz.experiments.recall import memory_details
 from koderz.models.prices import could_spend
 from koderz.plans.arms import Arm, make_arms, with_solvers
 from koderz.plans.matrix import Matrix, read_matrix
-from koderz.plans.plan import Plan, load_subject, make_plan
+from koderz.plans.plan import Plan, Subject, load_subject, make_plan
 from koderz.plans.selection import select_tasks
 from koderz.runs.observer import NullObserver, Observer
 from koderz.settings.layers import as_config
@@ -24,6 +24,7 @@ from koderz.settings.schema import Settings
 from koderz.settings.toml import Sources, read_sources
 from koderz.solvers import Solver
 from koderz.suites import judge_asks
+from tracker.records import Cell
 
 
 async def prepare(
@@ -36,19 +37,20 @@ async def prepare(
     matrix: Matrix | None = None,
     observer: Observer | None = None,
     environ: Mapping[str, str] = os.environ,
+    subject: Subject | None = None,
 ) -> Plan:
     """The plan of a new run. Nothing is created, no model is asked; KoderzError for what doesn't fit.
 
-    `matrix`: its arms and cells, where neither a mode nor a file states them.
+    `matrix`: its arms and cells, where neither a mode nor a file states them; `subject`: what it is about, where the
+    suite's name alone doesn't say it.
     """
     observer = observer or NullObserver()
     chosen = [*chosen_here(given, environ)]
-    schema = schema_of(*chosen)
-    sources = read_sources(given, environ, schema=schema, trust_config=trust_config, spends=could_spend)
+    sources = read_sources(given, environ, schema=schema_of(*chosen), trust_config=trust_config, spends=could_spend)
     _tell_unused(sources, chosen, observer)
     settings = _fitting(sources, single=single)
     arguments = dict(solver_arguments or {})
-    subject = load_subject(settings, partial(select_tasks, settings, span))
+    subject = subject or load_subject(settings, partial(select_tasks, settings, span))
     for notice in getattr(subject.suite, "notices", ()):
         observer.notice(notice)
     matrix = read_matrix(settings.matrix) if settings.matrix else matrix
@@ -76,21 +78,23 @@ async def prepare(
         settings,
         subject,
         arms,
-        cells=matrix.cells_of([task.id for task in subject.tasks], settings.samples, _by_stated(matrix, arms))
-        if matrix
-        else None,
+        cells=_cells(matrix, subject, settings, arms) if matrix else None,
         problem_range=f"{span.start}-{span.stop}" if span is not None else None,
-        details={
-            "prices": dict(sources.config.prices),
-            "base_url_trusted": "base_url" in sources.is_ours or settings.base_url is None,
-            "solver_arguments": arguments,
-            "at_hand": at_hand,
-            **memory,
-        },
+        details=_details(sources, settings) | {"solver_arguments": arguments, "at_hand": at_hand, **memory},
         single=single,
     )
     require_able(plan)
     return plan
+
+
+def _details(sources: Sources, settings: Settings) -> dict[str, Any]:
+    trusted = "base_url" in sources.is_ours or settings.base_url is None
+    return {"prices": dict(sources.config.prices), "base_url_trusted": trusted}
+
+
+def _cells(matrix: Matrix, subject: Subject, settings: Settings, arms: Sequence[Arm]) -> Sequence[Cell] | None:
+    tasks = [task.id for task in subject.tasks]
+    return matrix.cells_of(tasks, settings.samples, _by_stated(matrix, arms))
 
 
 def _by_stated(matrix: Matrix, arms: Sequence[Arm]) -> dict[str, list[str]]:

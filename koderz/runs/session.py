@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from koderz.engines import Engine, open_engine
 from koderz.errors import KoderzError, Unreachable
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Plan
+from koderz.runs.documents import write_documents
 from koderz.runs.observer import NullObserver, Observer, SessionView
 from koderz.runs.orchestrator import Ended, Orchestrator
 from koderz.runs.sinks import start_sinks
@@ -49,13 +50,30 @@ async def begin(
     """
     async with open_engine(plan, environ) as engine:
         _refuse_detaching(engine, detach=detach)
-        facts = await engine.check()
-        environment = plan.record.environment | facts
-        plan = replace(plan, record=msgspec.structs.replace(plan.record, environment=environment))
+        plan = _with_facts(plan, await engine.check())
         with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
             trust_own(plan, tracker, environ)
-            means = Means(engine, _sinks_of(plan, tracker, environ), detach=detach)
+            means = Means(engine, _sinks_of(plan, tracker, environ), environ, detach=detach)
             return await _carry_out(plan, tracker, means, Replaying(), observer or NullObserver())
+
+
+async def lay_down(plans: Sequence[Plan], environ: Mapping[str, str] = os.environ) -> None:
+    """Creates runs that `resume_run` carries out, so that all of them are there before the first call.
+
+    They ask the same models in the same sessions. Nothing is created where these can't be reached.
+    """
+    async with open_engine(plans[0], environ) as engine:
+        facts = await engine.check()
+    for plan in plans:
+        laid = _with_facts(plan, facts)
+        with Tracker.create(plan.settings.results, plan.name, laid.record) as tracker:
+            trust_own(laid, tracker, environ)
+
+
+def _with_facts(plan: Plan, facts: Mapping[str, Any]) -> Plan:
+    """The plan with what its engine says of models and sandbox on record."""
+    environment = {**plan.record.environment, **facts}
+    return replace(plan, record=msgspec.structs.replace(plan.record, environment=environment))
 
 
 async def carry_on(
@@ -75,7 +93,7 @@ async def carry_on(
         if replaying.calls_allowed:
             await engine.check()
         await tracker.begin_session(how, dict(changes))
-        means = Means(engine, _sinks_of(plan, tracker, environ), detach=detach)
+        means = Means(engine, _sinks_of(plan, tracker, environ), environ, detach=detach)
         return await _carry_out(plan, tracker, means, replaying, observer)
 
 
@@ -92,6 +110,7 @@ class Means:
 
     engine: Engine
     sinks: Submission | None
+    environ: Mapping[str, str]
     detach: bool
 
 
@@ -117,7 +136,7 @@ async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Repl
         ended = await orchestrator.run()
     listen()
     await tracker.finish(ended.status, ended.reason)
-    return close(plan, tracker, ended, sinks)
+    return close(plan, tracker, ended, sinks, means.environ)
 
 
 def _sinks_of(plan: Plan, tracker: Tracker, environ: Mapping[str, str]) -> Submission | None:
@@ -127,24 +146,29 @@ def _sinks_of(plan: Plan, tracker: Tracker, environ: Mapping[str, str]) -> Submi
 
 def trust_own(plan: Plan, tracker: Tracker, environ: Mapping[str, str] = os.environ) -> None:
     """Lets a plan that was made here be picked up again, whatever it may execute or send."""
-    if risks_of_plan(fields_in(plan.settings), plan.record.config):
+    if plan.record.details.get("documents") or risks_of_plan(fields_in(plan.settings), plan.record.config):
         remember(plan_line(tracker.folder), environ)
 
 
-def close(plan: Plan, tracker: Tracker, ended: Ended, sinks: Submission | None) -> Session:
+def close(
+    plan: Plan, tracker: Tracker, ended: Ended, sinks: Submission | None, environ: Mapping[str, str] = os.environ
+) -> Session:
     """Writes the summary. The other sinks are fed on; after Ctrl-C, which asks for an end, nobody waits for them."""
     if ended.status == "interrupted":
         sinks = None
     if plan.record.run_id is None or JSON not in plan.settings.chosen_sinks:
-        return Session(ended, tracker.folder, summarize(tracker.folder), None, sinks)
+        summary = summarize(tracker.folder)
+        write_documents(tracker.folder, summary, environ)
+        return Session(ended, tracker.folder, summary, None, sinks)
     path, summary = write_summary(tracker.folder)
+    write_documents(tracker.folder, summary, environ)
     mark_up_to_date(tracker.folder, JSON)
     return Session(ended, tracker.folder, summary, path, sinks)
 
 
 def reopened(plan: Plan, tracker: Tracker, ended: Ended, environ: Mapping[str, str]) -> Session:
     """A run that is over already: its summary and sinks are brought up to date all the same."""
-    return close(plan, tracker, ended, _sinks_of(plan, tracker, environ))
+    return close(plan, tracker, ended, _sinks_of(plan, tracker, environ), environ)
 
 
 def raise_if_failed(session: Session) -> Summary:

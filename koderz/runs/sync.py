@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
+from koderz.runs.documents import lacks_documents, write_documents
 from tracker.runs import find_run, is_locked, run_folders
 from tracker.sinks import JSON
 from tracker.sinks.feeder import HUNG
@@ -74,9 +75,14 @@ def _lacking(folder: Path, choice: Choice) -> tuple[str, ...]:
         if name in choice.refused or (standing and standing.state == "off" and not choice.named):
             continue
         is_level = standing and standing.state == "up to date" and not is_outdated(standing, name, choice.options)
-        if choice.rebuild or not is_level or (name == JSON and not folder.with_suffix(".json").exists()):
+        if choice.rebuild or not is_level or (name == JSON and _is_away(folder, named=bool(choice.runs))):
             lacking.append(name)
     return tuple(lacking)
+
+
+def _is_away(folder: Path, *, named: bool) -> bool:
+    """Whether the summary file is gone; or, of a run that was asked for by name, a document of its own."""
+    return not folder.with_suffix(".json").exists() or (named and lacks_documents(folder))
 
 
 def sync_runs(
@@ -149,7 +155,8 @@ def _summary_of(work: Backlog) -> Iterator[Synced]:
         yield Synced(work.folder.name, JSON, "behind", ANOTHER)
         return
     try:
-        write_summary(work.folder)
+        _, summary = write_summary(work.folder)
+        write_documents(work.folder, summary)
         mark_up_to_date(work.folder, JSON)
     except KoderzError as error:
         yield Synced(work.folder.name, JSON, "behind", str(error))

@@ -32,15 +32,16 @@ class Schema:
     def __init__(self, structs: Mapping[str, type] = _NONE, registries: Mapping[str, Registry] = _NONE) -> None:
         """`structs` by owner: `solver.iterative`; `registries`: what there is, by kind.
 
-        Raises KoderzError where two have an option of the same name.
+        Raises KoderzError where two have an option of the same name, unless both are suites, of which a run has one.
         """
         self.structs, self.registries = structs, registries
         self.fields: dict[str, Field] = dict(fields_of(Settings))
         for owner, struct in self.structs.items():
             for name, field in fields_of(struct).items():
+                others = [other for other in self.owners(name) if other != owner]
                 if field.about.instead:
                     self.fields[name] = field
-                elif self.fields.setdefault(name, field) != field:
+                elif self.fields.setdefault(name, field) != field and not _are_suites(owner, *others):
                     raise KoderzError(f"{owner} has an option {flag_of(name)}, but there is another one of that name")
 
     def owners(self, name: str) -> list[str]:
@@ -126,14 +127,23 @@ def options_in(settings: Settings) -> Iterator[tuple[Field, Any]]:
         yield from ((field, getattr(each, name)) for name, field in fields_of(kind).items())
 
 
+def secrets_in(settings: Settings) -> dict[str, str]:
+    """The options that are on no record, by the variables that give them, too."""
+    return {
+        f"KODERZ_{field.name.upper()}": value
+        for field, value in options_in(settings)
+        if field.about.is_secret and value
+    }
+
+
 def fields_in(settings: Settings) -> dict[str, Field]:
     """The options that settings hold, by name."""
     return {field.name: field for field, _ in options_in(settings)}
 
 
 def as_config(settings: Settings) -> dict[str, Any]:
-    """The settings as JSON has them, the options of what takes part beside the others."""
-    return {field.name: plain(value) for field, value in options_in(settings)}
+    """The settings as JSON has them, the options of what takes part beside the others; none that is secret."""
+    return {field.name: plain(value) for field, value in options_in(settings) if not field.about.is_secret}
 
 
 def replaced(settings: Settings, values: Mapping[str, Any]) -> Settings:
@@ -147,6 +157,10 @@ def roles_in(settings: Settings) -> dict[str, str]:
     given = [(field.about.role, value) for field, value in options_in(settings) if field.about.role]
     without = {role for role, value in given if value is False}
     return {role: value for role, value in given if isinstance(value, str) and role not in without}
+
+
+def _are_suites(*owners: str) -> bool:
+    return len(owners) > 1 and all(owner.startswith("suite.") for owner in owners)
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:

@@ -40,6 +40,7 @@ class Option:
     names_models: bool = False  # its words are models, or ROLE=MODEL, that are going to be asked
     role: str = ""  # what the model that it names does for a solver; of a yes or no: what no does without
     changeable: bool = False  # whether it may differ when a run is taken up again
+    is_secret: bool = False  # a key, which is on no record
     listed: bool = False  # whether its flag takes several words: --flag a b c
     instead: bool = False  # whether it takes the place of the setting of its name
     panel: str = ""  # the heading in the help

@@ -51,8 +51,13 @@ def require_trust(data: bytes, what: str, *, grant: bool, environ: Mapping[str, 
     """Passes if these bytes are trusted, or are so from now on. Otherwise a KoderzError that begins with `what`."""
     if grant:
         remember(data, environ)
-    elif _digest(data) not in _trusted(_store(environ)):
+    elif not is_trusted(data, environ):
         raise KoderzError(f"{what}. Read it; if it may, say so once with --trust-config (it holds until it changes)")
+
+
+def is_trusted(data: bytes, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether these bytes are trusted."""
+    return _digest(data) in _trusted(_store(environ))
 
 
 def remember(data: bytes, environ: Mapping[str, str] = os.environ) -> None:

@@ -112,6 +112,7 @@ SUITES = Registry(
         "oolong-pairs": "koderz.suites.long_context.oolong.suite:oolong_pairs",
         "browsecomp-plus": "koderz.suites.long_context.browsecomp_plus.suite:browsecomp_plus",
         "datasets": "koderz.suites.datasets.suite:datasets",
+        "completion": "koderz.suites.long_context.completion:completion",
     },
     {
         **dict.fromkeys(("humaneval", "humaneval+", "mbpp", "mbpp+"), "koderz.suites.code.options:CodeOptions"),

@@ -75,7 +75,7 @@ def _commands() -> dict[str, str]:
     return found
 
 
-PLANNED = ("rlm", "optimize", "rollouts", "perf")
+PLANNED = ("optimize", "rollouts", "perf")
 
 
 @pytest.mark.parametrize(("line", "page"), _commands().items())

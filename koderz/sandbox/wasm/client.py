@@ -40,11 +40,15 @@ class GarbledError(Exception):
 
 
 class RemotePool:
-    """Sessions at `url`. Entering raises Unreachable where no manager answers, or not to this token."""
+    """Sessions at `url`. Entering raises Unreachable where no manager answers, or not to this token.
+
+    `at_once` cells execute at once, any number where it is None; those that wait for models don't count.
+    """
 
     kind: Kind = "wasm"
 
-    def __init__(self, url: str, token: str = "") -> None:
+    def __init__(self, url: str, token: str = "", *, at_once: int | None = None) -> None:
+        self.executing = asyncio.Semaphore(at_once or 1_000_000)
         self.url = url.rstrip("/")
         self.image = ""
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -226,7 +230,10 @@ class RemoteSession:
         given, calls, waited, began = iter([*answers]), 0, 0.0, time.monotonic()
         body: dict[str, Any] = {"json": {"code": code, "timeout": limit}}
         body["headers"] = {"Accept": "application/x-ndjson"}
-        async with self._request("POST", "/execute", seconds=2 * limit + _LATE, **body) as response:
+        async with (
+            self._pool.executing,
+            self._request("POST", "/execute", seconds=2 * limit + _LATE, **body) as response,
+        ):
             async for line in _lines(response):
                 event = _object(line)
                 if event.get("event") == "result":
@@ -239,7 +246,11 @@ class RemoteSession:
                 texts = next(given, None)
                 if texts is None:
                     asked = time.monotonic()
-                    texts = await answers_to(call, answer)
+                    self._pool.executing.release()
+                    try:
+                        texts = await answers_to(call, answer)
+                    finally:
+                        await self._pool.executing.acquire()
                     waited += time.monotonic() - asked
                     answers.append(texts)
                 calls += len(texts)
@@ -324,4 +335,6 @@ def _result(event: Mapping[str, Any], seconds: float, calls: int) -> CellResult:
 
 
 def _what(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "Request timed out; raise --wasm-timeout"
     return "its answer is garbled" if isinstance(error, GarbledError) else f"{type(error).__name__} {error}".strip()

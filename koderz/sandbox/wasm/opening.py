@@ -65,14 +65,15 @@ async def open_sessions(
 ) -> AsyncIterator[Sessions]:
     """The sessions that settings ask for. Raises Unreachable where they can't be had."""
     own = next((one for one in settings.own if isinstance(one, SessionOptions)), SessionOptions())
+    token = own.wasm_token or environ.get(TOKEN_VARIABLE, "")
     if own.wasm_url:
         if own.session == "native":
             raise KoderzError("--session native and --wasm-url: choose one of them")
-        async with RemotePool(own.wasm_url, environ.get(TOKEN_VARIABLE, "")) as remote:
+        async with RemotePool(own.wasm_url, token, at_once=own.pool_size) as remote:
             yield Sessions(remote, [f"code runs in WASM at {own.wasm_url}"])
         return
     absent = missing_packages()
     kind = own.session or ("native" if absent else "wasm")
     notices = [f"code runs natively, contained: {absent} is missing for WASM ({EXTRA})"] if own.session is None else []
-    async with Pool(kind, os.cpu_count() or 1, say=say) as pool:
+    async with Pool(kind, os.cpu_count() or 1, at_once=own.pool_size, say=say) as pool:
         yield Sessions(pool, notices if kind == "native" else [])

@@ -21,10 +21,22 @@ class SessionOptions:
     )
     wasm_url: str | None = option(
         None,
-        f"A WASM manager to run code at, instead of koderz' own workers; its token: {TOKEN_VARIABLE}.",
+        "A WASM manager to run code at, instead of koderz' own workers.",
         "URL",
         risk=SENDS,
     )
+    wasm_token: str | None = option(
+        None,
+        f"The manager's token, which is on no record; to resume a run, it is in the variable {TOKEN_VARIABLE}.",
+        "T",
+        is_secret=True,
+    )
     wasm_timeout: float = option(
         TIMEOUT, "Time that a cell of code may take; waiting for models doesn't count.", "SECONDS", bounds=(0.1, 3600)
+    )
+    pool_size: int | None = option(
+        None,
+        "Maximum cells of code that execute at once; those that wait for models don't count. Default: any number.",
+        "N",
+        bounds=(1, 1000),
     )

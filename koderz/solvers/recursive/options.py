@@ -16,7 +16,9 @@ class RlmOptions(SessionOptions):
         3, "Depth of the recursion: 0 no sub-calls, 1 plain ones, above that models with sessions.", "N", bounds=(0, 16)
     )
     max_turns: int = option(30, "Maximum turns of a model in its session.", "N", bounds=(1, 1000))
-    sub_model: str | None = option(None, "The model that answers sub-calls.", "MODEL", role="sub")
+    sub_model: str | None = option(
+        None, "The model that answers sub-calls, at --base-url where that is given.", "MODEL", role="sub"
+    )
     max_concurrent_subcalls: int = option(
         4, "Maximum sub-calls in flight in one experiment, over all depths.", "N", bounds=(1, 1000)
     )

@@ -13,7 +13,7 @@ from koderz.prompts import PLACEHOLDERS, Prompts
 from koderz.solvers.direct import window_at_hand
 from koderz.solvers.handles import AskHandle, JudgeHandle, LongContextHandle, OnceHandle
 from koderz.solvers.recursive.recursion import Level, Limits, Recursion
-from koderz.types import Expected, Task, Verdict
+from koderz.types import MAIN, Expected, Task, Verdict
 
 if TYPE_CHECKING:
     from koderz.sandbox.wasm.opening import Sessions
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _SYSTEM_TOKENS = 1_200
 _TURN_TOKENS = 900  # of a usual turn: a reply with code and what it printed
 _REPLY_TOKENS = 300
+_SUB_CALLS = 20  # a turn, as models are advised to keep to
 _SUB_TOKENS = 8_000  # of a usual sub-call's prompt
 
 
@@ -62,7 +63,7 @@ async def rlm(
 
 
 def expected_calls(_prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
-    """From one turn to as many as there may be, with a usual number of sub-calls."""
+    """From one turn to as many as there may be, and at each depth up to a usual number of sub-calls a turn."""
     most = parameters["max_turns"]
     turns = Expected(
         "main",
@@ -70,10 +71,10 @@ def expected_calls(_prompt_tokens: float, _task_id: str, parameters: Mapping[str
         (_SYSTEM_TOKENS, (most + 1) * (_SYSTEM_TOKENS + most / 2 * _TURN_TOKENS)),
         (_REPLY_TOKENS, (most + 1) * _REPLY_TOKENS),
     )
-    if not parameters["max_depth"]:
-        return [turns]
-    subs = 20.0 * most
-    return [turns, Expected("sub", (0, subs), (0, subs * _SUB_TOKENS), (0, subs * _REPLY_TOKENS))]
+    subs = float(_SUB_CALLS * most)
+    spans = (0.0, subs), (0.0, subs * _SUB_TOKENS), (0.0, subs * _REPLY_TOKENS)
+    depths = range(1, parameters["max_depth"] + 1)
+    return [turns, *(Expected("sub", *spans, depth=depth, instead=MAIN) for depth in depths)]
 
 
 rlm.roles = ("sub",)  # type: ignore[attr-defined]

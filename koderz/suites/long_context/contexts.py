@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -62,7 +63,7 @@ class Library:
     """The texts that are being worked on, each held once however many experiments are about it."""
 
     _held: WeakValueDictionary[str, Reading] = field(default_factory=WeakValueDictionary)
-    _answers: dict[str, Any] = field(default_factory=dict)
+    _about: dict[str, tuple[str, Any]] = field(default_factory=dict)
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def read(self, recipe: Recipe) -> Reading:
@@ -71,15 +72,16 @@ class Library:
         async with lock:
             if held := self._held.get(recipe.digest):
                 return held
-            made, self._answers[recipe.digest] = await asyncio.to_thread(recipe.make)
+            made, answers = await asyncio.to_thread(recipe.make)
+            self._about[recipe.digest] = made.question, answers
             self._held[recipe.digest] = made
             return made
 
-    async def answers(self, recipe: Recipe) -> Any:
-        """What belongs into the answer."""
-        if recipe.digest not in self._answers:
+    async def about(self, recipe: Recipe) -> tuple[str, Any]:
+        """The question, and what belongs into the answer."""
+        if recipe.digest not in self._about:
             await self.read(recipe)
-        return self._answers[recipe.digest]
+        return self._about[recipe.digest]
 
 
 class OpenContext:
@@ -176,10 +178,18 @@ class LongContextSuite:
     async def judge(self, task: Task[Recipe], answer: Reply | str, sandbox: Any, how: Any) -> Verdict:  # noqa: ARG002
         """The benchmark's own score; passed is a score of 1."""
         reply = answer.text if isinstance(answer, Reply) else answer
-        score, metrics = self._score(task, await self.library.answers(task.payload), reply)
+        _, answers = await self.library.about(task.payload)
+        score, metrics = self._score(task, answers, reply)
+        kept, measured = await self.kept(task, reply), dict(metrics)
         if score == 1:
-            return Verdict("passed", score=score, metrics=dict(metrics))
-        return Verdict("failed", "answer", f"score {score:.4g}", score=score, metrics=dict(metrics))
+            return Verdict("passed", score=score, metrics=measured, artifacts=kept)
+        return Verdict("failed", "answer", f"score {score:.4g}", score=score, metrics=measured, artifacts=kept)
+
+    async def kept(self, task: Task[Recipe], reply: str) -> dict[str, Any]:
+        """What is on record beside a verdict: the question, the answer, and what was expected as JSON."""
+        question, answers = await self.library.about(task.payload)
+        expected = answers.get("answer") if isinstance(answers, Mapping) else getattr(answers, "answer", answers)
+        return {"question": question, "answer": reply, "expected": json.dumps(expected)}
 
     async def _told(self, task: Task[Recipe], message: Message) -> Message:
         content = message["content"]

@@ -1,0 +1,278 @@
+"""`koderz rlm run`: OOLONG, BrowseComp-Plus and RULER by recursive language models, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from koderz.cli.console import say, say_all, warn
+from koderz.cli.front import EXIT_CODES, Front, interruptible, run_options
+from koderz.cli.groups import PanelCommand
+from koderz.cli.session import SessionScreen, next_steps
+from koderz.errors import KoderzError
+
+if TYPE_CHECKING:
+    from koderz.plans.plan import Plan
+    from koderz.rlm import Wish
+    from koderz.runs.session import Session
+    from tracker.records import Record
+
+_SUITES = ("oolong", "browsecomp-plus", "ruler")
+_WIDE, _THIN = "#" * 80, "=" * 80
+_TESTS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "oolong": (
+        "difficult long-context tasks including:",
+        ("Fact retrieval", "Multi-hop reasoning", "Comparative analysis", "Summarization", "Inference"),
+    ),
+    "deep_research": (
+        "complex research tasks including:",
+        (
+            *("Literature review", "Competitive analysis", "Technical evaluation", "Market research"),
+            "Scientific synthesis",
+        ),
+    ),
+    "ruler": (
+        "needle-in-haystack retrieval across:",
+        (
+            "Different context lengths (1K to 10M+ tokens)",
+            "Different needle positions (beginning, middle, end, distributed)",
+            "Different needle types (factual, numerical, entities, dates, quotes)",
+        ),
+    ),
+}
+"""What each benchmark tests, in the words of the runner whose screen this is."""
+
+app = typer.Typer(
+    help="Benchmarks of long texts by recursive language models, whose code runs in WASM.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+
+@app.callback()
+def group() -> None:
+    """A group has commands by name, also where it has one alone."""
+
+
+@app.command(cls=PanelCommand)
+@run_options(suites=_SUITES, solver="rlm", local_model="gpt-5", concurrency=5, pool_size=3)
+def run(
+    front: Front,
+    benchmark: Annotated[
+        Literal["oolong", "deep_research", "ruler", "all"],
+        typer.Option(
+            metavar="NAME", help="The benchmark: oolong, deep_research, ruler or all.", rich_help_panel="Tasks"
+        ),
+    ] = "all",
+    max_tasks: Annotated[
+        int, typer.Option(metavar="N", help="Tasks of each benchmark; of all, half as many for deep_research.", min=1)
+    ] = 10,
+    dataset_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Data sets: oolong/, browsecomp-plus/, browsecomp-plus-corpus/.")
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The server's key. Default: LLM_API_KEY, or OPENAI_API_KEY.")
+    ] = None,
+    simulated: Annotated[
+        bool, typer.Option("--simulated", help="Ask the simulated model, which needs no key.")
+    ] = False,
+    output_dir: Annotated[str, typer.Option(metavar="DIR", help="Where summary.json and the results go.")] = "results",
+    no_save: Annotated[bool, typer.Option("--no-save", help="Write no such files; the journals stay.")] = False,
+    enable_logging: Annotated[
+        bool, typer.Option("--enable-logging", help="A line for each turn, cell and sub-call on standard error.")
+    ] = False,
+    is_async: Annotated[
+        bool,
+        typer.Option("--async", help="--concurrency tasks at once, and --pool-size cells; else one after another."),
+    ] = False,
+) -> None:
+    """Run the benchmarks in turn. All are planned before the first call, and each can be resumed.
+
+    The model is a name of an OpenAI-compatible server. LLM_API_KEY, LLM_MODEL, LLM_BASE_URL and
+    WASM_MANAGER_SERVICE_URL count where no flag is given.
+    """
+    from koderz.rlm import BENCHMARKS
+
+    wish = _wish(front, api_key, simulated=simulated, is_async=is_async)
+    wish = replace(wish, max_tasks=max_tasks, dataset_dir=dataset_dir, output=None if no_save else output_dir)
+    if set_here := [name for name in ("suite", "dataset") if name in front.given]:
+        raise KoderzError(f"--{set_here[0]}: here --benchmark says which suite, and --dataset-dir where its files are")
+    names = tuple(BENCHMARKS) if benchmark == "all" else (benchmark,)
+    with interruptible():
+        raise typer.Exit(asyncio.run(_run(front, names, wish, enable_logging=enable_logging)))
+
+
+def _wish(front: Front, api_key: str | None, *, simulated: bool, is_async: bool) -> Wish:
+    """What is asked for: flags over variables over defaults."""
+    from koderz.rlm import Wish, model_name, sub_model, with_key
+
+    given, environ = dict(front.given), os.environ
+    base_url = given.get("base_url") or environ.get("LLM_BASE_URL")
+    model = given.pop("local_model", None) or environ.get("LLM_MODEL") or str(front.usual["local_model"])
+    settings: dict[str, Any] = {"local_model": "simulated"}
+    if simulated or model == "simulated":
+        model, _ = "simulated", given.pop("base_url", None)
+    else:
+        settings, found = with_key(api_key, environ) if not front.dry_run else ({}, {})
+        environ.update(found)  # for whatever this process starts, and for what keeps secrets out of records
+        settings |= {"local_model": model_name(model, base_url), "base_url": base_url, **sub_model(environ, base_url)}
+    return Wish(
+        model=model,
+        max_depth=given.pop("max_depth", 3),
+        concurrency=given.get("concurrency", front.usual["concurrency"]) if is_async else 1,
+        pool_size=given.get("pool_size", front.usual["pool_size"]) if is_async else None,
+        settings=settings | {name: value for name, value in given.items() if name not in ("concurrency", "pool_size")},
+    )
+
+
+async def _run(front: Front, names: Sequence[str], wish: Wish, *, enable_logging: bool) -> int:
+    from koderz.rlm import carry_out, plan_benchmarks, sidecar
+    from koderz.runs.session import lay_down
+
+    place = await sidecar(wish.settings.get("wasm_url"), os.environ)
+    wish = replace(wish, settings={**wish.settings, "wasm_url": place})
+    screen = _Screen(front, wish, enable_logging=enable_logging)
+    plans = await plan_benchmarks(names, wish, os.environ, screen)
+    if front.dry_run:
+        from koderz.cli.dryrun import show_plan
+
+        for plan in plans.values():
+            show_plan(plan, json=front.shown.json)
+        return 0
+    await lay_down([*plans.values()], os.environ)
+    screen.begin()
+    ended: dict[str, Session] = {}
+    for name, plan in plans.items():
+        screen.section(name, plan)
+        ended[name] = await carry_out(plan, os.environ, screen)
+        screen.ended(name, plan, ended[name])
+        if ended[name].ended.status in ("failed", "interrupted"):
+            break
+    screen.end(ended, {name: plan.name for name, plan in plans.items()})
+    _catch_up(front, [*ended.values()])
+    codes = [EXIT_CODES.get(session.ended.status, 3) for session in ended.values()]
+    return max(codes)
+
+
+def _catch_up(front: Front, sessions: Sequence[Session]) -> None:
+    from koderz.cli.sink_progress import catch_up_session
+
+    for session in sessions:
+        catch_up_session(session, quiet=front.shown.quiet, wait=front.shown.wait or front.shown.json)
+
+
+class _Screen(SessionScreen):
+    """The screen of the runner that this front is like; progress and warnings are on standard error."""
+
+    def __init__(self, front: Front, wish: Wish, *, enable_logging: bool) -> None:
+        super().__init__(quiet=front.shown.quiet, json=front.shown.json)
+        self._json, self._wish, self._is_logging = front.shown.json, wish, enable_logging
+        self._steps: Any = None
+
+    def header(self, plan: Plan) -> None:
+        """There is one for all."""
+
+    def recorded(self, record: Record) -> None:
+        if self._is_logging and (said := self._steps.tell_record(record)):
+            warn(said)
+
+    def begin(self) -> None:
+        wish = self._wish
+        at_once = [("Max Concurrency", wish.concurrency), ("RLM Pool Size", wish.pool_size)]
+        told = [("Model", wish.model), ("Max Depth", wish.max_depth), ("Max Tasks", wish.max_tasks)]
+        told += [*(at_once if wish.pool_size is not None else ()), ("Output Directory", wish.output or "none")]
+        self._print(_WIDE, "RLM BENCHMARK SUITE - SIDECAR WASM PATTERN", _WIDE)
+        self._print("Running comprehensive benchmark suite with sidecar WASM execution", "", "Configuration:")
+        self._print(*(f"  {name}: {value}" for name, value in told))
+        if place := wish.settings.get("wasm_url"):
+            self._print(f"  WASM: the manager at {place}")
+        else:
+            self._print("  WASM: koderz' own workers" if wish.settings.get("session") != "native" else "  WASM: none")
+
+    def section(self, name: str, plan: Plan) -> None:
+        from koderz.runs.steps import Steps
+
+        self._steps = Steps(plan.record)
+        what, kinds = _TESTS[name]
+        heading = name.replace("_", " ").upper()
+        self._print("", _THIN, f"{heading} BENCHMARK", _THIN, "")
+        called = heading if name != "deep_research" else "Deep Research"
+        self._print(f"Running {called} benchmark with {len(plan.tasks)} examples...")
+        self._print(f"Tasks: {plan.suite.name} ({plan.suite.source})", f"Run: {plan.name}")
+        if plan.record.simulated:
+            self._print("SIMULATED MODEL: these figures say nothing about any real one")
+        self._print(f"This benchmark tests {what}", *(f"  - {kind}" for kind in kinds), "")
+
+    def ended(self, name: str, plan: Plan, session: Session) -> None:
+        from koderz.analysis.breakdown import breakdown_blocks
+        from koderz.cli.tables import print_blocks
+        from koderz.rlm import BENCHMARKS
+        from koderz.suites.long_context.results import file_of, part_of
+
+        part = part_of(plan.record, session.summary, BENCHMARKS[name].name)
+        metrics = part["metrics"]
+        self._print(f"{part['name']} Results:", f"  Accuracy: {metrics['overall_accuracy'] or '-'}")
+        self._print(
+            f"  Correct: {metrics['correct_tasks']}/{metrics['total_tasks']}", *_times(part, "Avg Time per Task")
+        )
+        if self._wish.output:
+            self._print(f"  Results saved to: {Path(self._wish.output, file_of(name))}")
+        if session.summary.breakdown and not self._json:
+            say()
+            print_blocks(breakdown_blocks(session.summary.breakdown))
+        for line in next_steps(session.summary, session.folder.name):
+            warn(line)
+
+    def end(self, ended: Mapping[str, Session], runs: Mapping[str, str]) -> None:
+        from koderz.rlm import about
+        from koderz.suites.long_context.results import SUMMARY, summary_document
+
+        first = next(iter(ended))
+        document = summary_document(ended[first].folder.parent, about(first, runs, self._wish))
+        if self._json:
+            from koderz.cli.console import print_json
+
+            print_json(document)
+            return
+        self._print(
+            "", _WIDE, "BENCHMARK SUMMARY", _WIDE, "", f"Total Execution Time: {document['total_time']:.2f}s", ""
+        )
+        for name, session in ended.items():
+            part = document["benchmarks"].get(name)
+            say_all(_summary_lines(name, part, session))
+        for name in [name for name in runs if name not in ended]:
+            self._print(f"{name.replace('_', ' ').upper()}:", f"  Status: NOT RUN - resume {runs[name]}", "")
+        if self._wish.output:
+            self._print(f"✓ Summary saved to: {Path(self._wish.output, SUMMARY)}")
+        self._print("", _THIN, "Benchmark execution completed!", _THIN)
+
+    def _print(self, *lines: str) -> None:
+        if not self._json:
+            say_all(lines)
+            sys.stdout.flush()
+
+
+def _summary_lines(name: str, part: Mapping[str, Any] | None, session: Session) -> Iterator[str]:
+    yield f"{name.replace('_', ' ').upper()}:"
+    if part is None or not part["metrics"]["total_tasks"]:
+        faults = session.summary.faults
+        yield f"  Status: FAILED - {faults[0]['reason'] if faults else session.ended.reason}"
+    else:
+        yield "  Status: COMPLETED"
+        yield f"  Accuracy: {part['metrics']['overall_accuracy']}"
+        yield from _times(part, "Avg Time/Task")
+    yield ""
+
+
+def _times(part: Mapping[str, Any], each: str) -> Iterator[str]:
+    yield f"  Total Time: {part['total_time']:.2f}s"
+    if part["avg_time_per_task"] is not None:
+        yield f"  {each}: {part['avg_time_per_task']:.2f}s"

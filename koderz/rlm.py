@@ -1,0 +1,388 @@
+"""Long context on one front: OOLONG, BrowseComp-Plus and RULER, asked by recursive language models.
+
+from koderz.rlm import create_rlm_repl_with_sidecar, run_all_benchmarks
+
+rlm = create_rlm_repl_with_sidecar(api_key="…", model="gpt-4o")
+results = run_all_benchmarks(rlm, {"max_tasks": 10}, output_dir="results")
+print(results["oolong"]["metrics"]["overall_accuracy"])
+
+Each benchmark is a run as `koderz benchmark` makes it, in the results folder, with everything that runs can do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from koderz.errors import KoderzError
+from koderz.models.names import WIRE_FORMATS
+from koderz.plans.plan import Plan
+from koderz.runs.observer import Observer
+from koderz.runs.prepare import prepare
+from koderz.runs.resume import ResumeOptions, resume_run
+from koderz.runs.session import Session, begin, lay_down, raise_if_failed
+from koderz.runs.sinks import settle_sinks
+from koderz.runs.steps import StepLog
+from koderz.settings.layers import fields_in, secrets_in
+from koderz.settings.options import flag_of
+from koderz.suites.long_context.results import SUMMARY, benchmark_document, file_of
+
+SIDECAR = "http://localhost:8080"
+"""Where a WASM manager is looked for if no address is given."""
+
+KEYS = ("LLM_API_KEY", "OPENAI_API_KEY")
+NO_KEY = "API key is required. Use --api-key or set LLM_API_KEY environment variable."
+_PROBE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A benchmark, and the suite that has its tasks."""
+
+    name: str
+    suite: str
+    folders: Mapping[str, str]  # in the folder of all data sets, by the option that names each
+    share: int = 1  # with the others it gets one part in so many of tasks and concurrency
+
+
+BENCHMARKS: Mapping[str, Benchmark] = {
+    "oolong": Benchmark("OOLONG", "oolong", {"dataset": "oolong"}),
+    "deep_research": Benchmark(
+        "Deep Research", "browsecomp-plus", {"dataset": "browsecomp-plus", "corpus": "browsecomp-plus-corpus"}, share=2
+    ),
+    "ruler": Benchmark("RULER", "ruler", {}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What runs of several benchmarks have in common."""
+
+    model: str = "gpt-5"  # as it is given: the name that the server has for it
+    max_depth: int = 3
+    max_tasks: int = 10
+    settings: Mapping[str, Any] = field(default_factory=dict)  # and options of suites, those that have them
+    output: str | None = "results"  # None: no files
+    dataset_dir: Path | None = None
+    concurrency: int = 1  # tasks
+    pool_size: int | None = None  # None: one task after the other
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """What the files say of it."""
+        at_once = {"max_concurrency": self.concurrency, "rlm_pool_size": self.pool_size}
+        return {"max_tasks": self.max_tasks} | (at_once if self.pool_size is not None else {})
+
+
+def with_key(api_key: str | None, environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Settings that name the key's variable, and the environment with the key in it.
+
+    Raises KoderzError where there is none.
+    """
+    if api_key:
+        return {"api_key_env": KEYS[0]}, {**environ, KEYS[0]: api_key}
+    found = next((name for name in KEYS if environ.get(name)), None)
+    if found is None:
+        raise KoderzError(NO_KEY)
+    return {"api_key_env": found}, dict(environ)
+
+
+def model_name(name: str, base_url: str | None) -> str:
+    """How koderz calls a model: at an address of its own any name is that server's, else OpenAI's unless it says."""
+    own = "/" in name and (name.partition("/")[0] in WIRE_FORMATS)
+    return name if name == "simulated" or (own and not base_url) else f"openai/{name}"
+
+
+async def sidecar(given: str | None, environ: Mapping[str, str]) -> str | None:
+    """The WASM manager to be used: the one that is named, else one that answers on this machine; None for none."""
+    if named := given or environ.get("WASM_MANAGER_SERVICE_URL"):
+        return named
+    import aiohttp
+
+    try:
+        timeout = aiohttp.ClientTimeout(total=_PROBE_SECONDS)
+        async with aiohttp.ClientSession(timeout=timeout) as http, http.get(f"{SIDECAR}/health") as answer:
+            return SIDECAR if (await answer.json()).get("wasm") is True else None
+    except (aiohttp.ClientError, TimeoutError, ValueError, AttributeError):
+        return None
+
+
+async def plan_benchmarks(
+    names: Sequence[str], wish: Wish, environ: Mapping[str, str], observer: Observer | None = None
+) -> dict[str, Plan]:
+    """The plans of a run for each benchmark. Nothing is created, nobody is asked. KoderzError for what doesn't fit."""
+    plans = {}
+    for name in names:
+        shared = len(names) > 1
+        given = await asyncio.to_thread(_settings_of, BENCHMARKS[name], wish, environ, shared=shared)
+        plans[name] = await prepare(given, None, observer=observer, environ=environ)
+    _require_used(wish.settings, plans.values())
+    runs = {name: plan.name for name, plan in plans.items()}
+    return {name: _filed(plan, about(name, runs, wish)) for name, plan in plans.items()}
+
+
+def about(benchmark: str, runs: Mapping[str, str], wish: Wish) -> dict[str, Any]:
+    """What a plan says of the files that its run belongs to."""
+    return {
+        "benchmark": benchmark,
+        "runs": dict(runs),
+        "names": {name: BENCHMARKS[name].name for name in runs},
+        "configuration": wish.configuration,
+        "model": wish.model,
+        "max_depth": wish.max_depth,
+        "output": wish.output and str(Path(wish.output).absolute()),
+        "files": [file_of(benchmark), SUMMARY],
+    }
+
+
+async def carry_out(plan: Plan, environ: Mapping[str, str], observer: Observer | None = None) -> Session:
+    """A run that was laid down."""
+    environ = {**environ, **secrets_in(plan.settings)}
+    results = plan.settings.results
+    return await resume_run(plan.name, ResumeOptions(), results=results, observer=observer, environ=environ)
+
+
+def _settings_of(benchmark: Benchmark, wish: Wish, environ: Mapping[str, str], *, shared: bool) -> dict[str, Any]:
+    from koderz.engines.owners import schema_here
+
+    part = benchmark.share if shared else 1
+    chosen = {"solver": "rlm"} if not {"solver", "solvers", "mode", "matrix"} & {*wish.settings} else {}
+    given = {
+        "suite": benchmark.suite,
+        **chosen,
+        "max_depth": wish.max_depth,
+        "limit": max(1, wish.max_tasks // part),
+        "concurrency": max(1, wish.concurrency // part),
+        "pool_size": wish.pool_size,
+        **_datasets(benchmark, wish.dataset_dir),
+        **wish.settings,
+    }
+    known = schema_here(given, environ).fields
+    return {name: value for name, value in given.items() if name in known and value is not None}
+
+
+def _datasets(benchmark: Benchmark, folder: Path | None) -> dict[str, Path]:
+    """The files of a benchmark in the folder of all data sets."""
+    if folder is None:
+        return {}
+    if not folder.is_dir():
+        raise KoderzError(f"--dataset-dir {folder}: there is no such folder")
+    return {option: found for option, name in benchmark.folders.items() if (found := _files(folder / name))}
+
+
+def _files(folder: Path) -> Path | None:
+    """The folder, or the only file in it; None where it holds none."""
+    endings = (".jsonl", ".jsonl.gz", ".parquet")
+    files = [path for path in sorted(folder.rglob("*")) if path.name.endswith(endings)] if folder.is_dir() else []
+    return files[0] if len(files) == 1 else folder if files else None
+
+
+def _require_used(given: Mapping[str, Any], plans: Iterable[Plan]) -> None:
+    """KoderzError for an option that none of the benchmarks has."""
+    used = {name for plan in plans for name in fields_in(plan.settings)}
+    if unused := [name for name, value in given.items() if name not in used and value is not None]:
+        raise KoderzError(f"{flag_of(unused[0])}: none of these benchmarks has such an option")
+
+
+def _filed(plan: Plan, files: Mapping[str, Any]) -> Plan:
+    """The plan, whose run is also written into these files."""
+    if files["output"] is None:
+        return plan
+    details = {**plan.record.details, "documents": {"long-context": files}}
+    return replace(plan, record=msgspec.structs.replace(plan.record, details=details))
+
+
+# From Python
+
+
+@dataclass(frozen=True, slots=True)
+class Rlm:
+    """A recursive language model: whom it asks, how deep it may go, and where its code runs."""
+
+    model: str
+    max_depth: int
+    settings: Mapping[str, Any] = field(repr=False)
+    environ: Mapping[str, str] = field(repr=False)
+    enable_logging: bool = False
+
+    def completion(self, context: str, query: str | None = None) -> str:
+        """What it answers about a text, in one experiment as `koderz run` makes it; without a query, to the text."""
+        return asyncio.run(self.completion_async(context, query))
+
+    async def completion_async(self, context: str, query: str | None = None) -> str:
+        """`completion` within an event loop."""
+        from koderz.plans.plan import Subject
+        from koderz.prompts import load_prompts
+        from koderz.suites.long_context.completion import completion_suite
+
+        suite = completion_suite(context, query or "")
+        settings = {**self.settings, "suite": suite.name, "solver": "rlm", "max_depth": self.max_depth}
+        settings["wasm_url"] = await sidecar(self.settings.get("wasm_url"), self.environ)
+        subject = Subject(suite, suite.tasks, load_prompts(None))
+        given = {name: value for name, value in settings.items() if value is not None}
+        plan = await prepare(given, None, single=True, environ=self.environ, subject=subject)
+        summary = raise_if_failed(await begin(plan, self.observer, self.environ))
+        if summary.faults:
+            raise KoderzError(str(summary.faults[0]["reason"]))
+        return suite.answer
+
+    @property
+    def observer(self) -> Observer | None:
+        """What logs each step as `koderz`, where that is wished for."""
+        return StepLog() if self.enable_logging else None
+
+
+def create_rlm_repl_with_sidecar(
+    api_key: str | None = None,
+    model: str = "gpt-5",
+    base_url: str | None = None,
+    max_depth: int = 3,
+    wasm_service_url: str = SIDECAR,
+    wasm_timeout: float = 30,
+    enable_logging: bool = False,
+) -> Rlm:
+    """A recursive language model at OpenAI, or at the OpenAI-compatible `base_url`.
+
+    Without `api_key` the variables LLM_API_KEY and OPENAI_API_KEY count; the model `simulated` needs none. The usual
+    `wasm_service_url` counts as none given. `wasm_timeout`: seconds that a cell of code may take. Raises KoderzError
+    where a key is missing.
+    """
+    settings: dict[str, Any] = {}
+    environ = dict(os.environ)
+    base_url = None if model == "simulated" else base_url or environ.get("LLM_BASE_URL")
+    if model != "simulated":
+        settings, environ = with_key(api_key, environ)
+    settings |= {
+        "local_model": model_name(model, base_url),
+        "base_url": base_url,
+        "wasm_url": None if wasm_service_url == SIDECAR else wasm_service_url,
+        "wasm_timeout": wasm_timeout,
+        **sub_model(environ, base_url),
+    }
+    return Rlm(model, max_depth, settings, environ, enable_logging)
+
+
+def create_rlm_pool(pool_size: int = 3, **arguments: Any) -> list[Rlm]:
+    """As many as may execute cells at once; the other arguments are those of `create_rlm_repl_with_sidecar`."""
+    return [create_rlm_repl_with_sidecar(**arguments)] * pool_size
+
+
+def sub_model(environ: Mapping[str, str], base_url: str | None) -> dict[str, str]:
+    """The setting of the model that answers sub-calls, as LLM_RECURSIVE_MODEL says."""
+    named = environ.get("LLM_RECURSIVE_MODEL")
+    return {"sub_model": model_name(named, base_url)} if named else {}
+
+
+def run_oolong_benchmark(
+    rlm: Rlm, config: Mapping[str, Any] | None = None, output_dir: str | None = "results"
+) -> dict[str, Any]:
+    """Runs OOLONG; `{name, results, metrics, total_time, avg_time_per_task}`, times in seconds.
+
+    `config`: `max_tasks` (10), `timeout` (seconds of a cell), and settings and options of the suite by their names,
+    such as `context_lengths`. `output_dir` None writes no files. Raises KoderzError for an unknown key.
+    """
+    return asyncio.run(_run(("oolong",), [rlm], config, output_dir))["oolong"]
+
+
+def run_deep_research_benchmark(
+    rlm: Rlm, config: Mapping[str, Any] | None = None, output_dir: str | None = "results"
+) -> dict[str, Any]:
+    """Runs BrowseComp-Plus, or what stands in for it; see `run_oolong_benchmark`."""
+    return asyncio.run(_run(("deep_research",), [rlm], config, output_dir))["deep_research"]
+
+
+def run_ruler_benchmark(
+    rlm: Rlm, config: Mapping[str, Any] | None = None, output_dir: str | None = "results"
+) -> dict[str, Any]:
+    """Runs RULER; see `run_oolong_benchmark`."""
+    return asyncio.run(_run(("ruler",), [rlm], config, output_dir))["ruler"]
+
+
+def run_all_benchmarks(
+    rlm: Rlm, config: Mapping[str, Any] | None = None, output_dir: str | None = "results"
+) -> dict[str, dict[str, Any]]:
+    """Runs all of them in turn; what each comes to, by its name. See `run_oolong_benchmark`."""
+    return asyncio.run(_run(tuple(BENCHMARKS), [rlm], config, output_dir))
+
+
+async def run_oolong_benchmark_async(
+    rlm_pool: Sequence[Rlm],
+    config: Mapping[str, Any] | None = None,
+    output_dir: str | None = "results",
+    max_concurrency: int = 5,
+) -> dict[str, Any]:
+    """`run_oolong_benchmark` with so many tasks at once; cells execute at once as the pool has members."""
+    return (await _run(("oolong",), rlm_pool, config, output_dir, max_concurrency))["oolong"]
+
+
+async def run_deep_research_benchmark_async(
+    rlm_pool: Sequence[Rlm],
+    config: Mapping[str, Any] | None = None,
+    output_dir: str | None = "results",
+    max_concurrency: int = 5,
+) -> dict[str, Any]:
+    """`run_deep_research_benchmark` with so many tasks at once; see `run_oolong_benchmark_async`."""
+    return (await _run(("deep_research",), rlm_pool, config, output_dir, max_concurrency))["deep_research"]
+
+
+async def run_ruler_benchmark_async(
+    rlm_pool: Sequence[Rlm],
+    config: Mapping[str, Any] | None = None,
+    output_dir: str | None = "results",
+    max_concurrency: int = 5,
+) -> dict[str, Any]:
+    """`run_ruler_benchmark` with so many tasks at once; see `run_oolong_benchmark_async`."""
+    return (await _run(("ruler",), rlm_pool, config, output_dir, max_concurrency))["ruler"]
+
+
+async def run_all_benchmarks_async(
+    rlm_pool: Sequence[Rlm],
+    config: Mapping[str, Any] | None = None,
+    output_dir: str | None = "results",
+    max_concurrency: int = 5,
+) -> dict[str, dict[str, Any]]:
+    """`run_all_benchmarks` with so many tasks at once; see `run_oolong_benchmark_async`."""
+    return await _run(tuple(BENCHMARKS), rlm_pool, config, output_dir, max_concurrency)
+
+
+async def _run(
+    names: Sequence[str],
+    pool: Sequence[Rlm],
+    config: Mapping[str, Any] | None,
+    output_dir: str | None,
+    max_concurrency: int | None = None,
+) -> dict[str, dict[str, Any]]:
+    rlm, own = pool[0], {name: _as_words(value) for name, value in (config or {}).items()}
+    most, seconds = own.pop("max_tasks", 10), own.pop("timeout", None)
+    place = await sidecar(rlm.settings.get("wasm_url"), rlm.environ)
+    settings = {**rlm.settings, "wasm_url": place, **({"wasm_timeout": seconds} if seconds else {}), **own}
+    wish = Wish(
+        model=rlm.model,
+        max_depth=rlm.max_depth,
+        max_tasks=most,
+        settings=settings,
+        output=output_dir,
+        concurrency=max_concurrency or 1,
+        pool_size=len(pool) if max_concurrency else None,
+    )
+    plans = await plan_benchmarks(names, wish, rlm.environ)
+    await lay_down([*plans.values()], rlm.environ)
+    runs = {name: plan.name for name, plan in plans.items()}
+    found = {}
+    for name, plan in plans.items():
+        session = await settle_sinks(await carry_out(plan, rlm.environ, rlm.observer))
+        document = benchmark_document(session.folder, raise_if_failed(session), about(name, runs, wish))
+        each = document["metrics"]["average_time_per_task"]
+        found[name] = {"name": document.pop("benchmark"), **document, "avg_time_per_task": each}
+    return found
+
+
+def _as_words(value: Any) -> Any:
+    """The value of an option as its flag takes it: a list of words."""
+    return [str(each) for each in value] if isinstance(value, list | tuple) else value

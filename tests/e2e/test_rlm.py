@@ -1,0 +1,296 @@
+"""`koderz rlm run`, and what a program has of it: the runner whose screen, files and names it keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import PATIENCE, Shell, whole_lines
+from tests.e2e.test_recursion import serving
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+RUN = ("rlm", "run", "--simulated", "--max-tasks", 2, "--context-lengths", "1K")
+KEY = "sk-proj-7f3kd93jf0s9dkf3j4kf"
+
+
+def documents(koderz: Shell, output: str = "results") -> dict[str, Any]:
+    """The files of a run by their names."""
+    return {path.name: json.loads(path.read_text()) for path in (koderz.folder / output).iterdir()}
+
+
+def runs(koderz: Shell) -> dict[str, Path]:
+    """The folders of the runs by their suite."""
+    found = sorted(path for path in koderz.results.iterdir() if path.is_dir() and path.name.startswith("bench_"))
+    return {whole_lines(path / "journal.jsonl")[0]["config"]["suite"]: path for path in found}
+
+
+def test_all_benchmarks_run_in_turn_and_write_the_files_of_the_original(koderz: Shell) -> None:
+    out = koderz(*RUN, "--async", "--concurrency", 2, "--output-dir", "results/run1").out
+
+    headings = re.findall(r"^(?:RLM BENCHMARK SUITE|[A-Z ]+ BENCHMARK$|BENCHMARK SUMMARY)", out, re.MULTILINE)
+    assert headings == ["RLM BENCHMARK SUITE", *(f"{name} BENCHMARK" for name in ("OOLONG", "DEEP RESEARCH", "RULER")),
+                        "BENCHMARK SUMMARY"]  # fmt: skip
+    for line in ("  Model: simulated", "  Max Concurrency: 2", "  RLM Pool Size: 3", "  - Multi-hop reasoning",
+                 "Running RULER benchmark with 2 examples...", "RULER Results:", "  Correct: 2/2",
+                 "  Results saved to: results/run1/ruler_results.json", "  Status: COMPLETED",
+                 "✓ Summary saved to: results/run1/summary.json", "Benchmark execution completed!"):  # fmt: skip
+        assert line in out.splitlines(), line
+    assert out.count("SIMULATED MODEL") == 3
+
+    found = documents(koderz, "results/run1")
+    assert {*found} == {"summary.json", *(f"{name}_results.json" for name in ("oolong", "deep_research", "ruler"))}
+    summary, ruler = found["summary.json"], found["ruler_results.json"]
+    assert summary["configuration"] == {"max_tasks": 2, "max_concurrency": 2, "rlm_pool_size": 3}
+    assert [(name, part["metrics"]["total_tasks"]) for name, part in summary["benchmarks"].items()] == [
+        *(("oolong", 2), ("deep_research", 1), ("ruler", 2)),
+    ]
+    part = summary["benchmarks"]["ruler"]
+    assert (part["name"], part["metrics"]["overall_accuracy"], part["metrics"]["correct_tasks"]) == ("RULER", "1.00", 2)
+    assert (part["generated"], summary["benchmarks"]["oolong"]["generated"]) == (False, True)
+    (first, _) = ruler["results"]
+    assert first["task_id"] == "niah_single_1/1024/0"
+    assert first["query"].startswith("What is the special magic number for ")
+    assert first["expected_answer"][0] in first["result"]
+    assert (first["task_index"], first["is_correct"], first["success"], first["score"]) == (0, True, True, 1.0)
+
+
+def test_files_are_made_anew_with_their_run(koderz: Shell) -> None:
+    koderz(*RUN, "--benchmark", "ruler", "--quiet")
+    before = documents(koderz)
+    for again in (("sync",), ("benchmark", "resume"), ("benchmark", "rescore")):
+        for path in (koderz.folder / "results").iterdir():
+            path.unlink()
+        koderz(*again, runs(koderz)["ruler"].name)
+        after = documents(koderz)
+        assert after["ruler_results.json"]["metrics"]["correct_tasks"] == 2
+        assert after["summary.json"].keys() == before["summary.json"].keys()
+        assert len(after["ruler_results.json"]["results"]) == 2
+
+
+def test_no_save_writes_no_files_but_the_journal_stays(koderz: Shell) -> None:
+    koderz(*RUN, "--benchmark", "ruler", "--no-save", "--quiet")
+
+    assert not (koderz.folder / "results").exists()
+    assert len(runs(koderz)) == 1
+
+
+def test_without_a_key_nothing_is_asked(koderz: Shell) -> None:
+    done = koderz("rlm", "run", code=2)
+
+    assert "API key is required. Use --api-key or set LLM_API_KEY environment variable." in done.err
+    assert not koderz.results.exists()
+
+
+def test_a_model_of_a_server_answers_and_its_key_is_in_no_record(koderz: Shell) -> None:
+    with serving() as (environ, asked):
+        url = environ["OPENAI_BASE_URL"]
+        own = ("--api-key", KEY, "--base-url", url, "--model", "recorded", "--benchmark", "ruler", "--max-tasks", 1)
+        done = koderz("rlm", "run", *own, "--context-lengths", "1K", "--max-depth", 2, "--enable-logging")
+
+    assert len(asked) == 18
+    assert "  Model: recorded" in done.out
+    assert documents(koderz)["summary.json"]["model"] == "recorded"
+    steps = [line.partition(": ")[2] for line in done.err.splitlines() if line.startswith("niah_single_1/1024/0 rlm")]
+    assert any(re.match(r"turn 3, depth 0 \(call \d+\): [\d,]+ tokens in, ", step) for step in steps)
+    assert any(re.match(r"child, depth 1 \(call \d+\)", step) for step in steps)
+    assert any(step.startswith("cell 1: ") and "3 sub-calls" in step for step in steps)
+    kept = [path for path in koderz.folder.rglob("*") if path.is_file()]
+    assert [path for path in kept if KEY.encode() in path.read_bytes()] == []
+    assert KEY not in done.out + done.err
+
+    told = koderz("benchmark", "show", "latest", "--problem", "niah_single_1/1024/0").out
+    tree = told.partition("── the recursion\n")[2].split("\n\n")[0].splitlines()
+    assert [len(line) - len(line.lstrip()) for line in tree].count(0) == 3
+    assert sum(line.startswith("    sub ") for line in tree) == 3
+    assert "turn 3, depth 0" in koderz("benchmark", "watch", "latest", "--detailed").out
+
+
+def test_a_refused_key_is_an_authentication_that_failed(koderz: Shell, refusing: str) -> None:
+    own = ("--api-key", KEY, "--base-url", refusing, "--benchmark", "ruler", "--max-tasks", 1)
+    done = koderz("rlm", "run", *own, "--context-lengths", "1K", code=4)
+
+    assert "Authentication failed" in done.out + done.err
+
+
+@pytest.fixture
+def refusing() -> Any:
+    """The base URL of a server that refuses every key."""
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+    from threading import Thread
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(401)
+            self.end_headers()
+
+        do_GET = do_POST  # noqa: N815 its name
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    server.server_close()
+
+
+def test_no_manager_at_an_address_that_was_given_ends_it_before_anything_is_there(koderz: Shell) -> None:
+    done = koderz(*RUN, "--wasm-url", "http://127.0.0.1:9", code=4)
+
+    assert "Failed to create WASM session" in done.err
+    assert not koderz.results.exists()
+    koderz(*RUN, code=4, env={"WASM_MANAGER_SERVICE_URL": "http://127.0.0.1:9"})
+
+
+def test_a_manager_with_a_token_is_used_by_flag_and_by_variable(koderz: Shell) -> None:
+    manager = koderz.start("wasm", "serve", "--port", 0, "--workers", 1, "--token", KEY)
+    assert manager.stdout
+    url = manager.stdout.readline().split()[-1]
+    own = ("--benchmark", "ruler", "--max-tasks", 1, "--wasm-url", url, "--quiet")
+    try:
+        assert "Authentication failed" in koderz(*RUN, *own, code=4).err
+        out = koderz(*RUN, *own, "--wasm-token", KEY).out
+        koderz("benchmark", 0, 1, "--suite", "ruler", "--model", "simulated", *own[4:], env={"KODERZ_WASM_TOKEN": KEY})
+    finally:
+        manager.terminate()
+        manager.communicate(timeout=60)
+    assert f"  WASM: the manager at {url}" in out
+    assert not [path for path in koderz.results.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+
+
+def test_options_that_no_benchmark_has_are_refused(koderz: Shell) -> None:
+    run = (*RUN, "--benchmark", "oolong")
+    assert (
+        "--ruler-tasks: none of these benchmarks has such an option" in koderz(*run, "--ruler-tasks", "vt", code=2).err
+    )
+    assert "--dataset-dir nowhere" in koderz(*run, "--dataset-dir", "nowhere", code=2).err
+    assert "--benchmark says which suite" in koderz(*run, "--suite", "mbpp", code=2).err
+
+
+def test_files_of_data_sets_are_found_in_their_folder(koderz: Shell) -> None:
+    fields = {"context_len": 1024, "dataset": "d", "context_window_text": "t", "question": "q", "answer": "[65]"}
+    (koderz.folder / "data" / "oolong").mkdir(parents=True)
+    row = json.dumps({"id": 7, **fields, "answer_type": "ANSWER_TYPE.NUMERIC"})
+    (koderz.folder / "data" / "oolong" / "rows.jsonl").write_text(f"{row}\n")
+    koderz(*RUN, "--benchmark", "oolong", "--dataset-dir", "data", "--quiet")
+
+    (result,) = documents(koderz)["oolong_results.json"]["results"]
+    assert (result["task_id"], result["query"], result["expected_answer"]) == ("oolong/7", "q", "[65]")
+
+
+def test_a_plan_says_calls_and_price_by_depth(koderz: Shell) -> None:
+    out = koderz("rlm", "run", "--model", "gpt-4o", "--benchmark", "ruler", "--max-depth", 2, "--dry-run").out
+
+    assert "Model: openai/gpt-4o: $2.5 in, $10 out" in out
+    assert re.findall(r"^  at depth (\d): ([\d,]+ to [\d,]+), about \$\S+ to \$\S+$", out, re.MULTILINE) == [
+        *(("0", "10 to 310"), ("1", "0 to 6,000"), ("2", "0 to 6,000")),
+    ]
+    assert not koderz.results.exists()
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_every_benchmark_can_be_resumed(koderz: Shell) -> None:
+    with serving() as (environ, asked):
+        environ = {"LLM_BASE_URL": environ["OPENAI_BASE_URL"], "LLM_API_KEY": KEY, "LLM_MODEL": "recorded"}
+        own = ("--max-tasks", 2, "--context-lengths", "1K", "--max-depth", 2, "--async", "--quiet")
+        running = koderz.start("rlm", "run", *own, env=environ)
+        deadline = time.monotonic() + PATIENCE
+        while len(asked) < 7 and time.monotonic() < deadline and running.poll() is None:
+            time.sleep(0.02)
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        _, err = running.communicate()
+        assert len(runs(koderz)) == 3, err
+        for folder in runs(koderz).values():
+            koderz("benchmark", "resume", folder.name, "--quiet", env=environ)
+
+    summary = documents(koderz)["summary.json"]
+    assert [part["metrics"]["total_tasks"] for part in summary["benchmarks"].values()] == [2, 1, 2]
+    calls = [line for folder in runs(koderz).values() for line in whole_lines(folder / "journal.jsonl")]
+    recorded = sum(line["kind"] == "call" for line in calls)
+    assert recorded == 5 * 18
+    assert len(asked) <= recorded + 2 * 5
+
+
+PROGRAM = """
+import asyncio, json
+from run_benchmarks import create_rlm_pool, create_rlm_repl_with_sidecar
+from run_benchmarks import run_oolong_benchmark, run_ruler_benchmark_async
+rlm = create_rlm_repl_with_sidecar(model="simulated", max_depth=2, wasm_timeout=20)
+print(json.dumps(rlm.completion("one two three " * 1000, "What is said?")))
+found = run_oolong_benchmark(rlm, {"max_tasks": 1, "context_lengths": [1024], "timeout": 60}, output_dir="custom")
+pool = create_rlm_pool(model="simulated", pool_size=2)
+other = asyncio.run(run_ruler_benchmark_async(pool, {"max_tasks": 2, "context_lengths": ["1K"]}, None, 2))
+print(json.dumps([found, other]))
+try:
+    run_oolong_benchmark(rlm, {"max_taks": 1})
+except Exception as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def test_programs_use_the_names_of_the_original(koderz: Shell) -> None:
+    (koderz.folder / "program.py").write_text(PROGRAM)
+    environ = koderz.environment({"PYTHONPATH": f"{SCRIPTS.parent}{os.pathsep}{SCRIPTS}"})
+    command = [sys.executable, "program.py"]
+    done = subprocess.run(command, cwd=koderz.folder, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    answer, (oolong, ruler), error = map(json.loads, done.stdout.splitlines())
+
+    assert answer == "I could not find it in the text."
+    assert oolong.keys() >= {"name", "results", "metrics", "total_time", "avg_time_per_task"}
+    assert (oolong["name"], len(oolong["results"]), oolong["metrics"]["total_tasks"]) == ("OOLONG", 1, 1)
+    assert (ruler["metrics"]["correct_tasks"], ruler["metrics"]["overall_accuracy"]) == (2, "1.00")
+    assert {*documents(koderz, "custom")} == {"summary.json", "oolong_results.json"}
+    assert not (koderz.folder / "results").exists()
+    assert "max_taks" in error or "max-taks" in error
+    (experiment,) = koderz.results.glob("exp_*")
+    assert whole_lines(experiment / "journal.jsonl")[0]["config"]["suite"] == "completion"
+
+
+@pytest.mark.parametrize("command", [("run_benchmarks.py", "--help"), ("-m", "rlm.wasm.wasm_manager", "--help")])
+def test_the_lines_of_the_original_run_from_scripts(koderz: Shell, command: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, *command], cwd=SCRIPTS, env=koderz.environment(), capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "Usage: koderz " in done.stdout
+
+
+def test_the_manager_of_the_original_serves_what_the_runner_finds(koderz: Shell) -> None:
+    command = [sys.executable, "-m", "rlm.wasm.wasm_manager", "--port", "0", "--workers", "1"]
+    manager = subprocess.Popen(
+        command, cwd=SCRIPTS, env=koderz.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert manager.stdout
+    url = manager.stdout.readline().removeprefix("WASM manager on ").strip()
+    try:
+        own = ("--benchmark", "ruler", "--max-tasks", "1", "--context-lengths", "1K", "--simulated", "--output-dir")
+        done = subprocess.run(
+            [sys.executable, "run_benchmarks.py", *own, str(koderz.folder / "out")],
+            cwd=SCRIPTS,
+            env=koderz.environment({"WASM_MANAGER_SERVICE_URL": url, "KODERZ_RESULTS": str(koderz.results)}),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        manager.terminate()
+        manager.communicate(timeout=60)
+
+    assert done.returncode == 0, done.stderr
+    assert f"  WASM: the manager at {url}" in done.stdout
+    assert (koderz.folder / "out" / "summary.json").exists()
