@@ -49,10 +49,16 @@ async def deploy(environ: Mapping[str, str] = os.environ) -> Deployment:
         from koderz.modal.app import app
 
         await app.deploy.aio()
-        about = {"app": names.app, "secret": names.secret, "koderz": __version__, "digest": source_digest()}
-        await write_file(names.volume, ABOUT, orjson.dumps(about))
+        await describe(environ)
         url = f"https://modal.com/id/{app.app_id}" if app.app_id else ""
     return Deployment(names.app, names.volume, names.secret, __version__, source_digest(), matches=True, url=url)
+
+
+async def describe(environ: Mapping[str, str] = os.environ) -> None:
+    """Says on the volume what is deployed: this koderz."""
+    names = names_of(environ)
+    about = {"app": names.app, "secret": names.secret, "koderz": __version__, "digest": source_digest()}
+    await write_file(names.volume, ABOUT, orjson.dumps(about))
 
 
 async def status(environ: Mapping[str, str] = os.environ) -> Deployment:

@@ -35,6 +35,8 @@ def _image() -> modal.Image:
         image = image.uv_pip_install(requirements=[str(_LOCKED)])
     elif modal.is_local():
         image = image.uv_pip_install(*_installed())
+    if modal.is_local():
+        image = image.uv_pip_install(*_extra("optimizers"))
     names = {f"KODERZ_MODAL_{name.upper()}": getattr(_NAMES, name) for name in _NAMES.__slots__}
     return image.env(names).add_local_python_source("koderz", "tracker", ignore=["**/__pycache__/**"])
 
@@ -52,6 +54,20 @@ def _installed() -> list[str]:
                 found[name] = distribution(name).version
                 wanted.append(name)
     return [f"{name}=={version}" for name, version in sorted(found.items())]
+
+
+def _extra(name: str) -> list[str]:
+    """What an extra of koderz takes."""
+    from importlib.metadata import requires
+
+    from packaging.requirements import Requirement
+
+    found = [Requirement(text) for text in requires("koderz") or ()]
+    return [
+        f"{each.name}{each.specifier}"
+        for each in found
+        if each.marker and each.marker.evaluate({"extra": name}) and not each.marker.evaluate({"extra": ""})
+    ]
 
 
 def _name_of(requirement: str) -> str:

@@ -54,7 +54,7 @@ async def _stored(run_id: str, environ: Mapping[str, str]) -> tuple[bytes, RunSt
     return (plan, store) if plan is not None else None
 
 
-open_modal.traits = Traits(frozenset({JUDGE, "session", "gpu"}), _settled, _view, _stored)  # type: ignore[attr-defined]
+open_modal.traits = Traits(frozenset({JUDGE, "session", "evaluator", "gpu"}), _settled, _view, _stored)  # type: ignore[attr-defined]
 
 
 class ModalEngine:

@@ -8,11 +8,13 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from koderz.testing import ModelServer
 from koderz.testing.wire import Request
 from koderz.types import Message
 from tests.conftest import Shell
+from tests.loopback_modal import ModalServer
 
 SMALL = ("--train-items", 20, "--validation-items", 20, "--test-items", 30, "--budget-calls", 80)
 RUN = ("optimize", "run", "--demo-datasets", "labels", "--quiet", *SMALL)
@@ -190,10 +193,63 @@ def test_killed_at_random_moments_a_search_pays_nothing_twice_and_ends_undisturb
     assert set(Counter((call["experiment_id"], call["key"]) for call in calls).values()) == {1}, err
     assert len(asked) <= len(calls) + 3 * 5 * 4  # kills, experiments, requests in flight of each
     assert koderz.summary()["status"] == "complete", err
-    assert content(koderz) == content(undisturbed)
+    for ours, theirs in zip(content(koderz), content(undisturbed), strict=True):
+        assert sorted(ours ^ theirs) == []
 
 
 def _wait_for_more(asked: Sequence[object], running: subprocess.Popen[str]) -> None:
     begun, deadline = len(asked), time.monotonic() + 120
     while len(asked) <= begun and running.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
+
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+SEED = {
+    "quick": (
+        "run_benchmark.py --demo-datasets labels --optimizers few_shot --models openai/gpt-4o-mini --test-mode "
+        "--max-concurrent 1"
+    ),
+    "several": (
+        "run_benchmark.py --demo-datasets labels arithmetic --optimizers few_shot meta_prompt --max-concurrent 4"
+    ),
+    "local": (
+        "run_benchmark_local.py --demo-datasets labels --optimizers evolutionary_optimizer --seed 7 "
+        "--checkpoint-dir here"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEED)
+def test_the_scripts_take_the_originals_command_lines(koderz: Shell, name: str) -> None:
+    script, *options = SEED[name].split()
+    command = [sys.executable, str(SCRIPTS / script), *options, "--dry-run", "--json"]
+    done = subprocess.run(
+        command, cwd=koderz.folder, env=koderz.environment(), capture_output=True, text=True, check=True
+    )
+    plan = json.loads(done.stdout)
+    config = plan["config"]
+    assert plan["planned"] == {"quick": 2, "several": 2 * (1 + 2 * 3), "local": 4}[name]
+    assert (config["suite"], config["concurrency"]) == ("datasets", {"quick": 1, "several": 4, "local": 5}[name])
+    assert (config["seed"], config["results"]) == ((7, "here") if name == "local" else (42, "benchmark_results"))
+
+
+@pytest.mark.slow
+def test_on_modal_optimizers_are_submitted_by_the_scripts_and_picked_up_anywhere(koderz: Shell) -> None:
+    with ModalServer(secrets={"llm-api-keys": {}}, max_containers=2) as server:
+        environ = koderz.environment(server.environment)
+
+        def modal(*words: str) -> subprocess.CompletedProcess[str]:
+            command = [str(Path(sys.executable).with_name("modal")), *words]
+            return subprocess.run(command, cwd=koderz.folder, env=environ, capture_output=True, text=True, check=False)
+
+        deployed = modal("deploy", str(SCRIPTS / "benchmark_worker.py"))
+        assert deployed.returncode == 0, deployed.stderr
+        assert "the same as here" in koderz("modal", "status", env=server.environment).out
+        options = ("--demo-datasets", "labels", "--models", "simulated", "--test-mode", "--optimizers", "few_shot")
+        command = [sys.executable, str(SCRIPTS / "run_benchmark_modal.py"), *options]
+        done = subprocess.run(command, cwd=koderz.folder, env=environ, capture_output=True, text=True, check=True)
+        assert "your machine may disconnect" in done.stderr
+        koderz("optimize", "run", "--modal", "--resume-run-id", "latest", env=server.environment)
+        koderz("benchmark", "resume", "latest", env=server.environment)
+        summary = koderz.summary()
+        assert (summary["status"], [*summary["arms"]]) == ("complete", ["none", "few_shot"])

@@ -6,6 +6,7 @@ import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, NamedTuple, Protocol
 
 from koderz.errors import Fault
@@ -206,7 +207,7 @@ def macro_f1(pairs: Collection[tuple[str, str]]) -> float:
     golds, answers = Counter(gold for gold, _ in pairs), Counter(answer for _, answer in pairs if answer)
     right = Counter(gold for gold, answer in pairs if gold == answer)
     labels = {*golds, *answers}
-    return sum(2 * right[label] / (golds[label] + answers[label]) for label in labels) / len(labels)
+    return fmean(2 * right[label] / (golds[label] + answers[label]) for label in labels)  # exact in any order
 
 
 def _short(text: str) -> str:
