@@ -59,12 +59,15 @@ class Shell:
 
     folder: Path
 
-    def __call__(self, *arguments: object, code: int = 0, env: Mapping[str, str] | None = None) -> Done:
-        """Runs the command and checks its exit code."""
+    def __call__(
+        self, *arguments: object, code: int = 0, env: Mapping[str, str] | None = None, fresh: bool = False
+    ) -> Done:
+        """Runs the command and checks its exit code. `fresh`: in an interpreter that has loaded nothing."""
         with Path(os.devnull).open() as nothing, TemporaryFile("w+") as out, TemporaryFile("w+") as err:
             streams = (nothing, out, err)
             environ = self.environment(env)
-            if any(name.startswith(("PYTHON", "SSL_")) for name in env or ()):  # read while Python starts
+            read_at_start = {name for name in env or () if name.startswith(("PYTHON", "SSL_"))} - {"PYTHONPATH"}
+            if fresh or read_at_start:
                 command = [sys.executable, "-m", "koderz", *map(str, arguments)]
                 ended = subprocess.Popen(
                     command, cwd=self.folder, env=environ, stdin=nothing, stdout=out, stderr=err

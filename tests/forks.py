@@ -1,7 +1,7 @@
 """Processes of `koderz` that are forked from one which has loaded it already: the same command, but it starts at once.
 
 Each has its own session, folder, environment, arguments and standard streams, and ends as any process does. What
-Python reads of the environment while it starts is what the first process was started with.
+Python reads of the environment while it starts is what the first process was started with, but for PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ def _become(arguments: Sequence[str], folder: str, environ: Mapping[str, str], s
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environ)
+    sys.path[:0] = filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = ["koderz", *arguments]
     code = 1
     try:

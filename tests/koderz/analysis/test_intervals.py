@@ -91,6 +91,7 @@ def told(one: Matched, alpha: float = 0.05) -> tuple[intervals.Interval, bool]:
     return (100 * found[0][0], 100 * found[0][1]), shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lost", "gained"), [(5, 15), (2, 10), (20, 20), (0, 5)], ids=str)
 @pytest.mark.parametrize("tasks", [5, 20, 164])
 def test_paired_intervals_hold_the_difference_as_often_as_they_say(tasks: int, lost: int, gained: int) -> None:
@@ -150,6 +151,7 @@ def test_an_interval_excludes_nought_exactly_where_a_difference_is_shown(tasks: 
             assert low <= 100 * (b_only - a_only) / tasks <= high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unpaired", [False, True])
 def test_so_does_one_of_several_samples_and_one_of_other_tasks(unpaired: bool) -> None:
     rng = np.random.default_rng(8)

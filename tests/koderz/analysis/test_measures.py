@@ -219,6 +219,7 @@ def _uniform(rng: np.random.Generator, size: int) -> np.ndarray[Any, np.dtype[np
     return np.asarray(rng.random(size))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [_skewed, _uniform])
 @pytest.mark.parametrize("tasks", [8, 20])
 def test_permutation_rejects_what_is_alike_in_one_case_of_twenty(
@@ -233,6 +234,7 @@ def test_permutation_rejects_what_is_alike_in_one_case_of_twenty(
     assert 0.035 <= rejected / runs <= 0.065
 
 
+@pytest.mark.slow
 def test_permutation_of_different_tasks_rejects_what_is_alike_in_one_case_of_twenty(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -261,6 +263,7 @@ def test_holm_claims_falsely_in_at_most_one_family_of_twenty() -> None:
     assert false / families <= 0.05 < uncorrected / families
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tasks", "least"), [(20, 0.935), (60, 0.935)])
 def test_bootstrap_holds_the_mean_as_often_as_it_says(
     monkeypatch: pytest.MonkeyPatch, tasks: int, least: float

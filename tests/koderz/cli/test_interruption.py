@@ -58,7 +58,7 @@ def hooked(tmp_path: Path) -> dict[str, str]:
 def test_ctrl_c_while_modules_are_loaded_is_one_line(
     koderz: Shell, hooked: dict[str, str], words: str, module: str
 ) -> None:
-    done = koderz(*words.split(), code=130, env=hooked | {"INTERRUPT_AT": module})
+    done = koderz(*words.split(), code=130, env=hooked | {"INTERRUPT_AT": module}, fresh=True)
 
     assert done.err == "koderz: interrupted\n"
     assert not koderz.results.exists() or "memory" in words

@@ -54,6 +54,7 @@ WORDS = {
 }
 
 
+@pytest.mark.slow
 def test_each_cause_has_the_same_words_as_outside(cloud: ModalServer) -> None:
     before = len(cloud.sandboxes)
     outcomes = judged(*(add(source, timeout=0.3) for source in WORDS))

@@ -88,6 +88,7 @@ def test_a_judge_killed_between_jobs_is_replaced() -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_no_verdict_is_lost_or_wrong_when_judges_are_killed_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("koderz.sandbox.judge.pool.DEATHS", 1000)  # of which the same candidate may see many by chance
 

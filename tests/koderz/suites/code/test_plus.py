@@ -277,6 +277,7 @@ def test_base_inputs_and_added_ones_are_sets_of_their_own(tmp_path: Path) -> Non
     assert verdicts(task, off.replace("{called}", "(1, 3, 4)"), off.replace("{called}", "(2,)")) == ["passed", "failed"]
 
 
+@pytest.mark.slow
 def test_what_is_too_large_to_be_sent_is_compared_all_the_same(tmp_path: Path) -> None:
     body = "    return [(numbers[0], n) for n in range(200_000)] * 10\n"
     task = task_of(tmp_path, {**RELEASED, "canonical_solution": body, "plus_input": []})
