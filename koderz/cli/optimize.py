@@ -19,7 +19,7 @@ CONCURRENCY, ITEM_CONCURRENCY = 5, 4
 TEST_BUDGET = 150
 _MOST_CONNECTIONS = 4096
 
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS = {"results": ("koderz.cli.optimizer_results:results", "Show what a run has come to, also while it goes on.")}
 """Command → the module that holds it, loaded when it is run, and its line of help."""
 
 

@@ -101,6 +101,17 @@ def load_subject(settings: Settings, select: Callable[[Sequence[Task]], Sequence
     return Subject(suite, tasks, prompts, frozenset(told))
 
 
+def planned_ids(record: records.Plan) -> Iterator[tuple[str, str, str, int]]:
+    """The experiments of a recorded plan: their ids, tasks, arms and samples, in the order of its cells."""
+    cells = record.cells or [
+        records.Cell(task, arm.name, record.samples) for task in record.tasks for arm in record.arms
+    ]
+    for cell in cells:
+        number_of = _NumberOfSamples(record.run_id, cell.task, cell.arm, record.details["digest"])
+        for sample in range(cell.samples):
+            yield f"exp_{number_of(sample):016x}", cell.task, cell.arm, sample
+
+
 def make_plan(
     settings: Settings,
     subject: Subject,

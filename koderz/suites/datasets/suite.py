@@ -48,6 +48,7 @@ class DatasetSuite:
     mode = "optimize"
     words = WORDS
     parts = ("optimize",)
+    sinks = ("checkpoint",)
     measures = (Measure("score", "higher", "share"),)
     required = frozenset({EVALUATOR})
 
@@ -113,6 +114,7 @@ def _details(dataset: Dataset) -> dict[str, Any]:
         "generated": dataset.generated,
         "metric": dataset.metric.name,
         "metrics": list(dataset.metric.others),
+        "messages": list(dataset.messages),
         "format_line": dataset.format_line,
         "splits": {
             split: {
