@@ -144,19 +144,12 @@ class State:
         return {"name": f"{cell.dataset}_{split}", "id": digest, "split": split}
 
     def _task_result(self, cell: Cell) -> dict[str, Any]:
-        trial = self.trials.get(cell.experiment_id) or Trial()
-        base = self._baseline(cell)
-        result, outcome = trial.result, trial.outcome
-        initial, winner = str(result.get("initial", "")), str(result.get("winner", ""))
-        is_kept = cell.optimizer == BASELINE or bool(result.get("kept_initial"))
-        before = self._evaluation(cell, base, "test", initial)
-        after = before if is_kept else self._evaluation(cell, trial, "test", winner)
-        prompts = {"initial": self._prompt(cell), "final": self._prompt(cell, trial) if not is_kept else None}
-        prompts["final"] = prompts["final"] or (prompts["initial"] if result else None)
-        evaluations = {
-            "initial": {**self._searched(cell, trial, initial), "test": before},
-            "final": {**self._searched(cell, trial, winner), "test": after},
-        }
+        trial, base = self.trials.get(cell.experiment_id) or Trial(), self._baseline(cell)
+        is_kept = cell.optimizer == BASELINE or bool(trial.result.get("kept_initial"))
+        evaluations = self._evaluations(cell, trial, base, is_kept=is_kept)
+        prompts = {"initial": self._prompt(cell), "final": None}
+        if trial.result:
+            prompts["final"] = prompts["initial"] if is_kept else self._prompt(cell, trial)
         return {
             "id": cell.id,
             "dataset_name": cell.dataset,
@@ -168,12 +161,12 @@ class State:
             "status": self.status_of(cell),
             "initial_prompt": prompts["initial"],
             "optimized_prompt": prompts["final"],
-            "initial_evaluation": _older(before),
-            "optimized_evaluation": _older(after),
+            "initial_evaluation": _older(evaluations["initial"]["test"]),
+            "optimized_evaluation": _older(evaluations["final"]["test"]),
             "evaluations": evaluations,
-            "stages": [*_stages(evaluations, prompts)] if result else [],
+            "stages": [*_stages(evaluations, prompts)] if trial.result else [],
             "optimization_history": {},
-            "error_message": outcome.reason if isinstance(outcome, records.Fault) else None,
+            "error_message": trial.outcome.reason if isinstance(trial.outcome, records.Fault) else None,
             "llm_calls_total_optimization": sum(trial.calls[purpose] for purpose in SEARCHING),
             "optimization_raw_result": None,
             "optimization_summary": dict(trial.search) or None,
@@ -183,6 +176,16 @@ class State:
             "optimizer_prompt_params_used": {},
             "optimizer_params_used": self.plan.arm(cell.arm).parameters,
             **self._ours(cell, trial, base, is_kept=is_kept),
+        }
+
+    def _evaluations(self, cell: Cell, trial: Trial, base: Trial, *, is_kept: bool) -> dict[str, dict[str, Any]]:
+        """By stage and split; the initial prompt's test is the baseline's, which is the only one that asked for it."""
+        initial, winner = str(trial.result.get("initial", "")), str(trial.result.get("winner", ""))
+        before = self._evaluation(cell, base, "test", initial)
+        after = before if is_kept else self._evaluation(cell, trial, "test", winner)
+        return {
+            "initial": {**self._searched(cell, trial, initial), "test": before},
+            "final": {**self._searched(cell, trial, winner), "test": after},
         }
 
     def _ours(self, cell: Cell, trial: Trial, base: Trial, *, is_kept: bool) -> dict[str, Any]:

@@ -23,6 +23,8 @@ OPTIMIZE = "optimize"
 FOREIGN = "run_"
 """How the names of the original's runs begin."""
 
+_TIME = -len("20260131_234512")  # where the time begins in the names of both
+
 
 @dataclass(frozen=True, slots=True)
 class OptimizerRun:
@@ -39,8 +41,7 @@ def latest_runs(results: Path, count: int | None = None) -> list[Path]:
     """The folders of runs of optimizers, the newest first."""
     own = [folder for folder in run_folders(results) if _is_own(folder)]
     foreign = [path.parent for path in results.glob(f"{FOREIGN}*/{NAME}")] if results.is_dir() else []
-    found = sorted([*own, *foreign], key=lambda folder: folder.stat().st_mtime, reverse=True)
-    return found[:count]
+    return sorted([*own, *foreign], key=lambda folder: folder.name[_TIME:], reverse=True)[:count]
 
 
 def found_run(results: Path, name: str | None) -> Path:

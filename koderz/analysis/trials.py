@@ -71,6 +71,7 @@ class Trial:
     page: str = ""  # where it is to be seen, if it ran elsewhere
     notes: list[tuple[float, str]] = field(default_factory=list)  # what happened, and when
     _seen: set[str] = field(default_factory=set)
+    _means: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)  # of what wasn't kept
 
     def fold(self, line: Record) -> bool:
         """Takes in a line; whether there is something new to tell."""
@@ -109,7 +110,7 @@ class Trial:
     def mean(self, split: str, digest: str) -> tuple[float, int] | None:
         """The mean score of a candidate on the items of a split that could be judged, and how many."""
         scores = [grade.score for grade in self.judged(split, digest).values()]
-        return (fmean(scores), len(scores)) if scores else None
+        return (fmean(scores), len(scores)) if scores else self._means.get((split, digest))
 
     def judged(self, split: str, digest: str) -> dict[str, records.Grade]:
         """The grades by item, but for those that no judge could read."""
@@ -126,10 +127,19 @@ class Trial:
             self.notes.append((moment, "search"))
         elif line.name == "result":
             self.result = value
+            self._let_go()
             self.notes.append((moment, "result"))
         else:
             return False
         return True
+
+    def _let_go(self) -> None:
+        """Keeps the means alone of candidates that were neither first nor best: thousands of grades are large."""
+        kept = (self.result.get("winner"), self.result.get("initial"))
+        for place in [place for place in self.scores if place[1] not in kept]:
+            if found := self.mean(*place):
+                self._means[place] = found
+            del self.scores[place]
 
     def _keep_shown(self, call: records.Call) -> None:
         if call.purpose == "test" and not self.shown:

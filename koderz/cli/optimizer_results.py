@@ -20,7 +20,7 @@ from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
     from koderz.analysis.blocks import Table
-    from koderz.analysis.optimizer_runs import View
+    from koderz.analysis.optimizer_runs import OptimizerRun, View
     from koderz.analysis.optimizing import Row
 
 _CHOICE = 15  # runs that a terminal offers
@@ -51,14 +51,14 @@ def results(
 
     Shows the run_… folders of the original benchmark runner as well.
     """
-    from koderz.analysis.optimizer_runs import View, found_run, latest_runs, shown
+    from koderz.analysis.optimizer_runs import View, found_run, latest_runs
     from koderz.settings.toml import results_folder
 
     if list_runs and (run_id or watch or task):
         raise KoderzError("--list-runs lists all runs; give it alone, or name one with --run-id")
     folder = results_folder(given.get("results"))
     if list_runs:
-        _list([shown(each) for each in latest_runs(folder)], folder, json=json)
+        _list([*_readable(latest_runs(folder))], folder, json=json)
         return
     if run_id is None and not json and sys.stdin.isatty() and sys.stdout.isatty():
         run_id = _choose(latest_runs(folder, _CHOICE))
@@ -73,6 +73,16 @@ def results(
         print_json(view.as_json())
     else:
         _draw(view, detailed=detailed, whole_errors=show_errors)
+
+
+def _readable(folders: Sequence[Path]) -> Iterator[OptimizerRun]:
+    from koderz.analysis.optimizer_runs import shown
+
+    for folder in folders:
+        try:
+            yield shown(folder)
+        except KoderzError as error:
+            warn(f"note: {error}")
 
 
 def _brought(results: Path, name: str) -> Path:
@@ -126,8 +136,6 @@ async def _watch(view: View, interval: float, *, quiet: bool) -> None:
 
 def _draw(view: View, *, detailed: bool, whole_errors: bool) -> None:
     """The screen. Its lines are never broken; the table folds as others do."""
-    from koderz.cli.tables import print_blocks
-
     say(f"Run: {view.document['run_id']} - {view.status}")
     say_all(_configuration(view))
     say_all(_progress(view))
@@ -138,13 +146,25 @@ def _draw(view: View, *, detailed: bool, whole_errors: bool) -> None:
         say(f"{state} -" if logs else state, after=logs)
     if detailed:
         say_all(_details(view.tasks))
-    rows = view.rows()
+    _say_rows(view.rows())
+    say_all(_errors(view.tasks, whole=whole_errors))
+
+
+def show_rows(folder: Path) -> None:
+    """Prints what may be said of each optimizer of the run in `folder`."""
+    from koderz.analysis.optimizer_runs import View
+
+    _say_rows(View(folder).rows())
+
+
+def _say_rows(rows: Sequence[Row]) -> None:
+    from koderz.cli.tables import print_blocks
+
     say_all(dict.fromkeys(f"Not comparable: {reason}" for row in rows for reason in row.reasons))
     if rows:
         say()
         print_blocks([_table(rows)])
         say_all(_against_random(rows))
-    say_all(_errors(view.tasks, whole=whole_errors))
 
 
 def _configuration(view: View) -> Iterator[str]:
@@ -303,7 +323,7 @@ def _prompt(prompt: Any) -> Iterator[str]:
             yield f"  {message.get('role')}:\n    {text}"
 
 
-def _list(found: Sequence[Any], folder: Path, *, json: bool) -> None:
+def _list(found: Sequence[OptimizerRun], folder: Path, *, json: bool) -> None:
     from koderz.analysis.blocks import Table
     from koderz.cli.tables import print_blocks
 

@@ -90,3 +90,6 @@ def test_what_is_not_there_is_said(koderz: Shell) -> None:
     assert "there is no run bench_1" in koderz("optimize", "results", "--run-id", "bench_1", code=2).err
     assert "--list-runs lists all runs" in koderz("optimize", "results", "--list-runs", "--watch", code=2).err
     assert json.loads(koderz("optimize", "results", "--list-runs", "--json").out) == []
+    (foreign(koderz.results, "run_20250423_153045") / "checkpoint.json").write_text("no")
+    listed = koderz("optimize", "results", "--list-runs", "--json")
+    assert (json.loads(listed.out), "checkpoint.json can't be read" in listed.err) == ([], True)

@@ -112,7 +112,13 @@ def test_a_run_that_goes_on_has_tasks_of_every_state(run: Run) -> None:
 
 def test_what_failed_is_running_again_once_it_is_retried(run: Run) -> None:
     state, cell = State(plan_of(run)), next(cells_of(plan_of(run)))
-    about = {"experiment_id": cell.experiment_id, "problem_id": "world", "solver": "none", "arm": "none", "sample": 0}
+    about: dict[str, Any] = {
+        "experiment_id": cell.experiment_id,
+        "problem_id": "world",
+        "solver": "none",
+        "arm": "none",
+        "sample": 0,
+    }
     failed = Fault(**about, time="2026-01-01T00:00:00.000000", reason="no key\x1b[31m")
 
     def status() -> str:
