@@ -220,7 +220,7 @@ class _Group:
     def reasons(self) -> Iterator[str]:
         """Why it isn't comparable."""
         if self.plan.config.get("test_mode"):
-            yield "test mode"
+            yield "test mode (5 items a split)"
         if self.base is None:
             yield "no baseline: the experiment of none has not ended"
         used = [*self.searches, *([self.base] if self.base else [])]

@@ -56,7 +56,7 @@ def test_rows_say_why_they_compare_nothing(tmp_path: Path) -> None:
     plan = run.lines[0]
     assert isinstance(plan, Plan)
     (tested,) = rows(run, config={**plan.config, "test_mode": True}).values()
-    assert (tested.verdict, tested.reasons) == ("not comparable", ("test mode",))
+    assert (tested.verdict, tested.reasons) == ("not comparable", ("test mode (5 items a split)",))
     leaks = {"world": {"leakage": {"policy": "keep", "exact": 1, "near": 0}}}
     (leaking,) = rows(run, details={**plan.details, "suite": leaks}).values()
     assert leaking.verdict == "not comparable"
