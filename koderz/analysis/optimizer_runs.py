@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import orjson
 
 from koderz.analysis.checkpoint import NAME, State
 from koderz.analysis.optimizing import Row, rows_of, searches_of
@@ -84,8 +83,8 @@ def foreign_document(folder: Path) -> dict[str, Any]:
     """The checkpoint of an original's run, of an early form, too. Raises KoderzError where it is none."""
     path = folder / NAME
     try:
-        document = orjson.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
         raise KoderzError(f"{path} can't be read: {error}") from None
     if not isinstance(document, dict):
         raise KoderzError(f"{path} is no checkpoint: it holds no JSON object")

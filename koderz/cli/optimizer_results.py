@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _CHOICE = 15  # runs that a terminal offers
 _ERRORS = 5  # failed tasks that are shown
 _LOG_LINES = 20
+_SPLITS = ("test", "validation", "train")  # in the order of what their scores say
 _MARKS = {"Success": "✓", "Failed": "✗", "Pending": "⏳", "Running": "⏳"}
 
 
@@ -216,22 +217,29 @@ def _scores(task: Mapping[str, Any]) -> Iterator[str]:
             line = f"      {name}: {start:.3f} → {score:.3f} ({arrow} {gain:+.3f}{share})"
         line += f", n = {size}" if size else ""
         interval = task.get("interval")
-        if number == 0 and isinstance(interval, list | tuple) and len(interval) == 2:
+        if number == 0 and isinstance(interval, list | tuple) and [*map(type, interval)] == [float, float]:
             line += f", 95 % [{interval[0]:+.2f}, {interval[1]:+.2f}]"
         yield line
 
 
-def _measured(task: Mapping[str, Any], which: str) -> dict[str, tuple[float, int | None]]:
+def _measured(task: Mapping[str, Any], which: str) -> dict[str, tuple[float, Any]]:
     """Scores and sizes by metric, out of either form of an evaluation."""
     stage = {"initial": "initial", "optimized": "final"}[which]
-    by_split = (task.get("evaluations") or {}).get(stage) or {}
-    whole = by_split.get("test") or by_split.get("validation") or by_split.get("train")
-    evaluation = (whole or {}).get("result") or task.get(f"{which}_evaluation") or {}
+    by_split = [_under(task, "evaluations", stage, split, "result", "metrics") for split in _SPLITS]
+    candidates = (*by_split, _under(task, f"{which}_evaluation", "metrics"))
+    metrics: list[Any] = next((found for found in candidates if found and isinstance(found, list)), [])
     return {
         str(metric.get("metric_name")): (float(metric["score"]), metric.get("sample_size"))
-        for metric in evaluation.get("metrics") or ()
-        if isinstance(metric.get("score"), int | float)
+        for metric in metrics
+        if isinstance(_under(metric, "score"), int | float)
     }
+
+
+def _under(value: Any, *keys: str) -> Any:
+    """What lies there; None where nothing does, since the file may be anybody's."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
 _HEADS = "DATASET,MODEL,OPTIMIZER,N,BASELINE,TEST,GAIN [95 %],ADJ. P,METRIC CALLS,$,VERDICT"

@@ -85,6 +85,24 @@ def test_runs_are_listed_with_those_of_the_original(ended: Shell) -> None:
     assert "--show-errors" not in ended("optimize", "results", "--run-id", "run_2025", "--show-errors").out
 
 
+def test_a_checkpoint_of_anything_is_shown_as_far_as_it_goes(koderz: Shell) -> None:
+    odd = {
+        "id": "a\x1b[31mb",
+        "status": "Success",
+        "evaluations": {"final": {"test": {"result": {"metrics": 7}}, "train": []}},
+        "initial_evaluation": {"metrics": [{"metric_name": "x", "score": "high"}, 5]},
+        "optimized_evaluation": {"metrics": [{"metric_name": "x", "score": float("nan")}]},
+        "interval": ["a", 1],
+    }
+    foreign(koderz.results, "run_20250423_153045", task_results=[odd, {}], tasks=None, models=7)
+
+    shown = koderz("optimize", "results", "--detailed").out
+
+    assert "  • a\\x1b[31mb: ✓ Success\n" in shown
+    assert "x: nan" in shown
+    assert "none on record" in koderz("optimize", "results", "--task", "a\x1b[31mb").out
+
+
 def test_what_is_not_there_is_said(koderz: Shell) -> None:
     assert "holds no run of optimizers yet" in koderz("optimize", "results", code=2).err
     assert "there is no run bench_1" in koderz("optimize", "results", "--run-id", "bench_1", code=2).err
