@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,14 @@ from koderz.analysis.failures import failures_of
 from koderz.analysis.gates import Gates, caution_on, why_shut
 from koderz.analysis.leaderboard import Leaderboard, leaderboard, row_of
 from koderz.analysis.measures import SUCCESS, measure_named
+from koderz.analysis.optimizer_comparison import OptimizerAnswer, compare_optimizers
 from koderz.analysis.pairs import Side, own_arms, sides_of, sides_to_compare
 from koderz.analysis.runs import Run, resolve
 from koderz.analysis.statistics import ALPHA
 from koderz.errors import KoderzError
+
+OPTIMIZE = "optimize"
+"""The mode of runs of optimizers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ def compare_runs(
     alpha: float = ALPHA,
     allow_simulated: bool = False,
     gates: Gates | None = None,
-) -> Answer:
+) -> Answer | OptimizerAnswer:
     """Compares the runs named, or the last two that share tasks, by a measure.
 
     Raises KoderzError for what can't be compared.
@@ -78,6 +82,11 @@ def compare_runs(
         if names
         else last_comparable(results, allow_simulated=allow_simulated)
     )
+    folders = [run.folder for run in runs if run.folder and run.mode == OPTIMIZE]
+    if len(folders) == len(runs) <= 2 and not replace(gates, min_gain=None).are_asked:
+        return compare_optimizers(folders, arm=arm, min_gain=gates.min_gain)
+    if gates.min_gain is not None:
+        raise KoderzError("--min-gain judges a run of optimizers, or the second of two, and goes with no other gate")
     by = measure_named(measure, runs)
     has_many = len(runs) > 2 or (len(runs) == 1 and len(runs[0].arms) > 2 and arm is None)
     if has_many and gates.are_asked:

@@ -22,6 +22,7 @@ class Gates:
     most: Mapping[str, float] = field(default_factory=dict)
     min_success_rate: float | None = None  # per cent
     max_cost: float | None = None  # US dollars
+    min_gain: float | None = None  # of an optimizer, as a fraction
     allow_incomplete: bool = False  # no gate: judge a run although it is going or was cut short
 
     @property
@@ -30,7 +31,7 @@ class Gates:
 
     @property
     def are_asked(self) -> bool:
-        limits = (self.min_success_rate, self.max_cost)
+        limits = (self.min_success_rate, self.max_cost, self.min_gain)
         return self.are_paired or bool(self.least or self.most) or any(limit is not None for limit in limits)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import replace as with_fields
 
 from koderz.analysis import intervals, statistics
 from koderz.analysis.inference import p_of, score_interval, smallest_of
@@ -51,6 +51,10 @@ class Search:
     def optimizer(self) -> str:
         """As users name it."""
         return shown_name(self.experiment.arm)
+
+    def with_scores_of(self, base: Search | None) -> Search:
+        """The same with the baseline's scores where its winner is the initial prompt, which isn't asked again."""
+        return self if self.scores or base is None else replace(self, scores=base.scores, unread=base.unread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +167,12 @@ def gain_of(a: Scores, bs: Sequence[Scores]) -> Gain | None:
     )
 
 
+def gain_over_seeds(a: Sequence[Search], b: Sequence[Search]) -> Gain | None:
+    """B less A, each averaged over its searches; None where they have no item in common."""
+    items = [item for item in a[0].scores if all(item in each.scores for each in a)]
+    return gain_of({item: fmean(each.scores[item] for each in a) for item in items}, [each.scores for each in b])
+
+
 def completed(_plan: records.Plan, folder: Path, results: Sequence[Result]) -> Sequence[Result]:
     """Results with what only the baseline tells: its score, the gain, and whether the own interval lies above 0."""
     searches = {search.experiment.experiment_id: search for search in searches_of(folder)}
@@ -178,7 +188,7 @@ def completed(_plan: records.Plan, folder: Path, results: Sequence[Result]) -> S
             return result
         metrics = {**(result.metrics or {}), "baseline": found.a, "gain": found.gain}
         success = found.interval is not None and found.interval[0] > 0
-        return replace(result, score=found.b, metrics=metrics, success=success)
+        return with_fields(result, score=found.b, metrics=metrics, success=success)
 
     return [whole(result) for result in results]
 
@@ -197,25 +207,15 @@ class _Group:
     def __init__(self, plan: records.Plan, here: Sequence[Search], optimizer: str) -> None:
         self.optimizer = optimizer
         self.plan, self.here = plan, here
-        self.searches = sorted(self._of(optimizer), key=lambda search: search.seed)
-        self.base = next(iter(self._of(BASELINE)), None)
-        self.gain = self._against([self.base]) if self.base else None
+        self.base = next((search for search in here if search.optimizer == BASELINE), None)
+        self.searches = self._of(optimizer)
+        self.gain = gain_over_seeds([self.base], self.searches) if self.base and self.searches else None
         others = self._of(RANDOM) if optimizer != RANDOM else []
-        self.over_random = self._against(others) if others else None
+        self.over_random = gain_over_seeds(others, self.searches) if others and self.searches else None
 
     def _of(self, optimizer: str) -> list[Search]:
-        return [search for search in self.here if search.optimizer == optimizer]
-
-    def _scores(self, search: Search) -> Scores:
-        """The winner's; the baseline's where that is the initial prompt."""
-        return search.scores or (self.base.scores if self.base else {})
-
-    def _against(self, others: Sequence[Search]) -> Gain | None:
-        scores = [self._scores(other) for other in others]
-        items = [item for item in scores[0] if all(item in each for each in scores)]
-        return gain_of(
-            {item: fmean(each[item] for each in scores) for item in items}, [*map(self._scores, self.searches)]
-        )
+        found = [search.with_scores_of(self.base) for search in self.here if search.optimizer == optimizer]
+        return sorted(found, key=lambda search: search.seed)
 
     def reasons(self) -> Iterator[str]:
         """Why it isn't comparable."""
@@ -255,7 +255,7 @@ def _holm(gains: Sequence[Gain | None]) -> list[float | None]:
 def _row(group: _Group, p_adjusted: float | None, p_random: float | None) -> Row:
     gain, other, reasons = group.gain, group.over_random, tuple(group.reasons())
     outcomes = [search.experiment for search in group.searches]
-    verdict = "not comparable" if reasons or gain is None else _claim(gain, p_adjusted, "helps", "hurts")
+    verdict = "not comparable" if reasons or gain is None else claim(gain, p_adjusted, "helps", "hurts")
     return Row(
         dataset=outcomes[0].problem_id,
         model=outcomes[0].model,
@@ -273,7 +273,7 @@ def _row(group: _Group, p_adjusted: float | None, p_random: float | None) -> Row
             "gain": other.gain,
             "interval": other.interval,
             "p_adjusted": p_random,
-            "beats": not reasons and _claim(other, p_random, "beats", "") == "beats",
+            "beats": not reasons and claim(other, p_random, "beats", "") == "beats",
         }
         if other
         else None,
@@ -287,7 +287,7 @@ def _row(group: _Group, p_adjusted: float | None, p_random: float | None) -> Row
     )  # fmt: skip
 
 
-def _claim(gain: Gain, p_adjusted: float | None, better: str, worse: str) -> str:
+def claim(gain: Gain, p_adjusted: float | None, better: str, worse: str) -> str:
     """What may be said of a difference: its corrected p-value is small, and its interval excludes 0."""
     if gain.interval is None or p_adjusted is None or p_adjusted >= statistics.ALPHA:
         return "no evidence"
@@ -296,7 +296,7 @@ def _claim(gain: Gain, p_adjusted: float | None, better: str, worse: str) -> str
 
 
 def _seed(group: _Group, search: Search) -> dict[str, Any]:
-    own = gain_of(group.base.scores, [search.scores or group.base.scores]) if group.base else None
+    own = gain_of(group.base.scores, [search.scores]) if group.base else None
     result = search.result
     return {
         "seed": search.seed,

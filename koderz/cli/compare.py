@@ -12,6 +12,7 @@ from koderz.cli.options import with_settings
 
 if TYPE_CHECKING:
     from koderz.analysis.compare import Answer
+    from koderz.analysis.optimizer_comparison import OptimizerAnswer
 
 EXIT_GATE = 1
 _GATES = "Gates (exit code 1)"
@@ -57,6 +58,12 @@ MinSuccessRate = Annotated[
 MaxCost = Annotated[
     float | None, typer.Option(metavar="USD", help="B's run cost more than this.", min=0, rich_help_panel=_GATES)
 ]
+MinGain = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X", help="An optimizer of B gains less than this, a fraction such as 0.05.", rich_help_panel=_GATES
+    ),
+]
 Least = Annotated[
     list[str] | None,
     typer.Option("--min", metavar="MEASURE=VALUE", help="B's average is below it.", rich_help_panel=_GATES),
@@ -89,6 +96,7 @@ def compare(
     max_drop: MaxDrop = None,
     min_success_rate: MinSuccessRate = None,
     max_cost: MaxCost = None,
+    min_gain: MinGain = None,
     least: Least = None,
     most: Most = None,
     allow_incomplete: AllowIncomplete = False,
@@ -108,6 +116,7 @@ def compare(
         max_drop=max_drop,
         min_success_rate=min_success_rate,
         max_cost=max_cost,
+        min_gain=min_gain,
         least=limits(least or ()),
         most=limits(most or ()),
         allow_incomplete=allow_incomplete,
@@ -123,7 +132,7 @@ def compare(
     _judge(outcome)
 
 
-def _judge(outcome: Answer) -> None:
+def _judge(outcome: Answer | OptimizerAnswer) -> None:
     """What the gates say, on standard error."""
     if outcome.caution:
         warn(f"warning: {outcome.caution}")

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as with_fields
 
+from koderz.analysis.optimizer_comparison import compare_optimizers
 from koderz.analysis.optimizing import Row, completed, gain_of, rows_of, searches_of
+from koderz.errors import KoderzError
 from tests.koderz.solvers.optimizers.worlds import World, searched
 from tests.koderz.world import Run, Scripted
 from tracker.records import Plan
@@ -93,6 +95,36 @@ def test_a_result_has_its_baseline_and_succeeds_by_its_own_interval(tmp_path: Pa
     assert metrics["gain"] == pytest.approx((results["meta_prompt", 0].score or 0) - (metrics["baseline"] or 0))
     assert {"baseline", "gain", "validation", "metric_calls", "reasoning_calls"} <= metrics.keys()
     assert not results["none", 0].success
+
+
+def test_two_runs_are_paired_by_optimizer_and_item(tmp_path: Path) -> None:
+    """Of one world, in which rules help the second run's model and not the first's."""
+    flat, helped = World("nothing", 1), World("rule", 1)
+    a = searched(tmp_path / "a", flat, "none", "meta_prompt", "random_search", seeds=2)
+    b = searched(tmp_path / "b", helped, "none", "meta_prompt", seeds=2)
+    answer = compare_optimizers([a.folder, b.folder])
+
+    (pair,) = answer.pairs
+    assert (pair.optimizer, pair.n, pair.verdict) == ("meta_prompt", 100, "better")
+    assert pair.difference == pytest.approx(pair.b - pair.a)
+    assert any("better" in line for line in answer.markdown())
+
+
+def test_a_gate_holds_optimizers_to_a_gain(tmp_path: Path) -> None:
+    run = searched(tmp_path, World("rule", 1), "none", "meta_prompt", "few_shot", seeds=2)
+
+    assert not compare_optimizers([run.folder], arm="meta_prompt", min_gain=0.2).shut
+    (why,) = compare_optimizers([run.folder], min_gain=0.2).shut
+    assert why.startswith("few_shot on world for scripted gains ")
+    with pytest.raises(KoderzError, match="no optimizer"):
+        compare_optimizers([run.folder], arm="gepa")
+
+
+def test_runs_with_other_caps_or_items_are_not_comparable(tmp_path: Path) -> None:
+    a = searched(tmp_path / "a", World("rule"), "none", "random_search", budget_calls=200)
+    b = searched(tmp_path / "b", World("rule"), "none", "random_search", budget_calls=150)
+    (pair,) = compare_optimizers([a.folder, b.folder]).pairs
+    assert (pair.verdict, pair.reasons) == ("not comparable", ["unequal caps"])
 
 
 def _choose(n: int, k: int) -> int:

@@ -1,0 +1,200 @@
+"""Two runs of optimizers side by side: the winners of each optimizer, dataset and model, item by item."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from koderz.analysis import statistics
+from koderz.analysis.blocks import Block, Heading, Table, Text, as_markdown
+from koderz.analysis.intervals import Interval
+from koderz.analysis.optimizing import (
+    BASELINE,
+    Gain,
+    Row,
+    Search,
+    claim,
+    gain_over_seeds,
+    rows_of,
+    searches_of,
+)
+from koderz.errors import KoderzError
+from tracker.records import Plan
+from tracker.runs import read_plan
+
+Place = tuple[str, str, str]
+"""Dataset, model and optimizer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One optimizer on one dataset for one model, in both runs. Figures are fractions, averaged over seeds."""
+
+    dataset: str
+    model: str
+    optimizer: str
+    n: int
+    a: float
+    b: float
+    difference: float
+    interval: Interval | None
+    p: float
+    p_adjusted: float
+    verdict: str  # better, worse, no evidence, not comparable
+    detectable: float | None
+    reasons: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerAnswer:
+    """What `compare` answers for runs of optimizers: pairs of two, or the rows of one; and what its gate says."""
+
+    names: Sequence[str]
+    pairs: Sequence[Pair]
+    rows: Sequence[Row]  # of B, or of the only run
+    shut: Sequence[str]
+    caution: str = ""
+
+    def blocks(self) -> Iterator[Block]:
+        """What is to be read of it."""
+        if len(self.names) == 2:
+            yield Text(f"A: {self.names[0]}, B: {self.names[1]}; B less A on the same test items, corrected by Holm")
+            yield _pair_table(self.pairs)
+        else:
+            yield Text(f"{self.names[0]}: gains over the initial prompt on the test items, corrected by Holm")
+            yield _row_table(self.rows)
+        for each in self.pairs if len(self.names) == 2 else self.rows:
+            for reason in each.reasons:
+                yield Text(f"Not comparable: {each.dataset}, {each.optimizer}: {reason}")
+
+    def markdown(self) -> Iterator[str]:
+        """Lines for a CI job's summary page; what the gate says comes first."""
+        verdict = [Text(f"Gate failed: {why}") for why in self.shut]
+        return as_markdown([Heading("koderz: optimizers"), *verdict, *self.blocks()])
+
+    def document(self) -> Mapping[str, Any]:
+        """What JSON has."""
+        return {
+            "runs": list(self.names),
+            "pairs": [asdict(pair) for pair in self.pairs],
+            "rows": [asdict(row) for row in self.rows],
+            "gates_failed": list(self.shut),
+            "gates_warning": self.caution or None,
+        }
+
+
+def compare_optimizers(
+    folders: Sequence[Path], *, arm: str | None = None, min_gain: float | None = None
+) -> OptimizerAnswer:
+    """One run's rows, or two runs' pairs. `min_gain`: what each optimizer of the last has to gain, as a fraction.
+
+    `arm`: that optimizer alone. Raises KoderzError where nothing is left to compare or judge.
+    """
+    plans, searches = [read_plan(each) for each in folders], [searches_of(each) for each in folders]
+    rows = [row for row in rows_of(plans[-1], searches[-1]) if arm in (None, row.optimizer)]
+    pairs = [pair for pair in _pairs(plans, searches) if arm in (None, pair.optimizer)] if len(folders) == 2 else []
+    if not (pairs if len(folders) == 2 else rows):
+        raise KoderzError(
+            "there is no optimizer, dataset and model to compare: none has ended, or none is in both runs"
+        )
+    shut = _shut(rows, min_gain) if min_gain is not None else []
+    return OptimizerAnswer([each.name for each in folders], pairs, rows, shut)
+
+
+def _shut(rows: Sequence[Row], least: float) -> list[str]:
+    found = []
+    for row in rows:
+        what = f"{row.optimizer} on {row.dataset} for {row.model}"
+        if row.gain is None:
+            raise KoderzError(f"--min-gain can't be judged: {what} has no gain; {'; '.join(row.reasons)}")
+        if row.gain < least:
+            found.append(f"{what} gains {row.gain:+.3f}, less than {least:+.3f}")
+    return found
+
+
+def _pairs(plans: Sequence[Plan], searches: Sequence[Sequence[Search]]) -> list[Pair]:
+    a, b = (_by_place(each) for each in searches)
+    places = [place for place in a if place in b and place[2] != BASELINE]
+    pairs: list[Pair] = []
+    for family in dict.fromkeys(place[:2] for place in places):
+        own = [place for place in places if place[:2] == family]
+        gains = [(place, gain_over_seeds(a[place], b[place])) for place in own]
+        known = [(place, gain) for place, gain in gains if gain]
+        adjusted = statistics.holm([gain.p for _, gain in known])
+        pairs += [
+            _pair(place, gain, p, [*_reasons(plans, place[0], a[place], b[place])])
+            for (place, gain), p in zip(known, adjusted, strict=True)
+        ]
+    return pairs
+
+
+def _by_place(searches: Sequence[Search]) -> dict[Place, list[Search]]:
+    """The searches of each place, those that kept the initial prompt with the baseline's scores."""
+    bases = {search.place: search for search in searches if search.optimizer == BASELINE}
+    found: dict[Place, list[Search]] = {}
+    for search in searches:
+        found.setdefault((*search.place, search.optimizer), []).append(search.with_scores_of(bases.get(search.place)))
+    return found
+
+
+def _reasons(plans: Sequence[Plan], dataset: str, a: Sequence[Search], b: Sequence[Search]) -> Iterator[str]:
+    if any(plan.config.get("test_mode") for plan in plans):
+        yield "test mode"
+    caps = {search.result["budget_calls"] for search in (*a, *b)}
+    if len(caps) > 1 or len({plan.config.get("max_experiment_cost") for plan in plans}) > 1:
+        yield "unequal caps"
+    about = [(plan.details.get("suite") or {}).get(dataset, {}) for plan in plans]
+    if len({each.get("splits", {}).get("test", {}).get("digest") for each in about}) > 1:
+        yield "the test items differ"
+    if len({each.get("metric") for each in about}) > 1:
+        yield "the metrics differ"
+
+
+def _pair(place: Place, gain: Gain, p_adjusted: float, reasons: Sequence[str]) -> Pair:
+    dataset, model, optimizer = place
+    verdict = "not comparable" if reasons else claim(gain, p_adjusted, "better", "worse")
+    return Pair(
+        dataset=dataset,
+        model=model,
+        optimizer=optimizer,
+        n=gain.n,
+        a=gain.a,
+        b=gain.b,
+        difference=gain.gain,
+        interval=gain.interval,
+        p=gain.p,
+        p_adjusted=p_adjusted,
+        verdict=verdict,
+        detectable=gain.detectable,
+        reasons=reasons,
+    )
+
+
+def _pair_table(pairs: Sequence[Pair]) -> Table:
+    header = ("Dataset", "Model", "Optimizer", "n", "A", "B", "B - A [95 %]", "adjusted p", "verdict")
+    rows = [
+        (each.dataset, each.model, each.optimizer, str(each.n), f"{each.a:.3f}", f"{each.b:.3f}",
+         _with_interval(each.difference, each.interval), f"{each.p_adjusted:.3f}", each.verdict)
+        for each in pairs
+    ]  # fmt: skip
+    return Table(header, rows, optional=("Model",))
+
+
+def _row_table(rows: Sequence[Row]) -> Table:
+    header = ("Dataset", "Model", "Optimizer", "n", "baseline", "test", "gain [95 %]", "adjusted p", "verdict")
+    cells = [
+        (row.dataset, row.model, row.optimizer, str(row.n), _known(row.baseline), _known(row.score),
+         "-" if row.gain is None else _with_interval(row.gain, row.interval), _known(row.p_adjusted), row.verdict)
+        for row in rows
+    ]  # fmt: skip
+    return Table(header, cells, optional=("Model",))
+
+
+def _known(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _with_interval(value: float, interval: Interval | None) -> str:
+    return f"{value:+.3f}" + (f" [{interval[0]:+.2f}, {interval[1]:+.2f}]" if interval else "")
