@@ -14,9 +14,9 @@ from typing import ClassVar, Self, cast
 
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox import Job, JobResult, Opening
+from koderz.sandbox.judge.cases import Case, Finding
 from koderz.sandbox.judge.launch import Premises
 from koderz.sandbox.judge.pool import Pool
-from koderz.sandbox.judge.trial import Case, Finding
 from koderz.sandbox.linux import isolation
 from koderz.sandbox.once import Once
 from koderz.types import VerdictWord

@@ -67,7 +67,10 @@ def test_a_recursive_model_works_on_texts_that_no_model_is_shown(koderz: Shell) 
 
 
 def test_a_native_session_is_in_the_record(koderz: Shell) -> None:
-    tried = "import sys; from koderz.sandbox.linux import isolation as i; sys.exit(not i.contained(i.available()))"
+    tried = (
+        "import sys; from koderz.sandbox.linux import isolation, support; "
+        "sys.exit(not isolation.contained(support.available()))"
+    )
     if subprocess.run([sys.executable, "-c", tried], check=False).returncode:
         pytest.skip("this machine doesn't contain native sessions")
     koderz(*RLM, "--limit", 1, "--session", "native")

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol, Self
 
-from koderz.sandbox.judge.zygote import END, ENDING, ORDER, SECONDS, USED, Setup
-from koderz.sandbox.linux import kernel
-from koderz.sandbox.linux import readable as reading
-
-_SANDBOX = Path(__file__).resolve().parents[1]
+_SANDBOX = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 # The package's own __init__ would load the whole of koderz: stubs with the right paths stand in.
 _BOOT = """
-import sys, types
+import gc, sys, types
+gc.disable()  # while modules load there is nothing to collect, and much to look at
 for name, path in (("koderz", {package!r}), ("koderz.sandbox", {sandbox!r})):
     stub = sys.modules[name] = types.ModuleType(name)
     stub.__path__ = [path]
 from koderz.sandbox.{module} import main
+gc.freeze()
+gc.enable()
 main(sys.argv[1:])
 """
 
@@ -55,125 +48,6 @@ def command(module: str, arguments: Iterable[str], *, site: bool = False) -> lis
 
     `site` lets it see installed packages.
     """
-    boot = _BOOT.format(package=str(_SANDBOX.parent), sandbox=str(_SANDBOX), module=module)
-    flags = ["-s", "-P", "-B", "-X", "utf8"] + ([] if site else ["-S"])
+    boot = _BOOT.format(package=os.path.dirname(_SANDBOX), sandbox=_SANDBOX, module=module)
+    flags = ["-s", "-P", "-X", "utf8"] + ([] if site else ["-S"]) + ["-B"] * sys.dont_write_bytecode
     return [sys.executable, *flags, "-c", boot, *arguments]
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a candidate ended."""
-
-    status: int  # exit code, or minus the signal
-    cpu: float  # seconds
-    memory: int  # bytes, the largest resident size
-    overdue: bool  # it used up its CPU
-
-
-def read_ending(data: bytes) -> Ending:
-    status, cpu, memory, overdue = ENDING.unpack(data)
-    return Ending(os.waitstatus_to_exitcode(status), cpu, memory, overdue)
-
-
-class Connection(Protocol):
-    """A candidate's, as a socket has it."""
-
-    def recv(self, size: int, /) -> bytes: ...
-
-    def sendall(self, data: bytes, /) -> None: ...
-
-
-class Forks(Protocol):
-    """Whatever candidates are forked from, one at a time."""
-
-    def spawn(self, cpu: float, memory: int) -> AbstractContextManager[Connection]:
-        """Forks a candidate. `cpu` in seconds, `memory` in bytes."""
-        ...
-
-    def used(self) -> float | None:
-        """CPU seconds that the candidate has used so far; None where that can't be told in between."""
-        ...
-
-    def end(self) -> Ending:
-        """Ends the candidate, if it hasn't ended by itself."""
-        ...
-
-
-class Zygote:
-    """A zygote as its judge sees it: the other end of its socket, and how its end is waited for.
-
-    `guest`: source whose `serve(descriptor)` is what each candidate is, in place of one that answers calls.
-    EOFError from any method when it is gone.
-    """
-
-    def __init__(
-        self,
-        control: socket.socket,
-        wait: Callable[[], object],
-        layers: Sequence[str],
-        packages: Mapping[str, str],
-        guest: str = "",
-    ) -> None:
-        self._control, self._wait = control, wait
-        readable = reading.readable(map(Path, packages.values())) if kernel.LINUX else ()
-        setup = Setup([*layers], [*map(str, readable)], dict(packages), guest)
-        self._control.sendall(json.dumps(setup).encode() + b"\n")
-        with self._control.makefile("rb") as answer:
-            self.layers: frozenset[str] = frozenset(json.loads(_something(answer.readline())))
-
-    def spawn(self, cpu: float, memory: int) -> socket.socket:
-        """Forks a candidate and returns the judge's end of its socket. `memory` in bytes."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                socket.send_fds(self._control, [ORDER.pack(cpu, memory)], [theirs.fileno()])
-            except OSError as error:
-                ours.close()
-                raise EOFError("the zygote is gone") from error
-        return ours
-
-    def used(self) -> float:
-        """CPU seconds that the candidate has used so far."""
-        try:
-            self._control.sendall(USED)
-            answer = _something(self._control.recv(SECONDS.size, socket.MSG_WAITALL))
-        except OSError as error:
-            raise EOFError("the zygote is gone") from error
-        return float(SECONDS.unpack(answer)[0])
-
-    def end(self) -> Ending:
-        """Ends the candidate, if it hasn't ended by itself."""
-        try:
-            self._control.sendall(END)
-            answer = _something(self._control.recv(ENDING.size, socket.MSG_WAITALL))
-        except OSError as error:
-            raise EOFError("the zygote is gone") from error
-        return read_ending(answer)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._control.close()
-        self._wait()
-
-
-def started_zygote(layers: Sequence[str], guest: str) -> Zygote:
-    """A zygote in an interpreter of its own."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        process = subprocess.Popen(
-            command("judge.zygote", [str(theirs.fileno())]),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-            env=ENVIRONMENT,
-            cwd="/",
-        )
-    return Zygote(ours, process.wait, layers, {}, guest)
-
-
-def _something(data: bytes) -> bytes:
-    if not data:
-        raise EOFError("the zygote is gone")
-    return data

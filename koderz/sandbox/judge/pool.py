@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from koderz.errors import Fault
+from koderz.sandbox.judge.cases import Case, Finding
 from koderz.sandbox.judge.launch import Premises
-from koderz.sandbox.judge.trial import Case, Finding
 from koderz.sandbox.judge.worker import Worker, WorkerLostError
 from koderz.sandbox.linux import kernel
 

@@ -13,12 +13,16 @@ import resource
 import socket
 import sys
 from functools import partial
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from koderz.sandbox.judge import trial, wire
-from koderz.sandbox.judge.launch import ENVIRONMENT, Premises, Zygote
-from koderz.sandbox.judge.remote import RemoteZygote
+from koderz.sandbox.judge.cases import Case
+from koderz.sandbox.judge.forks import Zygote
+from koderz.sandbox.judge.launch import ENVIRONMENT, Premises
 from koderz.sandbox.linux import kernel, limits
+
+if TYPE_CHECKING:
+    from koderz.sandbox.judge.remote import RemoteZygote
 
 _ADDRESSES = 4 << 30  # bytes; a result that unfolds to more is the candidate's failure, not this process's
 
@@ -33,13 +37,15 @@ def judge(premises: Premises, forked: tuple[socket.socket, int] | None) -> NoRet
         _hush()
         _tell(parent, sorted(zygote.layers))
         while (job := _received(parent)) is not None:
-            finding = trial.hold(trial.Case(*wire.from_trusted(job)), zygote, lambda: _tell(parent, None))
+            finding = trial.hold(Case(*wire.from_trusted(job)), zygote, lambda: _tell(parent, None))
             _tell(parent, dataclasses.asdict(finding))
     sys.exit()
 
 
 def _zygote(premises: Premises, forked: tuple[socket.socket, int] | None) -> Zygote | RemoteZygote:
     if forked is None:
+        from koderz.sandbox.judge.remote import RemoteZygote  # which starts programs, as nothing else here does
+
         return RemoteZygote(premises.container, premises.layers)
     control, process = forked
     return Zygote(control, partial(os.waitpid, process, 0), premises.layers, premises.packages)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from koderz.sandbox.judge import wire
-from koderz.sandbox.judge.launch import Connection
+from koderz.sandbox.judge.forks import Connection
 
 NOT_PROXIABLE = b"?"
 """The kind of loss when the tests hand the candidate what can't be sent, such as a function."""

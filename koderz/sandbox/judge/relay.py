@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from koderz.sandbox.judge import zygote
-from koderz.sandbox.linux import readable as reading
+from koderz.sandbox.linux.readable import readable
 
 FRAME = struct.Struct("<cII")  # kind, which candidate, bytes that follow
 
@@ -53,8 +53,7 @@ def main(layers: Sequence[str]) -> NoReturn:
         control.close()
         _become_zygote(theirs)
     theirs.close()
-    readable = [*map(str, reading.readable())]
-    control.sendall(json.dumps(zygote.Setup([*layers], readable, {})).encode() + b"\n")
+    control.sendall(json.dumps(zygote.Setup([*layers], readable(), {})).encode() + b"\n")
     with control.makefile("rb") as answer:
         held = answer.readline().strip()
     if held:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
-from koderz.sandbox.judge.launch import Ending, read_ending
+from koderz.sandbox.judge.forks import Ending, read_ending
 from koderz.sandbox.judge.relay import DATA, END, GONE, READY, SPAWN, framed, taken
 from koderz.sandbox.judge.zygote import ORDER
 

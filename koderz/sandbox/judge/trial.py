@@ -7,48 +7,20 @@ import random
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any
 
 from koderz.sandbox.judge import candidate, explain, wire
-from koderz.sandbox.judge.launch import Ending, Forks
+from koderz.sandbox.judge.cases import Case, Finding
+from koderz.sandbox.judge.forks import Ending, Forks
 from koderz.sandbox.judge.proxy import NOT_PROXIABLE, TOO_LARGE, Lost, Proxy, Raised
 from koderz.sandbox.judge.suite_tests import BrokenTestsError, SuiteTests, prepared
 
 LONG = 1.0  # seconds for tests to load
 BUSY = 0.05  # of a wall limit; a candidate that had more of the processor meanwhile isn't waiting, but slowed down
 EXPLAINING_SECONDS = 2.0  # that a message may take to be put together
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A job as the judge is sent it. Seconds and bytes."""
-
-    program: str
-    test: str
-    entry_point: str
-    context: str
-    cpu: float
-    wall: float
-    memory: int
-    output_limit: int
-    line_offset: int
-    call: float  # CPU seconds of one call; 0 for no limit of its own
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What the judge found. `fault` is set, and nothing else counts, where the tests can't be run."""
-
-    verdict: str
-    cause: str = ""
-    message: str = ""
-    cpu: float = 0.0
-    wall: float = 0.0
-    in_process: bool = False
-    fault: str = ""
 
 
 class Overdue(BaseException):

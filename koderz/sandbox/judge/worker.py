@@ -17,8 +17,8 @@ from typing import Any
 
 from koderz.errors import Fault
 from koderz.sandbox.judge import wire
+from koderz.sandbox.judge.cases import Case, Finding
 from koderz.sandbox.judge.launch import ENVIRONMENT, Premises, command
-from koderz.sandbox.judge.trial import Case, Finding
 from koderz.sandbox.linux import limits
 
 GRACE_SECONDS = 5.0  # beyond a case's wall limit, before the judge itself is taken for stuck

@@ -20,10 +20,12 @@ import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from koderz.sandbox.judge import candidate
-from koderz.sandbox.linux import isolation, kernel, landlock, limits, mounts, namespaces, seccomp
+from koderz.sandbox.linux import isolation, kernel, landlock, limits, mounts, namespaces, seccomp, support
+from koderz.sandbox.linux.readable import Readable
 
 ORDER = struct.Struct("<dQ")  # CPU seconds, bytes of memory; the candidate's socket comes with it
 ENDING = struct.Struct("<idQ?")  # wait status, CPU seconds, largest resident bytes, out of CPU?
@@ -52,7 +54,7 @@ class Setup(NamedTuple):
     """What the judge tells a zygote first, as a line of JSON."""
 
     layers: list[str]  # wanted
-    readable: list[str]  # all that candidates may read
+    readable: Readable  # all that candidates may read
     packages: dict[str, str]  # beyond the standard library: name and folder
     guest: str = ""  # source that defines `serve(descriptor)`, where candidates are no programs that answer calls
 
@@ -61,11 +63,11 @@ def main(arguments: Sequence[str]) -> NoReturn:
     """`arguments`: the descriptor of the socket to the judge."""
     control = socket.socket(fileno=int(arguments[0]))
     with control.makefile("rb") as line:
-        setup = Setup(*json.loads(line.readline()))
+        layers, tree, *more = json.loads(line.readline())
+        setup = Setup(layers, Readable(*tree), *more)
     _forget_surroundings()
-    _preload(setup.packages)
+    preload(setup.packages)
     cell = _contain(control, setup)
-    gc.collect()
     gc.freeze()  # no collection in a candidate looks at, and so copies, what was there before it
     control.sendall(json.dumps(sorted(cell.layers)).encode() + b"\n")
     while True:
@@ -74,12 +76,13 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 def _forget_surroundings() -> None:
     os.environ.clear()
+    sys.dont_write_bytecode = True
     sys.argv = [""]
     for name in [name for name in sys.modules if name.partition(".")[0] == "koderz"]:
         del sys.modules[name]
 
 
-def _preload(packages: Mapping[str, str]) -> None:
+def preload(packages: Mapping[str, str] = MappingProxyType({})) -> None:
     """Imports what programs use most, so that each finds it there.
 
     `random` and `threading` would run code after every fork, to part the child from a parent that
@@ -107,7 +110,7 @@ def _import_from(name: str, folder: str) -> None:
 
 def _contain(control: socket.socket, setup: Setup) -> Cell:
     """Puts on this process every layer that holds; a part of seccomp comes last, on each candidate."""
-    layers = isolation.available(setup.layers)
+    layers = support.available(setup.layers)
     addresses = limits.address_space()
     kernel.die_with_parent()
     if isolation.NAMESPACES in layers:
@@ -120,7 +123,7 @@ def _contain(control: socket.socket, setup: Setup) -> Cell:
     kernel.hide_memory()  # candidates too: a fork inherits it
     limits.share(own_user=isolation.NAMESPACES in layers)
     if isolation.LANDLOCK in layers:
-        landlock.restrict(setup.readable)
+        landlock.restrict(setup.readable.paths)
     return Cell(layers, addresses, _filter(layers), _serving(setup.guest))
 
 

@@ -40,7 +40,13 @@ def prepared_prctl(option: int, argument: int, pointer: ctypes.c_void_p) -> Call
 
 def syscall(number: int, *arguments: int | ctypes.c_void_p | None) -> int:
     """A system call by its number; pointers as `c_void_p`. OSError when the kernel refuses."""
-    return _checked(_libc.syscall(ctypes.c_long(number), *map(_word, arguments)), f"system call {number}")
+    return prepared_syscall(number, *arguments)()
+
+
+def prepared_syscall(number: int, *arguments: int | ctypes.c_void_p | None) -> Callable[[], int]:
+    """The same call laid out beforehand, to be made often. What its pointers point to may change in between."""
+    call = functools.partial(_libc.syscall, ctypes.c_long(number), *map(_word, arguments))
+    return lambda: _checked(call(), f"system call {number}")
 
 
 def unshare(flags: int) -> None:
@@ -63,7 +69,12 @@ def change_root(folder: str) -> None:
 
 def pointer_to(data: bytes) -> ctypes.c_void_p:
     """The address of a copy of `data`, which lives as long as the pointer does."""
-    buffer = ctypes.create_string_buffer(data, len(data))
+    return pointer_into(bytearray(data))
+
+
+def pointer_into(data: bytearray) -> ctypes.c_void_p:
+    """The address of `data` itself, which can't grow while the pointer lives."""
+    buffer = (ctypes.c_char * len(data)).from_buffer(data)
     pointer = ctypes.cast(buffer, ctypes.c_void_p)
     pointer._keep = buffer  # type: ignore[attr-defined]
     return pointer

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from koderz.sandbox.linux import kernel
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION = 1
 _PATH_BENEATH = 1
+_RULE = struct.Struct("=Qi")  # rights, descriptor
 
 _EXECUTE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 2, 1 << 3
 _OF_FILES = (
@@ -40,10 +41,12 @@ def restrict(readable: Iterable[str], *, executable: Iterable[str] = (), writabl
     every = (1 << _FILE_RIGHTS[min(offered, len(_FILE_RIGHTS) - 1)]) - 1
     ruleset = _ruleset(offered, every, tcp=writable is not None)
     reading = _READ_FILE | _READ_DIR
+    rule = bytearray(_RULE.size)  # one for all of them: there are many files
+    add = kernel.prepared_syscall(_ADD_RULE, ruleset, _PATH_BENEATH, kernel.pointer_into(rule), 0)
     try:
         for paths, rights in ((readable, reading), (executable, reading | _EXECUTE), (writable or (), every)):
             for path in paths:
-                _allow(ruleset, path, rights)
+                _allow(path, rights, rule, add)
         kernel.syscall(_RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
@@ -60,14 +63,14 @@ def _ruleset(offered: int, files: int, *, tcp: bool) -> int:
     return kernel.syscall(_CREATE_RULESET, kernel.pointer_to(attributes), len(attributes), 0)
 
 
-def _allow(ruleset: int, path: str, rights: int) -> None:
+def _allow(path: str, rights: int, rule: bytearray, add: Callable[[], int]) -> None:
     try:
         opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:  # what isn't there, or isn't ours to read, needs no permission
         return
     try:
         directory = stat.S_ISDIR(os.fstat(opened).st_mode)
-        rule = struct.pack("=Qi", rights if directory else rights & _OF_FILES, opened)
-        kernel.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, kernel.pointer_to(rule), 0)
+        _RULE.pack_into(rule, 0, rights if directory else rights & _OF_FILES, opened)
+        add()
     finally:
         os.close(opened)

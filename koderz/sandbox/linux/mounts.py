@@ -12,24 +12,25 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 
 from koderz.sandbox.linux import kernel
+from koderz.sandbox.linux.readable import Readable
 
 STAGE = "/proc"  # where the tree is made: a folder that every system has, and of which nothing is kept
-_COVERS = f"{STAGE}/.covers"
+_COVER = f"{STAGE}/.cover"
 _FEW = 16  # entries of one folder that are mounted each; where there are more, the folder is
 _MOUNT_SETATTR, _CURRENT_FOLDER, _RECURSIVE = 442, -100, 0x8000
 _READ_ONLY_WITHOUT_SETUID = struct.pack("=4Q", 0x1 | 0x2, 0, 0, 0)
 
 
-def confine(readable: Iterable[str]) -> None:
+def confine(readable: Readable) -> None:
     """Makes a read-only tree of `readable` the root of this mount namespace. OSError where the kernel refuses."""
     stage()
-    os.mkdir(_COVERS)
-    links: dict[str, str | None] = {}
-    paths = {_followed(path, links) for path in readable if os.path.exists(path)}
+    os.mkdir(_COVER)
+    paths = {*readable.paths}
     for path in sorted(_gathered(paths)):
-        _show(path, paths)
-    for link, target in links.items():
-        if target is not None and not os.path.lexists(STAGE + link):
+        if os.path.exists(path):
+            _show(path, paths)
+    for link, target in readable.links.items():
+        if not os.path.lexists(STAGE + link):
             os.makedirs(os.path.dirname(STAGE + link), exist_ok=True)
             os.symlink(target, STAGE + link)
     kernel.change_root(STAGE)
@@ -49,33 +50,6 @@ def make_read_only(mounted: str, *, recursive: bool = True) -> None:
     kernel.syscall(_MOUNT_SETATTR, _CURRENT_FOLDER, path, _RECURSIVE if recursive else 0, attributes, size)
 
 
-def _followed(path: str, links: dict[str, str | None]) -> str:
-    """The path without links in it. `links` gets what is found on the way: targets, None for what is no link."""
-    at, left = "", path.split("/")[::-1]
-    while left:
-        name = left.pop()
-        here = f"{at}/{name}"
-        if name == "..":
-            at = os.path.dirname(at)
-        elif name not in ("", "."):
-            if here not in links:
-                links[here] = _target(here)
-            target = links[here]
-            if target is None:
-                at = here
-            else:
-                at = "" if target.startswith("/") else at
-                left += target.split("/")[::-1]
-    return at
-
-
-def _target(path: str) -> str | None:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return None
-
-
 def _gathered(paths: Iterable[str]) -> Iterator[str]:
     """The same, with the folder in place of its entries where there are many of them."""
     folders: dict[str, list[str]] = defaultdict(list)
@@ -88,7 +62,7 @@ def _gathered(paths: Iterable[str]) -> Iterator[str]:
 def _show(path: str, wanted: Collection[str]) -> None:
     """Mounts a file or folder where it lies, unless one that it lies in is there already.
 
-    Folders in it that aren't `wanted` are covered by empty ones.
+    Folders in it that aren't `wanted` are covered by an empty one.
     """
     place = STAGE + path
     if os.path.lexists(place):
@@ -102,6 +76,4 @@ def _show(path: str, wanted: Collection[str]) -> None:
     if path not in wanted:
         for entry in os.scandir(path):
             if entry.path not in wanted and entry.is_dir(follow_symlinks=False):
-                cover = f"{_COVERS}/{len(os.listdir(_COVERS))}"
-                os.mkdir(cover)
-                kernel.mount(cover, place + "/" + entry.name, kernel.MS_BIND)
+                kernel.mount(_COVER, place + "/" + entry.name, kernel.MS_BIND)

@@ -19,7 +19,7 @@ def enter(keep: int, furnish: Callable[[], object] | None) -> None:
     `furnish` runs there while it still has them, to make the file tree that is seen (see `mounts`). None leaves it all
     files, for systems that refuse mounts. The process that called stays behind as an empty stub, which ends with the
     new one; of its descriptors it closes `keep`, which is the new one's. OSError when the kernel refuses, after which
-    the process isn't fit for anything else: try in a child first (`isolation.available`).
+    the process isn't fit for anything else: try in a child first (`support.available`).
     """
     user, group = os.getuid(), os.getgid()
     kernel.unshare(_NEW_USER | _NEW_PID | _NEW_NET | _NEW_IPC | _NEW_UTS | (_NEW_MOUNTS if furnish else 0))

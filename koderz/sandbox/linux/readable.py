@@ -1,42 +1,93 @@
-"""What a candidate may read: the standard library, the shared libraries, and declared packages."""
+"""What a candidate may read: the standard library, the shared libraries, and declared packages.
+
+Made by each judge as it starts, of about a thousand files: pathlib alone would take longer than the rest.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 _NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "idlelib", "ensurepip"})
 _LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
 _SINGLE_FILES = ("/dev/null", "/dev/urandom", "/dev/zero", "/etc/ld.so.cache", "/usr/share/zoneinfo")
+_MOST_LINKS = 40  # in one path, as the kernel has it
 
 
-def readable(packages: Iterable[Path] = ()) -> Iterator[Path]:
-    """Every file or folder, whole, that Landlock is to leave readable."""
-    yield from _standard_library()
-    yield from _shared_libraries()
-    yield from map(Path, _SINGLE_FILES)
-    yield from packages
+class Readable(NamedTuple):
+    """What is left of the file tree."""
+
+    paths: list[str]  # files and folders, whole, by names without links in them; some may not be there
+    links: dict[str, str]  # what leads to them by other names: each link's target, as it stands in the link
 
 
-def _standard_library() -> Iterator[Path]:
-    """Entry by entry, since packages, data sets among them, live in a folder inside it."""
+def readable(packages: Iterable[str] = ()) -> Readable:
+    """What a candidate may read with these folders of packages."""
+    tree = _Tree()
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    for folder in {Path(os.__file__).parent, Path(sys.base_exec_prefix, sys.platlibdir, version)}:
-        if folder.is_dir():
-            yield from (entry for entry in folder.iterdir() if entry.name not in _NOT_LIBRARY)
+    library = os.path.dirname(os.__file__), os.path.join(sys.base_exec_prefix, sys.platlibdir, version)
+    # Entry by entry: interpreters keep packages, data sets among them, in folders inside these.
+    tree.add_entries(library, lambda name: name not in _NOT_LIBRARY)
+    tree.add_entries((*_LIBRARY_FOLDERS, *_architecture_folders()), lambda name: ".so" in name)
+    for path in (*_SINGLE_FILES, *packages):
+        tree.add(path)
+    return Readable(sorted(tree.paths), {link: target for link, target in tree.targets.items() if target is not None})
 
 
-def _shared_libraries() -> Iterator[Path]:
-    """The files of the loader's folders, not the folders: interpreters keep packages below them."""
-    for folder in {Path(path).resolve() for path in (*_LIBRARY_FOLDERS, *_architecture_folders())}:
-        if folder.is_dir():
-            yield from (entry for entry in folder.iterdir() if ".so" in entry.name)
+class _Tree:
+    """Paths, and the links on the way to them."""
+
+    def __init__(self) -> None:
+        self.paths: set[str] = set()
+        self.targets: dict[str, str | None] = {}  # None for what is no link
+
+    def add(self, path: str, at: str = "") -> None:
+        self.paths.add(self._followed(path, at))
+
+    def add_entries(self, folders: Iterable[str], wanted: Callable[[str], bool]) -> None:
+        """The entries of folders, those that are there, whose names are wanted."""
+        for folder in {self._followed(folder) for folder in folders}:
+            for entry in os.scandir(folder) if os.path.isdir(folder) else ():
+                if wanted(entry.name):
+                    if entry.is_symlink():
+                        self.add(entry.name, folder)
+                    else:
+                        self.paths.add(entry.path)
+
+    def _followed(self, path: str, at: str = "") -> str:
+        """The path, which begins in the folder `at`, without links in it; one that goes in circles is not there."""
+        left, followed = path.split("/")[::-1], 0
+        while left:
+            name = left.pop()
+            here = f"{at}/{name}"
+            if name == "..":
+                at = os.path.dirname(at)
+            elif name not in ("", "."):
+                if here not in self.targets:
+                    self.targets[here] = _target(here)
+                target = self.targets[here]
+                if target is None:
+                    at = here
+                elif (followed := followed + 1) > _MOST_LINKS:
+                    return here
+                else:
+                    at = "" if target.startswith("/") else at
+                    left += target.split("/")[::-1]
+        return at
+
+
+def _target(path: str) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
 
 
 def _architecture_folders() -> list[str]:
     """`/usr/lib/x86_64-linux-gnu` and its like, and wherever this process's own libraries lie."""
-    mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if ".so" in line}
+    with open("/proc/self/maps") as maps:
+        mapped = {line.split()[-1] for line in maps if ".so" in line}
     multiarch = getattr(sys.implementation, "_multiarch", "")
-    return [*{str(Path(path).parent) for path in mapped}, f"/usr/lib/{multiarch}", f"/lib/{multiarch}"]
+    return [*{os.path.dirname(path) for path in mapped}, f"/usr/lib/{multiarch}", f"/lib/{multiarch}"]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from koderz.sandbox.judge.launch import Zygote, started_zygote
-from koderz.sandbox.linux import isolation
+from koderz.sandbox.judge.forks import Zygote
+from koderz.sandbox.judge.launch import ENVIRONMENT, command
+from koderz.sandbox.linux import isolation, support
 from koderz.sandbox.wasm.frames import HEADER, packed
 from koderz.sandbox.wasm.stopped import Call, StoppedError
 
@@ -25,7 +27,7 @@ class NativeEngine:
     """Makes processes. Ends this one, saying why, where the system doesn't contain them."""
 
     def __init__(self) -> None:
-        layers = isolation.available()
+        layers = support.available()
         if not isolation.contained(layers):
             sys.exit("this machine has no Landlock and seccomp to contain a native session; take --session wasm")
         self.isolation = isolation.label(layers)
@@ -33,7 +35,22 @@ class NativeEngine:
 
     def create(self, memory: int, seed: int) -> NativeInstance:
         """A new process. `memory` in bytes of addresses."""
-        return NativeInstance(started_zygote(isolation.LAYERS, self._guest), memory, seed)
+        return NativeInstance(_started_zygote(self._guest), memory, seed)
+
+
+def _started_zygote(guest: str) -> Zygote:
+    """A zygote in an interpreter of its own, whose candidates are `guest`."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            command("judge.zygote", [str(theirs.fileno())]),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            env=ENVIRONMENT,
+            cwd="/",
+        )
+    return Zygote(ours, process.wait, isolation.LAYERS, {}, guest)
 
 
 class NativeInstance:

@@ -8,10 +8,10 @@ from fractions import Fraction
 import pytest
 
 from koderz.sandbox.judge import wire
+from koderz.sandbox.judge.cases import Case, Finding
 from koderz.sandbox.judge.launch import Premises
 from koderz.sandbox.judge.pool import Pool
 from koderz.sandbox.judge.proxy import BROKEN, Lost, Raised
-from koderz.sandbox.judge.trial import Case, Finding
 from koderz.sandbox.linux import isolation
 from tests.conftest import judges
 

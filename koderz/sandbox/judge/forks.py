@@ -1,0 +1,119 @@
+"""A zygote and its candidates, as their judge sees them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from koderz.sandbox.judge.zygote import END, ENDING, ORDER, SECONDS, USED, Setup
+from koderz.sandbox.linux import kernel
+from koderz.sandbox.linux.readable import Readable, readable
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a candidate ended."""
+
+    status: int  # exit code, or minus the signal
+    cpu: float  # seconds
+    memory: int  # bytes, the largest resident size
+    overdue: bool  # it used up its CPU
+
+
+def read_ending(data: bytes) -> Ending:
+    status, cpu, memory, overdue = ENDING.unpack(data)
+    return Ending(os.waitstatus_to_exitcode(status), cpu, memory, overdue)
+
+
+class Connection(Protocol):
+    """A candidate's, as a socket has it."""
+
+    def recv(self, size: int, /) -> bytes: ...
+
+    def sendall(self, data: bytes, /) -> None: ...
+
+
+class Forks(Protocol):
+    """Whatever candidates are forked from, one at a time."""
+
+    def spawn(self, cpu: float, memory: int) -> AbstractContextManager[Connection]:
+        """Forks a candidate. `cpu` in seconds, `memory` in bytes."""
+        ...
+
+    def used(self) -> float | None:
+        """CPU seconds that the candidate has used so far; None where that can't be told in between."""
+        ...
+
+    def end(self) -> Ending:
+        """Ends the candidate, if it hasn't ended by itself."""
+        ...
+
+
+class Zygote:
+    """A zygote as its judge sees it: the other end of its socket, and how its end is waited for.
+
+    `guest`: source whose `serve(descriptor)` is what each candidate is, in place of one that answers calls.
+    EOFError from any method when it is gone.
+    """
+
+    def __init__(
+        self,
+        control: socket.socket,
+        wait: Callable[[], object],
+        layers: Sequence[str],
+        packages: Mapping[str, str],
+        guest: str = "",
+    ) -> None:
+        self._control, self._wait = control, wait
+        tree = readable(packages.values()) if kernel.LINUX else Readable([], {})
+        setup = Setup([*layers], tree, dict(packages), guest)
+        self._control.sendall(json.dumps(setup).encode() + b"\n")
+        with self._control.makefile("rb") as answer:
+            self.layers: frozenset[str] = frozenset(json.loads(_something(answer.readline())))
+
+    def spawn(self, cpu: float, memory: int) -> socket.socket:
+        """Forks a candidate and returns the judge's end of its socket. `memory` in bytes."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self._control, [ORDER.pack(cpu, memory)], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                raise EOFError("the zygote is gone") from error
+        return ours
+
+    def used(self) -> float:
+        """CPU seconds that the candidate has used so far."""
+        try:
+            self._control.sendall(USED)
+            answer = _something(self._control.recv(SECONDS.size, socket.MSG_WAITALL))
+        except OSError as error:
+            raise EOFError("the zygote is gone") from error
+        return float(SECONDS.unpack(answer)[0])
+
+    def end(self) -> Ending:
+        """Ends the candidate, if it hasn't ended by itself."""
+        try:
+            self._control.sendall(END)
+            answer = _something(self._control.recv(ENDING.size, socket.MSG_WAITALL))
+        except OSError as error:
+            raise EOFError("the zygote is gone") from error
+        return read_ending(answer)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._control.close()
+        self._wait()
+
+
+def _something(data: bytes) -> bytes:
+    if not data:
+        raise EOFError("the zygote is gone")
+    return data

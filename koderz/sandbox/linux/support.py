@@ -1,0 +1,80 @@
+"""Which layers this machine allows, found by trying.
+
+A kernel's version or a file under /proc says little: container profiles and security modules refuse
+what the kernel could do. So each layer is put on a throw-away child, which then has to be refused
+what the layer refuses.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Collection
+from typing import NoReturn
+
+from koderz.sandbox.linux import kernel, landlock, mounts, namespaces, seccomp
+from koderz.sandbox.linux.isolation import LANDLOCK, LAYERS, MOUNTS, NAMESPACES, SECCOMP
+from koderz.sandbox.linux.readable import Readable
+
+
+def available(wanted: Collection[str] = LAYERS) -> frozenset[str]:
+    """Those of `wanted` that hold here, and MOUNTS if it does. To be asked in a process without threads."""
+    if not kernel.LINUX:
+        return frozenset()
+    held: set[str] = set()
+    if NAMESPACES in wanted:
+        if _holds(_files_are_gone):
+            held |= {NAMESPACES, MOUNTS}
+        elif _holds(lambda: namespaces.enter(keep=os.dup(0), furnish=None)):
+            held.add(NAMESPACES)
+    if LANDLOCK in wanted and _holds(_reads_are_refused):
+        held.add(LANDLOCK)
+    if SECCOMP in wanted and _holds(_forks_are_refused):
+        held.add(SECCOMP)
+    return frozenset(held)
+
+
+def _holds(trial: Callable[[], object]) -> bool:
+    child = os.fork()
+    if not child:
+        _try(trial)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _try(trial: Callable[[], object]) -> NoReturn:
+    status = 1
+    try:
+        trial()
+        status = 0
+    except OSError:
+        status = 2
+    finally:
+        os._exit(status)
+
+
+def _files_are_gone() -> None:
+    namespaces.enter(keep=os.dup(0), furnish=lambda: mounts.confine(Readable([], {})))
+    if os.access(sys.prefix, os.F_OK):
+        raise OSError("the kernel accepted the mounts and shows what was there before")
+
+
+def _reads_are_refused() -> None:
+    landlock.restrict([])
+    try:
+        os.close(os.open(sys.prefix, os.O_RDONLY))
+    except PermissionError:
+        return
+    raise OSError("Landlock accepted its rules and refuses nothing")
+
+
+def _forks_are_refused() -> None:
+    kernel.forgo_privileges()
+    seccomp.shared().install()
+    seccomp.candidates().install()
+    try:
+        child = os.fork()
+    except PermissionError:
+        return
+    if not child:
+        os._exit(0)
+    raise OSError("seccomp accepted its filter and refuses nothing")
