@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+
+_OBJECTS = 50_000
+"""That are made before some of them are looked at for garbage; by default 700, which is a tenth of a run's own work."""
 
 
 def main() -> None:
@@ -14,6 +18,7 @@ def main() -> None:
         return
     from koderz.interruption import leave_at_once, raise_again
 
+    gc.set_threshold(_OBJECTS)
     leave_at_once()  # loading what runs commands takes a while, and an import is a bad place for an exception
     from koderz.cli import main as command_line
 

@@ -248,8 +248,6 @@ def finish(
     """Sees a session through, tells its results, leaves or waits for its sinks, and ends with its exit code."""
     import asyncio
 
-    from koderz.cli.sink_progress import catch_up_session
-
     with interruptible():
         done = asyncio.run(session)
     tell(done)
@@ -259,6 +257,8 @@ def finish(
 
         with while_read():
             data_output().writelines(encode_summary(done.summary))
+    from koderz.cli.sink_progress import catch_up_session
+
     catch_up_session(done, quiet=shown.quiet, wait=shown.wait or shown.json)
     raise typer.Exit(code(done))
 

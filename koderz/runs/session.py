@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,11 +23,12 @@ from koderz.settings.trust import remember, risks_of_plan
 from tracker.records import Record
 from tracker.runs import plan_line
 from tracker.sinks import JSON
-from tracker.sinks.json import write_summary
 from tracker.sinks.process import Submission
 from tracker.sinks.standing import mark_up_to_date
-from tracker.summary import Summary, summarize
 from tracker.tracker import Tracker
+
+if TYPE_CHECKING:
+    from tracker.summary import Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,9 @@ def close(
     plan: Plan, tracker: Tracker, ended: Ended, sinks: Submission | None, environ: Mapping[str, str] = os.environ
 ) -> Session:
     """Writes the summary. The other sinks are fed on; after Ctrl-C, which asks for an end, nobody waits for them."""
+    from tracker.sinks.json import write_summary  # only now: the first call of a run doesn't wait for these
+    from tracker.summary import summarize
+
     if ended.status == "interrupted":
         sinks = None
     if plan.record.run_id is None or JSON not in plan.settings.chosen_sinks:
