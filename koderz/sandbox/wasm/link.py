@@ -89,6 +89,7 @@ class Link:
             self._writer.write(packed(head, data))
             await self._writer.drain()
         except OSError as error:
+            self._lose()  # else the next try could come here again before the end is heard of
             raise WorkerLostError from error
 
     async def kill(self) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from koderz.errors import Fault
 from koderz.sandbox.wasm.cells import CellResult, SessionBusyError, SessionFullError, SubCall
+from koderz.sandbox.wasm.link import Link, WorkerLostError
 from koderz.sandbox.wasm.pool import Pool
 from tests.koderz.sandbox.wasm.conftest import Done
 
@@ -141,6 +142,23 @@ def test_a_session_survives_the_death_of_its_worker(within: Done) -> None:
     found = within(doing)
     assert found.stdout == "llm_query: zeroth llm_query: first llm_query: second\n"
     assert asked == ["zeroth", "first", "second"]  # none is asked for twice
+
+
+def test_a_worker_that_takes_no_request_is_not_chosen_again(within: Done, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: bytes) -> None:
+        raise BrokenPipeError
+
+    async def doing(pool: Pool) -> tuple[Link, Link]:
+        link = await pool.link()
+        monkeypatch.setattr(link._writer, "write", refused)  # its process has died, and its end isn't heard of yet
+        with pytest.raises(WorkerLostError):
+            await link.ask("create", "one", memory=1 << 30, seed=0)
+        link.sessions -= 1
+        return link, await pool.link()
+
+    before, after = within(doing)
+    assert before.is_lost
+    assert after is not before
 
 
 def test_a_fork_goes_its_own_way(within: Done) -> None:
