@@ -33,6 +33,9 @@ JUDGE = "judge"
 EXCLUSIVE = "exclusive"
 """What a task needs that is measured while nothing else is measured on the machine."""
 
+PRIVACY = "privacy"
+"""What a task needs whose text is sent to models alone, and recorded only in a form that nobody can read."""
+
 MAIN = "main"
 """The role of the model that answers. A solver's other roles help it."""
 

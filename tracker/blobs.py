@@ -47,18 +47,23 @@ def with_texts(record: Record, change: Callable[[str, Text], Text | None]) -> Re
     return replace(record, **changed) if changed else record
 
 
-def _spilled(artifact: Text, folder: Path) -> Text:
-    if isinstance(artifact, str):
-        return _store(artifact, folder)
-    return _store_data(base64.b64decode(artifact.data), folder, binary=True) if artifact.data else artifact
+def _spilled(text: Text, folder: Path) -> Text:
+    if isinstance(text, str):
+        return _store(text, folder)
+    if not text.data or (text.private and len(text.data) <= BLOB_BYTES):
+        return text
+    stored = _store_data(base64.b64decode(text.data), folder, binary=text.binary)
+    return replace(stored, private=text.private)
 
 
 def read_text(text: Text, folder: Path) -> str:
-    """The text itself, fetched from `folder/blobs` where it lies there.
+    """The text itself, fetched from `folder/blobs` where it lies there; of a private one, what stands in its place.
 
     Raises JournalError if it is gone or another one. No more than its size is unpacked, and at most 256 MB.
     """
-    return text if isinstance(text, str) else read_data(text, folder).decode("utf-8", "replace")
+    if isinstance(text, str) or text.private:
+        return str(text)
+    return read_data(text, folder).decode("utf-8", "replace")
 
 
 def read_data(blob: Blob, folder: Path) -> bytes:
@@ -77,10 +82,13 @@ def read_data(blob: Blob, folder: Path) -> bytes:
 
 
 def fetched(record: Record, folder: Path) -> Record:
-    """The record with a value or artifacts that lie in `folder/blobs` put back; texts are fetched by `read_text`."""
-    if isinstance(record, Attempt) and record.artifacts:
-        return replace(record, artifacts={name: _inline(each, folder) for name, each in record.artifacts.items()})
-    if not isinstance(record, Once) or not record.in_blob:
+    """The record with values, artifacts and private texts that lie in `folder/blobs` put back.
+
+    Other texts are fetched by `read_text`.
+    """
+    if not isinstance(record, Once):
+        return with_texts(record, lambda name, text: _inline(name, text, folder))
+    if not record.in_blob:
         return record
     try:
         value = orjson.loads(read_text(msgspec.convert(record.value, Blob), folder))
@@ -89,10 +97,12 @@ def fetched(record: Record, folder: Path) -> Record:
     return replace(record, value=value, in_blob=False)
 
 
-def _inline(artifact: Text, folder: Path) -> Text:
-    if isinstance(artifact, str) or not artifact.binary:
-        return read_text(artifact, folder)
-    return replace(artifact, data=base64.b64encode(read_data(artifact, folder)).decode())
+def _inline(name: str, text: Text, folder: Path) -> Text:
+    if isinstance(text, str) or text.data:
+        return text
+    if text.binary or text.private:
+        return replace(text, data=base64.b64encode(read_data(text, folder)).decode())
+    return read_text(text, folder) if name == "artifacts" else text
 
 
 def whole(record: Record, folder: Path) -> Record:

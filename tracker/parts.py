@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from tracker.summary import Result
 
 GROUP = "koderz.summaries"
-"""The entry points of parts. The name of one is its key in the summary."""
+"""The entry points of other packages' parts. The name of one is its key in the summary."""
+
+KNOWN = {"calibration": "tracker.calibration:calibration"}
 
 Part = Callable[["Plan", Mapping[str, Sequence["Result"]]], Mapping[str, Any]]
 """Takes the plan, and the results of each arm by its name; returns what JSON can hold. A pure function of these.
@@ -28,7 +30,7 @@ only other experiments tell, such as the score of a baseline.
 
 def part_of(name: str) -> Part:
     """The part of that name. Raises KoderzError where nobody has it."""
-    return cast("Part", find("part of a summary", name, {}, GROUP))
+    return cast("Part", find("part of a summary", name, KNOWN, GROUP))
 
 
 def parts_of(plan: Plan, results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:

@@ -27,12 +27,16 @@ def now() -> str:
 
 
 class Blob(Struct, frozen=True):
-    """Stands for a text, or for bytes, that lie compressed in `blobs/`."""
+    """Stands for a text, or for bytes, that lie compressed in `blobs/`, or are private and so encrypted."""
 
-    blob: str  # SHA-256, hex
-    bytes: int  # of the text in UTF-8
+    blob: str = ""  # SHA-256, hex; empty: what it stands for is in `data`
+    bytes: int = 0  # of the text in UTF-8
     binary: bool = False  # no text
-    data: str = ""  # what is binary in base64, on its way to or from where it is stored; never in a journal
+    data: str = ""  # in base64: what is private; what is binary, on its way to or from where it is stored
+    private: str = ""  # of what is encrypted, the SHA-256 as it was
+
+    def __str__(self) -> str:
+        return f"[private {self.private[:12]}]" if self.private else f"[{self.bytes} bytes]"
 
 
 Text = str | Blob
@@ -312,7 +316,7 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Arm: ("baseline",),
     Call: ("depth", "parent"),
     Attempt: ("task_id", "artifacts", "passes"),
-    Blob: ("binary", "data"),
+    Blob: ("blob", "bytes", "binary", "data", "private"),
     Experiment: ("grades", "depth", "lesson", "lesson_cause"),
     Grade: ("metrics", "labels"),
 }

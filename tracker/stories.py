@@ -15,6 +15,7 @@ from tracker.errors import JournalError
 from tracker.index import CODES, DAMAGED, DOUBLED, Entry, experiment_number, load_index, read_records, scan, tell
 from tracker.journal import NAME
 from tracker.messages import restored
+from tracker.privacy import shown
 from tracker.records import Attempt, Call, Experiment, Grade, LongMessage, Once, Plan, Record, Text
 from tracker.runs import read_plan
 from tracker.scrubber import Scrubber, scrubber_of
@@ -93,8 +94,8 @@ class Stories:
             tell(f"{self.folder}: texts are gone from blobs/; see koderz doctor --repair {self.folder.name}")
             record = _without_lost(record)
         if isinstance(record, Call):
-            return replace(record, messages=[self._message(message) for message in record.messages])
-        return record
+            return replace(record, messages=shown([self._message(message) for message in record.messages]))
+        return replace(record, value=shown(record.value)) if isinstance(record, Once) else record
 
     def _message(self, message: dict[str, Any]) -> dict[str, Any]:
         if "content" in message:

@@ -11,6 +11,7 @@ from tracker.errors import JournalError
 from tracker.index import CODES, ENDS, PAID, Entry, Index, experiment_number, load_index, read_records, tell
 from tracker.journal import NAME, Journal
 from tracker.messages import share_messages
+from tracker.privacy import Privacy
 from tracker.records import Attempt, Call, Finished, Keyed, Plan, Record, Resumed
 from tracker.runs import create_run, lock_run, read_plan
 from tracker.tally import FAULTED, JUDGED, PASSED, Tally, outcome_of
@@ -34,6 +35,7 @@ class Tracker:
         index = load_index(folder / NAME)
         self.tally = self._tally_of(index)
         self._is_damaged = bool(index.damaged)
+        self.privacy: Privacy | None = None  # encrypts what is recorded
         self._index: Index | None = index
         self._open: dict[int, list[tuple[int, int]]] = {}  # where the lines of the unfinished lie
         self._journal = Journal(folder / NAME, index, self._count)
@@ -65,15 +67,18 @@ class Tracker:
         self._journal.close()
         self._lock.release()
 
-    async def record(self, *records: Record) -> None:
-        """Returns once the records are durable. Raises StorageError where the disk refuses."""
+    async def record(self, *records: Record) -> Sequence[Record]:
+        """Returns once the records are durable, as anybody may see them. Raises StorageError where the disk refuses."""
         lines: list[Record] = []
+        if self.privacy:
+            records = tuple(self.privacy.sealed(record, self.plan) for record in records)
         for record in records:
             if isinstance(record, Call):
                 lines += [spill(part, self.folder) for part in share_messages(record, self._messages)]
             else:
                 lines.append(spill(record, self.folder))
         await self._journal.append(lines)
+        return records
 
     def select(self, *, faults: bool = False, judged: bool = False) -> None:
         """Says which experiments are to be worked on in this session besides those that never ended.
@@ -105,7 +110,8 @@ class Tracker:
         for record in read_records(self.folder / NAME, spans) if spans else ():
             try:
                 whole(record, self.folder)
-                found.append(fetched(record, self.folder))
+                inline = fetched(record, self.folder)
+                found.append(self.privacy.opened(inline) if self.privacy else inline)
             except JournalError as error:
                 self._lost.add(number)
                 tell(str(error))

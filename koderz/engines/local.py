@@ -28,7 +28,7 @@ from koderz.sandbox import FULL, NoSandbox, Sandbox
 from koderz.solvers import NEEDED
 from koderz.suites.code.calibration import cpu_scale
 from koderz.suites.references import CheckedSuite
-from koderz.types import JUDGE
+from koderz.types import JUDGE, PRIVACY
 
 if TYPE_CHECKING:
     from koderz.models import Model, Price
@@ -66,7 +66,7 @@ async def open_local(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Lo
         )
 
 
-open_local.traits = Traits(frozenset({JUDGE, "memory", *NEEDED}))  # type: ignore[attr-defined]
+open_local.traits = Traits(frozenset({JUDGE, PRIVACY, "memory", *NEEDED}))  # type: ignore[attr-defined]
 
 
 class LocalEngine:

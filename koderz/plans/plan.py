@@ -27,6 +27,7 @@ from koderz.suites import Suite, judging_programs, limits_of, load_suite, measur
 from koderz.types import Judging, Task
 from tracker import records
 from tracker.parts import part_of
+from tracker.privacy import Privacy
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,12 @@ class Plan:
     def judging(self) -> Judging:
         """How answers are judged."""
         return limits_of(self.suite)
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """What encrypts the texts of its tasks in the record, where the suite says that they are private."""
+        key: bytes | None = getattr(self.suite, "privacy_key", None)
+        return Privacy(key) if key else None
 
     @property
     def own_sinks(self) -> tuple[str, ...]:

@@ -51,6 +51,7 @@ async def import_samples(path: Path, settings: Settings, *, tell: Callable[[int]
         plan = replace(plan, record=msgspec.structs.replace(plan.record, environment=plan.record.environment | facts))
         with Tracker.create(settings.results, plan.name, plan.record) as tracker:
             trust_own(plan, tracker)
+            tracker.privacy = plan.privacy
             try:
                 await _judge_all(plan, samples, tracker, judge, tell)
             except BaseException:

@@ -18,6 +18,7 @@ from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan
 from koderz.suites.references import ReferenceFault
 from tracker.blobs import read_text
+from tracker.privacy import told
 from tracker.records import Call, Record, Text
 from tracker.tracker import Tracker
 
@@ -66,6 +67,7 @@ class Orchestrator:
         self.spent = tracker.tally.cost
         self.detach = detach
         self._tracker, self._engine = tracker, engine
+        tracker.privacy = plan.privacy
         self._observe = observe
         self._ended: Ended | None = None
         self._faults_in_a_row = 0
@@ -106,11 +108,11 @@ class Orchestrator:
             yield PendingExperiment(experiment, recorded, is_whole=self._tracker.is_whole(experiment.experiment_id))
 
     async def record(self, *lines: Record) -> None:
-        await self._tracker.record(*lines)
+        recorded = await self._tracker.record(*lines)
         self.progress.tokens_out += sum(line.tokens_out for line in lines if isinstance(line, Call))
         if self._observe:
             try:
-                for line in lines:
+                for line in recorded:
                     self._observe(line)
             except Exception as error:
                 self._audience_error = error  # which is not the solver's doing
@@ -130,7 +132,7 @@ class Orchestrator:
         if isinstance(fault, CapReached):
             self.stop("stopped", str(fault))
         elif isinstance(fault, FatalFault):
-            self.stop("failed", str(fault))
+            self.stop("failed", self._told(fault))
         elif fault is None:
             self._faults_in_a_row = 0
         elif not isinstance(fault, NeedsCallError | ReferenceFault | ExperimentCapReached):
@@ -151,8 +153,12 @@ class Orchestrator:
         self._faults_in_a_row += 1
         if self._faults_in_a_row >= max(_FAULTS_IN_A_ROW, 2 * self.plan.settings.concurrency):
             self.stop(
-                "incomplete", f"{self._faults_in_a_row} experiments in a row ended in a fault, the last with: {fault}"
+                "incomplete",
+                f"{self._faults_in_a_row} experiments in a row ended in a fault, the last with: {self._told(fault)}",
             )
+
+    def _told(self, fault: Fault) -> str:
+        return told(str(fault)) if self.plan.privacy else str(fault)
 
     # Ending early
 

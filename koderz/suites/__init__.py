@@ -51,6 +51,9 @@ class Suite(Protocol):
       role `judge` otherwise than by its `judge`;
     - `details(tasks, settings)`, what the record of a plan says of these tasks besides; and `notices`, what is told of
       the suite where a run is planned;
+    - `privacy_key`, bytes by which all that is recorded of its texts is encrypted (`tracker.privacy`), where they are
+      private: what solvers ask, are told and run. What is made of the record has their digests. Its tasks need
+      `privacy` then, which an engine has where nothing of them is stored elsewhere;
     - `words`, verdicts of its own beside the four; one counts as passed only where a Verdict says that it `passes`;
     - `simulate(messages, sampling)`, what the simulated model replies: a pure function, by which the suite can be tried
       without a model.

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
-import re
-import sqlite3
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from koderz.testing import ModelServer
 from koderz.testing.wire import Request
 from tests.conftest import Shell
+from tests.e2e.written import written
 from tests.tracker.secrets import NAMED, SECRETS, drawn
 from tests.tracker.sinks.standins import installed
 
@@ -33,6 +29,7 @@ TEXTS = {
 }
 TEXTS |= {name: f"it says {value}." for name, value in ENVIRONMENT.items()}
 NEEDLES = {**SECRETS, **{name: secret for name, (_, secret) in NAMED.items()}, **ENVIRONMENT}
+OWN = ("tasks.jsonl", "journal.jsonl", "journal.index")  # which may hold secrets
 EACH = 8  # texts a task
 TASKS = -(-len(TEXTS) // EACH)
 
@@ -60,7 +57,8 @@ def _played(koderz: Shell, sinks: Sequence[str], exports: Sequence[str]) -> None
     assert [name for name, needle in NEEDLES.items() if json.dumps(needle)[1:-1] not in journal] == []
     found = {
         (name, str(path.relative_to(koderz.folder)))
-        for path, text in _written(koderz.folder)
+        for path, text in written(koderz.folder)
+        if path.name not in OWN and path.parent.name != "blobs"
         for name, needle in NEEDLES.items()
         if _stands_in(needle, text)
     }
@@ -103,24 +101,6 @@ def _reply(request: Request) -> str:
     thought = "\n".join(texts)
     program = f"NOTES = {notes}\ndef add(x, y):\n    return NOTES\n"
     return f"<think>\n{thought}\n</think>\nAs you said: {thought}\n\n```python\n{program}```"
-
-
-def _written(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Every file but the journal, its index and its blobs, and what it was run from; also what is compressed."""
-    for path in folder.rglob("*"):
-        own = path.name in ("tasks.jsonl", "journal.jsonl", "journal.index") or path.parent.name == "blobs"
-        if not path.is_file() or own or "site" in path.parts or "cache" in path.relative_to(folder).parts:
-            continue
-        yield path, path.read_bytes().decode("utf-8", "replace")
-        if path.suffix == ".parquet":
-            yield path, json.dumps(pq.read_table(path).to_pylist())
-        elif path.suffix == ".html":
-            for block in re.findall(r"[A-Za-z0-9+/]{100,}={0,2}", path.read_text()):
-                if block.startswith("eN"):
-                    yield path, zlib.decompress(base64.b64decode(block)).decode()
-        elif path.suffix == ".db":
-            with sqlite3.connect(path) as store:
-                yield path, "\n".join(store.iterdump())
 
 
 def _stands_in(needle: str, text: str) -> bool:

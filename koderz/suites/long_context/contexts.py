@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
 
+from koderz.suites.long_context.tokens import Characters
 from koderz.types import Measure, Message, Reply, Task, Verdict
 
 if TYPE_CHECKING:
@@ -45,6 +46,12 @@ class Reading:
     def input(self) -> str:
         """What the benchmark itself sends."""
         return f"{self.context}{self.between}{self.question}"
+
+
+def in_characters(context: str, question: str, **more: Any) -> Reading:
+    """A text and a question, in tokens of chars/4. `more` goes into the record."""
+    counter = Characters()
+    return Reading(context, question, counter.count(f"{context}\n{question}"), counter.name, more=more)
 
 
 class Recipe(Protocol):

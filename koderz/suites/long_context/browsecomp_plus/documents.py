@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from koderz.suites.long_context.contexts import Reading
-from koderz.suites.long_context.tokens import Characters
+from koderz.suites.long_context.contexts import Reading, in_characters
 
 FORM = """
 
@@ -37,7 +36,5 @@ def read_about(
 ) -> tuple[Reading, Sought]:
     """The documents as one text with the question; and what is right. `more` goes into the record."""
     context = "".join(f"[{each.docid}] {each.url}\n{each.text}\n\n" for each in documents)
-    question, counter = f"{query}{FORM}", Characters()
-    tokens = counter.count(f"{context}\n{question}")
-    made = Reading(context, question, tokens, counter.name, more={"documents": len(documents), **more})
+    made = in_characters(context, f"{query}{FORM}", documents=len(documents), **more)
     return made, Sought(query, answer, evidence)

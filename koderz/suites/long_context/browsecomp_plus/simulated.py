@@ -73,3 +73,6 @@ def _said(found: Sequence[str], chance: float) -> str:
 
 
 PLAYER = Player(answers, _SEARCH, _said)
+
+READER = Player(lambda _: [])
+"""Of published questions, which take more than looking for words."""

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from koderz.suites.long_context.contexts import Reading, recipe_digest
+from koderz.suites.long_context.contexts import Reading, in_characters, recipe_digest
 from koderz.suites.long_context.oolong.questions import KINDS, Entry, Kind
-from koderz.suites.long_context.oolong.rows import reading
 from koderz.suites.long_context.simulated import Player
 from koderz.suites.long_context.tokens import CHARS_A_TOKEN
 from koderz.suites.long_context.words import VERSION, words_of
@@ -106,7 +105,7 @@ class GeneratedQuestion:
 
     def make(self) -> tuple[Reading, Any]:
         row, window = self.row()
-        made = reading(window.text, row["question"], generator="generated", kind=row["task"])
+        made = in_characters(window.text, row["question"], generator="generated", kind=row["task"])
         return replace(made, shared=window), row
 
     def row(self) -> tuple[dict[str, Any], Window]:

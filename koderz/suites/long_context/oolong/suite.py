@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.suites.long_context.contexts import MODES, NEEDS, LongContextSuite, Reading, Recipe
+from koderz.suites.long_context.contexts import MODES, NEEDS, LongContextSuite, Reading, Recipe, in_characters
 from koderz.suites.long_context.oolong.generated import PLAYER, GeneratedQuestion, Windows
 from koderz.suites.long_context.oolong.options import OolongOptions
-from koderz.suites.long_context.oolong.rows import Filter, Layout, matching, published, reading
 from koderz.suites.long_context.oolong.scoring import gold_of, score, score_pairs, score_real
+from koderz.suites.long_context.published import Fields, Filter, Layout, OfRow, published
 from koderz.suites.long_context.tokens import CHARS_A_TOKEN, read_length
 from koderz.types import Measure, Task
 
+_TEXT, _WINDOW = "context_window_text", "context_window_id"
 _SYNTHETIC = Layout(
-    "context_window_text",
+    {_TEXT: str},
     ("id", "context_len", "dataset", "question", "answer", "answer_type"),
-    ("task_group", "task", "input_subset", "num_labels", "context_window_id"),
+    ("task_group", "task", "input_subset", "num_labels", _WINDOW),
+    window=(_WINDOW, "dataset", "context_len", "input_subset"),
 )
-_REAL = Layout("context_window_text", ("id", "question", "answer"), ("context_window_id", "question_type"))
-_PAIRS = Layout("context", ("id", "question", "answer"))
+_REAL = Layout({_TEXT: str}, ("id", "question", "answer"), (_WINDOW, "question_type"), window=(_WINDOW,))
+_PAIRS = Layout({"context": str}, ("id", "question", "answer"))
 
 _MEASURES = (Measure("score", "higher", "share"), Measure("score_rlm", "higher", "share"))
 _GROUPS = {"length": "context_len", "dataset": "dataset", "task": "task", "kind": "question_type"}  # by column
@@ -34,7 +36,11 @@ def oolong(dataset: Path | None, options: OolongOptions, *, seed: int = 0) -> Lo
     lengths = [read_length(word) for word in options.context_lengths]
     if dataset is None:
         return _generated(lengths or [_USUAL_LENGTH], options.tasks_per_length, seed)
-    keep = matching(options.oolong_datasets, lengths)
+
+    def keep(fields: Fields) -> bool:
+        names = options.oolong_datasets
+        return (not names or fields["dataset"] in names) and (not lengths or fields["context_len"] in lengths)
+
     tasks = tuple(_tasks("oolong", dataset, _SYNTHETIC, keep, _checked_row))
     return LongContextSuite("oolong", str(dataset), tasks, _score, PLAYER, _MEASURES)
 
@@ -87,9 +93,7 @@ def _generated(lengths: list[int], count: int, seed: int) -> LongContextSuite:
     return LongContextSuite("oolong-generated", source, tasks, _score, PLAYER, _MEASURES)
 
 
-def _tasks(
-    name: str, path: Path, layout: Layout, keep: Filter, of_row: Callable[[Mapping[str, Any], str], tuple[Reading, Any]]
-) -> Iterator[Task[Recipe]]:
+def _tasks(name: str, path: Path, layout: Layout, keep: Filter, of_row: OfRow) -> Iterator[Task[Recipe]]:
     seen = set()
     for row in published(path, layout, keep, of_row):
         task_id = f"{name}/{row.fields['id']}"
@@ -98,16 +102,14 @@ def _tasks(
         seen.add(task_id)
         if name == "oolong":
             _require_gold(path, row.fields)
-        line = getattr(row.recipe, "line", None)
-        tokens = row.fields.get("context_len") or (line.size // CHARS_A_TOKEN if line else 0)
+        tokens = row.fields.get("context_len") or row.size // CHARS_A_TOKEN
         groups = {name: str(row.fields[field]) for name, field in _GROUPS.items() if row.fields.get(field) is not None}
-        payload, digest = row.recipe, row.recipe.digest
-        yield Task(task_id, payload=payload, needs=NEEDS, digest=digest, tokens=int(tokens), groups=groups)
+        yield Task(task_id, payload=row, needs=NEEDS, digest=row.digest, tokens=int(tokens), groups=groups)
     if not seen:
         raise KoderzError(f"{path} holds no such row; see --oolong-datasets and --context-lengths")
 
 
-def _require_gold(path: Path, fields: Mapping[str, Any]) -> None:
+def _require_gold(path: Path, fields: Fields) -> None:
     try:
         gold_of(str(fields["answer"]))
     except ValueError as error:
@@ -116,18 +118,22 @@ def _require_gold(path: Path, fields: Mapping[str, Any]) -> None:
         ) from None
 
 
-def _checked_row(fields: Mapping[str, Any], text: str) -> tuple[Reading, Any]:
-    return reading(text, str(fields["question"]), generator="published", kind=str(fields.get("task"))), {
-        name: str(fields[name]) for name in ("answer", "answer_type")
-    }
+def _checked_row(fields: Fields, late: Fields) -> tuple[Reading, Any]:
+    right = {name: str(fields[name]) for name in ("answer", "answer_type")}
+    return _reading(fields, late, kind=str(fields.get("task"))), right
 
 
-def _answered(fields: Mapping[str, Any], text: str) -> tuple[Reading, Any]:
-    return reading(text, str(fields["question"]), generator="published"), fields["answer"]
+def _answered(fields: Fields, late: Fields) -> tuple[Reading, Any]:
+    return _reading(fields, late), fields["answer"]
+
+
+def _reading(fields: Fields, late: Fields, **more: Any) -> Reading:
+    (text,) = (late[name] for name in (_TEXT, "context") if name in late)
+    return in_characters(text, str(fields["question"]), generator="published", **more)
 
 
 def _is_of_pairs(path: Path) -> Filter:
-    def check(fields: Mapping[str, Any]) -> bool:
+    def check(fields: Fields) -> bool:
         try:
             score_pairs(fields["answer"], "")
         except (TypeError, ValueError):

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault, KoderzError
+from koderz.suites.long_context import published as published_rows
 from koderz.suites.long_context.contexts import LongContextSuite
-from koderz.suites.long_context.oolong import rows as published_rows
 from koderz.suites.long_context.oolong.generated import answers
 from koderz.suites.long_context.oolong.options import OolongOptions
 from koderz.suites.long_context.oolong.questions import KINDS
@@ -185,11 +185,11 @@ def test_rows_are_chosen_before_a_text_is_read_and_a_shared_text_is_held_once(
     path = as_parquet(tmp_path / "rows.parquet", rows)
     read: list[tuple[int, int]] = []
 
-    def reading(_: object, group: int, number: int) -> str:
+    def reading(_: object, group: int, number: int) -> dict[str, str]:
         read.append((group, number))
-        return "t"
+        return {"context_window_text": "t"}
 
-    monkeypatch.setattr(published_rows.Texts, "_read", reading)
+    monkeypatch.setattr(published_rows.Texts, "_of_parquet", reading)
 
     chosen = suite(path, oolong_datasets=("trec_coarse",), context_lengths=("1K",)).tasks
     assert [task.id for task in chosen] == ["oolong/0", "oolong/6", "oolong/12", "oolong/13"]

@@ -8,20 +8,32 @@ from typing import Any
 
 import pytest
 
-from koderz.errors import KoderzError
+from koderz.engines import traits_of
+from koderz.errors import Fault, KoderzError
 from koderz.suites.long_context.browsecomp_plus.documents import Sought
 from koderz.suites.long_context.browsecomp_plus.generated import GeneratedResearch
+from koderz.suites.long_context.browsecomp_plus.judging import judgement_of
 from koderz.suites.long_context.browsecomp_plus.options import ResearchOptions
-from koderz.suites.long_context.browsecomp_plus.scoring import calibration_error, judgement_of, metrics_of
+from koderz.suites.long_context.browsecomp_plus.scoring import metrics_of
 from koderz.suites.long_context.browsecomp_plus.simulated import answers
-from koderz.suites.long_context.browsecomp_plus.suite import browsecomp_plus
-from koderz.suites.long_context.contexts import LongContextSuite
-from koderz.types import Judging
+from koderz.suites.long_context.browsecomp_plus.suite import ResearchSuite, browsecomp_plus
+from koderz.types import PRIVACY, Judging, Reply
+from tests.koderz.suites.long_context.encrypted import (
+    ANSWER,
+    CANARY,
+    SENTENCE,
+    as_lines,
+    as_parquet,
+    corpus,
+    plain_row,
+    rows,
+)
+from tracker.calibration import calibration_error
 
 SOUGHT = Sought("Who?", "The Eiffel Tower", frozenset({"12", "34"}))
 
 
-def suite(dataset: Path | None = None, *, seed: int = 0, **options: Any) -> LongContextSuite:
+def suite(dataset: Path | None = None, *, seed: int = 0, **options: Any) -> ResearchSuite:
     return browsecomp_plus(dataset, ResearchOptions(**options), seed=seed)
 
 
@@ -101,17 +113,21 @@ def test_citations_are_the_numbers_in_brackets(reply: str, precision: float, rec
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        ("extracted_final_answer: x\nreasoning: y\ncorrect: yes\nconfidence: 80%", (True, 80.0, "x")),
-        ("**extracted_final_answer:** x\n**correct:** No\n**confidence:** 120", (False, 100.0, "x")),
-        ("correct: no\n**correct**: yes", (True, None, "")),
-        ("**correct**: no\n**correct:** yes", (True, None, "")),
-        ("CORRECT: YES", (True, None, "")),
-        ("correct: maybe", None),
-        ("It is right.", None),
+        ("extracted_final_answer: x\nreasoning: y\ncorrect: yes\nconfidence: 80%", (True, 80.0)),
+        ("**extracted_final_answer:** x\n**correct:** No\n**confidence:** 120", (False, 100.0)),
+        ("correct: no\n**correct**: yes", (True, None)),
+        ("**correct**: no\n**correct:** yes", (True, None)),
+        ("CORRECT: YES", (True, None)),
     ],
 )
 def test_a_judges_reply_is_read_in_all_its_forms(reply: str, expected: Any) -> None:
     assert judgement_of(reply) == expected
+
+
+@pytest.mark.parametrize("reply", ["correct: maybe", "It is right.", "correct: none", ""])
+def test_a_judges_reply_that_cannot_be_read_is_a_fault(reply: str) -> None:
+    with pytest.raises(Fault, match="no readable line with correct, yes or no"):
+        judgement_of(reply)
 
 
 def test_calibration_counts_all_bins() -> None:
@@ -119,3 +135,112 @@ def test_calibration_counts_all_bins() -> None:
     assert calibration_error([(100.0, True)] * 100 + [(0.0, True)] * 100) == pytest.approx((100**2 / 2) ** 0.5)
     mixed = [(90.0, True)] * 100 + [(10.0, False)] * 140  # two bins, the last one of 140: 40 of 10 %, 100 of 90 %
     assert calibration_error(mixed) == pytest.approx((100 / 240 * 10**2 + 140 / 240 * (30 / 7) ** 2) ** 0.5)
+
+
+# Published rows
+
+
+@pytest.mark.parametrize("write", [as_lines, as_parquet])
+def test_published_rows_are_decrypted_in_memory(tmp_path: Path, write: Any) -> None:
+    path = write(tmp_path / f"rows.{'jsonl' if write is as_lines else 'parquet'}", rows(4))
+    found = suite(path, browsecomp_canary=CANARY)
+
+    assert (found.name, [task.id for task in found.tasks]) == (
+        "browsecomp-plus",
+        [f"browsecomp-plus/{number}" for number in (700, 701, 702, 703)],
+    )
+    assert all(PRIVACY in task.needs for task in found.tasks)
+    assert [PRIVACY in traits_of(engine).can for engine in ("local", "modal")] == [True, False]
+    for number, task in enumerate(found.tasks):
+        reading, sought = task.payload.make()
+        row = plain_row(number)
+        every = {each["docid"]: each for name in row if name.endswith("_docs") for each in row[name]}
+        assert {part.partition("]")[0][1:] for part in reading.context.strip().split("\n\n")} == every.keys()
+        assert all(f"[{docid}] {each['url']}\n{each['text']}\n\n" in reading.context for docid, each in every.items())
+        assert reading.question.startswith(row["query"])
+        assert (sought.answer, sought.evidence) == (ANSWER, {each["docid"] for each in row["evidence_docs"]})
+    assert SENTENCE.encode() not in path.read_bytes()
+
+
+@pytest.mark.parametrize("write", [as_lines, as_parquet])
+def test_questions_are_filled_up_from_the_corpus_and_shuffled_by_the_seed(tmp_path: Path, write: Any) -> None:
+    ending = "jsonl" if write is as_lines else "parquet"
+    path, more = write(tmp_path / f"rows.{ending}", rows()), write(tmp_path / f"corpus.{ending}", corpus())
+
+    def contexts(**options: Any) -> list[str]:
+        found = suite(path, browsecomp_canary=CANARY, corpus=more, **options)
+        return [task.payload.make()[0].context for task in found.tasks]
+
+    one, other = contexts(documents=20), contexts(documents=20, seed=1)
+    assert [text.count("\n\n") for text in (*one, *other)] == [20] * 4
+    assert one == contexts(documents=20)
+    assert one != other
+    assert "of the corpus" in one[0]
+    assert [text.count("\n\n") for text in contexts(documents=1)] == [2, 2]  # what it takes is never left out
+    with pytest.raises(Fault, match="has 33 other documents, and 993 are wanted"):
+        contexts()
+    with pytest.raises(Fault, match="add --corpus"):
+        suite(path, browsecomp_canary=CANARY, documents=20).tasks[0].payload.make()
+
+
+def test_digests_change_with_rows_documents_corpus_and_seed(tmp_path: Path) -> None:
+    path, more = as_lines(tmp_path / "rows.jsonl", rows()), as_lines(tmp_path / "corpus.jsonl", corpus())
+    options: list[dict[str, Any]] = [{}, {"documents": 5}, {"corpus": more}, {"seed": 1}]
+    digests = [task.digest for each in options for task in suite(path, browsecomp_canary=CANARY, **each).tasks]
+    as_lines(more, corpus()[:-1])
+    digests += [task.digest for task in suite(path, browsecomp_canary=CANARY, corpus=more).tasks]
+
+    assert len({*digests}) == len(digests) == 10
+
+
+def damaged(**fields: Any) -> list[dict[str, Any]]:
+    first, last = rows()
+    return [first, {**last, **fields}]
+
+
+@pytest.mark.parametrize(
+    ("found", "options", "problem"),
+    [
+        (rows(), {}, "are encrypted: set KODERZ_BROWSECOMP_CANARY, or begin with --canary"),
+        (rows(), {"browsecomp_canary": "another"}, "query_id 700: the query isn't encrypted with this --canary"),
+        (damaged(answer="%%%"), {}, "query_id 701: the answer isn't encrypted with this"),
+        (damaged(query_id=None), {}, "line 2: the column 'query_id' is missing"),
+        (damaged(query_id="700"), {}, "two rows have the query_id 700"),
+        (damaged(gold_docs="x"), {}, "line 2: the column 'gold_docs' has to be a list"),
+        ([], {}, "holds no row"),
+        (rows(), {"corpus": Path("nowhere")}, "--corpus nowhere can't be read"),
+    ],
+)
+def test_rows_that_cannot_be_read_are_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Any, options: dict[str, Any], problem: str
+) -> None:
+    monkeypatch.delenv("KODERZ_BROWSECOMP_CANARY", raising=False)
+    if "encrypted: set" not in problem:
+        options = {"browsecomp_canary": CANARY, **options}
+    with pytest.raises(KoderzError, match=problem):
+        suite(as_lines(tmp_path / "rows.jsonl", found), **options)
+
+
+def test_documents_that_cannot_be_read_are_a_fault(tmp_path: Path) -> None:
+    bad = damaged(negative_docs=[{"docid": "x"}])
+    task = suite(as_lines(tmp_path / "rows.jsonl", bad), browsecomp_canary=CANARY).tasks[1]
+    with pytest.raises(Fault, match="a document of query_id 701 isn't"):
+        task.payload.make()
+
+
+def test_a_model_judges_and_what_it_says_is_the_score(tmp_path: Path) -> None:
+    path = as_lines(tmp_path / "rows.jsonl", rows())
+    found = suite(path, browsecomp_canary=CANARY)
+    asked: list[str] = []
+
+    async def ask(messages: Any, *_: Any, **__: Any) -> Reply:
+        asked.append(messages[0]["content"])
+        return Reply(1, "reasoning: fine\ncorrect: yes\nconfidence: 70%")
+
+    async def judged() -> Any:
+        return await found.judge(found.tasks[0], "It was old Quillabert [1]", None, Judging(), ask=ask)
+
+    verdict = asyncio.run(judged())
+    assert (verdict.passed, verdict.score) == (True, 1.0)
+    assert verdict.metrics == {"exact_match": 0, "citation_precision": 1, "citation_recall": 0.5, "confidence": 70}
+    assert all(part in asked[0] for part in (plain_row(0)["query"], ANSWER, "It was old Quillabert"))

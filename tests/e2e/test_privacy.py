@@ -1,0 +1,163 @@
+"""Private texts in prompts, replies, code, output and errors: no file that a run leaves holds them, nor any screen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from koderz.testing import ModelServer
+from koderz.testing.wire import Request
+from tests.conftest import Shell
+from tests.e2e.written import written
+from tests.koderz.suites.long_context.encrypted import ANSWER, CANARY, SENTENCE, as_lines, rows
+
+PRIVATE = (SENTENCE, SENTENCE[:32], SENTENCE[-32:], ANSWER, "Who found the copy of the ledger", CANARY)
+RUN = ("benchmark", "--suite", "browsecomp-plus", "--dataset", "rows.jsonl", "--judge-model", "openai/recorded")
+MODEL = ("--model", "openai/recorded", "--sink-patience", 240)
+SECRET = {"KODERZ_BROWSECOMP_CANARY": CANARY}
+
+SOLVER = """
+async def quoting(task, ask, judge, grade, once, long_context):
+    text = await long_context.read()
+    await once("notes", lambda: {text.context: 1, "said": [text.question]})
+    reply = await ask([{"role": "user", "content": [{"type": "text", "text": text.context}], "name": "reader"}])
+    if task.id.endswith("1"):
+        raise ValueError(text.context)
+    import dataclasses
+    return dataclasses.replace(await judge(task, text.context * 3000), note=reply.text)
+"""
+
+
+def telling(request: Request) -> str:
+    """Says what nobody may find, wherever it may say anything."""
+    messages, asked = request.messages, str(request.messages[-1]["content"])
+    if asked.startswith("Judge whether"):
+        return f"extracted_final_answer: {ANSWER}\nreasoning: {SENTENCE}\ncorrect: yes\nconfidence: 60%"
+    if messages[0]["role"] != "system":
+        return f"<think>{SENTENCE}</think>They say: {SENTENCE} It was {ANSWER}."
+    turn = sum(one["role"] == "assistant" for one in messages)
+    code = "found = context\nprint(context * 200)\nnote = llm_query(context)\nraise ValueError(context)"
+    if turn == 1:
+        code = f"x = rlm_query({SENTENCE!r} + context)\nprint(x)"
+    return f"{SENTENCE}\n```repl\n# {ANSWER}\n{code}\n```" if turn < 2 else f"FINAL(Exact Answer: {ANSWER}. {SENTENCE})"
+
+
+@contextmanager
+def refusing() -> Iterator[str]:
+    """A server that refuses every prompt, and quotes it; its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            said = json.dumps(
+                {"error": {"message": f"I won't say: {asked['messages'][-1]['content']}"[-250:]}}
+            ).encode()
+            self.send_response(400)
+            self.send_header("Content-Length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def played(koderz: Shell, sinks: str) -> list[str]:
+    """Runs of every solver with the projections of each, and one that is refused; what was on the screen."""
+    as_lines(koderz.folder / "rows.jsonl", rows(2))
+    (koderz.folder / "own.py").write_text(SOLVER)
+    return asyncio.run(_played(koderz, sinks))
+
+
+async def _played(koderz: Shell, sinks: str) -> list[str]:
+    said: list[str] = []
+
+    async def run(*arguments: object, code: int = 0) -> None:
+        done = await asyncio.to_thread(koderz, *arguments, code=code, env=env)
+        said.extend((done.out, done.err))
+
+    async with ModelServer(telling) as server:
+        env = SECRET | {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "sk-test", "KODERZ_SINKS": sinks}
+        for solver in ("direct", "compaction", "rlm", "own.py:quoting"):
+            await run(*RUN, *MODEL, "--solver", solver, "--limit", 2, code=3 if "own" in solver else 0)
+            asked = len(server.requests)
+            await run("benchmark", "rescore", "latest", code=3 if "own" in solver else 0)
+            assert len(server.requests) == asked  # what is on record was used again
+            await _projected(koderz, run, solver.partition(".")[0])
+        await run("run", "browsecomp-plus/700", *RUN[1:], "--model", "openai/recorded", "--solver", "rlm")
+    with refusing() as url:
+        env = SECRET | {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "sk-test", "KODERZ_SINKS": sinks}
+        await run(*RUN, *MODEL, "--solver", "direct", "--limit", 2, code=3)
+        await _projected(koderz, run, "refused")
+    return said
+
+
+async def _projected(koderz: Shell, run: object, name: str) -> None:
+    assert callable(run)
+    for more in (("show", "latest", "--json"), ("show", "latest", "--problem", "browsecomp-plus/700"), ("list",)):
+        await run("benchmark", *more)
+    await run("benchmark", "report", "latest", "-o", f"{name}.html")
+    for ending in ("jsonl", "md", "parquet"):
+        await run("benchmark", "export", "latest", "--attempts", "-o", f"{name}.{ending}")
+    await run("memory", "export")
+
+
+def leaks(koderz: Shell, said: Sequence[str]) -> set[tuple[str, str]]:
+    places = [("screen", text) for text in said]
+    places += [(str(path.relative_to(koderz.folder)), text) for path, text in written(koderz.folder)]
+    return {(text, place) for place, found in places for text in PRIVATE if text in found}
+
+
+def test_no_private_text_is_in_any_file_or_on_any_screen(koderz: Shell) -> None:
+    assert leaks(koderz, played(koderz, "json,memory")) == set()
+
+
+@pytest.mark.slow
+def test_no_private_text_reaches_mlflow(koderz: Shell) -> None:
+    assert leaks(koderz, played(koderz, "json,memory,mlflow")) == set()
+
+
+def test_a_run_with_private_texts_needs_its_canary_again(koderz: Shell) -> None:
+    as_lines(koderz.folder / "rows.jsonl", rows(2))
+    run = (*RUN[:-1], "simulated", "--model", "simulated", "--solver", "rlm", "--limit", 1)
+    for given in ((), ("--canary", "another")):
+        assert "--canary" in koderz(*run, *given, code=2).err
+    koderz(*run, "--canary", CANARY)
+    before = koderz.journal()
+
+    assert "KODERZ_BROWSECOMP_CANARY" in koderz("benchmark", "rescore", "latest", code=2).err
+    koderz("benchmark", "rescore", "latest", env=SECRET)
+    assert [line["kind"] for line in koderz.journal()[len(before) :]] == [
+        "resumed",
+        "attempt",
+        "experiment",
+        "finished",
+    ]
+    koderz("benchmark", "show", "latest")
+    assert leaks(koderz, []) == set()
+
+
+def test_private_texts_are_kept_where_that_is_asked_for(koderz: Shell) -> None:
+    as_lines(koderz.folder / "rows.jsonl", rows(2))
+    run = (*RUN[:-1], "simulated", "--model", "simulated", "--solver", "rlm", "--limit", 1, "--keep-private-text")
+    koderz(*run, env=SECRET)
+
+    cells = [line["value"] for line in koderz.journal() if line["kind"] == "once" and line["name"] == "cell 1"]
+    assert "A document of" in cells[0]["output"] or "https://example.org" in cells[0]["output"]
+    assert CANARY not in json.dumps(koderz.journal())

@@ -1,0 +1,40 @@
+"""How sure answers say they are, against how often they are right: a part of a run's summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tracker.records import Plan
+    from tracker.summary import Result
+
+_BIN = 100  # answers
+
+
+def calibration(_plan: Plan, results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
+    """By arm: the `error` in points, of the `answers` whose metrics have a `confidence` in per cent."""
+    found: dict[str, Any] = {}
+    for arm, of_arm in results.items():
+        said = [((each.metrics or {}).get("confidence"), each.success) for each in of_arm]
+        claimed = [(confidence, success) for confidence, success in said if confidence is not None]
+        if claimed:
+            found[arm] = {"error": calibration_error(claimed), "answers": len(claimed), "bins": "all"}
+    return found
+
+
+def calibration_error(answers: Sequence[tuple[float, bool]]) -> float:
+    """How far what answers claim, in per cent, is from how often they are right, in points: the root mean square.
+
+    After Hendrycks et al., as BrowseComp-Plus has it: by bins of 100 in order of confidence, the last one stretched to
+    the end. All bins count, unlike in its own loop, which leaves out the last one and so has 0 for fewer than 200.
+    """
+    ranked = sorted(answers)
+    starts = range(0, max(_BIN, len(ranked) - len(ranked) % _BIN), _BIN)
+    total = 0.0
+    for start in starts:
+        members = ranked[start:] if start == starts[-1] else ranked[start : start + _BIN]
+        claimed = sum(confidence for confidence, _ in members) / len(members)
+        right = 100 * sum(correct for _, correct in members) / len(members)
+        total += len(members) / len(ranked) * (claimed - right) ** 2
+    return float(total**0.5)

@@ -1,0 +1,156 @@
+"""Texts that nobody may find in a run's files: the journal holds them encrypted, whatever is made of it their digests.
+
+They are data that a public page would spoil, such as questions of a benchmark that models are not to be trained on. A
+replay needs them, and opens them with the key; nothing else does. They are encrypted as such benchmarks encrypt their
+own rows: by XOR with a key, which keeps them from being found, not from being broken.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import orjson
+from msgspec.structs import replace
+
+from tracker.blobs import with_texts
+from tracker.errors import KoderzError
+from tracker.records import Blob, Call, Experiment, Fault, Finished, Once, Plan, Record, Text
+
+_NAME = re.compile(r"[a-z][a-z_]{0,30}")
+_CLEAR = frozenset({"container", "digest", "tokenizer", "generator", "type"})
+"""What koderz itself says of a cell, a text or a message, by these names; any other text in a value is encrypted."""
+
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_STATUS = re.compile(r"\d{3}\b")
+
+
+def xored(data: bytes, key: bytes) -> bytes:
+    """The data, encrypted or decrypted: each byte with the next one of the key, which is repeated."""
+    size = len(data)
+    repeated = (key * (size // len(key) + 1))[:size]
+    return (int.from_bytes(data) ^ int.from_bytes(repeated)).to_bytes(size)
+
+
+def marker(digest: str) -> str:
+    """What stands in the place of a private text wherever it would be shown."""
+    return str(Blob(private=digest))
+
+
+@dataclass(frozen=True, slots=True)
+class Privacy:
+    """Encrypts what a run's records say of private texts."""
+
+    key: bytes
+
+    def sealed(self, record: Record, plan: Plan) -> Record:
+        """The record without any text that may be private: encrypted, or its digest where no replay needs it."""
+        if isinstance(record, Call):
+            messages = [
+                {**message, "content": self._value(message.get("content"))}
+                if message.keys() <= {"role", "content"}
+                else {"role": message["role"], "content": self._value(dict(message))}
+                for message in record.messages
+            ]
+            record = replace(record, messages=messages)
+        elif isinstance(record, Once):
+            return replace(record, value=self._value(record.value))
+        elif isinstance(record, Fault | Finished):
+            return replace(record, reason=told(record.reason))
+        elif isinstance(record, Experiment) and record.note and plan.arm(record.arm).source:
+            return replace(record, note=marker(_digest(record.note.encode())))
+        return with_texts(record, lambda _, text: self._text(text))
+
+    def opened(self, record: Record) -> Record:
+        """The record as a replay needs it. Raises KoderzError where it was encrypted with another key."""
+        if isinstance(record, Once):
+            return replace(record, value=self._open_value(record.value))
+        return with_texts(record, lambda _, text: self._open(text))
+
+    def _text(self, text: Text) -> Text:
+        if isinstance(text, str):
+            data = text.encode("utf-8", "surrogatepass")
+            return Blob(private=_digest(data), data=_coded(xored(data, self.key)))
+        data = base64.b64decode(text.data)
+        return Blob(private=text.blob, binary=True, data=_coded(xored(data, self.key)))
+
+    def _open(self, text: Text) -> Text:
+        if isinstance(text, str) or not text.private:
+            return text
+        data = self._decrypted(text.private, text.data)
+        if text.binary:
+            return Blob(text.private, len(data), True, _coded(data))
+        return data.decode("utf-8", "surrogatepass")
+
+    def _value(self, value: Any) -> Any:
+        """A JSON value with its texts encrypted; lists and objects keep their form where code gave them their names."""
+        if isinstance(value, list | tuple):
+            return [self._value(item) for item in value]
+        if isinstance(value, Mapping) and all(map(_NAME.fullmatch, value)):
+            if is_reference(value):
+                return value
+            return {name: item if _is_clear(name, item) else self._value(item) for name, item in value.items()}
+        if not isinstance(value, str | Mapping) or not value:
+            return value
+        data = orjson.dumps(value)
+        return {"private": _digest(data), "data": _coded(xored(data, self.key))}
+
+    def _open_value(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._open_value(item) for item in value]
+        if is_private(value):
+            return orjson.loads(self._decrypted(value["private"], value["data"]))
+        if isinstance(value, Mapping):
+            return {name: self._open_value(item) for name, item in value.items()}
+        return value
+
+    def _decrypted(self, digest: str, coded: str) -> bytes:
+        data = xored(base64.b64decode(coded), self.key)
+        if _digest(data) != digest:
+            raise KoderzError("what the journal holds of private texts was encrypted with another key than this one")
+        return data
+
+
+def is_private(value: object) -> bool:
+    """Whether a JSON value stands for a private text."""
+    return isinstance(value, Mapping) and value.keys() == {"private", "data"} and isinstance(value["private"], str)
+
+
+def is_reference(value: Mapping[str, Any]) -> bool:
+    """Whether part of a message names a text instead of holding it."""
+    return value.get("type") == "reference"
+
+
+def shown(value: Any) -> Any:
+    """A JSON value with markers where it holds private texts."""
+    if is_private(value):
+        return marker(value["private"])
+    if isinstance(value, list | tuple):
+        return [shown(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: shown(item) for name, item in value.items()}
+    return value
+
+
+def told(reason: str) -> str:
+    """Why something failed, as far as koderz says it itself: what it quotes of others is named by its digest."""
+    own, *rest = _QUOTED.sub("'…'", reason).split(": ")
+    while rest and _STATUS.match(rest[0]) and len(rest[0]) == 3:
+        own += f": {rest.pop(0)}"
+    return f"{own}: {marker(_digest(reason.encode('utf-8', 'surrogatepass')))}" if rest else own
+
+
+def _is_clear(name: str, value: object) -> bool:
+    return name in _CLEAR and isinstance(value, str) and re.fullmatch(r"[\w./-]{1,80}", value) is not None
+
+
+def _digest(data: bytes) -> str:
+    return sha256(data).hexdigest()
+
+
+def _coded(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
