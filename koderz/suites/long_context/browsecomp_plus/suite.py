@@ -65,7 +65,7 @@ class ResearchSuite(LongContextSuite):
         if ask is None:
             return exact
         reply = answer.text if isinstance(answer, Reply) else answer
-        sought: Sought = await self.library.answers(task.payload)
+        _, sought = await self.library.about(task.payload)
         judged = judgement_of((await ask([question_for(sought, reply)])).text)
         metrics = exact.metrics | ({} if judged.confidence is None else {"confidence": judged.confidence})
         word, cause = ("passed", "") if judged.correct else ("failed", "answer")
