@@ -146,6 +146,7 @@ class Task(Generic[P]):
     digest: str = ""  # changes with whatever a verdict or a prompt may depend on
     tokens: int = 0  # of what its messages stand for by reference, as far as it is known before it is made
     groups: Mapping[str, str] = field(default_factory=dict, repr=False)  # by what a run's results are broken down
+    generated: bool = False  # whether koderz made its text up, so that figures don't belong beside published ones
     messages: tuple[Message, ...] = ()  # the first prompt, ready to be sent; the plan has the suite make it
 
 

@@ -43,8 +43,7 @@ def remote_server(results: Path, environ: Mapping[str, str]) -> str | None:
 def latest_page(results: Path, environ: Mapping[str, str]) -> str | None:
     """The path of the latest run's page within the UI, of those that are in MLflow."""
     for folder in reversed(run_folders(results)[-_LAST_RUNS:]):
-        suite = str(read_plan(folder).config.get("suite") or "tasks")
-        if page := page_of(folder, target_of(results, suite, environ).name):
+        if page := page_of(folder, target_of(results, read_plan(folder).suite, environ).name):
             return page
     return None
 

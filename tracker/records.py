@@ -105,6 +105,7 @@ class Plan(Line, frozen=True, kw_only=True):
     config: dict[str, Any]  # the settings as users know them: `config` of the summary
     environment: dict[str, Any]
     simulated: bool = False
+    generated: str = ""  # what made-up tasks go by: their figures don't belong beside those of published ones
     details: dict[str, Any] = {}  # what the runner needs to pick the run up again
     measures: Sequence[Measure] = ()  # as the suite declares them
     parts: Sequence[str] = ()  # of the summary, that the suite or a solver owns; see tracker.parts
@@ -117,6 +118,11 @@ class Plan(Line, frozen=True, kw_only=True):
         if self.cells is not None:
             return sum(cell.samples for cell in self.cells)
         return len(self.tasks) * len(self.arms) * self.samples
+
+    @property
+    def suite(self) -> str:
+        """What its tasks go by."""
+        return self.generated or str(self.config.get("suite") or "tasks")
 
     def arm(self, name: str) -> Arm:
         """The arm of that name."""
@@ -312,7 +318,7 @@ def encode(record: Record) -> bytes:
 
 
 _SELDOM: dict[type[Struct], tuple[str, ...]] = {
-    Plan: ("measures", "parts", "groups", "compared"),
+    Plan: ("generated", "measures", "parts", "groups", "compared"),
     Arm: ("baseline",),
     Call: ("depth", "parent"),
     Attempt: ("task_id", "artifacts", "passes"),

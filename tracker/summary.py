@@ -144,6 +144,7 @@ class Summary:
     faults: Sequence[dict[str, Any]]
     paid: dict[str, float]  # US dollars: total, results, faults, unfinished
     simulated: bool
+    generated: str = ""  # what its tasks go by where they are made up
     environment: dict[str, Any] = field(repr=False)
     damaged_lines: int = 0  # of the journal: what can't be read is left out
     measures: Sequence[Measure] = ()  # that the suite declares besides success
@@ -152,6 +153,14 @@ class Summary:
     )  # what suite and solvers add, each a key of its own: see tracker.parts
     breakdown: Sequence[Slice] = ()  # by what the suite's tasks have in common
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def cautions(self) -> list[str]:
+        """What its figures don't say, to be told wherever they stand."""
+        found = ["SIMULATED MODEL: these figures say nothing about any real one"] if self.simulated else []
+        if self.generated:
+            found.append(f"GENERATED DATA, {self.generated}: these figures don't belong beside published ones")
+        return found
 
     @property
     def results(self) -> Sequence[Result]:
@@ -209,6 +218,7 @@ def summarize(folder: Path) -> Summary:
         faults=[{name: getattr(fault, name) for name in _OF_FAULT} for fault in faults],
         paid=_paid(lines.paid, results, faults),
         simulated=plan.simulated,
+        generated=plan.generated,
         environment=plan.environment,
         damaged_lines=len(index.damaged),
         measures=plan.measures,

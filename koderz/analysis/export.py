@@ -124,7 +124,7 @@ def rows_of(
     plan = experiments.plan
     run = {
         "run_id": plan.run_id or "",
-        "suite": str(plan.config.get("suite") or ""),
+        "suite": plan.suite,
         "mode": plan.mode,
         "simulated": plan.simulated,
         "test_timeout": plan.config.get("test_timeout"),

@@ -112,6 +112,8 @@ def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
         notes.append(f"Rates are over each run's own tasks, tests over those in common; {common} are common to all.")
     if any(0 < pair.pairs < FEWEST_TASKS for pair in pairwise):
         notes.append(f"Fewer than {FEWEST_TASKS} tasks in common show nothing.")
+    if names := sorted({side.run.generated for side in sides} - {""}):
+        notes.append(f"GENERATED data, {', '.join(names)}: these figures don't belong beside published ones.")
     if any(side.run.simulated for side in sides):
         notes.append("SIMULATED model: these figures say nothing about any real one.")
     return notes

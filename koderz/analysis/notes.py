@@ -61,6 +61,8 @@ def _on_comparability(a: Side, b: Side) -> Iterator[str]:
     if a.run.simulated or b.run.simulated:
         which = "A and B are" if a.run.simulated and b.run.simulated else "A is" if a.run.simulated else "B is"
         yield f"{which} of the SIMULATED model: these figures say nothing about any real one."
+    if a.run.generated:
+        yield f"GENERATED data, {a.run.generated}: these figures don't belong beside published ones."
     if a.run.suite != b.run.suite:
         yield f"A's suite is {a.run.suite}, B's {b.run.suite}: tasks of one id may not be the same tasks."
     digests = a.run.environment.get("dataset_digest"), b.run.environment.get("dataset_digest")

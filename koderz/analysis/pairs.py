@@ -185,6 +185,10 @@ def _all(results: Path, *, allow_simulated: bool) -> tuple[list[Run], list[str]]
             notes.append(f"left out: {error}")
     if not runs:
         raise KoderzError("; ".join(notes) or f"{results} holds no run yet; make one with: koderz benchmark 0 10")
+    published = [run for run in runs if not run.generated]
+    if published and len(published) < len(runs):
+        notes.append(f"{len(runs) - len(published)} runs of generated tasks are left out; name them to see them")
+        runs = published
     real = [run for run in runs if not run.simulated]
     if real and len(real) < len(runs) and not allow_simulated:
         left_out = f"{len(runs) - len(real)} runs of the SIMULATED model are left out"

@@ -61,6 +61,7 @@ class _File:
     config: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     simulated: bool | None = None
+    generated: str = ""
     damaged_lines: int = 0
     faults: list[dict[str, Any]] = field(default_factory=list)
     paid: dict[str, float] = field(default_factory=dict)

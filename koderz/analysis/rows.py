@@ -96,6 +96,7 @@ class _Head(msgspec.Struct):
     faults: list[Any] = []
     paid: _Paid | None = None
     simulated: bool = False
+    generated: str = ""
     damaged_lines: int = 0
 
 
@@ -122,7 +123,7 @@ def _row(head: _Head, sinks: Mapping[str, str]) -> RunRow:
         status=head.status,
         mode=head.mode,
         model=", ".join(head.config.models) or head.config.local_model or "",
-        suite=head.config.suite,
+        suite=head.generated or head.config.suite,
         started=head.start_time,
         seconds=head.duration_seconds,
         planned=sum(arm.judged for arm in arms) if head.planned is None else head.planned,

@@ -18,8 +18,7 @@ _MOST_CAUSES = 5
 def run_blocks(run: Run) -> Iterator[Block]:
     """Its arms with their figures, and why experiments failed."""
     yield Heading(run.name)
-    if run.simulated:
-        yield Text("SIMULATED MODEL: these figures say nothing about any real one")
+    yield from map(Text, run.cautions)
     for name, arm in run.arms.items():
         yield Text(f"{run.model}, {name}" if len(run.arms) == 1 else name)
         yield figures_table(run, name)

@@ -38,7 +38,7 @@ class Run(Summary):
 
     @property
     def suite(self) -> str:
-        return str(self.config.get("suite") or "humaneval")
+        return self.generated or str(self.config.get("suite") or "humaneval")
 
     @property
     def is_going(self) -> bool:
@@ -74,12 +74,11 @@ class Run(Summary):
 def resolve(names: Sequence[str], results: Path, *, allow_simulated: bool = False) -> list[Run]:
     """The runs meant by ids, beginnings of ids, files, `latest` and `latest~1`.
 
-    Raises KoderzError for a name that fits none or several, for what can't be read, and where simulated
-    and real runs are mixed without `allow_simulated`.
+    Raises KoderzError for a name that fits none or several, for what can't be read, where generated and published
+    tasks are mixed, and where simulated and real runs are without `allow_simulated`.
     """
     found = [load_run(find(results, name)) for name in names]
-    if not allow_simulated:
-        refuse_mixture(found)
+    (refuse_generated_beside_published if allow_simulated else refuse_mixture)(found)
     return found
 
 
@@ -132,8 +131,20 @@ def of_summary(summary: Summary, path: Path | None = None) -> Run:
     return Run(**given, path=path or Path(summary.run_id or "summary"))
 
 
+def refuse_generated_beside_published(runs: Sequence[Run]) -> None:
+    """Raises KoderzError where the tasks of some runs are made up and those of others aren't."""
+    generated = [run for run in runs if run.generated]
+    published = [run for run in runs if not run.generated]
+    if generated and published:
+        raise KoderzError(
+            f"the tasks of {generated[0].name} are generated ({generated[0].generated}), those of {published[0].name} "
+            "aren't, so their figures don't belong into one table; name runs of one kind"
+        )
+
+
 def refuse_mixture(runs: Sequence[Run]) -> None:
     """Raises KoderzError where some runs are of the simulated model and some are not."""
+    refuse_generated_beside_published(runs)
     simulated = [run for run in runs if run.simulated]
     real = [run for run in runs if not run.simulated]
     if simulated and real:

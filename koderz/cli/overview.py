@@ -61,8 +61,7 @@ def told_comparison(c: Comparison) -> str:
 def _head(run: Run) -> Iterator[str]:
     config = run.config
     yield f"{run.name} · {run.mode} · {run.suite} · {run.model}"
-    if run.simulated:
-        yield "SIMULATED MODEL: these figures say nothing about any real one"
+    yield from run.cautions
     reason = f" ({run.reason})" if run.reason else ""
     yield f"Status: {run.status}{reason}, {len(run.results)} of {run.planned} judged"
     if run.damaged_lines:

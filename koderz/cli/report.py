@@ -66,6 +66,8 @@ def _latest(results: Path, limit: int, *, mixed: bool) -> Sequence[Run]:
             continue
         if not run.results:
             continue
+        if found and bool(run.generated) != bool(found[0].generated):
+            continue
         if found and run.simulated != found[0].simulated and not mixed:
             left_out += 1
             continue

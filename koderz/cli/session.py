@@ -98,9 +98,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _result_lines(summary: Summary) -> Iterator[str]:
-    if summary.simulated:
-        yield "SIMULATED MODEL: these figures say nothing about any real one"
-        yield ""
+    if summary.cautions:
+        yield from (*summary.cautions, "")
     if summary.comparison and len(summary.arms) == 2:
         yield from _comparison_lines(summary, summary.comparison)
     elif len(summary.arms) > 1:

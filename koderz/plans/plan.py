@@ -152,6 +152,7 @@ def make_plan(
         config=config,
         environment=describe_environment() | {"dataset_digest": suite_digest(subject.suite)},
         simulated=any("simulated" in arm.models.values() for arm in arms),
+        generated=_generated(subject),
         parts=_checked_parts(_owned("parts", subject.suite, arms)),
         groups=_groups(subject.tasks),
         compared=(modes_of(settings.suite) or {}).get("comparative", ()),
@@ -185,6 +186,19 @@ def _groups(tasks: Sequence[Task]) -> dict[str, Sequence[str]]:
     """By what the tasks can be told apart, a value for each; in the order in which they first say so."""
     keys = dict.fromkeys(key for task in tasks for key in task.groups)
     return {key: [task.groups.get(key, "") for task in tasks] for key in keys}
+
+
+def _generated(subject: Subject) -> str:
+    """What the tasks go by where they are made up. Raises KoderzError where only some are."""
+    made_up = [task.id for task in subject.tasks if task.generated]
+    if not made_up:
+        return ""
+    if published := [task.id for task in subject.tasks if not task.generated]:
+        raise KoderzError(
+            f"{made_up[0]} is generated and {published[0]} isn't, so their figures don't belong into one table: "
+            "run them apart"
+        )
+    return f"{subject.suite.name.removesuffix('-generated')}-generated"
 
 
 def _owned(what: str, suite: Suite, arms: Sequence[Arm]) -> tuple[str, ...]:

@@ -142,7 +142,7 @@ def _metadata(plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attemp
         "model": plan.model_of(outcome.arm),
         "mode": plan.mode,
         "sample": outcome.sample,
-        "suite": plan.config.get("suite"),
+        "suite": plan.suite,
         "simulated": plan.simulated,
         "causes": list(dict.fromkeys(attempt.cause for attempt in attempts if not attempt.passed)),
     }

@@ -148,6 +148,8 @@ def _notes(view: View) -> list[str]:
     if partial and len(view.runs) > 1:
         told.append("The headline has each model's newest complete run, or its newest where none is complete.")
     notes = [" ".join(told)] if told else []
+    if names := sorted({run.generated for run in view.runs} - {""}):
+        notes.append(f"Generated data, {', '.join(names)}: these figures don't belong beside published ones.")
     if any(not entry.figures.cost_known for entry in view.judged):
         notes.append("The price of a model is unknown, so its costs are too low.")
     if bare := [run.name for run in view.runs if run.folder is None]:

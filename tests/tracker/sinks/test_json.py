@@ -205,7 +205,7 @@ def whole(summary: Summary) -> dict[str, Any]:
             document["arms"] = arms
         elif item.name == "parts":
             document |= value
-        elif value or item.name not in ("comparison", "breakdown"):
+        elif value or item.name not in ("comparison", "breakdown", "generated"):
             document[item.name] = value
     return document
 

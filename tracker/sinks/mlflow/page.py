@@ -110,6 +110,7 @@ def source_tags(plan: Plan) -> dict[str, str]:
     return {
         "benchmark_run_id": plan.run_id or "",
         "koderz.simulated": str(plan.simulated).lower(),
+        **({"koderz.generated": plan.generated} if plan.generated else {}),
         "koderz.version": str(plan.environment.get("koderz", "")),
         "mlflow.source.name": "koderz benchmark" if plan.run_id else "koderz run",
         "mlflow.source.type": "LOCAL",

@@ -183,8 +183,7 @@ def _arm_figures(arm: Arm) -> dict[str, float | None]:
 def _note(summary: Summary) -> str:
     """The run's description, in Markdown."""
     lines = []
-    if summary.simulated:
-        lines.append("**SIMULATED MODEL: these figures say nothing about any real one.**\n")
+    lines += [f"**{caution}.**\n" for caution in summary.cautions]
     lines += ["| | success rate | 95 % Wilson interval | cost | avg iterations |", "|---|---|---|---|---|"]
     for solver, arm in summary.arms.items():
         figures = arm.summary

@@ -38,7 +38,7 @@ def expectations_of(plan: Plan, task_id: str) -> Mapping[str, Any]:
 
 def register_dataset(client: MlflowClient, experiment: str, plan: Plan) -> Registered:
     """The suite's evaluation dataset, created where it isn't there, with a record for each of the plan's tasks."""
-    suite = str(plan.config.get("suite") or "tasks")
+    suite = plan.suite
     digest = str(plan.environment.get("dataset_digest") or "")
     name = f"{suite}-{digest[:8]}" if digest else suite
     query = f"name = '{name}'"
@@ -75,7 +75,7 @@ def _record(plan: Plan, task: str) -> dict[str, Any]:
     return {
         "inputs": {"problem_id": task},
         "expectations": dict(expectations_of(plan, task)),
-        "source": {"source_type": "CODE", "source_data": {"suite": str(plan.config.get("suite"))}},
+        "source": {"source_type": "CODE", "source_data": {"suite": plan.suite}},
     }
 
 

@@ -51,8 +51,7 @@ class MlflowSink:
         self._folder, self._plan, self._stories = source.folder, source.plan, source.stories
         self._detail = _detail_of(source.plan.planned, source.options.get("mlflow_detail"))
         self._results = source.folder.resolve().parent
-        suite = str(source.plan.config.get("suite") or "tasks")
-        self._target = target_of(self._results, suite, source.environ)
+        self._target = target_of(self._results, source.plan.suite, source.environ)
         configure(source.environ)
         self._file = None if source.environ.get("MLFLOW_TRACKING_URI") else store_file(self._results)
         with border(self._target.uri), opening(self._results):

@@ -106,7 +106,7 @@ def _assessments(
     """The scores of a judged experiment, and what is expected of an answer, where that is known."""
     from mlflow.entities import AssessmentSource, Expectation, Feedback
 
-    suite, version = plan.config.get("suite") or "tasks", plan.environment.get("koderz") or ""
+    suite, version = plan.suite, plan.environment.get("koderz") or ""
     time = milliseconds(outcome.time)
     common: dict[str, Any] = {
         "trace_id": trace,

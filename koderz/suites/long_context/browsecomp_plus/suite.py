@@ -123,6 +123,7 @@ def _generated(options: ResearchOptions, seed: int) -> ResearchSuite:
             needs=NEEDS,
             digest=recipe.digest,
             groups={"documents": str(count), "hops": str(recipe.hops)},
+            generated=True,
         )
         for recipe in recipes
     ]

@@ -86,6 +86,7 @@ def _generated(lengths: list[int], count: int, seed: int) -> LongContextSuite:
             digest=recipe.digest,
             tokens=recipe.length,
             groups={"length": str(recipe.length)},
+            generated=True,
         )
         for recipe in recipes
     ]

@@ -67,9 +67,15 @@ def _made_tasks(all_rows: Sequence[Rows], count: int) -> Iterator[Task[Recipe]]:
     for index in range(count):
         for rows in all_rows:
             recipe = RulerRecipe(rows, index)
-            task_id = f"{rows.name}/{rows.length}/{index}"
-            groups = {"length": str(rows.length), "task": rows.name}
-            yield Task(task_id, payload=recipe, needs=NEEDS, digest=recipe.digest, tokens=rows.length, groups=groups)
+            yield Task(
+                f"{rows.name}/{rows.length}/{index}",
+                payload=recipe,
+                needs=NEEDS,
+                digest=recipe.digest,
+                tokens=rows.length,
+                groups={"length": str(rows.length), "task": rows.name},
+                generated=rows.is_generated,
+            )
 
 
 def _export(all_rows: Sequence[Rows], count: int, folder: Path) -> Iterator[tuple[Path, int]]:

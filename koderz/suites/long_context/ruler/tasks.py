@@ -127,9 +127,14 @@ class Rows:
     @property
     def name(self) -> str:
         """As ids begin: with a mark where the text is not RULER's own."""
-        is_prose = self.task in NEEDLES and NEEDLES[self.task].haystack == "essay" and not self.material.haystack
         kind, slash, rest = self.task.partition("/")
-        return f"{kind}{GENERATED if is_prose or kind == 'needles' else ''}{slash}{rest}"
+        return f"{kind}{GENERATED if self.is_generated else ''}{slash}{rest}"
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether the text is not RULER's own."""
+        is_essay = self.task in NEEDLES and NEEDLES[self.task].haystack == "essay"
+        return self._kind == "needles" or (is_essay and not self.material.haystack)
 
     def digest(self, index: int) -> str:
         return recipe_digest(self._digest, index)
