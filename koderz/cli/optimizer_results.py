@@ -142,13 +142,18 @@ def _draw(view: View, *, detailed: bool, whole_errors: bool) -> None:
     say_all(_progress(view))
     say("All Tasks")
     for task in view.tasks:
-        logs = link("View logs", view.logs(task))
+        logs = link("View logs", _address(view.logs(task)))
         state = f"  • {task.get('id')}: {_MARKS[task['status']]} {task['status']}"
         say(f"{state} -" if logs else state, after=logs)
     if detailed:
         say_all(_details(view.tasks))
     _say_rows(view.rows())
     say_all(_errors(view.tasks, whole=whole_errors))
+
+
+def _address(place: str) -> str:
+    """The place of a log, as a terminal opens it."""
+    return Path(place).as_uri() if place.startswith("/") and is_live() and sys.stdout.isatty() else place
 
 
 def show_rows(folder: Path) -> None:

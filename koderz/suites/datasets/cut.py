@@ -68,11 +68,15 @@ def cut(name: str, sources: Mapping[str, Source], preset: Preset, *, seed: int, 
                 f"{name}: the split {split} is empty, as {source} has {drawn[source].count} rows in all; add rows, or "
                 "ask for fewer with --train-items, --validation-items and --test-items"
             )
-    notes = (
+    notes = [
         f"{split} has {len(splits[split])} of {preset[split].size} items: {preset[split].source} has no more"
         for split in SPLITS
         if len(splits[split]) < preset[split].size
-    )
+    ]
+    if cutting.first:
+        exact, near = leakage.total
+        what = "dropped" if policy == "drop" else "kept"
+        notes.append(f"{exact} items that have the text of another one, and {near} nearly so, were {what}")
     return Cut({split: splits[split] for split in SPLITS}, leakage, tuple(notes))
 
 

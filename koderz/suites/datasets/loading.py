@@ -37,13 +37,7 @@ def load_datasets(options: DatasetOptions) -> tuple[tuple[Dataset, ...], tuple[s
     if not names:
         names = tuple(GENERATED)
         notices = (_NONE_HERE.format(" and ".join(names)),)
-    found = tuple(_load(name, places, options) for name in names)
-    for dataset in found:
-        if dataset.metric.asks_judge and not options.judge_model:
-            raise KoderzError(
-                f"the metric {dataset.metric.name} of {dataset.name} asks a model: name it with --judge-model"
-            )
-    return found, notices
+    return tuple(_load(name, places, options) for name in names), notices
 
 
 def _places(options: DatasetOptions) -> dict[str, Path]:

@@ -116,6 +116,7 @@ def test_what_test_holds_is_dropped_from_validation_and_train_and_filled_up() ->
     assert len(found.splits["test"]) == 4
     assert found.leakage.exact == {"train": 1, "validation": 0, "test": 0}
     assert found.leakage.near == {"train": 0, "validation": 1, "test": 0}
+    assert found.notes == ("1 items that have the text of another one, and 1 nearly so, were dropped",)
 
 
 def test_rows_that_repeat_an_earlier_one_of_their_source_go_first() -> None:

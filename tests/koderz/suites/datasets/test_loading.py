@@ -347,7 +347,6 @@ def test_a_dataset_of_ones_own_has_its_own_columns(tmp_path: Path) -> None:
         ({"output_column": "text"}, "--output-column text"),
         ({"output_column": "none"}, "line 2: the field 'none' is missing"),
         ({"metric": "opik"}, "the nine published datasets alone"),
-        ({"metric": "judge"}, "--judge-model"),
         ({"output_column": "id"}, "the field 'id' is missing"),
         ({"metric": "none.py:f"}, "--metric none.py:f: there is no file none.py"),
         ({"initial_prompt": Path("none.txt")}, "--initial-prompt none.txt can't be read"),
