@@ -48,15 +48,20 @@ class Benchmark:
     name: str
     suite: str
     folders: Mapping[str, str]  # in the folder of all data sets, by the option that names each
+    count: str  # the option that says how many tasks are generated
     share: int = 1  # with the others it gets one part in so many of tasks and concurrency
 
 
 BENCHMARKS: Mapping[str, Benchmark] = {
-    "oolong": Benchmark("OOLONG", "oolong", {"dataset": "oolong"}),
+    "oolong": Benchmark("OOLONG", "oolong", {"dataset": "oolong"}, "tasks_per_length"),
     "deep_research": Benchmark(
-        "Deep Research", "browsecomp-plus", {"dataset": "browsecomp-plus", "corpus": "browsecomp-plus-corpus"}, share=2
+        "Deep Research",
+        "browsecomp-plus",
+        {"dataset": "browsecomp-plus", "corpus": "browsecomp-plus-corpus"},
+        "questions",
+        share=2,
     ),
-    "ruler": Benchmark("RULER", "ruler", {}),
+    "ruler": Benchmark("RULER", "ruler", {}, "tasks_per_length"),
 }
 
 
@@ -152,18 +157,20 @@ def _settings_of(benchmark: Benchmark, wish: Wish, environ: Mapping[str, str], *
     from koderz.engines.owners import schema_here
 
     part = benchmark.share if shared else 1
+    limit = max(1, wish.max_tasks // part)
     chosen = {"solver": "rlm"} if not {"solver", "solvers", "mode", "matrix"} & {*wish.settings} else {}
     given = {
         "suite": benchmark.suite,
         **chosen,
         "max_depth": wish.max_depth,
-        "limit": max(1, wish.max_tasks // part),
+        "limit": limit,
         "concurrency": max(1, wish.concurrency // part),
         "pool_size": wish.pool_size,
         **_datasets(benchmark, wish.dataset_dir),
         **wish.settings,
     }
     known = schema_here(given, environ).fields
+    given.setdefault(benchmark.count, max(limit, known[benchmark.count].default))
     return {name: value for name, value in given.items() if name in known and value is not None}
 
 

@@ -192,10 +192,7 @@ class _Screen(SessionScreen):
         self._print(_WIDE, "RLM BENCHMARK SUITE - SIDECAR WASM PATTERN", _WIDE)
         self._print("Running comprehensive benchmark suite with sidecar WASM execution", "", "Configuration:")
         self._print(*(f"  {name}: {value}" for name, value in told))
-        if place := wish.settings.get("wasm_url"):
-            self._print(f"  WASM: the manager at {place}")
-        else:
-            self._print("  WASM: koderz' own workers" if wish.settings.get("session") != "native" else "  WASM: none")
+        self._print(f"  WASM: {_place(wish)}")
 
     def section(self, name: str, plan: Plan) -> None:
         from koderz.runs.steps import Steps
@@ -252,12 +249,23 @@ class _Screen(SessionScreen):
             self._print(f"{name.replace('_', ' ').upper()}:", f"  Status: NOT RUN - resume {runs[name]}", "")
         if self._wish.output:
             self._print(f"✓ Summary saved to: {Path(self._wish.output, SUMMARY)}")
-        self._print("", _THIN, "Benchmark execution completed!", _THIN)
+        is_whole = len(ended) == len(runs) and all(each.ended.status != "interrupted" for each in ended.values())
+        self._print("", _THIN, f"Benchmark execution {'completed!' if is_whole else 'stopped'}", _THIN)
 
     def _print(self, *lines: str) -> None:
         if not self._json:
             say_all(lines)
             sys.stdout.flush()
+
+
+def _place(wish: Wish) -> str:
+    """Where code runs."""
+    from koderz.sandbox.wasm.image import missing_packages
+
+    if manager := wish.settings.get("wasm_url"):
+        return f"the manager at {manager}"
+    kind = wish.settings.get("session") or ("native" if missing_packages() else "wasm")
+    return "koderz' own workers" if kind == "wasm" else "none; code runs natively, contained"
 
 
 def _summary_lines(name: str, part: Mapping[str, Any] | None, session: Session) -> Iterator[str]:
@@ -266,7 +274,8 @@ def _summary_lines(name: str, part: Mapping[str, Any] | None, session: Session) 
         faults = session.summary.faults
         yield f"  Status: FAILED - {faults[0]['reason'] if faults else session.ended.reason}"
     else:
-        yield "  Status: COMPLETED"
+        is_whole = session.ended.status in ("complete", "incomplete")
+        yield f"  Status: {'COMPLETED' if is_whole else f'{session.ended.status.upper()} - {session.ended.reason}'}"
         yield f"  Accuracy: {part['metrics']['overall_accuracy']}"
         yield from _times(part, "Avg Time/Task")
     yield ""

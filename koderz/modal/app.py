@@ -36,7 +36,7 @@ def _image() -> modal.Image:
     elif modal.is_local():
         image = image.uv_pip_install(*_installed())
     if modal.is_local():
-        image = image.uv_pip_install(*_extra("optimizers"))
+        image = image.uv_pip_install(*_extra("optimizers"), *_extra("wasm"))
     names = {f"KODERZ_MODAL_{name.upper()}": getattr(_NAMES, name) for name in _NAMES.__slots__}
     return image.env(names).add_local_python_source("koderz", "tracker", ignore=["**/__pycache__/**"])
 

@@ -54,7 +54,8 @@ async def _stored(run_id: str, environ: Mapping[str, str]) -> tuple[bytes, RunSt
     return (plan, store) if plan is not None else None
 
 
-open_modal.traits = Traits(frozenset({JUDGE, "session", "evaluator", "gpu"}), _settled, _view, _stored)  # type: ignore[attr-defined]
+_CAN = frozenset({JUDGE, "session", "long_context", "evaluator", "gpu"})
+open_modal.traits = Traits(_CAN, _settled, _view, _stored)  # type: ignore[attr-defined]
 
 
 class ModalEngine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -339,3 +340,14 @@ def test_an_app_that_was_stopped_meanwhile_is_one_line_and_the_run_goes_on_after
         koderz("benchmark", "resume", "latest", "--detach", env=own.environment)
 
     assert "koderz modal deploy" in one_line(stopped.err)
+
+
+@pytest.mark.slow
+def test_long_texts_are_made_in_the_experiments_container_which_has_what_sessions_take(on_modal: Remote) -> None:
+    on_modal("benchmark", "--suite", "ruler", "--context-lengths", "1K", "--limit", 1, "--solver", "direct", *MODEL)
+
+    (result,) = on_modal.summary()["results"]
+    assert (result["problem_id"], result["solver"], result["calls"]) == ("niah_single_1/1024/0", "direct", 1)
+    assert result["tokens_in"] > 500
+    installs = " ".join(on_modal.modal.dockerfile("run_experiment"))
+    assert re.findall(r"(componentize-py|wasmtime)[<>=]", installs) == ["componentize-py", "wasmtime"]

@@ -200,6 +200,27 @@ def test_a_plan_says_calls_and_price_by_depth(koderz: Shell) -> None:
     assert not koderz.results.exists()
 
 
+def test_as_many_questions_are_generated_as_are_asked_for(koderz: Shell) -> None:
+    out = koderz("rlm", "run", "--model", "gpt-4o", "--max-tasks", 30, "--dry-run").out
+
+    assert re.findall(r"^Problems: (\d+)", out, re.MULTILINE) == ["30", "15", "30"]
+    out = koderz("rlm", "run", "--model", "gpt-4o", "--max-tasks", 30, "--tasks-per-length", 3, "--dry-run").out
+    assert re.findall(r"^Problems: (\d+)", out, re.MULTILINE) == ["3", "15", "15"]
+
+
+def test_what_is_interrupted_says_so_and_how_it_goes_on(koderz: Shell) -> None:
+    running = koderz.start(*RUN, "--simulated-latency", 0.5, "--max-tasks", 9, "--grace", 0, "--enable-logging")
+    assert running.stderr
+    running.stderr.readline()  # a turn
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=PATIENCE)
+
+    assert running.returncode == 130, err
+    assert "Benchmark execution stopped" in out
+    assert out.count("Status: NOT RUN - resume bench_") == 2
+    assert "koderz benchmark resume bench_" in err
+
+
 @pytest.mark.slow
 def test_killed_in_the_middle_every_benchmark_can_be_resumed(koderz: Shell) -> None:
     with serving() as (environ, asked):
