@@ -38,6 +38,8 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "rlm-condense": frozenset(),
     "rlm-condensed": frozenset({"last"}),
     "rlm-final": frozenset(),
+    "agent-system": frozenset({"workdir"}),
+    "agent-no-block": frozenset(),
     "compaction-notes": frozenset({"notes", "piece", "pieces"}),
     "compaction-condensing": frozenset({"notes"}),
     "compaction-conclusion": frozenset({"notes"}),

@@ -36,6 +36,10 @@ class Registry(Mapping[str, str]):
         """What a name stands for. Raises KoderzError, naming what there is, where nobody knows it."""
         return find(self.kind, name, self.known, self.group)
 
+    def is_file(self, name: str) -> bool:
+        """Whether it names what the user's own file defines, see `find_in_file`."""
+        return ":" in name and name not in self.known
+
     def of_others(self) -> set[str]:
         """The names that other packages add."""
         from importlib.metadata import entry_points

@@ -44,8 +44,17 @@ SOLVERS = Registry(
         "evolutionary_optimizer": "koderz.solvers.optimizers.evolutionary:evolutionary_optimizer",
         "hierarchical_reflective": "koderz.solvers.optimizers.hierarchical_reflective:hierarchical_reflective",
         "gepa": "koderz.solvers.optimizers.gepa:gepa",
+        "agent:koderz": "koderz.solvers.agents.own:koderz_agent",
+        "agent:oracle": "koderz.solvers.agents.given:oracle",
+        "agent:nop": "koderz.solvers.agents.given:nop",
+        "agent:scripted": "koderz.solvers.agents.given:scripted",
     },
-    {"iterative": "koderz.solvers.iterative:IterativeOptions", "rlm": "koderz.solvers.recursive.options:RlmOptions"},
+    {
+        "iterative": "koderz.solvers.iterative:IterativeOptions",
+        "rlm": "koderz.solvers.recursive.options:RlmOptions",
+        "agent:koderz": "koderz.solvers.agents.options:AgentOptions",
+        "agent:scripted": "koderz.solvers.agents.options:ScriptOptions",
+    },
 )
 
 SHARING = frozenset({"session", "workspace"})
@@ -138,15 +147,15 @@ def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, 
     `settings` are offered to its parameters by name; `arguments` must each be one of them, and are read
     as the type of the parameter's default. Raises KoderzError where there is no such solver or parameter.
     """
-    function = _checked(find_in_file("--solver", name) if ":" in name else SOLVERS.find(name), name)
-    label = name.rpartition(":")[2].replace("_", "-") if ":" in name else name
+    function = _checked(find_in_file("--solver", name) if SOLVERS.is_file(name) else SOLVERS.find(name), name)
+    label = name.rpartition(":")[2].replace("_", "-") if SOLVERS.is_file(name) else name
     wants = HANDLES & set(inspect.signature(function).parameters)
     solver = Solver(
         label,
         function,
         wants,
         digest=_source_digest(function),
-        source=name if ":" in name else "",
+        source=name if SOLVERS.is_file(name) else "",
         is_foreign=name not in SOLVERS,
     )
     return solver.settled(settings, arguments)

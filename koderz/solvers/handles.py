@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, Protocol
 
 from koderz.types import Message, Reply, Task, Verdict
@@ -80,6 +81,43 @@ class LongContextHandle(Protocol):
 
         It is recorded as it is; the text takes its place when the message is sent.
         """
+        ...
+
+
+class WorkspaceHandle(Protocol):
+    """A repository to work in. What is done there is recorded; a replay is handed the same without doing it.
+
+    The results hold `output` and `status`, 0 where it went well, and `cause`, the limit that a command was ended for.
+    """
+
+    @property
+    def workdir(self) -> str:
+        """Where commands see the repository."""
+        ...
+
+    @property
+    def seconds_left(self) -> float:
+        """Of the time that the agent has."""
+        ...
+
+    async def shell(self, line: str, seconds: float = 600.0) -> dict[str, Any]:
+        """Runs a line by bash."""
+        ...
+
+    async def edit(self, path: str, old: str, new: str) -> dict[str, Any]:
+        """Replaces the one place of a file that reads `old`; with no `old`, writes the file."""
+        ...
+
+    async def script(self, path: Path | str) -> dict[str, Any]:
+        """Runs a file of the user's by `bash -eu`."""
+        ...
+
+    async def solve(self) -> dict[str, Any]:
+        """Does what the task's own solution does. Raises Fault where it has none."""
+        ...
+
+    async def diff(self) -> dict[str, Any]:
+        """What was changed: `{diff, too_large}`."""
         ...
 
 

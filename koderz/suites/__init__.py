@@ -114,6 +114,7 @@ SUITES = Registry(
         "oolong-real": "koderz.suites.long_context.oolong.suite:oolong_real",
         "oolong-pairs": "koderz.suites.long_context.oolong.suite:oolong_pairs",
         "browsecomp-plus": "koderz.suites.long_context.browsecomp_plus.suite:browsecomp_plus",
+        "rollouts": "koderz.suites.rollouts.suite:rollouts",
         "datasets": "koderz.suites.datasets.suite:datasets",
         "completion": "koderz.suites.long_context.completion:completion",
     },
@@ -122,6 +123,7 @@ SUITES = Registry(
         "ruler": "koderz.suites.long_context.ruler.options:RulerOptions",
         "oolong": "koderz.suites.long_context.oolong.options:OolongOptions",
         "browsecomp-plus": "koderz.suites.long_context.browsecomp_plus.options:ResearchOptions",
+        "rollouts": "koderz.suites.rollouts.options:RolloutsOptions",
         "datasets": "koderz.suites.datasets.options:DatasetOptions",
     },
 )

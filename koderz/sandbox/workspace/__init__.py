@@ -44,8 +44,8 @@ class Command:
 
     argv: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)  # beside PATH, HOME and the like
-    folder: str = CHECKOUT
     mounts: Sequence[Mount] = ()
+    checkout: str = CHECKOUT  # where it sees the checkout, in which it begins
     read_only: bool = False  # whether the checkout is
     limits: Limits = field(default_factory=Limits)
 

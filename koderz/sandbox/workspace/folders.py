@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import os
@@ -57,8 +58,14 @@ def own_folder() -> Path:
         with contextlib.suppress(OSError), _locked(folder):
             remove(folder)
     own = Path(tempfile.mkdtemp(dir=root))
+    atexit.register(_remove_own, own, os.getpid())
     fcntl.flock(os.open(own, os.O_RDONLY | os.O_CLOEXEC), fcntl.LOCK_EX)  # never closed
     return own
+
+
+def _remove_own(own: Path, process: int) -> None:
+    if os.getpid() == process:  # not one that was forked from it
+        remove(own)
 
 
 @contextmanager

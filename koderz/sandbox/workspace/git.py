@@ -69,7 +69,7 @@ class GitError(KoderzError):
 class DiffTooLargeError(GitError):
     """A diff is larger than it may be. `diff` is its beginning."""
 
-    def __init__(self, diff: bytes, limit: int) -> None:
+    def __init__(self, diff: str, limit: int) -> None:
         super().__init__(f"the diff is larger than {limit >> 20} MB")
         self.diff = diff
 
@@ -88,22 +88,16 @@ class Store:
         _ignore_attributes(folder / ".git")
         await _git("reset", "-q", "--hard", self.commit, inside=folder)
 
-    async def diff(self, folder: Path, limit: int) -> bytes:
+    async def diff(self, folder: Path, limit: int) -> str:
         """What a checkout has that the commit hasn't, as `git apply` takes it: new files and binary ones too.
 
-        Ignored files are left out. Repositories within it lose their `.git`. Raises DiffTooLargeError above `limit`
-        bytes.
+        Ignored files are left out. Repositories within it lose their `.git`. Where a text isn't UTF-8, all files are
+        taken for binary ones. Raises DiffTooLargeError above `limit` bytes.
         """
         _forget_repositories(folder)
         with tempfile.TemporaryDirectory(dir=self.folder.parent) as own:
-            where = {
-                "GIT_DIR": str(self.folder),
-                "GIT_WORK_TREE": str(folder),
-                "GIT_INDEX_FILE": f"{own}/index",
-                "GIT_OBJECT_DIRECTORY": f"{own}/objects",
-                "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.folder / "objects"),
-            }
-            os.mkdir(f"{own}/objects")  # noqa: PTH102 a moment's work
+            _lean_on(self.folder, Path(own))
+            where = {"GIT_DIR": own, "GIT_WORK_TREE": str(folder)}
             await _git("read-tree", self.commit, inside=folder, environment=where)
             try:
                 await _git("add", "-A", inside=folder, environment=where)
@@ -112,7 +106,12 @@ class Store:
                 await _git("add", "-A", inside=folder, environment=where)
             form = ("--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
             words = ("diff", "--cached", *form, self.commit)
-            return await _git(*words, inside=folder, environment=where, limit=limit)
+            diff = await _git(*words, inside=folder, environment=where, limit=limit)
+            try:
+                return diff.decode()
+            except UnicodeDecodeError:
+                _ignore_attributes(Path(own), "* -diff\n")
+                return (await _git(*words, inside=folder, environment=where, limit=limit)).decode()
 
 
 @contextmanager
@@ -202,9 +201,18 @@ def _keep(tree: Path, kept: Collection[PurePosixPath]) -> None:
             path.unlink()
 
 
-def _ignore_attributes(git_dir: Path) -> None:
+def _ignore_attributes(git_dir: Path, more: str = "") -> None:
     (git_dir / "info").mkdir(exist_ok=True)
-    (git_dir / "info/attributes").write_text(_ATTRIBUTES)
+    (git_dir / "info/attributes").write_text(_ATTRIBUTES + more)
+
+
+def _lean_on(store: Path, git_dir: Path) -> None:
+    """Makes a repository that sees the objects of another, and puts none there."""
+    for name in ("objects/info", "refs"):
+        (git_dir / name).mkdir(parents=True)
+    (git_dir / "HEAD").write_text(f"ref: {_MAIN}\n")
+    (git_dir / "objects/info/alternates").write_text(f"{store / 'objects'}\n")
+    _ignore_attributes(git_dir)
 
 
 def _forget_repositories(tree: Path) -> None:
@@ -264,7 +272,7 @@ async def _limited(stream: asyncio.StreamReader, limit: int) -> bytes:
     while part := await stream.read(1 << 16):
         output += part
         if len(output) > limit:
-            raise DiffTooLargeError(bytes(output[:limit]), limit)
+            raise DiffTooLargeError(output[:limit].decode(errors="replace"), limit)
     return bytes(output)
 
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 from koderz.errors import Fault, Unreachable
 from koderz.sandbox.judge.launch import ENVIRONMENT, command
 from koderz.sandbox.linux import kernel
-from koderz.sandbox.workspace import CHECKOUT, HOME, Command, Ended, Limits, userland
+from koderz.sandbox.workspace import HOME, Command, Ended, Limits, userland
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.inside import Setup
 from koderz.sandbox.workspace.tree import Entry, bubblewrap
@@ -92,9 +92,9 @@ class Local:
         return Setup(
             argv=[*wanted.argv],
             environment=userland.environment() | dict(wanted.environment),
-            folder=wanted.folder,
+            folder=wanted.checkout,
             entries=[] if self._bubblewrap else [[*entry] for entry in _entries(wanted, place)],
-            writable=writable if wanted.read_only else [*writable, CHECKOUT],
+            writable=writable if wanted.read_only else [*writable, wanted.checkout],
             memory=limits.memory_mb << 20,
             processes=limits.processes,
             file=limits.disk_mb << 20,
@@ -210,7 +210,7 @@ def _entries(wanted: Command, place: Path, more: Sequence[Entry] = ()) -> list[E
     """The whole tree, folders before what lies in them."""
     checkout, home, tmp = (str(place / name) for name in _TREE)
     of_command = [
-        Entry("read" if wanted.read_only else "write", checkout, CHECKOUT),
+        Entry("read" if wanted.read_only else "write", checkout, wanted.checkout),
         Entry("write", home, HOME),
         Entry("write", tmp, "/tmp"),  # noqa: S108
         *(Entry("write" if mount.writable else "read", str(mount.source), mount.target) for mount in wanted.mounts),

@@ -27,7 +27,7 @@ def test_our_own_solvers_are_found_by_name(name: str) -> None:
     solver = load_solver(name, SETTINGS, {})
 
     assert (solver.name, solver.is_foreign, solver.restarts) == (name, False, False)
-    assert solver.wants >= {"task", "ask", "judge"} or "evaluator" in solver.wants
+    assert solver.wants >= {"task", "judge"} or "evaluator" in solver.wants
 
 
 def test_settings_become_parameters_of_those_who_name_them() -> None:

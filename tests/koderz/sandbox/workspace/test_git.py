@@ -57,7 +57,7 @@ def _checkout(store: Store, folder: Path) -> Path:
     return folder
 
 
-def _diff(store: Store, checkout: Path, limit: int = MB) -> bytes:
+def _diff(store: Store, checkout: Path, limit: int = MB) -> str:
     return asyncio.run(store.diff(checkout, limit))
 
 
@@ -82,12 +82,14 @@ def test_a_diff_has_new_and_binary_files_and_no_ignored_ones(store: Store, tmp_p
     checkout = _checkout(store, tmp_path / "checkout")
     (checkout / "pkg/code.py").write_text("two\n")
     (checkout / "new").write_bytes(bytes(range(256)))
+    (checkout / "latin").write_bytes("é\n".encode("latin-1"))
     (checkout / "out.log").write_text("noise")
     diff = _diff(store, checkout)
     other = _checkout(store, tmp_path / "other")
-    asyncio.run(git.apply(diff, other))
+    asyncio.run(git.apply(diff.encode(), other))
     assert (other / "pkg/code.py").read_text() == "two\n"
     assert (other / "new").read_bytes() == bytes(range(256))
+    assert (other / "latin").read_bytes() == b"\xe9\n"
     assert not (other / "out.log").exists()
     assert _diff(store, other) == diff
 
@@ -131,10 +133,10 @@ def test_a_diff_trusts_nothing_of_the_checkout(
     spoil(checkout, tmp_path / "canary")
     (checkout / "pkg/code.py").write_text("two\n")
     diff = _diff(store, checkout)
-    assert b"+two" in diff
+    assert "+two" in diff
     assert not (tmp_path / "canary").exists()
     if spoil is _nested:
-        assert b"hidden?" in diff
+        assert "hidden?" in diff
 
 
 def test_attributes_don_t_hide_what_was_changed(store: Store, tmp_path: Path) -> None:
@@ -142,7 +144,7 @@ def test_attributes_don_t_hide_what_was_changed(store: Store, tmp_path: Path) ->
     (checkout / ".gitattributes").write_text("*.py -diff ident\n*.txt text eol=crlf working-tree-encoding=UTF-16\n")
     (checkout / "notes.txt").write_bytes(b"plain\r\n")
     other = _checkout(store, tmp_path / "other")
-    asyncio.run(git.apply(_diff(store, checkout), other))
+    asyncio.run(git.apply(_diff(store, checkout).encode(), other))
     assert (other / "notes.txt").read_bytes() == b"plain\r\n"
 
 
@@ -174,7 +176,7 @@ def test_what_doesn_t_apply_changes_nothing(store: Store, tmp_path: Path, diff: 
     checkout = _checkout(store, tmp_path / "checkout")
     with pytest.raises(GitError):
         asyncio.run(git.apply(diff.encode(), checkout))
-    assert _diff(store, checkout) == b""
+    assert _diff(store, checkout) == ""
     assert not (tmp_path / "out").exists()
 
 

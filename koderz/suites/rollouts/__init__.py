@@ -1,0 +1,1 @@
+"""Agents at work on prepared repositories."""

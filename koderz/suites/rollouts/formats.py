@@ -1,0 +1,223 @@
+"""One loader of three formats: tb_meta.json, Harbor's task.toml and terminal-bench's task.yaml."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from koderz.errors import KoderzError
+from koderz.suites.rollouts.dockerfile import read_dockerfile
+from koderz.suites.rollouts.tasks import Repo, Rollout, Rubric, Script
+from koderz.suites.rollouts.trees import files_below
+from tracker.files import MB
+
+_LARGEST = 64 * MB  # of a file that describes a task
+_OVERRIDES = {
+    *("remove_repo_paths", "inject_files", "repo", "lm_instructions", "prompt", "overlay_files", "overlay_repo_files"),
+    *("evaluation", "environment_variables"),
+}
+
+
+def load_task(folder: Path, overrides: Path | None = None, *, apply_overrides: bool = True) -> Rollout:
+    """The task in a prepared folder. `overrides`: a file in place of the folder's own overrides.json.
+
+    Raises KoderzError naming the file and what is wrong with it, or what of it can't be honoured here.
+    """
+    loaders: dict[str, Callable[[], Rollout]] = {
+        "tb_meta.json": lambda: _of_tb_meta(folder, _overrides(folder, overrides) if apply_overrides else {}),
+        "task.toml": lambda: _of_harbor(folder),
+        "task.yaml": lambda: _of_terminal_bench(folder),
+    }
+    for name, load in loaders.items():
+        if (folder / name).is_file():
+            return _with_digest(load())
+    raise KoderzError(f"{folder} is no task: it has no {', '.join(loaders)}")
+
+
+def _with_digest(task: Rollout) -> Rollout:
+    """With what changes when any file of its folder does."""
+    digest = hashlib.sha256()
+    for path, source in sorted(files_below(task.folder).items()):
+        digest.update(f"{path}\0".encode())
+        digest.update(source.read_bytes())
+    described = dataclasses.replace(task, folder=Path(), files={}, context=None)
+    digest.update(repr(described).encode())
+    return dataclasses.replace(task, digest=digest.hexdigest()[:16])
+
+
+def _of_tb_meta(folder: Path, overrides: Mapping[str, Any]) -> Rollout:
+    where = folder / "tb_meta.json"
+    meta = _json(where)
+    laid = folder / "overlay_files"
+    shown = {path: _text(source) for path, source in files_below(laid).items() if path != "diff.patch"}
+    shown |= _converted(overrides.get("overlay_files", {}), dict[str, str], where)
+    told = overrides.get("prompt") or overrides.get("lm_instructions") or shown.get("LM_INSTRUCTIONS.md")
+    evaluation = overrides.get("evaluation", meta.get("evaluation") or {})
+    if not isinstance(evaluation, dict):
+        raise KoderzError(f"{where}: evaluation has to be an object")
+    metadata = _table(meta, "metadata", where)
+    repo_files: dict[str, Path | str] = {**files_below(folder / "overlay_repo_files")}
+    repo_files |= _converted(overrides.get("overlay_repo_files", {}), dict[str, str], where)
+    injected = _converted(overrides.get("inject_files", []), list[dict[str, str]], where)
+    return Rollout(
+        folder=folder,
+        format="tb",
+        id=str(meta.get("task_id") or folder.name),
+        title=str(metadata.get("title") or meta.get("task_id") or folder.name),
+        instructions=str(told or _table(meta, "lm", where).get("instructions") or ""),
+        repo=_converted(overrides.get("repo") or meta.get("repo") or {}, Repo, where),
+        files=repo_files,
+        removed=tuple(_converted(overrides.get("remove_repo_paths", []), list[str], where)),
+        injected={file["path"]: file["content"] for file in injected},
+        rubrics=_rubrics(evaluation, where),
+        scripts=tuple(_converted(evaluation.get("test_scripts", []), list[Script], where)),
+        environment=_converted(overrides.get("environment_variables", {}), dict[str, str], where),
+        details=_parsed(shown["repo_info.json"], where) if shown.get("repo_info.json") else {},
+    )
+
+
+def _rubrics(evaluation: Mapping[str, Any], where: Path) -> tuple[Rubric, ...]:
+    """Those of the file; of an older one, which has none, the content rubric as one without tests."""
+    if "rubrics" not in evaluation and evaluation.get("content_rubric"):
+        return (Rubric("content", str(evaluation["content_rubric"])),)
+    rubrics = tuple(_converted(evaluation.get("rubrics", []), list[Rubric], where))
+    known = [rubric.id for rubric in rubrics]
+    for script in _converted(evaluation.get("test_scripts", []), list[Script], where):
+        if script.rubric_id not in known:
+            raise KoderzError(f"{where}: the test script {script.path} is of a rubric {script.rubric_id!r}, unknown")
+    if len(set(known)) < len(known) or any(not rubric.weight >= 0 for rubric in rubrics):
+        raise KoderzError(f"{where}: rubrics need ids of their own, and weights from 0 up")
+    return rubrics
+
+
+def _overrides(folder: Path, given: Path | None) -> Mapping[str, Any]:
+    path = given or folder / "overrides.json"
+    if given is None and not path.is_file():
+        return {}
+    found = _json(path)
+    if unknown := sorted({*found} - _OVERRIDES):
+        raise KoderzError(f"{path}: unknown key {unknown[0]!r}; there are {', '.join(sorted(_OVERRIDES))}")
+    return found
+
+
+def _of_harbor(folder: Path) -> Rollout:
+    where = folder / "task.toml"
+    try:
+        meta = tomllib.loads(_text(where))
+    except tomllib.TOMLDecodeError as error:
+        raise KoderzError(f"{where}: not TOML ({error})") from None
+    environment, verifier = _table(meta, "environment", where), _table(meta, "verifier", where)
+    given = {
+        "steps": meta.get("steps"),
+        "artifacts": meta.get("artifacts"),
+        "verifier.collect": verifier.get("collect"),
+        "verifier.environment_mode": verifier.get("environment_mode") not in (None, "shared"),
+        "environment.os": environment.get("os") not in (None, "linux"),
+        "environment.gpus": environment.get("gpus"),
+        "docker-compose.yaml": (folder / "environment/docker-compose.yaml").exists(),
+        **{f"environment.{name}": environment.get(name) for name in ("docker_image", "mcp_servers", "skills_dir")},
+        **{f"environment.{name}": environment.get(name) for name in ("healthcheck", "allowed_hosts")},
+    }
+    _refuse(where, [name for name, value in given.items() if value])
+    image = read_dockerfile(folder / "environment/Dockerfile")
+    name = str(_table(meta, "task", where).get("name") or folder.name)
+    own = _converted(environment.get("env", {}), dict[str, str], where)
+    return Rollout(
+        folder=folder,
+        format="harbor",
+        id=name,
+        title=name,
+        instructions=_text(folder / "instruction.md"),
+        rubrics=(Rubric("reward", "the verifier's reward"),),
+        environment={**image.environment, **own, **_converted(verifier.get("env", {}), dict[str, str], where)},
+        workdir=str(environment.get("workdir") or image.workdir),
+        context=folder / "environment",
+        steps=image.steps,
+        agent_seconds=_seconds(_table(meta, "agent", where), "timeout_sec", 1800, where),
+        test_seconds=_seconds(verifier, "timeout_sec", 600, where),
+    )
+
+
+def _of_terminal_bench(folder: Path) -> Rollout:
+    import yaml
+
+    where = folder / "task.yaml"
+    try:
+        meta = yaml.safe_load(_text(where))
+    except yaml.YAMLError as error:
+        raise KoderzError(f"{where}: not YAML ({str(error).splitlines()[0]})") from None
+    if not isinstance(meta, dict) or not isinstance(meta.get("instruction"), str):
+        raise KoderzError(f"{where}: the field 'instruction' is missing")
+    _refuse(where, [name for name in ("docker-compose.yaml",) if (folder / name).exists()])
+    image = read_dockerfile(folder / "Dockerfile")
+    return Rollout(
+        folder=folder,
+        format="terminal-bench",
+        id=folder.name,
+        title=folder.name,
+        instructions=meta["instruction"],
+        rubrics=(Rubric("tests", "run-tests.sh ends with 0"),),
+        environment={**image.environment, "TEST_DIR": "/tests"},
+        workdir=image.workdir,
+        context=folder,
+        steps=image.steps,
+        agent_seconds=_seconds(meta, "max_agent_timeout_sec", 360, where),
+        test_seconds=_seconds(meta, "max_test_timeout_sec", 60, where),
+    )
+
+
+def _refuse(where: Path, names: Iterable[str]) -> None:
+    for name in names:
+        raise KoderzError(f"{where}: {name} can't be honoured here; leave the task out")
+
+
+def _seconds(table: Mapping[str, Any], name: str, default: float, where: Path) -> float:
+    value: float = _converted(table.get(name, default), float, where)
+    if not 0 < value < float("inf"):
+        raise KoderzError(f"{where}: {name} has to be a number of seconds above 0")
+    return value
+
+
+def _table(of: Mapping[str, Any], name: str, where: Path) -> Mapping[str, Any]:
+    found = of.get(name) or {}
+    if not isinstance(found, dict):
+        raise KoderzError(f"{where}: {name} has to be a table")
+    return found
+
+
+def _converted(value: Any, kind: Any, where: Path) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise KoderzError(f"{where}: {str(error)[:1].lower()}{str(error)[1:]}") from None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    found = _parsed(_text(path), path)
+    if not isinstance(found, dict):
+        raise KoderzError(f"{path}: not a JSON object")
+    return found
+
+
+def _parsed(text: str, path: Path) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise KoderzError(f"{path}: not JSON ({error})") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_LARGEST).decode()
+    except FileNotFoundError:
+        raise KoderzError(f"{path} is missing") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise KoderzError(f"{path} can't be read: {error}") from None

@@ -1,0 +1,110 @@
+"""What a diff is worth: applied to a fresh checkout, tested by what nobody has shown to the agent."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from koderz.errors import Fault
+from koderz.sandbox.workspace import Backend, Command, Ended, Limits, Mount, git
+from koderz.sandbox.workspace.folders import scratch
+from koderz.suites.rollouts.guarding import guard
+from koderz.suites.rollouts.rubrics import Scored, rewarded, scored
+from koderz.suites.rollouts.scripts import ScriptResult, run_script
+from koderz.suites.rollouts.tasks import Rollout
+
+_LARGEST_REWARD = 1 << 20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """What came of grading a diff."""
+
+    scored: Scored
+    results: tuple[ScriptResult, ...]
+    tampering: tuple[str, ...] = ()
+
+    @property
+    def cause(self) -> str:
+        """Why it didn't pass."""
+        causes = [result.cause for result in self.results if not result.success and result.cause]
+        return "" if self.scored.success else (causes or ["tests"])[0]
+
+    @property
+    def log(self) -> str:
+        """What the tests printed."""
+        return "\n".join(f"==> {result.path}\n{result.output}" for result in self.results)
+
+
+async def grade(task: Rollout, diff: str, store: git.Store, backend: Backend) -> Graded:
+    """Grades a diff. Raises GitError where it doesn't apply, Fault where nothing can be said of it."""
+    with scratch() as place:
+        checkout = place / "checkout"
+        await store.checkout(checkout)
+        await git.apply(diff.encode("utf-8", "backslashreplace"), checkout)
+        limits = Limits(seconds=task.test_seconds)
+        wanted = Command([], task.environment, checkout=task.workdir, limits=limits)
+        if task.format == "tb":
+            return await _by_scripts(task, place, store, backend, wanted)
+        if task.format == "harbor":
+            return await _by_reward(task, place, backend, wanted)
+        ended = await backend.run(_tested(task, wanted, "run-tests.sh"), place)
+        result = ScriptResult("run-tests.sh", not ended.status and not ended.cause, ended.output, ended.cause)
+        return Graded(rewarded(task, {"tests": float(result.success)}), (result,))
+
+
+async def _by_scripts(task: Rollout, place: Path, store: git.Store, backend: Backend, wanted: Command) -> Graded:
+    baseline, checkout = place / "baseline", place / "checkout"
+    await store.checkout(baseline)
+    aside = guard(checkout, baseline, task.scripts)
+    shutil.rmtree(baseline)
+    for script in task.scripts:
+        git.write(checkout, script.path, script.content.encode())
+    results = tuple([await run_script(script, place, backend, wanted) for script in task.scripts])
+    tampering = [*aside, *(f"{each.path}: a canary fared otherwise" for each in results if each.cause == "tampering")]
+    return Graded(scored(task, results), results, tuple(tampering))
+
+
+async def _by_reward(task: Rollout, place: Path, backend: Backend, wanted: Command) -> Graded:
+    logs = place / "logs"
+    logs.mkdir()
+    ended = await backend.run(
+        _tested(task, wanted, "tests/test.sh", Mount(logs, "/logs/verifier", writable=True)), place
+    )
+    if ended.cause == "timeout":
+        raise Fault(f"the verifier of {task.id} takes longer than {task.test_seconds:.0f} s")
+    rewards = _rewards(logs, ended, task)
+    result = ScriptResult("tests/test.sh", all(reward == 1 for reward in rewards.values()), ended.output)
+    return Graded(rewarded(task, rewards), (result,))
+
+
+def _tested(task: Rollout, wanted: Command, script: str, *mounts: Mount) -> Command:
+    """The command that runs a task's own test script, with its folder `tests` at /tests."""
+    tests = [Mount(task.folder / "tests", "/tests")] if (task.folder / "tests").is_dir() else []
+    own = Mount(task.folder / script, "/opt/koderz/tests.sh")
+    return replace(wanted, argv=["bash", "/opt/koderz/tests.sh"], mounts=[*tests, own, *mounts])
+
+
+def _rewards(logs: Path, ended: Ended, task: Rollout) -> Mapping[str, float]:
+    """Those of reward.json, else of reward.txt. Raises Fault where there is none that is a number."""
+    for name in ("reward.json", "reward.txt"):
+        path = logs / name
+        if path.is_symlink() or not path.is_file():
+            continue
+        try:
+            with path.open("rb") as file:
+                value: Any = json.loads(file.read(_LARGEST_REWARD))
+        except ValueError:
+            value = None
+        rewards = value if isinstance(value, dict) else {"reward": value}
+        numbers = [each for each in rewards.values() if isinstance(each, int | float) and not isinstance(each, bool)]
+        if len(numbers) == len(rewards) > 0 and all(map(math.isfinite, numbers)):
+            return {str(key): float(each) for key, each in rewards.items()}
+        raise Fault(f"the verifier of {task.id} wrote a {name} that is no finite number")
+    said = ended.output.strip().splitlines() or [f"exit code {ended.status}"]
+    raise Fault(f"the verifier of {task.id} wrote no reward: {said[-1][:200]}")

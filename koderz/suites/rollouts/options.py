@@ -1,0 +1,18 @@
+"""The options of the suite `rollouts`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from koderz.settings.options import option
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutsOptions:
+    """What an agent may use in its workspace."""
+
+    agent_timeout: float | None = option(
+        None, "Time that an agent has. Default: the task's own, else 1800.", "SECONDS", bounds=(1, 86_400)
+    )
+    agent_memory: int = option(4096, "Memory that an agent's commands share.", "MB", bounds=(64, 1 << 20))
+    max_diff_mb: int = option(10, "The largest diff that is graded.", "MB", bounds=(1, 1024))

@@ -1,0 +1,2 @@
+#!/bin/bash
+sed "s/.*/Hello, &!/" names.txt > greeting.txt

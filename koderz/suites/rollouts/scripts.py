@@ -1,0 +1,152 @@
+"""Whether a hidden test script passes, by what pytest reports of each of its tests.
+
+The code under test runs in the same process as the tests. What acts on all tests alike is found out by two tests of
+random names that are added to each script, one that has to pass and one that has to fail. What remains possible is
+told in docs/rollouts.md: objects that are equal to everything, and code that reads this process's memory.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import random
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from koderz.errors import Fault
+from koderz.sandbox.workspace import Backend, Command, Mount, git, userland
+from koderz.sandbox.workspace.folders import scratch
+from koderz.suites.rollouts.tasks import Script
+
+_GUEST = Path(__file__).with_name("guest")
+_TOOLS, _FOLDER, _PYTEST = "/opt/koderz/guest", "/opt/koderz/grading", "/opt/koderz/pytest"
+_MOST_REPORTS = 64 << 20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptResult:
+    """What became of one script."""
+
+    path: str
+    success: bool
+    output: str
+    cause: str = ""  # why it didn't pass: timeout, tampering, or the limit that it was ended for
+
+
+@dataclass(frozen=True, slots=True)
+class Canaries:
+    """The two tests that are added to a script."""
+
+    passes: str
+    fails: str
+    source: str
+    shown: str  # what the second says of its failure
+
+    @classmethod
+    def drawn(cls) -> Canaries:
+        """New ones of random names and values."""
+        draw = random.SystemRandom()
+        good, bad = (f"test_{secrets.token_hex(4)}" for _ in range(2))
+        low, high = draw.randrange(100), draw.randrange(100, 200)
+        right = f"def {good}():\n    assert [{low}, {high}] == [{low}, {high}]\n"
+        wrong = f"def {bad}():\n    assert [{low}, {high}] == [{high}, {low}]\n"
+        both = [right, wrong]
+        draw.shuffle(both)
+        return cls(good, bad, "\n\n\n" + "\n\n".join(both), f"[{low}, {high}] == [{high}, {low}]")
+
+
+async def run_script(script: Script, place: Path, backend: Backend, wanted: Command) -> ScriptResult:
+    """Runs a script in the graded checkout of `place`. Raises Fault where pytest can't be had."""
+    canaries, token = Canaries.drawn(), secrets.token_hex(16)
+    git.write(place / "checkout", script.path, (script.content + canaries.source).encode())
+    with scratch() as folder:
+        order = {"token": token, "path": script.path, "pytest": _PYTEST}
+        (folder / "order.json").write_text(json.dumps(order))
+        own = [Mount(path, f"{_PYTEST}/{name}") for path, name in userland.pytest_modules()]
+        mounts = [*wanted.mounts, Mount(_GUEST, _TOOLS), Mount(folder, _FOLDER, writable=True), *own]
+        argv = ["python3", "-I", "-B", f"{_TOOLS}/driver.py", _FOLDER]
+        limits = replace(wanted.limits, seconds=script.timeout_sec)
+        ended = await backend.run(replace(wanted, argv=argv, mounts=mounts, limits=limits), place)
+        said = [*_reports(folder / "reports.jsonl", token)]
+    if not any(report["what"] == "begun" for report in said):
+        why = next((report["error"] for report in said if report["what"] == "missing"), ended.output[-300:])
+        raise Fault(f"{script.path} can't be run by pytest: {why.strip() or 'it does not start'}")
+    output = ended.output.replace(canaries.passes, "canary_passes").replace(canaries.fails, "canary_fails")
+    cause = ended.cause or _judged(said, script, canaries)
+    return ScriptResult(script.path, not cause, output, "" if cause == "tests" else cause)
+
+
+def _reports(path: Path, token: str) -> Iterator[Mapping[str, Any]]:
+    """The lines that bear the token."""
+    if path.is_symlink() or not path.is_file():
+        return
+    with path.open("rb") as file:
+        for line in file.read(_MOST_REPORTS).splitlines():
+            try:
+                report = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(report, dict) and report.get("token") == token:
+                yield report
+
+
+def _judged(said: list[Mapping[str, Any]], script: Script, canaries: Canaries) -> str:
+    """Why the script doesn't pass: `tests`, or `tampering` where a canary fares as it mustn't; else empty."""
+    collected = [test for report in said if report["what"] == "collected" for test in report["tests"]]
+    reports = [report for report in said if report["what"] == "report"]
+    states: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+    for report in reports:
+        states.setdefault(report["test"], {}).setdefault(report["when"], []).append(report)
+    if not collected and not reports:
+        return "tests"  # it can't be imported, or ended while it was
+    named = {test.rpartition("::")[2]: test for test in collected}
+    if canaries.passes not in named or canaries.fails not in named:
+        return "tampering"
+    good, bad = named[canaries.passes], named[canaries.fails]
+    for canary, outcome in ((good, "passed"), (bad, "failed")):
+        for report in states.get(canary, {}).get("call", []):
+            if report["outcome"] != outcome or report["expected"]:
+                return "tampering"
+        if any(each["outcome"] == "skipped" or each["expected"] for each in states.get(canary, {}).get("setup", [])):
+            return "tampering"
+    failed = states.get(bad, {}).get("call", [])
+    if not _passed(states.get(good, {})) or not failed:
+        return "tests"  # the process ended, or what is set up for all tests failed
+    if any(canaries.shown not in each["told"] for each in failed):
+        return "tampering"
+    tests = [test for test in collected if test not in (good, bad)]
+    ran = {test.partition("[")[0].partition("::")[2] for test in tests}
+    complete = tests and _expected(script.content) <= ran
+    return "" if complete and all(_passed(states.get(test, {})) for test in tests) else "tests"
+
+
+def _passed(states: Mapping[str, list[Mapping[str, Any]]]) -> bool:
+    """Whether set-up, call and tear-down of a test all ran and passed."""
+    return all(
+        states.get(when) and all(each["outcome"] == "passed" and not each["expected"] for each in states[when])
+        for when in ("setup", "call", "teardown")
+    )
+
+
+def _expected(source: str) -> set[str]:
+    """The tests that a script defines whatever its settings, as `name` or `Class::name`."""
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:
+        return set()
+    found = {*_functions(body)}
+    for node in body:
+        if isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
+            names = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+            if "__init__" not in names:
+                found |= {f"{node.name}::{name}" for name in _functions(node.body)}
+    return found
+
+
+def _functions(body: list[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
+            yield node.name

@@ -1,0 +1,59 @@
+"""How the simulated model works as an agent on the embedded tasks: it looks, edits, tries, and is not always right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from koderz.types import Message
+from tracker.messages import text_of
+
+_MEDIAN = """The function takes the upper of the two. I mend that.
+
+```edit numbers_summary.py
+<<<<<<<
+    return ordered[len(ordered) // 2]
+=======
+    middle = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    return (ordered[middle - 1] + ordered[middle]) / 2
+>>>>>>>
+```
+
+```shell
+python3 -m pytest -q test_visible.py
+```"""
+
+_SLUGS = """There is no module yet, so I write it.
+
+```edit pages.py
+<<<<<<<
+=======
+import re
+
+
+def slug(title):
+    return "-".join(re.findall(r"[a-z0-9]+", title.lower()))
+>>>>>>>
+```
+
+```shell
+python3 -c 'from pages import slug; print(slug("Hello, World"))'
+```"""
+
+_GREETING = """```shell
+sed 's/.*/Hello, &!/' names.txt > greeting.txt
+cat greeting.txt
+```"""
+
+_PLAYED: Mapping[str, str] = {"median()": _MEDIAN, "slug(title)": _SLUGS, "greeting.txt": _GREETING}
+
+
+def simulate(messages: Sequence[Message]) -> str:
+    """The reply to a conversation, by how often it has replied before."""
+    told = " ".join(text_of(message) for message in messages if message["role"] == "user")
+    turn = sum(message["role"] == "assistant" for message in messages)
+    edit = next((reply for mark, reply in _PLAYED.items() if mark in told), "")
+    if turn == 0:
+        return "I look at what is there.\n\n```shell\nls; head -50 *.py *.txt *.md 2>/dev/null\n```"
+    return edit if turn == 1 and edit else "That is all."

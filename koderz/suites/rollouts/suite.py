@@ -1,0 +1,134 @@
+"""The suite `rollouts`: prepared repositories in which an agent works, graded by hidden tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from koderz.errors import KoderzError, Unreachable
+from koderz.sandbox.workspace.git import GitError
+from koderz.sandbox.workspace.local import Local
+from koderz.settings.schema import Settings
+from koderz.suites.rollouts.formats import load_task
+from koderz.suites.rollouts.grading import Graded, grade
+from koderz.suites.rollouts.options import RolloutsOptions
+from koderz.suites.rollouts.simulated import simulate
+from koderz.suites.rollouts.tasks import Rollout
+from koderz.suites.rollouts.workspaces import Stores, Workspace
+from koderz.types import Measure, Message, Reply, Task, Verdict
+
+SAMPLE = Path(__file__).with_name("sample")
+NEEDS = frozenset({"workspace"})
+
+
+def rollouts(dataset: Path | None, options: RolloutsOptions) -> RolloutsSuite:
+    """The tasks of a folder (--dataset), a prepared one or one of such; without it, the embedded ones."""
+    folder = dataset or SAMPLE
+    if not folder.is_dir():
+        raise KoderzError(f"{folder} is no folder of tasks")
+    try:
+        tasks = [load_task(folder)]
+    except KoderzError:
+        names = {"tb_meta.json", "task.toml", "task.yaml"}
+        folders = [path for path in sorted(folder.iterdir()) if any((path / name).is_file() for name in names)]
+        if not folders:
+            raise
+        tasks = [load_task(path) for path in folders]
+    ids = [task.id for task in tasks]
+    if twice := sorted({each for each in ids if ids.count(each) > 1}):
+        raise KoderzError(f"{folder}: two tasks have the id {twice[0]}")
+    return RolloutsSuite("embedded sample" if dataset is None else str(folder), tasks, options)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the workspaces of a run share."""
+
+    stores: Stores
+    notices: Sequence[str] = ()
+
+
+class RolloutsSuite:
+    """Tasks that are repositories. An answer is a diff; its verdict is made of hidden tests in a fresh checkout."""
+
+    name = "rollouts"
+    measures = (
+        Measure("score", "higher", "share"),
+        Measure("score_of_graded", "higher", "share"),
+    )
+
+    def __init__(self, source: str, tasks: Sequence[Rollout], options: RolloutsOptions) -> None:
+        self.source = source
+        self.tasks: tuple[Task[Rollout], ...] = tuple(
+            Task(task.id, task.instructions, payload=task, needs=NEEDS, digest=task.digest) for task in tasks
+        )
+        self._options = options
+        self._stores = Stores(Local())
+
+    def messages(self, task: Task[Rollout], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
+        """The task's instructions."""
+        return ({"role": "user", "content": task.payload.instructions},)
+
+    @asynccontextmanager
+    async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Shared]:  # noqa: ARG002
+        """Raises Unreachable where no command can be contained."""
+        if settings.sandbox != "contained":
+            raise Unreachable(f"--sandbox {settings.sandbox}: workspaces are contained on this machine only, so far")
+        async with Local() as local:
+            yield Shared(self._stores, [f"agents' commands and tests run here, contained: {local.isolation}"])
+
+    @asynccontextmanager
+    async def open_workspace(
+        self, task: Task[Rollout], folder: Path, handles: Any, shared: Shared
+    ) -> AsyncIterator[Workspace]:
+        """A checkout of the task for one experiment, made when something is to be done in it."""
+        stores = shared.stores
+        yield Workspace(task.payload, stores, folder, handles.once, self._options)
+
+    async def judge(self, task: Task[Rollout], answer: Reply | str, sandbox: Any, how: Any) -> Verdict:  # noqa: ARG002
+        """The verdict on a diff. Raises Fault where nothing can be said of it, as where pytest is missing."""
+        diff = answer.text if isinstance(answer, Reply) else answer
+        store = await self._stores.of(task.payload)
+        try:
+            graded = await grade(task.payload, diff, store, self._stores.backend)
+        except GitError as error:
+            return Verdict("failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0)
+        return _verdict(task.payload, diff, graded)
+
+    def simulate(self, messages: Sequence[Message], sampling: Any) -> str:  # noqa: ARG002
+        """What the simulated model replies as an agent on the embedded tasks."""
+        return simulate(messages)
+
+
+def _verdict(task: Rollout, diff: str, graded: Graded) -> Verdict:
+    found = graded.scored
+    rubrics = found.evaluation["rubrics"].values()
+    results = {each.path: {"success": each.success, "output": each.output} for each in graded.results}
+    tests, passed = (sum(each[name] for each in rubrics) for name in ("test_count", "tests_passed"))
+    told = {
+        "task_id": task.id,
+        "total_score": found.total_score,
+        "score_of_graded": found.score_of_graded,
+        "evaluation": found.evaluation,
+        "test_results": results,
+        "diff_lines": len(diff.splitlines()),
+        "tampering": [*graded.tampering],
+    }
+    metrics = {"tests": float(tests), "tests_passed": float(passed), "diff_lines": float(len(diff.splitlines()))}
+    if found.score_of_graded is not None:
+        metrics["score_of_graded"] = found.score_of_graded
+    return Verdict(
+        "passed" if found.success else "failed",
+        graded.cause,
+        f"{passed} of {tests} tests passed",
+        graded.log,
+        diff,
+        found.total_score,
+        metrics,
+        sandbox=f"{task.format}, in-process" if task.format == "tb" else task.format,
+        artifacts={"diff.patch": diff, "eval.log": graded.log, "evaluation_results.json": json.dumps(told, indent=2)},
+    )

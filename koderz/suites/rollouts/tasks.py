@@ -1,0 +1,77 @@
+"""What a rollout's task is, in whichever format it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Format = Literal["tb", "harbor", "terminal-bench"]
+
+SCRIPT_SECONDS = 60.0  # of one test script
+
+
+@dataclass(frozen=True, slots=True)
+class Repo:
+    """Where the files of a task come from."""
+
+    git_url: str = ""  # empty: there are none but those of the task's folder
+    branch: str = ""
+    start_commit_sha: str = ""
+    end_commit_sha: str = ""  # the human's answer, which nobody is shown
+    subdir: str = ""
+    sparse_checkout: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rubric:
+    """A criterion by which the work is scored, with its weight."""
+
+    id: str
+    criterion: str = ""
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A hidden test script, run by pytest."""
+
+    path: str
+    rubric_id: str
+    content: str
+    timeout_sec: float = SCRIPT_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A line of a Dockerfile that is carried out over the host's userland."""
+
+    word: Literal["COPY", "RUN"]
+    text: str  # of RUN: the command; of COPY: the target, from the checkout
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A task as an agent is given it, and what only grading knows of it."""
+
+    folder: Path
+    format: Format
+    id: str
+    title: str
+    instructions: str
+    repo: Repo = field(default_factory=Repo)
+    files: Mapping[str, Path | str] = field(default_factory=dict)  # laid over the repository: a file, or its text
+    removed: tuple[str, ...] = ()  # names, `dir/` and globs
+    injected: Mapping[str, str] = field(default_factory=dict)
+    rubrics: tuple[Rubric, ...] = ()
+    scripts: tuple[Script, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = "/workspace"  # where the checkout is seen
+    context: Path | None = None  # of the Dockerfile
+    steps: tuple[Step, ...] = ()
+    agent_seconds: float = 1800.0
+    test_seconds: float = 600.0  # of a task whose tests aren't scripts of pytest
+    details: Mapping[str, Any] = field(default_factory=dict)  # repo_info.json
+    digest: str = ""

@@ -1,0 +1,162 @@
+"""The workspace of one experiment: what an agent is handed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from koderz.errors import Fault, KoderzError
+from koderz.sandbox.workspace import Backend, Command, Limits, Mount, git
+from koderz.sandbox.workspace.folders import own_folder
+from koderz.suites.rollouts.options import RolloutsOptions
+from koderz.suites.rollouts.tasks import Rollout
+from koderz.suites.rollouts.trees import prepared
+
+_SHOWN = 16_000  # characters of a command's output that an agent is told
+
+
+@dataclass(slots=True)
+class Stores:
+    """The repositories of tasks, each prepared once."""
+
+    backend: Backend
+    _made: dict[str, asyncio.Task[git.Store]] = field(default_factory=dict)
+
+    async def of(self, task: Rollout) -> git.Store:
+        """Raises Fault where the task can't be prepared."""
+        making = self._made.get(task.digest)
+        if making is None or (making.done() and (making.cancelled() or making.exception())):
+            folder = own_folder() / f"store-{task.digest}-{time.monotonic_ns()}"
+            making = self._made[task.digest] = asyncio.create_task(prepared(task, folder, self.backend))
+        return await asyncio.shield(making)
+
+
+class Workspace:
+    """A checkout in which an agent works. What it does is recorded, and done again only where it has to be.
+
+    In a replay every command is answered from the record; the commands run once something new is asked for, in a fresh
+    checkout and in their order.
+    """
+
+    def __init__(self, task: Rollout, stores: Stores, place: Path, once: Any, own: RolloutsOptions) -> None:
+        self._task, self._stores, self._place, self._once = task, stores, place, once
+        self._store: git.Store | None = None
+        self._limits = Limits(memory_mb=own.agent_memory)
+        self._most = own.max_diff_mb << 20
+        self._seconds = own.agent_timeout or task.agent_seconds
+        self._pending: list[Callable[[], Awaitable[Any]]] = []
+        self._began, self._before = time.monotonic(), 0.0
+
+    @property
+    def workdir(self) -> str:
+        """Where commands see the checkout."""
+        return self._task.workdir
+
+    @property
+    def seconds_left(self) -> float:
+        """Of the agent's time; what it took before a resume counts."""
+        return self._seconds - self._elapsed()
+
+    async def shell(self, line: str, seconds: float = 600.0) -> dict[str, Any]:
+        """Runs a line by bash in the checkout: `{output, status, cause}`; `cause` is the limit it was ended for."""
+        return await self._done("shell", lambda: self._run(["bash", "-c", line], seconds))
+
+    async def script(self, path: Path | str) -> dict[str, Any]:
+        """Runs a script of the user's by `bash -eu` in the checkout."""
+        place = Path(os.path.abspath(path))  # noqa: ASYNC240, PTH100
+        return await self._done("script", lambda: self._script(place))
+
+    async def edit(self, path: str, old: str, new: str) -> dict[str, Any]:
+        """Replaces the one place of a file that reads `old`; with no `old`, writes the file. `{output, status}`."""
+        return await self._done("edit", lambda: self._edit(path, old, new))
+
+    async def solve(self) -> dict[str, Any]:
+        """Does what the task's own solution does. Raises Fault where it has none."""
+        return await self._done("solve", self._solve)
+
+    async def diff(self) -> dict[str, Any]:
+        """What was changed: `{diff, too_large}`. One that is too large is cut."""
+        return await self._done("diff", self._diff)
+
+    async def _done(self, name: str, act: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        async def live() -> dict[str, Any]:
+            await self._open()
+            return {**await act(), "elapsed": self._elapsed()}
+
+        def again(recorded: dict[str, Any]) -> None:
+            self._began, self._before = time.monotonic(), float(recorded["elapsed"])
+            self._pending.append(act)
+
+        found: dict[str, Any] = await self._once(name, live, rerun=again)
+        return found
+
+    async def _open(self) -> None:
+        """Makes the checkout, and does in it what is on record."""
+        if self._store is None:
+            self._store = await self._stores.of(self._task)
+            await self._store.checkout(self._place / "checkout")
+        pending, self._pending = self._pending, []
+        for act in pending:
+            await act()
+
+    def _elapsed(self) -> float:
+        return self._before + time.monotonic() - self._began
+
+    async def _run(self, argv: list[str], seconds: float, *mounts: Mount) -> dict[str, Any]:
+        limit = max(1.0, min(seconds, self.seconds_left))
+        wanted = Command(
+            argv,
+            self._task.environment,
+            mounts,
+            checkout=self._task.workdir,
+            limits=replace(self._limits, seconds=limit),
+        )
+        ended = await self._stores.backend.run(wanted, self._place)
+        output = ended.output
+        if len(output) > _SHOWN:
+            output = f"{output[: _SHOWN // 2]}\n[…]\n{output[-_SHOWN // 2 :]}"
+        return {"output": output, "status": ended.status, "cause": ended.cause}
+
+    async def _script(self, path: Path) -> dict[str, Any]:
+        return await self._run(["bash", "-eu", "/opt/koderz/script"], self._seconds, Mount(path, "/opt/koderz/script"))
+
+    async def _edit(self, path: str, old: str, new: str) -> dict[str, Any]:
+        checkout = self._place / "checkout"
+        try:
+            here = checkout / git.inner_path(path)
+            if any(each.is_symlink() for each in (here, *here.parents) if each.is_relative_to(checkout)):
+                raise KoderzError(f"{path} is, or lies behind, a symbolic link")
+            text = here.read_text() if old else ""
+            if old and text.count(old) != 1:
+                raise KoderzError(f"{path} has {text.count(old)} places that read so; there has to be one")
+            mode = here.is_file() and bool(here.stat().st_mode & 0o100)
+            git.write(checkout, path, (text.replace(old, new) if old else new).encode(), executable=mode)
+        except (KoderzError, OSError, UnicodeError) as error:
+            return {"output": str(error).replace(str(checkout), self._task.workdir), "status": 1, "cause": ""}
+        return {"output": f"{path} is written", "status": 0, "cause": ""}
+
+    async def _solve(self) -> dict[str, Any]:
+        folder, checkout = self._task.folder, self._place / "checkout"
+        human = folder / "overlay_files/diff.patch"
+        if self._task.format == "tb":
+            if not human.is_file():
+                raise Fault(f"{self._task.id} has no solution: {human} is missing")
+            await git.apply(human.read_bytes(), checkout)
+            return {"output": "", "status": 0, "cause": ""}
+        solution = folder / ("solution" if self._task.format == "harbor" else "")
+        script = solution / ("solve.sh" if self._task.format == "harbor" else "solution.sh")
+        if not script.is_file():
+            raise Fault(f"{self._task.id} has no solution: {script} is missing")
+        return await self._run(["bash", f"/solution/{script.name}"], self._seconds, Mount(solution, "/solution"))
+
+    async def _diff(self) -> dict[str, Any]:
+        assert self._store
+        try:
+            return {"diff": await self._store.diff(self._place / "checkout", self._most), "too_large": False}
+        except git.DiffTooLargeError as error:
+            return {"diff": error.diff, "too_large": True}

@@ -1,0 +1,231 @@
+"""Three formats of tasks, one loader; what can't be honoured is refused by name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koderz.errors import Fault, KoderzError
+from koderz.sandbox.workspace.local import Local
+from koderz.suites.rollouts.formats import load_task
+from koderz.suites.rollouts.options import RolloutsOptions
+from koderz.suites.rollouts.rubrics import rewarded, scored
+from koderz.suites.rollouts.scripts import ScriptResult
+from koderz.suites.rollouts.suite import SAMPLE, rollouts
+from koderz.suites.rollouts.trees import prepared
+
+
+def _repository(folder: Path) -> str:
+    files = {"pkg/code.py": "one\n", "pkg/secret.txt": "s", "build/out": "o", "notes.md": "n", "deep/build/x": "x"}
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    own = ["git", "-c", "user.name=A", "-c", "user.email=a@b.c"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
+        subprocess.run([*own, *words], cwd=folder, check=True, capture_output=True)
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def _meta(folder: Path, **more: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "tb_meta.json").write_text(json.dumps({"task_id": "t", "lm": {"instructions": "Do it."}, **more}))
+    return folder
+
+
+def _tree(task: Any, folder: Path) -> dict[str, str]:
+    async def listed() -> str:
+        store = await prepared(task, folder / "store", Local())
+        await store.checkout(folder / "checkout")
+        return store.commit
+
+    asyncio.run(listed())
+    checkout = folder / "checkout"
+    paths = [path for path in checkout.rglob("*") if path.is_file() and ".git" not in path.parts]
+    return {path.relative_to(checkout).as_posix(): path.read_text() for path in paths}
+
+
+def test_a_repository_is_laid_over_thinned_out_and_added_to_in_this_order(tmp_path: Path) -> None:
+    commit = _repository(tmp_path / "source")
+    task = _meta(tmp_path / "task", repo={"git_url": "../source", "start_commit_sha": commit})
+    (task / "overlay_repo_files").mkdir()
+    (task / "overlay_repo_files/notes.md").write_text("laid over")
+    (task / "overlay_repo_files/build").write_text("a file, and no folder")
+    overrides = {
+        "remove_repo_paths": ["secret.txt", "deep/", "*.none"],
+        "inject_files": [{"path": "pkg/secret.txt", "content": "injected"}],
+        "lm_instructions": "Do that.",
+        "environment_variables": {"MODE": "x"},
+    }
+    (task / "overrides.json").write_text(json.dumps(overrides))
+    loaded = load_task(task)
+    assert (loaded.instructions, loaded.environment) == ("Do that.", {"MODE": "x"})
+    assert load_task(task, apply_overrides=False).instructions == "Do it."
+    assert _tree(loaded, tmp_path) == {
+        "pkg/code.py": "one\n",
+        "pkg/secret.txt": "injected",
+        "notes.md": "laid over",
+        "build": "a file, and no folder",
+    }
+
+
+def test_the_instructions_of_the_overlay_win_over_the_file_s(tmp_path: Path) -> None:
+    task = _meta(tmp_path / "task")
+    (task / "overlay_files").mkdir()
+    (task / "overlay_files/LM_INSTRUCTIONS.md").write_text("Do this.")
+    assert load_task(task).instructions == "Do this."
+    before = load_task(task).digest
+    (task / "overlay_files/notes.md").write_text("more")
+    assert load_task(task).digest != before
+
+
+@pytest.mark.parametrize("path", ["../out", "/etc/x", ".git/hooks/pre-commit"])
+def test_no_file_of_a_task_leaves_the_repository(tmp_path: Path, path: str) -> None:
+    task = _meta(tmp_path / "task")
+    (task / "overrides.json").write_text(json.dumps({"inject_files": [{"path": path, "content": "x"}]}))
+    with pytest.raises(Fault, match="leads out"):
+        _tree(load_task(task), tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_links_that_leave_the_folder_are_refused(tmp_path: Path) -> None:
+    task = _meta(tmp_path / "task")
+    (task / "overlay_repo_files").mkdir()
+    (task / "overlay_repo_files/passwd").symlink_to("/etc/passwd")
+    with pytest.raises(KoderzError, match="leaves its folder"):
+        load_task(task)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"evaluation": {"test_scripts": [{"path": "t.py", "rubric_id": "none", "content": ""}]}}, "'none'"),
+        ({"evaluation": {"rubrics": [{"id": "a"}, {"id": "a"}]}}, "ids of their own"),
+        ({"evaluation": {"rubrics": [{"id": "a", "weight": -1}]}}, "weights"),
+        ({"evaluation": {"rubrics": [{"id": 3}]}}, "rubrics|expected"),
+        ({"repo": ["x"]}, "tb_meta.json"),
+    ],
+)
+def test_what_a_file_has_wrong_is_said(tmp_path: Path, change: dict[str, Any], named: str) -> None:
+    task = _meta(tmp_path / "task", **change)
+    with pytest.raises(KoderzError, match=named):
+        load_task(task)
+
+
+def test_an_unknown_override_is_said(tmp_path: Path) -> None:
+    task = _meta(tmp_path / "task")
+    (task / "overrides.json").write_text('{"remove": []}')
+    with pytest.raises(KoderzError, match="unknown key 'remove'"):
+        load_task(task)
+
+
+_HARBOR = '[task]\nname = "org/x"\n[agent]\ntimeout_sec = 9\n'
+
+
+def _harbor(folder: Path, toml: str = _HARBOR, dockerfile: str = "FROM x\nWORKDIR /app\n") -> Path:
+    (folder / "environment").mkdir(parents=True)
+    (folder / "task.toml").write_text(toml)
+    (folder / "instruction.md").write_text("Do it.")
+    (folder / "environment/Dockerfile").write_text(dockerfile)
+    (folder / "environment/data.txt").write_text("data")
+    return folder
+
+
+def test_a_dockerfile_is_carried_out_over_the_host(tmp_path: Path) -> None:
+    lines = "# base\nFROM x\nWORKDIR /srv/app\nENV MODE=on OTHER='two words'\nCOPY data.txt ./in/\n"
+    lines += "RUN mkdir made && \\\n    echo $MODE > made/file\n"
+    task = load_task(_harbor(tmp_path / "task", dockerfile=lines))
+    assert (task.workdir, task.environment, task.agent_seconds) == ("/srv/app", {"MODE": "on", "OTHER": "two words"}, 9)
+    assert _tree(task, tmp_path) == {"in/data.txt": "data", "made/file": "on\n"}
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [("USER x", KoderzError), ("COPY data.txt /etc/x", KoderzError), ("COPY --from=a b c", KoderzError)],
+)
+def test_other_lines_name_docker(tmp_path: Path, line: str, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"line 3.*docker"):
+        load_task(_harbor(tmp_path / "task", dockerfile=f"FROM x\nWORKDIR /app\n{line}\n"))
+
+
+def test_a_line_that_fails_names_docker(tmp_path: Path) -> None:
+    task = load_task(_harbor(tmp_path / "task", dockerfile="FROM x\nWORKDIR /app\nRUN apt-get install -y nothing\n"))
+    with pytest.raises(Fault, match=r"RUN .*docker"):
+        _tree(task, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        '[[steps]]\nname = "a"',
+        '[environment]\nos = "windows"',
+        "[environment]\ngpus = 1",
+        "[environment]\nmcp_servers = [{name = 'x'}]",
+        '[environment]\ndocker_image = "x"',
+        '[verifier]\nenvironment_mode = "separate"',
+    ],
+)
+def test_what_of_harbor_can_t_be_honoured_is_refused_by_name(tmp_path: Path, more: str) -> None:
+    name = more.partition("\n")[2].partition(" ")[0] if more.startswith(("[e", "[v")) else "steps"
+    with pytest.raises(KoderzError, match=name):
+        load_task(_harbor(tmp_path / "task", _HARBOR + more))
+
+
+def test_terminal_bench(tmp_path: Path) -> None:
+    folder = tmp_path / "hello"
+    folder.mkdir()
+    (folder / "task.yaml").write_text("instruction: |-\n  Do it.\nmax_agent_timeout_sec: 12\n")
+    (folder / "Dockerfile").write_text("FROM x\nWORKDIR /app\n")
+    task = load_task(folder)
+    assert (task.id, task.instructions, task.agent_seconds, task.test_seconds) == ("hello", "Do it.", 12, 60)
+    (folder / "docker-compose.yaml").write_text("")
+    with pytest.raises(KoderzError, match=r"docker-compose\.yaml"):
+        load_task(folder)
+
+
+def test_scores_are_weighted_and_rubrics_without_tests_are_in_the_denominator(tmp_path: Path) -> None:
+    rubrics = [{"id": "a", "weight": 0.6}, {"id": "b", "weight": 0.2}, {"id": "c", "weight": 0.2}]
+    scripts = [{"path": f"{n}.py", "rubric_id": rubric, "content": ""} for n, rubric in enumerate("aab")]
+    task = load_task(_meta(tmp_path / "t", evaluation={"rubrics": rubrics, "test_scripts": scripts}))
+    found = scored(task, [ScriptResult(f"{n}.py", n > 0, "") for n in range(3)])
+    assert found.total_score == pytest.approx(0.5)
+    assert found.score_of_graded == pytest.approx(0.625)
+    assert found.success is False
+    assert found.evaluation["rubrics"]["a"] == {
+        "criterion": "",
+        "weight": 0.6,
+        "score": 0.5,
+        "max_score": 1.0,
+        "weighted_score": 0.3,
+        "test_count": 2,
+        "tests_passed": 1,
+    }
+    assert found.evaluation["rubrics"]["c"]["weighted_score"] is None
+    assert scored(task, [ScriptResult(f"{n}.py", True, "") for n in range(3)]).success
+
+
+def test_without_rubrics_the_score_is_0_and_nothing_passes(tmp_path: Path) -> None:
+    found = scored(load_task(_meta(tmp_path / "t")), [])
+    assert (found.total_score, found.score_of_graded, found.success) == (0.0, None, False)
+    assert found.evaluation == {"rubrics": {}, "total_score": 0.0, "max_score": 1.0}
+
+
+def test_rewards_pass_where_all_are_1(tmp_path: Path) -> None:
+    task = load_task(_harbor(tmp_path / "task"))
+    assert rewarded(task, {"a": 1.0, "b": 0.5}).total_score == 0.75
+    assert not rewarded(task, {"a": 1.0, "b": 0.5}).success
+    assert rewarded(task, {"a": 1.0}).success
+
+
+def test_a_folder_of_tasks_is_a_dataset_and_without_one_there_is_the_sample(tmp_path: Path) -> None:
+    assert [task.id for task in rollouts(None, RolloutsOptions()).tasks] == [
+        *("sample/greeting", "sample/median", "sample/slugs")
+    ]
+    assert [task.id for task in rollouts(SAMPLE / "median", RolloutsOptions()).tasks] == ["sample/median"]
+    with pytest.raises(KoderzError, match="is no task"):
+        rollouts(tmp_path, RolloutsOptions())

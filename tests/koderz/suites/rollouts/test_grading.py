@@ -1,0 +1,211 @@
+"""No diff talks its way to a pass, and a right one passes."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from koderz.errors import Fault, Unreachable
+from koderz.sandbox.workspace import git, userland
+from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.workspace.local import Local
+from koderz.suites.rollouts.grading import Graded, grade
+from koderz.suites.rollouts.tasks import Rollout, Rubric, Script
+from koderz.suites.rollouts.trees import prepared
+
+_BEFORE = {
+    "calc.py": "def add(a, b):\n    return a - b\n",
+    "tests/conftest.py": "import pytest\n\n\n@pytest.fixture\ndef pair():\n    return 2, 3\n",
+    "pyproject.toml": '[project]\nname = "calc"\n\n[tool.pytest.ini_options]\naddopts = "-x"\n',
+}
+_RIGHT = {"calc.py": "def add(a, b):\n    return a + b\n"}
+_HIDDEN = (
+    "from calc import *\n\n\ndef test_pair(pair):\n    assert add(*pair) == 5\n\n\n"
+    "class TestMore:\n    def test_zero(self):\n        assert add(1, 1) == 2\n"
+)
+TASK = Rollout(
+    Path(),
+    "tb",
+    "calc",
+    "calc",
+    "Mend add().",
+    files=_BEFORE,
+    rubrics=(Rubric("sums", weight=1.0), Rubric("style", weight=1.0)),
+    scripts=(Script("tests/test_hidden.py", "sums", _HIDDEN),),
+    digest="calc",
+)
+
+_OUTCOME = "def pytest_runtest_logreport(report):\n    report.outcome = 'passed'\n"
+_MAKE_REPORT = (
+    "import pytest\n\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport(item, call):\n"
+    "    outcome = yield\n    outcome.get_result().outcome = 'passed'\n"
+)
+_EMPTY_TESTS = (
+    "def pytest_collection_modifyitems(items):\n    for item in items:\n        item.runtest = lambda: None\n"
+)
+_XFAIL = (
+    "import pytest\n\ndef pytest_collection_modifyitems(items):\n    for item in items:\n"
+    "        item.add_marker(pytest.mark.xfail)\n"
+)
+_WRONG = _BEFORE["calc.py"]
+_THREAD = "import os, threading, time\nthreading.Thread(target=lambda: (time.sleep(.05), os._exit(0))).start()\n"
+_SHADOW = "import sys\n\ndef main(*_, **__):\n    return 0\n\nsys.exit(0)\n"
+_PATCHED = "import _pytest.python\n_pytest.python.Function.runtest = lambda self: None\n"
+_PATCHED_REPORT = (
+    "from _pytest.reports import TestReport\n_real = TestReport.from_item_and_call.__func__\n"
+    "def _fake(cls, item, call):\n    call.excinfo = None\n    return _real(cls, item, call)\n"
+    "TestReport.from_item_and_call = classmethod(_fake)\n"
+)
+
+GAMING = {
+    "conftest that sets outcomes": {"conftest.py": _MAKE_REPORT + _OUTCOME},
+    "conftest in tests that empties runtest": {"tests/conftest.py": _BEFORE["tests/conftest.py"] + _EMPTY_TESTS},
+    "exit at import": {"calc.py": "import os\nos._exit(0)\n"},
+    "exit by atexit": {"calc.py": "import atexit, os\natexit.register(os._exit, 0)\n" + _WRONG},
+    "exit by a thread": {"calc.py": _THREAD + _WRONG},
+    "exit from sitecustomize": {"sitecustomize.py": "import os\nos._exit(0)\n"},
+    "pytest.py": {"pytest.py": _SHADOW},
+    "package pytest": {"pytest/__init__.py": _SHADOW, "pytest/__main__.py": _SHADOW},
+    "package _pytest": {"_pytest/__init__.py": _SHADOW},
+    "collect only by pytest.ini": {"pytest.ini": "[pytest]\naddopts = --collect-only\n"},
+    "collect only by pyproject.toml": {
+        "pyproject.toml": _BEFORE["pyproject.toml"].replace("-x", "--collect-only"),
+    },
+    "runtest patched": {"calc.py": _PATCHED + _WRONG},
+    "reports patched": {"calc.py": _PATCHED_REPORT + _WRONG},
+    "xfail on all": {"conftest.py": _XFAIL},
+    "visible test of the same name": {"tests/test_hidden.py": "def test_pair():\n    pass\n"},
+    "skip of the module": {
+        "calc.py": "import pytest\npytest.skip('never', allow_module_level=True)\n",
+    },
+    "marks by star import": {"calc.py": "import pytest\npytestmark = pytest.mark.xfail\n" + _WRONG},
+    "skips by star import": {"calc.py": "import pytest\npytestmark = pytest.mark.skip\n" + _WRONG},
+    "plugin by star import": {"calc.py": "pytest_plugins = ['helping']\n" + _WRONG, "helping.py": _MAKE_REPORT},
+    "fixture by star import": {
+        "calc.py": "import pytest\n@pytest.fixture(autouse=True)\ndef _x():\n    pytest.skip('never')\n"
+        "__all__ = ['_x', 'add']\n" + _WRONG,
+    },
+    "tests as a package": {"tests/__init__.py": _PATCHED},
+    "installed plugin": {
+        "x.dist-info/METADATA": "Metadata-Version: 2.1\nName: x\nVersion: 1\n",
+        "x.dist-info/entry_points.txt": "[pytest11]\nx = helping\n",
+        "helping.py": _MAKE_REPORT,
+    },
+    "module of the standard library": {"tests/inspect.py": _PATCHED, "traceback.py": _PATCHED},
+    "pytest.toml": {"pytest.toml": '[pytest]\naddopts = ["--collect-only"]\n'},
+    "conftest removed": {"tests/conftest.py": ""},
+    "nothing": {},
+}
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[git.Store]:
+    async def ready(folder: Path) -> git.Store:
+        async with Local() as local:
+            return await prepared(TASK, folder / "store", local)
+
+    with scratch() as folder:
+        try:
+            yield asyncio.run(ready(folder))
+        except Unreachable as error:
+            pytest.skip(str(error))
+
+
+Grading = Callable[[dict[str, str]], Graded]
+
+
+@pytest.fixture
+def graded(store: git.Store, tmp_path: Path) -> Grading:
+    def run(files: dict[str, str], task: Rollout = TASK) -> Graded:
+        async def in_loop() -> Graded:
+            checkout = tmp_path / "checkout"
+            await store.checkout(checkout)
+            for path, text in files.items():
+                git.write(checkout, path, text.encode())
+            diff = await store.diff(checkout, 1 << 20)
+            shutil.rmtree(checkout)
+            return await grade(task, diff, store, Local())
+
+        return asyncio.run(in_loop())
+
+    return run
+
+
+_FAST = {"conftest that sets outcomes", "exit by a thread", "runtest patched", "marks by star import", "nothing"}
+_CASES = [
+    pytest.param(files, id=name, marks=() if name in _FAST else pytest.mark.slow) for name, files in GAMING.items()
+]
+
+
+@pytest.mark.parametrize("files", _CASES)
+def test_no_diff_that_solves_nothing_passes(graded: Grading, files: dict[str, str]) -> None:
+    found = graded(files)
+    assert not found.scored.success
+    assert found.scored.score_of_graded == 0
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"conftest.py": "collect_ignore = ['nothing']\n"},
+        {"tests/test_calc.py": "from calc import add\n\n\ndef test_add():\n    assert add(1, 2) == 3\n"},
+        {"pyproject.toml": _BEFORE["pyproject.toml"].replace('"calc"', '"calc"\nversion = "2"')},
+        {"latin.txt": "caf\udce9"},
+    ],
+    ids=["alone", "with a conftest", "with a test", "with another pyproject.toml", "with bytes"],
+)
+def test_a_right_diff_passes(graded: Grading, more: dict[str, str]) -> None:
+    found = graded(_RIGHT | {path: text.encode("utf-8", "replace").decode() for path, text in more.items()})
+    assert found.scored.success, found.log
+    assert found.scored.score_of_graded == 1
+    assert found.scored.total_score == 0.5  # a rubric without tests is in the denominator
+    assert found.cause == ""
+    assert (found.tampering != ()) == ("conftest.py" in more)
+
+
+def test_what_was_put_aside_is_listed(graded: Grading) -> None:
+    found = graded({"conftest.py": _XFAIL, "pytest.py": _SHADOW, "pytest.ini": "[pytest]\n"})
+    assert sorted(line.partition(":")[0] for line in found.tampering) == ["conftest.py", "pytest.ini", "pytest.py"]
+    assert graded({"calc.py": _PATCHED + _WRONG}).cause == "tampering"
+
+
+def test_failing_tests_are_no_tampering(graded: Grading) -> None:
+    found = graded({})
+    assert (found.cause, found.tampering) == ("tests", ())
+    assert "assert -1 == 5" in found.log
+
+
+def test_a_script_over_its_time_fails(graded: Callable[..., Graded]) -> None:
+    task = replace(TASK, scripts=(replace(TASK.scripts[0], timeout_sec=2.0),))
+    found = graded({"calc.py": "import time\ntime.sleep(1000)\n"}, task)
+    assert (found.scored.success, found.cause) == (False, "timeout")
+
+
+def test_hidden_tests_are_not_written_through_links(graded: Grading, store: git.Store, tmp_path: Path) -> None:
+    async def linked() -> Graded:
+        checkout = tmp_path / "linked"
+        await store.checkout(checkout)
+        shutil.rmtree(checkout / "tests")
+        (checkout / "tests").symlink_to(tmp_path / "outside")
+        git.write(checkout, "calc.py", _RIGHT["calc.py"].encode())
+        return await grade(TASK, await store.diff(checkout, 1 << 20), store, Local())
+
+    (tmp_path / "outside").mkdir()
+    asyncio.run(linked())
+    assert not [*(tmp_path / "outside").iterdir()]
+
+
+def test_without_pytest_nothing_is_said(graded: Grading, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = userland.Python("/usr/bin/python3", ("/usr",))
+    monkeypatch.setattr(userland, "python", lambda: bare)
+    monkeypatch.setattr(userland, "pytest_modules", tuple)
+    if Path("/usr/lib/python3/dist-packages/pytest").exists() or not Path("/usr/bin/python3").exists():
+        pytest.skip("the system's python3 has a pytest, or isn't there")
+    with pytest.raises(Fault, match="pytest"):
+        graded(_RIGHT)
