@@ -23,6 +23,7 @@ COMMANDS = {
     "rlm": ("koderz.cli.rlm", "Run benchmarks of long texts by recursive language models."),
     "judge": ("koderz.cli.judge:judge", "Judge a program or a samples file."),
     "optimize": ("koderz.cli.optimize", "Compare prompt optimizers, each with the same budget."),
+    "rollouts": ("koderz.cli.rollouts", "Have agents work on prepared repositories, graded by hidden tests."),
     "suites": ("koderz.cli.suites", "List suites, add their datasets, and write their rows."),
     "ui": ("koderz.cli.ui:ui", "Serve MLflow's UI for this project's runs."),
     "sync": ("koderz.cli.sync:sync", "Bring the sinks up to date from the journals."),

@@ -79,3 +79,22 @@ def test_where_commands_can_t_be_contained_nothing_begins(koderz: Shell) -> None
     done = koderz("benchmark", 0, 3, *OWN, "--sandbox", "docker", code=4)
     assert "--sandbox docker" in done.err
     assert not [*koderz.results.glob("*/journal.jsonl")]
+
+
+def test_a_configuration_is_run_and_its_tasks_checked(koderz: Shell) -> None:
+    koderz("rollouts", "sample", "tasks")
+    koderz("rollouts", "sample", "tasks", code=2)
+    (koderz.folder / "solve.sh").write_text("sed 's/.*/Hello, &!/' names.txt > greeting.txt\n")
+    entry = '[[tasks]]\nprepared_dir = "tasks/greeting"\nagent = '
+    (koderz.folder / "own.toml").write_text(f'{entry}"oracle"\nrollouts = 2\n{entry}"scripted"\nscript = "solve.sh"\n')
+    koderz("rollouts", "run", "own.toml", "--quiet")
+    arms = koderz.summary()["arms"]
+    assert {name: [each["success"] for each in arm["results"]] for name, arm in arms.items()} == {
+        "oracle": [True, True],
+        "scripted · solve.sh": [True],
+    }
+    checked = koderz("rollouts", "check", "tasks/greeting", "tasks/slugs").out
+    assert checked == "ok      sample/greeting\nok      sample/slugs\n"
+    (koderz.folder / "tasks/greeting/solution/solve.sh").write_text("true\n")
+    assert "solution doesn't pass" in koderz("rollouts", "check", "tasks/greeting", code=1).out
+    koderz("rollouts", "run", "none.toml", code=2)

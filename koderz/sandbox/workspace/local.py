@@ -213,7 +213,10 @@ def _entries(wanted: Command, place: Path, more: Sequence[Entry] = ()) -> list[E
         Entry("read" if wanted.read_only else "write", checkout, wanted.checkout),
         Entry("write", home, HOME),
         Entry("write", tmp, "/tmp"),  # noqa: S108
-        *(Entry("write" if mount.writable else "read", str(mount.source), mount.target) for mount in wanted.mounts),
+        *(
+            Entry("write" if mount.writable else "read", str(mount.source.absolute()), mount.target)
+            for mount in wanted.mounts
+        ),
     ]
     found = [*userland.entries(place.parent / "etc"), *userland.prefixes(userland.python()), *more, *of_command]
     by_target = {entry.target: entry for entry in found}  # the last of a target

@@ -30,6 +30,7 @@ def load_task(folder: Path, overrides: Path | None = None, *, apply_overrides: b
 
     Raises KoderzError naming the file and what is wrong with it, or what of it can't be honoured here.
     """
+    folder = folder.absolute()
     loaders: dict[str, Callable[[], Rollout]] = {
         "tb_meta.json": lambda: _of_tb_meta(folder, _overrides(folder, overrides) if apply_overrides else {}),
         "task.toml": lambda: _of_harbor(folder),

@@ -13,6 +13,7 @@ from koderz.errors import KoderzError, Unreachable
 from koderz.sandbox.workspace.git import GitError
 from koderz.sandbox.workspace.local import Local
 from koderz.settings.schema import Settings
+from koderz.suites.rollouts.config import read_config
 from koderz.suites.rollouts.formats import load_task
 from koderz.suites.rollouts.grading import Graded, grade
 from koderz.suites.rollouts.options import RolloutsOptions
@@ -26,10 +27,12 @@ NEEDS = frozenset({"workspace"})
 
 
 def rollouts(dataset: Path | None, options: RolloutsOptions) -> RolloutsSuite:
-    """The tasks of a folder (--dataset), a prepared one or one of such; without it, the embedded ones."""
+    """The tasks of a folder (--dataset), a prepared one or one of such, or of a configuration; else embedded ones."""
     folder = dataset or SAMPLE
+    if folder.suffix == ".toml":
+        return RolloutsSuite(str(folder), read_config(folder).tasks, options)
     if not folder.is_dir():
-        raise KoderzError(f"{folder} is no folder of tasks")
+        raise KoderzError(f"{folder} is no folder of tasks, nor a configuration that ends with .toml")
     try:
         tasks = [load_task(folder)]
     except KoderzError:
@@ -42,6 +45,9 @@ def rollouts(dataset: Path | None, options: RolloutsOptions) -> RolloutsSuite:
     if twice := sorted({each for each in ids if ids.count(each) > 1}):
         raise KoderzError(f"{folder}: two tasks have the id {twice[0]}")
     return RolloutsSuite("embedded sample" if dataset is None else str(folder), tasks, options)
+
+
+rollouts.modes = {"": ("agent:koderz",)}  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +103,14 @@ class RolloutsSuite:
             graded = await grade(task.payload, diff, store, self._stores.backend)
         except GitError as error:
             return Verdict("failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0)
-        return _verdict(task.payload, diff, graded)
+        return _verdict(task.payload, diff, graded, self._stores.backend.isolation)
 
     def simulate(self, messages: Sequence[Message], sampling: Any) -> str:  # noqa: ARG002
         """What the simulated model replies as an agent on the embedded tasks."""
         return simulate(messages)
 
 
-def _verdict(task: Rollout, diff: str, graded: Graded) -> Verdict:
+def _verdict(task: Rollout, diff: str, graded: Graded, isolation: str) -> Verdict:
     found = graded.scored
     rubrics = found.evaluation["rubrics"].values()
     results = {each.path: {"success": each.success, "output": each.output} for each in graded.results}
@@ -129,6 +135,6 @@ def _verdict(task: Rollout, diff: str, graded: Graded) -> Verdict:
         diff,
         found.total_score,
         metrics,
-        sandbox=f"{task.format}, in-process" if task.format == "tb" else task.format,
+        sandbox=f"{isolation}, in-process" if task.format == "tb" else isolation,
         artifacts={"diff.patch": diff, "eval.log": graded.log, "evaluation_results.json": json.dumps(told, indent=2)},
     )

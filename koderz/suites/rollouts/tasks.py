@@ -72,6 +72,7 @@ class Rollout:
     context: Path | None = None  # of the Dockerfile
     steps: tuple[Step, ...] = ()
     agent_seconds: float = 1800.0
+    max_diff_mb: int | None = None  # the largest diff that is graded; None: the run's
     test_seconds: float = 600.0  # of a task whose tests aren't scripts of pytest
     details: Mapping[str, Any] = field(default_factory=dict)  # repo_info.json
     digest: str = ""

@@ -47,7 +47,7 @@ class Workspace:
         self._task, self._stores, self._place, self._once = task, stores, place, once
         self._store: git.Store | None = None
         self._limits = Limits(memory_mb=own.agent_memory)
-        self._most = own.max_diff_mb << 20
+        self._most = (task.max_diff_mb or own.max_diff_mb) << 20
         self._seconds = own.agent_timeout or task.agent_seconds
         self._pending: list[Callable[[], Awaitable[Any]]] = []
         self._began, self._before = time.monotonic(), 0.0

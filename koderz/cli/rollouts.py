@@ -1,0 +1,132 @@
+"""`koderz rollouts`: agents at work on prepared repositories, as a configuration lists them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from koderz.cli.console import say, warn
+from koderz.cli.front import Front, run_options
+from koderz.cli.groups import PanelCommand
+from koderz.errors import KoderzError
+
+if TYPE_CHECKING:
+    from koderz.plans.matrix import Matrix
+    from koderz.suites.rollouts.config import Config
+
+_WITHOUT_MODEL = ("oracle", "nop", "scripted")
+
+app = typer.Typer(
+    help="Have agents work on prepared repositories, graded by hidden tests.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+
+@app.command(cls=PanelCommand)
+@run_options(suite="rollouts")
+def run(
+    front: Front,
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file with [[tasks]].")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="The agent of every entry.")] = None,
+    rollouts: Annotated[
+        int | None, typer.Option("--rollouts", metavar="N", min=1, max=100_000, help="Rollouts of every entry.")
+    ] = None,
+    parallel: Annotated[
+        int | None, typer.Option("--parallel", metavar="N", min=1, max=4096, help="Rollouts at work at once.")
+    ] = None,
+    timeout_sec: Annotated[
+        float | None, typer.Option("--timeout-sec", metavar="SECONDS", min=1, help="The agent's time, in every entry.")
+    ] = None,
+) -> None:
+    """Run the rollouts of a configuration; without one the embedded tasks, on the simulated model."""
+    from koderz.suites.rollouts.config import read_config
+    from koderz.suites.rollouts.suite import SAMPLE
+
+    path = config or SAMPLE / "sample.toml"
+    found = read_config(path)
+    given = {**front.given, "dataset": path}
+    if timeout_sec is not None:
+        given["agent_timeout"] = timeout_sec
+    usual = {**front.usual, "concurrency": parallel or found.parallel}
+    model = given.get("local_model") or ("simulated" if config is None else None)
+    own = Front(
+        given=given,
+        usual=usual,
+        shown=front.shown,
+        dry_run=front.dry_run,
+        detach=front.detach,
+        trust_config=front.trust_config,
+    )
+    own.run(matrix=matrix_of(found, agent=agent, model=model, rollouts=rollouts))
+
+
+def matrix_of(config: Config, *, agent: str | None, model: str | None, rollouts: int | None) -> Matrix:
+    """Its entries as arms and cells; what is given stands in every entry. KoderzError where an agent has no model."""
+    from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
+    from koderz.solvers import SOLVERS
+    from koderz.suites.rollouts.config import found_beside
+
+    arms: dict[tuple[str, str, str | None], MatrixArm] = {}
+    cells = []
+    for number, (entry, task) in enumerate(zip(config.entries, config.of_entries, strict=True), 1):
+        name = agent or entry.agent
+        where = f"{config.path}: [[tasks]] number {number}"
+        if f"agent:{name}" not in SOLVERS:
+            known = sorted(each.removeprefix("agent:") for each in SOLVERS if each.startswith("agent:"))
+            raise KoderzError(f"{where}: there is no agent {name!r}; there are {', '.join(known)}")
+        answering = "simulated" if name in _WITHOUT_MODEL else model or entry.model
+        if answering is None:
+            raise KoderzError(f"{where}: the agent {name} needs a model: name it there, or with --model")
+        script = (
+            str(found_beside(config.path, entry.script).absolute()) if entry.script and name == "scripted" else None
+        )
+        if name == "scripted" and not (script and Path(script).is_file()):
+            raise KoderzError(f'{where}: the agent scripted needs a file: script = "FILE"')
+        key = (name, answering, script)
+        if key not in arms:
+            parts = [name, *([] if name in _WITHOUT_MODEL else [answering]), *([Path(script).name] if script else [])]
+            parameters: dict[str, Any] = {"script": script} if script else {}
+            arms[key] = MatrixArm(" · ".join(parts), f"agent:{name}", answering, parameters=parameters)
+        cells.append(MatrixCells((arms[key].name,), (task,), rollouts or entry.rollouts))
+    return Matrix(config.path, tuple(arms.values()), tuple(cells))
+
+
+@app.command(cls=PanelCommand)
+def check(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Prepared folders.")],
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail a task too where doing nothing scores above 0.")
+    ] = False,
+    flaky: Annotated[bool, typer.Option("--flaky", help="Try each three times.")] = False,
+) -> None:
+    """Check that each task's own solution passes, and that doing nothing doesn't. Exit code 1 where one fails."""
+    import asyncio
+
+    from koderz.suites.rollouts.checking import check_tasks
+
+    failed = False
+    for checked in asyncio.run(check_tasks(folders, times=3 if flaky else 1)):
+        wrong = checked.wrong or (checked.warning if strict else "")
+        failed = failed or bool(wrong)
+        say(f"{'failed' if wrong else 'ok':6}  {checked.id}{f': {wrong}' if wrong else ''}")
+        if checked.warning and not strict:
+            warn(f"{checked.id}: {checked.warning}")
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command(cls=PanelCommand)
+def sample(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where they are written; it isn't there yet.")],
+) -> None:
+    """Write the embedded tasks and a configuration of them: koderz rollouts run DIR/sample.toml."""
+    from koderz.suites.rollouts.suite import SAMPLE
+
+    if folder.exists():
+        raise KoderzError(f"{folder} is there already")
+    shutil.copytree(SAMPLE, folder)
+    say(f"{folder}: run them with: koderz rollouts run {folder / 'sample.toml'}")

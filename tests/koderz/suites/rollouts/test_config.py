@@ -1,0 +1,83 @@
+"""What a configuration says, and what is said of one that is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from koderz.cli.rollouts import matrix_of
+from koderz.errors import KoderzError
+from koderz.suites.rollouts.config import read_config
+from koderz.suites.rollouts.options import RolloutsOptions
+from koderz.suites.rollouts.suite import SAMPLE, rollouts
+
+
+def _written(folder: Path, text: str) -> Path:
+    path = folder / "nightly.toml"
+    path.write_text(text.replace("SAMPLE", str(SAMPLE)))
+    return path
+
+
+def test_defaults_stand_at_the_top_and_entries_win(tmp_path: Path) -> None:
+    text = 'parallel = 3\nmodel = "m"\nrollouts = 2\n[[tasks]]\nprepared_dir = "SAMPLE/median"\n'
+    text += '[[tasks]]\nprepared_dir = "SAMPLE/median"\nmodel = "n"\nenvironment_variables = {TIMEOUT_SEC = "7"}\n'
+    config = read_config(_written(tmp_path, text))
+    assert (config.name, config.parallel) == ("nightly", 3)
+    assert [(entry.model, entry.rollouts) for entry in config.entries] == [("m", 2), ("n", 2)]
+    assert config.of_entries == ("sample/median", "sample/median#2")  # another limit is another task
+    assert [task.agent_seconds for task in config.tasks] == [1800.0, 7.0]
+
+
+def test_equal_entries_add_up_and_are_no_product(tmp_path: Path) -> None:
+    text = (
+        '[[tasks]]\nprepared_dir = "SAMPLE/median"\nmodel = "simulated"\nrollouts = 2\n'
+        '[[tasks]]\nprepared_dir = "SAMPLE/median"\nmodel = "simulated"\n'
+        '[[tasks]]\nprepared_dir = "SAMPLE/slugs"\nagent = "nop"\n'
+    )
+    config = read_config(_written(tmp_path, text))
+    matrix = matrix_of(config, agent=None, model=None, rollouts=None)
+    cells = matrix.cells_of([task.id for task in config.tasks], 1) or []
+    assert [(cell.task, cell.arm, cell.samples) for cell in cells] == [
+        ("sample/median", "koderz · simulated", 3),
+        ("sample/slugs", "nop", 1),
+    ]
+    assert [task.id for task in rollouts(config.path, RolloutsOptions()).tasks] == ["sample/median", "sample/slugs"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", r"no \[\[tasks\]\]"),
+        (
+            '[[tasks]]\nprepared_dir = "SAMPLE/median"\nrolouts = 2\n',
+            "line 3: unknown key 'rolouts'; did you mean rollouts",
+        ),
+        ('modle = "x"\n[[tasks]]\nprepared_dir = "SAMPLE/median"\n', "line 1: unknown key 'modle'; did you mean model"),
+        ('[[tasks]]\nprepared_dir = "none"\n', "there is no folder none"),
+        ('[[tasks]]\nmodel = "x"\n', "has no prepared_dir"),
+        ('[[tasks]]\nprepared_dir = "SAMPLE/median"\nrollouts = 0\n', "out of bounds"),
+        ('[[tasks]]\nprepared_dir = "SAMPLE/median"\nrollouts = "2"\n', "number 1: .*rollouts"),
+        ('[[tasks]]\nprepared_dir = "SAMPLE/median"\nsandbox = "docker"\n', "docker isn't supported yet"),
+        ('name = "../x"\n[[tasks]]\nprepared_dir = "SAMPLE/median"\n', "name has to be"),
+        ("[[tasks", "nightly.toml: "),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(KoderzError, match=said):
+        read_config(_written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("", "needs a model"),
+        ('agent = "codx"', "no agent 'codx'; there are koderz, nop, oracle, scripted"),
+        ('agent = "scripted"', "needs a file"),
+        ('agent = "scripted"\nscript = "none.sh"', "needs a file"),
+    ],
+)
+def test_an_entry_that_can_t_be_run_is_said(tmp_path: Path, entry: str, said: str) -> None:
+    config = read_config(_written(tmp_path, f'[[tasks]]\nprepared_dir = "SAMPLE/median"\n{entry}\n'))
+    with pytest.raises(KoderzError, match=said):
+        matrix_of(config, agent=None, model=None, rollouts=None)
