@@ -74,6 +74,8 @@ def results(
         print_json(view.as_json())
     else:
         _draw(view, detailed=detailed, whole_errors=show_errors)
+    if view.status == "IN PROGRESS" and not (view.is_busy or view.is_foreign):
+        warn(f"nobody works on this run; continue it with: koderz optimize run --resume-run-id {path.name}")
 
 
 def _readable(folders: Sequence[Path]) -> Iterator[OptimizerRun]:

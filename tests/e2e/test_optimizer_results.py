@@ -71,6 +71,19 @@ def test_watching_ends_with_the_run(ended: Shell) -> None:
     assert "2 of 2 tasks completed, 0 failed" in ended("optimize", "results", "--watch").out
 
 
+def test_a_run_that_was_cut_short_is_shown_as_far_as_it_came(ended: Shell, koderz: Shell) -> None:
+    (folder,) = (path for path in ended.results.glob("bench_*") if path.is_dir())
+    cut = koderz.results / folder.name
+    cut.mkdir(parents=True)
+    (cut / "journal.jsonl").write_bytes(b"".join((folder / "journal.jsonl").read_bytes().splitlines(True)[:40]))
+
+    shown = koderz("optimize", "results", "--watch")
+
+    assert shown.out.splitlines()[1] == f"Run: {folder.name} - IN PROGRESS"
+    assert "⏳ Running" in shown.out
+    assert f"continue it with: koderz optimize run --resume-run-id {folder.name}" in shown.err
+
+
 def test_runs_are_listed_with_those_of_the_original(ended: Shell) -> None:
     foreign(ended.results, "run_20250423_153045")
 
