@@ -100,11 +100,12 @@ class Front:
         solver_arguments: Mapping[str, str] | None = None,
         matrix: Matrix | None = None,
         asks_first: bool = False,
+        figures: Callable[[Path], object] | None = None,
     ) -> None:
         """Plans the tasks in `span` and carries the plan out, or with --dry-run prints it. Ends with the exit code.
 
         `matrix`: the arms and cells, where options don't state them; `asks_first`: in a terminal the plan is shown, and
-        begun only where the user says so.
+        begun only where the user says so; `figures`: prints what the run in a folder has come to.
         """
         import asyncio
 
@@ -112,7 +113,7 @@ class Front:
         from koderz.engines.owners import schema_here
         from koderz.runs.prepare import prepare
 
-        screen = SessionScreen(quiet=self.shown.quiet, json=self.shown.json)
+        screen = SessionScreen(quiet=self.shown.quiet, json=self.shown.json, figures=figures)
         given = dict(self.given)
         if self.usual:
             known = schema_here({**self.usual, **given}).fields

@@ -92,7 +92,13 @@ def run(
     given |= _models(models or ()) | _sizes(given, seeds, max_concurrent, modal=modal)
     chosen = [word for text in optimizers or OPTIMIZERS for word in text.replace(",", " ").split()]
     front = replace(front, given=given, detach=front.detach or modal)
-    front.run(matrix=_matrix(chosen, optimizer_params), asks_first=not yes)
+    front.run(matrix=_matrix(chosen, optimizer_params), asks_first=not yes, figures=_show_rows)
+
+
+def _show_rows(folder: Path) -> None:
+    from koderz.cli.optimizer_results import show_rows
+
+    show_rows(folder)
 
 
 def _take_up(front: Front, given: Mapping[str, Any], run: str, how: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,8 @@ from koderz.types import MAIN
 from tracker.summary import USUAL
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from koderz.plans.plan import Plan
     from koderz.runs.observer import SessionView
     from koderz.runs.session import Session
@@ -24,8 +26,11 @@ _RULE = "----------------+-----------------+--------------+----------------"
 class SessionScreen:
     """Shows a session. With `quiet` only what went wrong; with `json` nothing on standard output."""
 
-    def __init__(self, *, quiet: bool = False, json: bool = False) -> None:
-        self._quiet, self._json = quiet, json
+    def __init__(
+        self, *, quiet: bool = False, json: bool = False, figures: Callable[[Path], object] | None = None
+    ) -> None:
+        """`figures`: prints what the run in a folder has come to, in place of its success rates."""
+        self._quiet, self._json, self._figures = quiet, json, figures
 
     def header(self, plan: Plan) -> None:
         """What is about to happen."""
@@ -80,7 +85,12 @@ class SessionScreen:
         if not _has_ended(summary):
             say(_heading(summary))
             return
-        say_all(_result_lines(summary))
+        if self._figures:
+            say_all((*summary.cautions, "") if summary.cautions else ())
+            say(_heading(summary))
+            self._figures(session.folder)
+        else:
+            say_all(_result_lines(summary))
         if summary.breakdown:
             from koderz.analysis.breakdown import breakdown_blocks
             from koderz.cli.tables import print_blocks

@@ -100,7 +100,7 @@ def shown(
     *records: Record,
     of: Plan | None = None,
     reason: str = "",
-    **how: bool,
+    **how: Any,
 ) -> tuple[list[str], list[str]]:
     """The lines that a session ends with, on standard output and beside it."""
     folder = asyncio.run(builders.recorded(tmp_path, *records, of=of))
