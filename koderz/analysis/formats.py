@@ -20,7 +20,11 @@ Format = Callable[[Iterable[tuple[Plan, Story]], Any], None]
 Where it has the attribute `is_folder`, it is handed the path of a folder instead, which exists.
 """
 
-FORMATS = Registry("format", "koderz.formats", {})
+FORMATS = Registry(
+    "format",
+    "koderz.formats",
+    dict.fromkeys(("predictions", "swebench"), "koderz.analysis.predictions:predictions"),
+)
 
 
 def own_format(name: str | None) -> Format | None:

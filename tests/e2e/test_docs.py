@@ -75,7 +75,7 @@ def _commands() -> dict[str, str]:
     return found
 
 
-PLANNED = ("optimize", "rollouts", "perf")
+PLANNED = ("optimize", "perf")
 
 
 @pytest.mark.parametrize(("line", "page"), _commands().items())

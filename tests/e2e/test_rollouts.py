@@ -26,6 +26,12 @@ def test_the_simulated_model_plays_the_sample(koderz: Shell) -> None:
     assert slugs["score"] == pytest.approx(0.5)
     shown = koderz("benchmark", "show", "latest", "--problem", "sample/slugs", "--artifact", "evaluation_results.json")
     assert json.loads(shown.out)["evaluation"]["rubrics"]["plain"]["tests_passed"] == 1
+    koderz("benchmark", "export", "latest", "--format", "predictions", "--output", "predictions.jsonl")
+    rows = [json.loads(line) for line in (koderz.folder / "predictions.jsonl").read_text().splitlines()]
+    assert [(row["instance_id"], row["model_name_or_path"]) for row in rows] == [
+        *(("sample/greeting", "simulated"), ("sample/median", "simulated"), ("sample/slugs", "simulated"))
+    ]
+    assert "+Hello, Ada!" in rows[0]["model_patch"]
     calls = sum(line["kind"] == "call" for line in koderz.journal())
     koderz("benchmark", "rescore", "latest", "--quiet")
     assert sum(line["kind"] == "call" for line in koderz.journal()) == calls

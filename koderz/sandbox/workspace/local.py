@@ -18,10 +18,10 @@ from typing import Any, Self
 from koderz.errors import Fault, Unreachable
 from koderz.sandbox.judge.launch import ENVIRONMENT, command
 from koderz.sandbox.linux import kernel
+from koderz.sandbox.linux.inside import Setup
+from koderz.sandbox.linux.tree import Entry, bubblewrap
 from koderz.sandbox.workspace import HOME, Command, Ended, Limits, userland
 from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.inside import Setup
-from koderz.sandbox.workspace.tree import Entry, bubblewrap
 
 _PACKAGE = Path(__file__).resolve().parents[1]  # koderz.sandbox, which process 1 is made of
 _START_SECONDS = 30.0
@@ -80,9 +80,9 @@ class Local:
 
     def _process_1(self, wanted: Command, place: Path) -> list[str]:
         if self._bubblewrap is None:
-            return command("workspace.inside", [])
+            return command("linux.inside", [])
         own = userland.own_python()
-        boot = command("workspace.inside", [])
+        boot = command("linux.inside", [])
         entries = _entries(wanted, place, [*userland.prefixes(own), Entry("read", str(_PACKAGE), str(_PACKAGE))])
         return [*bubblewrap(self._bubblewrap, entries), own.executable, *boot[1:]]
 

@@ -13,8 +13,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from koderz.sandbox.linux.tree import Entry
 from koderz.sandbox.workspace import HOME
-from koderz.sandbox.workspace.tree import Entry
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _OF_ETC = ("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")

@@ -1,4 +1,4 @@
-"""Process 1 of a command's sandbox: makes the bounds, starts the command, watches it, and ends all with it.
+"""Process 1 of a workspace's sandbox: makes the bounds, starts the command, watches it, and ends all with it.
 
 Its descriptor 0 is a socket to koderz: a `Setup` as a line of JSON comes in, `Hello` and `Farewell` go out. A byte asks
 for the end within the grace; the end of the socket is the end of everything, at once.
@@ -21,8 +21,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, NoReturn
 
-from koderz.sandbox.linux import kernel, landlock, limits, namespaces, seccomp
-from koderz.sandbox.workspace import tree
+from koderz.sandbox.linux import kernel, landlock, limits, namespaces, seccomp, tree
 
 _LOOK = 0.1  # seconds between two looks at what is used
 _SET_INTERFACE_FLAGS, _UP_AND_RUNNING = 0x8914, 0x41

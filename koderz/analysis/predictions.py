@@ -1,0 +1,23 @@
+"""Patches as SWE-bench's harness takes them: JSON lines of {instance_id, model_name_or_path, model_patch}."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import IO
+
+import orjson
+
+from koderz.analysis.story import Story
+from tracker.records import Experiment, Plan
+
+
+def predictions(stories: Iterable[tuple[Plan, Story]], file: IO[bytes]) -> None:
+    """A line an experiment that came to a verdict, with the last patch that was judged; empty where none was."""
+    for plan, story in stories:
+        if isinstance(story.outcome, Experiment):
+            row = {
+                "instance_id": story.problem_id,
+                "model_name_or_path": plan.model_of(story.arm),
+                "model_patch": story.program or "",
+            }
+            file.write(orjson.dumps(row) + b"\n")
