@@ -105,12 +105,29 @@ BAD = {
     "table": (("--optimizers", "few_shot", "--optimizer-params", "table.json"), "by optimizer"),
     "absent": (("--optimizers", "few_shot", "--optimizer-params", "absent.json"), "can't be read"),
     "writer": (("--optimizers", "meta_prompt", "--no-reasoning"), "--reasoning-model"),
+    "elsewhere": (
+        (
+            "--dataset",
+            "mine=mine.csv",
+            "--demo-datasets",
+            "mine",
+            "--input-column",
+            "q",
+            "--output-column",
+            "a",
+            "--metric",
+            "exact_match",
+            "--modal",
+        ),
+        "aren't sent there",
+    ),
     "judge": (("--metric", "judge"), "--judge-model"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_what_does_not_fit_ends_before_anything_is_created(koderz: Shell, name: str) -> None:
+    (koderz.folder / "mine.csv").write_text("q,a\n" + "".join(f"what is item number {n}?,{n}\n" for n in range(90)))
     (koderz.folder / "key.json").write_text('{"few_shot": {"colour": 1}}')
     (koderz.folder / "value.json").write_text('{"few_shot": {"max_examples": "many"}}')
     (koderz.folder / "table.json").write_text("[1]")

@@ -80,6 +80,8 @@ class DatasetSuite:
         options = settings.of(DatasetOptions)
         for task in tasks:
             require_budget(task.id, len(task.payload.validation), options.budget_calls)
+            if settings.engine != "local" and not task.payload.generated:
+                raise KoderzError(f"--engine {settings.engine}: the files of {task.id} aren't sent there; run it here")
         if self.asks_judge and not (options.judge_model or settings.given_roles.get(JUDGE)):
             raise KoderzError("this metric asks a model; name one with --judge-model")
         return {task.id: _details(task.payload) for task in tasks}
