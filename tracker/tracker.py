@@ -6,13 +6,15 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from msgspec.structs import replace
+
 from tracker.blobs import fetched, spill, whole
 from tracker.errors import JournalError
 from tracker.index import CODES, ENDS, PAID, Entry, Index, experiment_number, load_index, read_records, tell
 from tracker.journal import NAME, Journal
 from tracker.messages import share_messages
-from tracker.privacy import Privacy
-from tracker.records import Attempt, Call, Finished, Keyed, Plan, Record, Resumed
+from tracker.privacy import Privacy, shown
+from tracker.records import Attempt, Call, Finished, Keyed, Once, Plan, Record, Resumed
 from tracker.runs import create_run, lock_run, read_plan
 from tracker.tally import FAULTED, JUDGED, PASSED, Tally, outcome_of
 
@@ -78,7 +80,7 @@ class Tracker:
             else:
                 lines.append(spill(record, self.folder))
         await self._journal.append(lines)
-        return records
+        return [replace(each, value=shown(each.value)) if isinstance(each, Once) else each for each in records]
 
     def select(self, *, faults: bool = False, judged: bool = False) -> None:
         """Says which experiments are to be worked on in this session besides those that never ended.

@@ -81,6 +81,8 @@ def refusing() -> Iterator[str]:
 def played(koderz: Shell, sinks: str) -> list[str]:
     """Runs of every solver with the projections of each, and one that is refused; what was on the screen."""
     as_lines(koderz.folder / "rows.jsonl", rows(2))
+    (koderz.folder / "browsecomp-plus").mkdir()
+    as_lines(koderz.folder / "browsecomp-plus" / "rows.jsonl", rows(2))
     (koderz.folder / "own.py").write_text(SOLVER)
     return asyncio.run(_played(koderz, sinks))
 
@@ -94,6 +96,7 @@ async def _played(koderz: Shell, sinks: str) -> list[str]:
 
     async with ModelServer(telling) as server:
         env = SECRET | {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "sk-test", "KODERZ_SINKS": sinks}
+        env["LLM_API_KEY"] = "sk-test"
         for solver in ("direct", "compaction", "rlm", "own.py:quoting"):
             await run(*RUN, *MODEL, "--solver", solver, "--limit", 2, code=3 if "own" in solver else 0)
             asked = len(server.requests)
@@ -101,6 +104,8 @@ async def _played(koderz: Shell, sinks: str) -> list[str]:
             assert len(server.requests) == asked  # what is on record was used again
             await _projected(koderz, run, solver.partition(".")[0])
         await run("run", "browsecomp-plus/700", *RUN[1:], "--model", "openai/recorded", "--solver", "rlm")
+        how = ("--max-tasks", 2, "--model", "recorded", "--base-url", f"{server.url}/v1", "--enable-logging")
+        await run("rlm", "run", "--benchmark", "deep_research", *how, "--dataset-dir", ".", "--output-dir", "out")
     with refusing() as url:
         env = SECRET | {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "sk-test", "KODERZ_SINKS": sinks}
         await run(*RUN, *MODEL, "--solver", "direct", "--limit", 2, code=3)
