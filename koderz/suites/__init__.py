@@ -54,6 +54,7 @@ class Suite(Protocol):
     - `privacy_key`, bytes by which all that is recorded of its texts is encrypted (`tracker.privacy`), where they are
       private: what solvers ask, are told and run. What is made of the record has their digests. Its tasks need
       `privacy` then, which an engine has where nothing of them is stored elsewhere;
+    - tasks that say by `generated` that their text is made up: their figures share no table with those of others;
     - `words`, verdicts of its own beside the four; one counts as passed only where a Verdict says that it `passes`;
     - `simulate(messages, sampling)`, what the simulated model replies: a pure function, by which the suite can be tried
       without a model.

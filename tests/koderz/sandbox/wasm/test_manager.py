@@ -292,3 +292,30 @@ def test_garbled_and_full_managers_are_faults(monkeypatch: pytest.MonkeyPatch) -
 
     with pytest.raises(Fault, match="garbled"):
         asyncio.run(garbled())
+
+
+def test_a_manager_that_is_too_slow_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koderz.sandbox.wasm.client._LATE", 0.2)
+    asked: list[str] = []
+
+    async def slow() -> None:
+        over = asyncio.Event()
+
+        async def say(request: aiohttp.web.Request) -> aiohttp.web.Response:
+            if request.path == "/health" or request.method == "GET":
+                return aiohttp.web.json_response({"wasm": True, "sessions": []})
+            asked.append(request.path)
+            await over.wait()
+            return aiohttp.web.json_response({"session_id": "a"}, status=201)
+
+        app = aiohttp.web.Application()
+        app.router.add_route("*", "/{path:.*}", say)
+        async with TestServer(app) as server, RemotePool(str(server.make_url("/"))) as pool:
+            try:
+                await pool.open().run("1")
+            finally:
+                over.set()
+
+    with pytest.raises(Fault, match="Request timed out"):
+        asyncio.run(slow())
+    assert len(asked) == 3
