@@ -57,10 +57,21 @@ def own_folder() -> Path:
     for folder in root.iterdir():
         with contextlib.suppress(OSError), _locked(folder):
             remove(folder)
-    own = Path(tempfile.mkdtemp(dir=root))
+    own = _made_and_locked(root)
     atexit.register(_remove_own, own, os.getpid())
-    fcntl.flock(os.open(own, os.O_RDONLY | os.O_CLOEXEC), fcntl.LOCK_EX)  # never closed
     return own
+
+
+def _made_and_locked(root: Path) -> Path:
+    """A new folder, locked until this process ends."""
+    while True:
+        own = Path(tempfile.mkdtemp(dir=root))
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(own, os.O_RDONLY | os.O_CLOEXEC)  # never closed
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if own.exists():  # else another process took it for abandoned before it was locked
+                return own
+            os.close(descriptor)
 
 
 def _remove_own(own: Path, process: int) -> None:
