@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from koderz.errors import Fault
@@ -13,8 +12,7 @@ if TYPE_CHECKING:
     from tracker.records import Record, Text
 
 
-@dataclass(frozen=True, slots=True)
-class PendingExperiment:
+class PendingExperiment(NamedTuple):
     """One experiment, and what is on record for it, in order."""
 
     identity: Identity
@@ -22,8 +20,7 @@ class PendingExperiment:
     is_whole: bool = True  # False: some of it can't be read, so the solver may have to go another way
 
 
-@dataclass(frozen=True, slots=True)
-class ExperimentOutcome:
+class ExperimentOutcome(NamedTuple):
     """How one experiment ended. It hasn't where there is no record: `fault` then ends the run."""
 
     record: records.Experiment | records.Fault | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from koderz.engines.portable import line_key
 from koderz.errors import Fault
@@ -57,7 +57,7 @@ class Flight:
     def to_replay(self) -> PendingExperiment:
         """The work with all that a worker has to know of it."""
         recorded = [r for r in (*self.work.recorded, *self.recorded) if not isinstance(r, Submitted)]
-        return replace(self.work, recorded=recorded)
+        return self.work._replace(recorded=recorded)
 
     def lost(self, fault: Fault) -> records.Fault:
         """Its end where it can't be performed."""

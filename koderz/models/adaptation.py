@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,8 +22,7 @@ _UNSUPPORTED = re.compile(
 _MOST_TOKENS = re.compile(r"> (\d+), which is the maximum|at most (\d+) completion tokens", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """One parameter left out; or sent by another name; or lowered."""
 
     parameter: str

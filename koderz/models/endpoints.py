@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from koderz.errors import KoderzError, Unreachable
@@ -35,8 +35,7 @@ class Endpoint:
     notices: tuple[str, ...] = ()  # what the user should hear once
 
 
-@dataclass(frozen=True, slots=True)
-class _Home:
+class _Home(NamedTuple):
     url: str
     url_variable: str
     key_variable: str

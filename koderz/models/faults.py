@@ -9,8 +9,7 @@ FatalFault   no request will (koderz.errors)
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from koderz.errors import FatalFault, Fault
 
@@ -58,8 +57,7 @@ class Refused(Exception):
         self.parameter = parameter
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(NamedTuple):
     """What came back over HTTP."""
 
     status: int

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from koderz.errors import KoderzError
 
@@ -30,8 +30,7 @@ _HOSTED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ModelName:
+class ModelName(NamedTuple):
     """A provider and what that provider calls the model. `str()` is how it is shown, and parses back."""
 
     provider: str

@@ -8,8 +8,7 @@ machine and has no published price is free. What none of these knows has no pric
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from koderz.models.endpoints import is_loopback, own_address
 from koderz.models.names import WIRE_FORMATS, parse_model_name
@@ -28,8 +27,7 @@ _HOSTED_ONLY = re.compile(r"(?:.*/)?((?:claude|chatgpt|gemini|grok|gpt(?!-oss))-
 _OPEN_WEIGHTS = re.compile(r"(?:.*/)?gpt-oss\b.*", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Tokens of one call."""
 
     tokens_in: int  # the cached ones included
@@ -38,8 +36,7 @@ class Usage:
     cache_write: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(NamedTuple):
     """US dollars per million tokens."""
 
     input: float
@@ -81,8 +78,7 @@ def told(tariff: Tariff) -> str:
     return f"${price.input:g} in, ${price.output:g} out, a million tokens, {tariff.origin}"
 
 
-@dataclass(frozen=True, slots=True)
-class Flat:
+class Flat(NamedTuple):
     """Every token at one price."""
 
     price: Price
@@ -93,8 +89,7 @@ class Flat:
         return self.price.cost(usage)
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(NamedTuple):
     """The list price of a model, as `genai-prices` has it."""
 
     provider: Provider
@@ -179,8 +174,7 @@ def _published(name: ModelName, base_url: str | None) -> Published | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Listing:
+class _Listing(NamedTuple):
     """Where a price may be published."""
 
     model: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _OPENING = re.compile(r"\s*<(think|thinking)>")
 # The chat templates of some reasoning models write the opening tag themselves, so that the reply has only
@@ -11,8 +11,7 @@ _OPENING = re.compile(r"\s*<(think|thinking)>")
 _CLOSING_ALONE = re.compile(r"^[ \t]*</think>[ \t]*$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Parted:
+class Parted(NamedTuple):
     """`text` is what the model says, `reasoning` what it thought; `cut` where the two came as one."""
 
     text: str

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from koderz.errors import FatalFault, Fault, Unreachable
 from koderz.models.adaptation import Adaptation
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
 _LETTERS_A_TOKEN = 4  # of English and of code, about; only where a server doesn't count
 
 
-@dataclass(frozen=True, slots=True)
-class _Exchange:
+class _Exchange(NamedTuple):
     """A request that was answered."""
 
     reply: WireReply

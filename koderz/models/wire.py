@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import orjson
@@ -37,8 +36,7 @@ _BROKEN_OFF = frozenset({"error", "abort", "load", "unload"})
 _ESCAPE = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)|\\.", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class WireReply:
+class WireReply(NamedTuple):
     """A reply as read off the wire. Token counts are None where the server tells none to be believed."""
 
     text: str

@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from stat import S_ISREG
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -55,8 +55,7 @@ class MatrixCells:
     samples: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
+class Matrix(NamedTuple):
     """What the file states."""
 
     path: Path

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from msgspec import to_builtins
@@ -88,8 +88,7 @@ class Plan:
         yield from ((tasks[cell.task], arms[cell.arm], cell.samples) for cell in self.record.cells)
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(NamedTuple):
     """What a plan is about: a suite, the tasks chosen from it, and what models are told of them."""
 
     suite: Suite

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from koderz.engines import Engine
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 NOTHING_TO_DO = "nothing to do"  # the reason of a session that found the run finished
 
 
-@dataclass(frozen=True, slots=True)
-class SessionView:
+class SessionView(NamedTuple):
     """What an observer sees of a session."""
 
     plan: Plan

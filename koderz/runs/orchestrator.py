@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from koderz.engines import Engine
 from koderz.errors import FatalFault, Fault
@@ -40,8 +41,7 @@ class Progress:
 Observer = Callable[[Record], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """How a session ended."""
 
     status: str  # complete | incomplete | interrupted | stopped | failed

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from tracker.summary import Summary
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(NamedTuple):
     """What is left when a session is over."""
 
     ended: Ended
@@ -105,8 +104,7 @@ def _refuse_detaching(engine: Engine, *, detach: bool) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Means:
+class Means(NamedTuple):
     """What it takes to carry out a plan."""
 
     engine: Engine

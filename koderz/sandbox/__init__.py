@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
 
 from koderz.errors import Fault
 from koderz.settings.options import option
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 ROOM_MB = 512  # of a container, for its interpreters: beyond what a candidate may use
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """One candidate and the tests that it has to pass."""
 
     program: str  # the whole candidate program; defines `entry_point`
@@ -38,8 +37,7 @@ class Job:
     call_timeout: float = 0.0  # CPU seconds of one call; 0: no limit but `timeout`, which a program can't lift
 
 
-@dataclass(frozen=True, slots=True)
-class JobResult:
+class JobResult(NamedTuple):
     """What a sandbox found."""
 
     verdict: VerdictWord
@@ -98,8 +96,7 @@ class DockerOptions:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(NamedTuple):
     """What a sandbox is opened with. Each takes what concerns it."""
 
     judges: int = 1  # how many candidates run at once

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -80,8 +80,7 @@ def peek(folder: Path, names: Collection[str]) -> dict[str, Any]:
     return {name: value for key, value in table.items() if (name := _name(key)) in names}
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
+class Sources(NamedTuple):
     """What is said of the settings, by where it is said; the first of them wins."""
 
     flags: Mapping[str, Any]

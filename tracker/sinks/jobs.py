@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import orjson
@@ -54,8 +54,7 @@ def environment_of(environ: Mapping[str, str], secrets: Iterable[str] = ()) -> s
     return hashlib.pbkdf2_hmac("sha256", orjson.dumps([folder, *values]), b"koderz", _ROUNDS).hex()[:16]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A job in a queue: the file `RUN.SINK.TRIES`."""
 
     path: Path

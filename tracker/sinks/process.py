@@ -7,9 +7,8 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tracker.index import load_index
 from tracker.journal import NAME
@@ -27,8 +26,7 @@ _LOOK_FOR_LIFE_EVERY = 0.5
 _TO_BEGIN = 10.0  # seconds that a process has to take a job on
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(NamedTuple):
     """Where a sink is with a run that is over."""
 
     sink: str

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(NamedTuple):
     """A job as the judge is sent it. Seconds and bytes."""
 
     program: str
@@ -21,8 +20,7 @@ class Case:
     call: float  # CPU seconds of one call; 0 for no limit of its own
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """What the judge found. `fault` is set, and nothing else counts, where the tests can't be run."""
 
     verdict: str

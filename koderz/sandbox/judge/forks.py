@@ -7,16 +7,14 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from koderz.sandbox.judge.zygote import END, ENDING, ORDER, SECONDS, USED, Setup
 from koderz.sandbox.linux import kernel
 from koderz.sandbox.linux.readable import Readable, readable
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(NamedTuple):
     """How a candidate ended."""
 
     status: int  # exit code, or minus the signal

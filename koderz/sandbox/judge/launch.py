@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _SANDBOX = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -31,8 +31,7 @@ ENVIRONMENT: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Premises:
+class Premises(NamedTuple):
     """Where and how a judge's candidates are kept."""
 
     layers: Sequence[str]  # wanted

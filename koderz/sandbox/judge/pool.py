@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 from koderz.errors import Fault
@@ -98,7 +98,7 @@ class Pool:
 
     async def _started(self, core: int) -> Worker:
         """A new judge; one that is killed on its way gets a successor. Fault when none comes up."""
-        premises = replace(self._premises, core=core)
+        premises = self._premises._replace(core=core)
         began = time.monotonic()
         for pause in PAUSES:
             try:

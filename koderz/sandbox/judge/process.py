@@ -6,7 +6,6 @@ trusted, findings go back as JSON. `start` makes it, with next to nothing in its
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import resource
@@ -38,7 +37,7 @@ def judge(premises: Premises, forked: tuple[socket.socket, int] | None) -> NoRet
         _tell(parent, sorted(zygote.layers))
         while (job := _received(parent)) is not None:
             finding = trial.hold(Case(*wire.from_trusted(job)), zygote, lambda: _tell(parent, None))
-            _tell(parent, dataclasses.asdict(finding))
+            _tell(parent, finding._asdict())
     sys.exit()
 
 

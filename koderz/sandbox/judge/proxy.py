@@ -6,8 +6,7 @@ import builtins
 import contextlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from koderz.sandbox.judge import wire
 from koderz.sandbox.judge.forks import Connection
@@ -44,8 +43,7 @@ class CandidateError(Exception):
     """An exception of the candidate's that isn't a built-in one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(NamedTuple):
     """An exception in the candidate, and the one that stands for it among the tests."""
 
     name: str

@@ -7,7 +7,6 @@ import random
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -39,7 +38,7 @@ def hold(case: Case, zygote: Forks, loaded: Callable[[], None] = lambda: None) -
         held = _held_in_process(case, zygote) if tests.in_process else _held_by_proxy(case, tests, zygote, loaded)
     except BrokenTestsError as error:
         return Finding("error", fault=str(error))
-    return replace(held, wall=time.monotonic() - began)
+    return held._replace(wall=time.monotonic() - began)
 
 
 def _held_by_proxy(
@@ -58,7 +57,7 @@ def _held_by_proxy(
     if vanished and proxy.foresaw and proxy.calls > candidate.EAGER:
         # Answers gathered before the end were not sent: only asking one by one tells where it was.
         return _held_by_proxy(case, tests, zygote, loaded, foresees=False)
-    return replace(_proxied_finding(case, tests, proxy, error, ending), cpu=ending.cpu)
+    return _proxied_finding(case, tests, proxy, error, ending)._replace(cpu=ending.cpu)
 
 
 class _Patience:
@@ -198,7 +197,7 @@ def _held_in_process(case: Case, zygote: Forks) -> Finding:
         error = _within(case.wall, lambda: answers.append(proxy.receive()))
         ending = zygote.end()
     finding = _in_process_finding(case, answers, token, error, ending)
-    return replace(finding, cpu=ending.cpu, in_process=True)
+    return finding._replace(cpu=ending.cpu, in_process=True)
 
 
 def _in_process_finding(

@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import subprocess
-from dataclasses import asdict, fields
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -23,9 +22,6 @@ from koderz.sandbox.linux import limits
 
 GRACE_SECONDS = 5.0  # beyond a case's wall limit, before the judge itself is taken for stuck
 BUSY = 0.05  # of that time; a judge that spends more of it on the processor isn't stuck, but busy with what it was told
-
-
-_FIELDS = tuple(field.name for field in fields(Case))
 
 
 class WorkerLostError(Exception):
@@ -81,7 +77,7 @@ class Worker:
 
     async def run(self, case: Case) -> Finding:
         """WorkerLostError when the judge dies or gets stuck, after which it is of no more use."""
-        job = marshal.dumps(tuple(getattr(case, name) for name in _FIELDS))
+        job = marshal.dumps(tuple(case))
         assert self._writer is not None
         self._writer.write(wire.HEADER.pack(len(job)) + job)
         while (told := await self._told(case.wall)) is None:  # the tests are loaded, and the clock starts anew
@@ -162,7 +158,7 @@ def _begun(premises: Premises, connection: socket.socket) -> subprocess.Popen[by
     patterns = premises.passed
     passed = {name: value for name, value in os.environ.items() if any(fnmatchcase(name, each) for each in patterns)}
     return subprocess.Popen(
-        command("judge.start", [json.dumps(asdict(premises))]),
+        command("judge.start", [json.dumps(premises._asdict())]),
         stdin=connection.fileno(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

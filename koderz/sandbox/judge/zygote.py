@@ -19,7 +19,6 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
@@ -40,8 +39,7 @@ _PRELOADED = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """What holds every candidate of this zygote."""
 
     layers: frozenset[str]

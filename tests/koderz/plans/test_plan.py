@@ -76,7 +76,7 @@ def with_measures(folder: Path, *measures: Measure) -> Plan:
     settings = plan(folder).settings
     subject = load_subject(settings, list)
     suite = Words(subject.tasks, measures=measures)
-    return make_plan(settings, replace(subject, suite=suite), make_arms(settings, {}))
+    return make_plan(settings, subject._replace(suite=suite), make_arms(settings, {}))
 
 
 def test_the_record_holds_the_measures_that_the_suite_declares(tmp_path: Path) -> None:
