@@ -270,3 +270,5 @@ def test_on_modal_optimizers_are_submitted_by_the_scripts_and_picked_up_anywhere
         koderz("benchmark", "resume", "latest", env=server.environment)
         summary = koderz.summary()
         assert (summary["status"], [*summary["arms"]]) == ("complete", ["none", "few_shot"])
+        checked = modal("run", str(SCRIPTS / "check_results.py"), "--list-runs")
+        assert (checked.returncode, summary["run_id"] in checked.stdout) == (0, True), checked.stderr
