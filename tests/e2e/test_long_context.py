@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from koderz.suites.long_context.oolong.questions import KINDS
 from tests.conftest import Shell
 from tests.koderz.suites.long_context.published import ROWS
 
@@ -243,6 +244,17 @@ def test_a_comparison_shows_what_recursion_gains_over_asking_directly(koderz: Sh
     page = (koderz.folder / "report.html").read_text()
     assert "<h3>Broken down</h3>" in page
     assert '<th scope="row">length 8192</th><td class="one">direct</td>' in page
+
+
+def test_every_kind_of_generated_oolong_question_is_counted_with_lines_labelled_by_sub_calls(koderz: Shell) -> None:
+    own = ("--suite", "oolong", "--mode", "comparative", "--tasks-per-length", len(KINDS), "--limit", len(KINDS))
+    koderz("benchmark", "--model", "simulated", "--sink", "json", "--quiet", *own)
+
+    rates = {name: arm["summary"]["success_rate"] for name, arm in koderz.summary()["arms"].items()}
+    assert rates["rlm"] > 80 > rates["direct"] > 0
+    assert [cell["error"] for cell in cells(koderz) if cell["error"]] == []
+    asked_by_code = {call["experiment_id"] for call in calls(koderz) if call["purpose"] == "sub"}
+    assert len(asked_by_code) == len(KINDS)
 
 
 def test_what_modes_stand_for_is_said_by_the_suite(koderz: Shell) -> None:

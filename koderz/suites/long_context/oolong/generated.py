@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import random
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,11 +14,10 @@ from weakref import WeakValueDictionary
 
 from koderz.suites.long_context.contexts import Reading, in_characters, recipe_digest
 from koderz.suites.long_context.oolong.questions import KINDS, Entry, Kind
-from koderz.suites.long_context.simulated import Player
 from koderz.suites.long_context.tokens import CHARS_A_TOKEN
 from koderz.suites.long_context.words import VERSION, words_of
 
-_TEMPLATES: Mapping[str, Sequence[str]] = {
+TEMPLATES: Mapping[str, Sequence[str]] = {
     "abbreviation": ("What does the abbreviation {upper} stand for ?", "What is the full form of {upper} ?"),
     "description and abstract concept": ("Why does a {noun} {verb} ?", "What is the meaning of the word {noun} ?"),
     "entity": ("What kind of {noun} is called a {other} ?", "Which product is made of {noun} and {other} ?"),
@@ -27,12 +25,6 @@ _TEMPLATES: Mapping[str, Sequence[str]] = {
     "location": ("Where can a {noun} be seen ?", "Which country has the oldest {noun} ?"),
     "numeric value": ("How many {noun} parts are in a {other} ?", "When was the first {noun} sold ?"),
 }
-_BEGINNINGS = {
-    re.match(r"[^{]*?(?= \{| a \{| the \{|$)", template)[0]: label  # type: ignore[index]
-    for label, templates in _TEMPLATES.items()
-    for template in templates
-}
-_LINE = re.compile(r"^Date: (\w{3} \d\d, \d{4}) \|\| User: (\d+) \|\| Instance: (.*)$", re.MULTILINE)
 _HEADER = (
     "The following lines contain general-knowledge questions, one a line, each with a date and a user. Every question "
     "asks for one of these kinds of answers, which is its label: {labels}.\n"
@@ -50,9 +42,9 @@ class Window:
     def __init__(self, length: int, seed: int) -> None:
         """`length` in tokens, with some room for a question."""
         draw = random.Random(seed)  # noqa: S311 repeatable on purpose
-        labels, weights = list(_TEMPLATES), [8, 6, 4.5, 3, 2, 1]
+        labels, weights = list(TEMPLATES), [8, 6, 4.5, 3, 2, 1]
         draw.shuffle(labels)
-        lines, room = [_HEADER.format(labels=", ".join(_TEMPLATES))], length * CHARS_A_TOKEN - 400
+        lines, room = [_HEADER.format(labels=", ".join(TEMPLATES))], length * CHARS_A_TOKEN - 400
         room -= len(lines[0])
         users = [str(draw.randint(10000, 99999)) for _ in range(min(40, max(4, length // 1500)))]
         user_weights = [1 / (n + 1) for n in range(len(users))]
@@ -66,7 +58,7 @@ class Window:
             noun, other = choice(nouns), choice(nouns)
             words = {"noun": noun, "other": other, "verb": choice(verbs), "upper": noun[:4].upper()}
             entry = Entry(choice(days), next(by_users), label)
-            said = choice(_TEMPLATES[label]).format(**words)
+            said = choice(TEMPLATES[label]).format(**words)
             line = f"Date: {spelled[entry.day]} || User: {entry.user} || Instance: {said}\n"
             room -= len(line)
             if room < 0:
@@ -136,24 +128,3 @@ def _row(number: int, kind: Kind, about: tuple[str, str], right: Any) -> dict[st
         "answer": shown or repr([right]),
         "answer_type": f"ANSWER_TYPE.{kind.answer_type}",
     }
-
-
-def answers(asked: str) -> list[str]:
-    """What is right of a generated text and question, read from them alone; nothing where they are others."""
-    question = asked.rpartition("\n")[2]
-    for kind in KINDS:
-        if found := kind.pattern.match(question):
-            about = found.groupdict()
-            right = kind.answer([*_entries(asked)], about.get("a", ""), about.get("b", ""))
-            return [] if right is None else [str(right)]
-    return []
-
-
-def _entries(text: str) -> Iterator[Entry]:
-    for day, user, said in _LINE.findall(text):
-        label = next((label for start, label in _BEGINNINGS.items() if said.startswith(start)), "")
-        if label:
-            yield Entry(datetime.datetime.strptime(day, "%b %d, %Y").date(), user, label)
-
-
-PLAYER = Player(answers)

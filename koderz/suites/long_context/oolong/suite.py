@@ -8,9 +8,10 @@ from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.suites.long_context.contexts import MODES, NEEDS, LongContextSuite, Reading, Recipe, in_characters
-from koderz.suites.long_context.oolong.generated import PLAYER, GeneratedQuestion, Windows
+from koderz.suites.long_context.oolong.generated import GeneratedQuestion, Windows
 from koderz.suites.long_context.oolong.options import OolongOptions
 from koderz.suites.long_context.oolong.scoring import gold_of, score, score_pairs, score_real
+from koderz.suites.long_context.oolong.simulated import PLAYER
 from koderz.suites.long_context.published import Fields, Filter, Layout, OfRow, published
 from koderz.suites.long_context.tokens import CHARS_A_TOKEN, read_length
 from koderz.types import Measure, Task

@@ -13,10 +13,10 @@ import pytest
 from koderz.errors import Fault, KoderzError
 from koderz.suites.long_context import published as published_rows
 from koderz.suites.long_context.contexts import LongContextSuite
-from koderz.suites.long_context.oolong.generated import answers
 from koderz.suites.long_context.oolong.options import OolongOptions
 from koderz.suites.long_context.oolong.questions import KINDS
 from koderz.suites.long_context.oolong.scoring import score, score_pairs, score_real
+from koderz.suites.long_context.oolong.simulated import answers
 from koderz.suites.long_context.oolong.suite import oolong, oolong_pairs, oolong_real
 from koderz.types import Judging
 
