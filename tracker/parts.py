@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,7 +12,7 @@ from tracker.registry import find
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracker.records import Plan
+    from tracker.records import Plan, Record
     from tracker.summary import Result
 
 GROUP = "koderz.summaries"
@@ -24,7 +24,8 @@ Part = Callable[["Plan", Mapping[str, Sequence["Result"]]], Mapping[str, Any]]
 """Takes the plan, and the results of each arm by its name; returns what JSON can hold. A pure function of these.
 
 One may have an attribute `complete`, a function of the plan, the run's folder and the results: what these are with what
-only other experiments tell, such as the score of a baseline.
+only other experiments tell, such as the score of a baseline. And an attribute `excerpt`, a function of the records of
+an experiment: what its memory tells besides, such as the prompt that it found; empty for nothing.
 """
 
 
@@ -52,6 +53,29 @@ def completed(plan: Plan, folder: Path, results: list[Result]) -> list[Result]:
         with suppress(Exception):  # `parts_of` tells of what isn't there, and a summary is worth more than the rest
             results = [*getattr(part_of(name), "complete", _as_they_are)(plan, folder, results)]
     return results
+
+
+def completes(plan: Plan) -> bool:
+    """Whether a part that the plan names has something to complete results by."""
+    return any(_has(name, "complete") for name in plan.parts)
+
+
+def excerpts(plan: Plan, story: Sequence[Record]) -> Iterator[str]:
+    """What the parts that a plan names tell of an experiment; nothing of one that isn't installed, or fails."""
+    for name in plan.parts:
+        with suppress(Exception):
+            if told := getattr(part_of(name), "excerpt", _nothing)(story):
+                yield told
+
+
+def _has(name: str, attribute: str) -> bool:
+    with suppress(Exception):
+        return hasattr(part_of(name), attribute)
+    return False
+
+
+def _nothing(_story: Sequence[Record]) -> str:
+    return ""
 
 
 def _as_they_are(_plan: Plan, _folder: Path, results: list[Result]) -> list[Result]:

@@ -11,7 +11,6 @@ import orjson
 
 from koderz.analysis.optimizing import gain_of
 from koderz.analysis.trials import BASELINE, SEARCHING, Cell, Trial, cells_of, seconds_of
-from koderz.types import Message
 from tracker import records
 from tracker.files import write_whole
 from tracker.records import Record
@@ -222,12 +221,7 @@ class State:
         if trial is None:
             messages = self._about(cell).get("messages")
             return {"messages": messages} if messages else None
-        winner = trial.candidates.get(str(trial.result.get("winner", "")))
-        if winner is None:
-            return None
-        template: list[Message] = list(winner.get("messages") or ())
-        examples = list(trial.shown.get("test", ()))[1:-1] if winner.get("demos") else []
-        return {"messages": [*template[:1], *examples, *template[-1:]] if examples else template}
+        return {"messages": trial.prompt} if trial.prompt else None
 
     def _searched(self, cell: Cell, trial: Trial, digest: str) -> dict[str, Any]:
         return {split: self._evaluation(cell, trial, split, digest) for split in ("train", "validation")}

@@ -11,7 +11,6 @@ from koderz.analysis import statistics
 from koderz.analysis.blocks import Block, Heading, Table, Text, as_markdown
 from koderz.analysis.intervals import Interval
 from koderz.analysis.optimizing import (
-    BASELINE,
     Gain,
     Row,
     Search,
@@ -20,6 +19,7 @@ from koderz.analysis.optimizing import (
     rows_of,
     searches_of,
 )
+from koderz.analysis.trials import BASELINE
 from koderz.errors import KoderzError
 from tracker.records import Plan
 from tracker.runs import read_plan

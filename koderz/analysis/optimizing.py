@@ -15,17 +15,19 @@ from koderz.analysis import intervals, statistics
 from koderz.analysis.inference import p_of, score_interval, smallest_of
 from koderz.analysis.intervals import FEWEST_TO_RESAMPLE, Interval
 from koderz.analysis.pairs import matched
+from koderz.analysis.trials import BASELINE, Trial
 from tracker import records
 from tracker.index import CODES, load_index, read_records
 from tracker.journal import NAME
+from tracker.messages import text_of
 from tracker.records import Measure
 from tracker.runs import read_plan
 from tracker.summary import Result
 
-BASELINE = "none"
 RANDOM = "random_search"
 
 _MOST_FAULTY = 0.02  # share of test items that can't be judged
+_REMEMBERED = 2048  # bytes of a prompt
 _KINDS = ("once", "grade", "experiment")
 
 Scores = Mapping[str, float]
@@ -198,7 +200,17 @@ def part(plan: records.Plan, _results: Mapping[str, Sequence[Result]]) -> Mappin
     return plan.details.get("suite") or {}
 
 
-part.complete = completed  # type: ignore[attr-defined]
+def excerpt(story: Sequence[records.Record]) -> str:
+    """The first 2 KB of the prompt that a search kept, as its experiment's memory has it."""
+    trial = Trial()
+    for line in story:
+        trial.fold(line)
+    prompt = "\n".join(f"{message['role']}: {text_of(message)}" for message in trial.prompt)
+    cut = prompt.encode("utf-8", "replace")[:_REMEMBERED].decode("utf-8", "ignore")
+    return f"Prompt:\n{cut}{'' if cut == prompt else ' …'}" if prompt else ""
+
+
+part.complete, part.excerpt = completed, excerpt  # type: ignore[attr-defined]
 
 
 class _Group:

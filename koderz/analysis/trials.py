@@ -117,6 +117,14 @@ class Trial:
         found = self.scores.get((split, digest), {})
         return {item: grade for item, grade in found.items() if "fault" not in grade.labels}
 
+    @property
+    def prompt(self) -> list[Message]:
+        """The messages that the search ended with, examples and all, without the format line; empty before."""
+        winner = self.candidates.get(str(self.result.get("winner", ""))) or {}
+        template: list[Message] = list(winner.get("messages") or ())
+        examples = list(self.shown.get("test", ()))[1:-1] if winner.get("demos") else []
+        return [*template[:1], *examples, *template[-1:]] if examples else template
+
     def _fold_once(self, line: records.Once, moment: float) -> bool:
         value = line.value if isinstance(line.value, dict) else {}
         if line.name.startswith("candidate/"):

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from tracker.errors import JournalError
 from tracker.memory import maintenance as caretaking
 from tracker.memory.cortex import store_path
@@ -19,11 +21,12 @@ from tracker.memory.lessons import how_it_failed
 from tracker.memory.memories import Draft
 from tracker.memory.store import Store
 from tracker.messages import text_of
+from tracker.parts import completes, excerpts
 from tracker.records import Attempt, Call, Experiment, Fault, Finished, Plan, Record
 from tracker.scrubber import Scrubber
 from tracker.sinks import SinkDown, Source
 from tracker.sinks.json import encode_summary
-from tracker.summary import summarize
+from tracker.summary import Summary, summarize
 
 _PATIENCE = 20.0  # seconds that another writer may hold the store
 _ASKED = 4000  # characters of what was asked
@@ -59,17 +62,31 @@ class MemorySink:
             return caretaking.rebuild(store_path(results, environ), environ)
 
     def _drafts(self, records: Sequence[Record]) -> Iterator[Draft]:
+        plan = self._source.plan
         outcomes = {record.experiment_id: record for record in records if isinstance(record, Experiment | Fault)}
         for outcome in outcomes.values():
-            story = self._source.stories.of(outcome.experiment_id)
-            yield experiment_memory(self._source.plan, outcome, story, self._project)
+            yield self._experiment_memory(outcome)
         finished = [record for record in records if isinstance(record, Finished)]
-        if finished and self._source.plan.run_id is not None:
-            yield self._run_memory(self._source.plan, finished[-1])
-
-    def _run_memory(self, plan: Plan, finished: Finished) -> Draft:
+        if not finished:
+            return
         with _border():
             summary = summarize(self._source.folder)
+        if completes(plan):  # by experiments that may have ended later than the one that they complete
+            yield from self._completed_memories(summary)
+        if plan.run_id is not None:
+            yield self._run_memory(plan, finished[-1], summary)
+
+    def _experiment_memory(self, outcome: Experiment | Fault) -> Draft:
+        story = self._source.stories.of(outcome.experiment_id)
+        return experiment_memory(self._source.plan, outcome, story, self._project)
+
+    def _completed_memories(self, summary: Summary) -> Iterator[Draft]:
+        for result in summary.results:
+            ends = [line for line in self._source.stories.of(result.experiment_id) if isinstance(line, Experiment)]
+            whole = {"success": result.success, "score": result.score, "metrics": result.metrics}
+            yield from (self._experiment_memory(replace(end, **whole)) for end in ends[-1:])
+
+    def _run_memory(self, plan: Plan, finished: Finished, summary: Summary) -> Draft:
         models = dict.fromkeys(plan.model_of(arm.name) for arm in plan.arms)
         return Draft(
             key=plan.run_id,
@@ -156,6 +173,8 @@ def _metadata(plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attemp
         "cause": outcome.cause,
         "tokens": outcome.tokens_in + outcome.tokens_out,
         "duration_seconds": outcome.duration_seconds,
+        "score": outcome.score,
+        **({"metrics": outcome.metrics} if outcome.metrics else {}),
         **({"lesson_cause": outcome.lesson_cause, "lesson": outcome.lesson} if outcome.lesson else {}),
     }
 
@@ -174,6 +193,10 @@ def _told(
         )
     if isinstance(outcome, Experiment) and outcome.lesson:
         yield f"Lesson: {outcome.lesson}"
+    yield from excerpts(plan, story)
+    if isinstance(outcome, Experiment) and outcome.metrics:
+        figures = {"score": outcome.score, **outcome.metrics}
+        yield "; ".join(f"{name} {value:.4g}" for name, value in figures.items() if value is not None)
     yield f"Cost ${outcome.cost:.4f}; {f'run {plan.run_id}' if plan.run_id else 'a single experiment'}"
 
 

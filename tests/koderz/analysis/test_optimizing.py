@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,20 @@ import pytest
 from msgspec.structs import replace as with_fields
 
 from koderz.analysis.optimizer_comparison import compare_optimizers
-from koderz.analysis.optimizing import Row, completed, gain_of, rows_of, searches_of
+from koderz.analysis.optimizing import Row, completed, excerpt, gain_of, rows_of, searches_of
+from koderz.analysis.trials import Trial
 from koderz.errors import KoderzError
-from tests.koderz.solvers.optimizers.worlds import World, searched
+from tests.koderz.solvers.optimizers.worlds import World, gain, searched
 from tests.koderz.world import Run, Scripted
-from tracker.records import Plan
+from tests.tracker.builders import recorded
+from tracker.journal import NAME
+from tracker.memory import Memory
+from tracker.memory.store import Filter, Store
+from tracker.records import Once, Plan, encode
+from tracker.runs import read_plan
+from tracker.sinks import Source
+from tracker.sinks.memory import MemorySink
+from tracker.stories import Stories
 
 RANDOM_SEEDS = 3
 
@@ -22,6 +32,18 @@ def rows(run: Run, **changes: Any) -> dict[str, Row]:
     plan = run.lines[0]
     assert isinstance(plan, Plan)
     return {row.optimizer: row for row in rows_of(with_fields(plan, **changes), searches_of(run.folder))}
+
+
+def remembered(folder: Path) -> dict[str, Memory]:
+    """The memories of a run's experiments by arm, once a sink was handed its records one by one."""
+    stories = Stories(folder)
+    records = list(stories.records([entry.span for entry in stories.refresh()]))
+    sink = MemorySink(Source(folder, stories.plan, stories, {}))
+    for record in records:
+        sink.take([record])
+    sink.close()
+    with Store(folder.parent / "memory.db") as store:
+        return {str(each.metadata["arm"]): each for each in store.select(Filter(tags=("result",)))}
 
 
 def test_what_helps_is_told_from_what_does_not_and_from_random_search(tmp_path: Path) -> None:
@@ -95,6 +117,49 @@ def test_a_result_has_its_baseline_and_succeeds_by_its_own_interval(tmp_path: Pa
     assert metrics["gain"] == pytest.approx((results["meta_prompt", 0].score or 0) - (metrics["baseline"] or 0))
     assert {"baseline", "gain", "validation", "metric_calls", "reasoning_calls"} <= metrics.keys()
     assert not results["none", 0].success
+
+
+def test_memories_have_the_gain_and_the_beginning_of_the_prompt_that_was_kept(tmp_path: Path) -> None:
+    run = searched(tmp_path, World("example"), "none", "random_search", budget_calls=300)
+    (end,) = [line for line in run.of("experiment") if line.arm == "random_search"]
+    kept = Trial()
+    for line in run.lines:
+        if getattr(line, "experiment_id", "") == end.experiment_id:
+            kept.fold(line)
+    memories = remembered(run.folder)
+
+    found = memories["random_search"]
+    assert found.metadata["metrics"]["gain"] == pytest.approx(gain(run, "random_search"))
+    assert found.metadata["score"] == pytest.approx(found.metadata["metrics"]["baseline"] + gain(run, "random_search"))
+    assert "gain" not in memories["none"].metadata.get("metrics", {})
+    prompt = "\n".join(f"{message['role']}: {message['content']}" for message in kept.prompt)
+    assert len(kept.prompt) > 2
+    assert prompt[:2048] in found.content
+    assert f"gain {gain(run, 'random_search'):.4g}" in found.content
+
+
+def test_a_gain_is_remembered_too_where_the_baseline_ends_last(tmp_path: Path) -> None:
+    run = searched(tmp_path, World("rule", 1), "none", "meta_prompt", budget_calls=200)
+    ends = {line.arm: line for line in run.of("experiment")}
+    rest = [line for line in run.lines[1:] if line not in ends.values() and line.kind != "finished"]
+    lines = [*rest, ends["meta_prompt"], ends["none"], *run.of("finished")]
+
+    folder = asyncio.run(recorded(tmp_path / "again", of=read_plan(run.folder)))
+    with (folder / NAME).open("ab") as file:
+        file.writelines(map(encode, lines))
+    found = remembered(folder)["meta_prompt"]
+
+    assert found.metadata["metrics"]["gain"] == pytest.approx(gain(run, "meta_prompt"))
+
+
+def test_what_a_long_prompt_leaves_out_of_memory_is_marked() -> None:
+    candidate = {"digest": "d", "messages": [{"role": "user", "content": "ä" * 3000}]}
+    long = Once(experiment_id="e", name="candidate/d", value=candidate, key="1")
+    told = excerpt([long, Once(experiment_id="e", name="result", value={"winner": "d"}, key="2")])
+
+    assert told.endswith("ä …")
+    assert 2040 < len(told.encode()) < 2080
+    assert not excerpt([long])
 
 
 def test_two_runs_are_paired_by_optimizer_and_item(tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ class WorldSuite:
     name: str = "world"
     source: str = "made up"
     words: Sequence[str] = WORDS
+    parts: Sequence[str] = ("optimize",)
 
     @property
     def tasks(self) -> tuple[Task[Dataset], ...]:
