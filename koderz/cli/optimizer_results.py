@@ -19,7 +19,6 @@ from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
-    from koderz.analysis.blocks import Table
     from koderz.analysis.optimizer_runs import OptimizerRun, View
     from koderz.analysis.optimizing import Row
 
@@ -166,13 +165,14 @@ def show_rows(folder: Path) -> None:
 
 
 def _say_rows(rows: Sequence[Row]) -> None:
+    from koderz.analysis.optimizer_report import against_random, reasons_of, rows_table
     from koderz.cli.tables import print_blocks
 
-    say_all(dict.fromkeys(f"Not comparable: {reason}" for row in rows for reason in row.reasons))
+    say_all(reasons_of(rows))
     if rows:
         say()
-        print_blocks([_table(rows)])
-        say_all(_against_random(rows))
+        print_blocks([rows_table(rows)])
+        say_all(against_random(rows))
 
 
 def _configuration(view: View) -> Iterator[str]:
@@ -247,46 +247,6 @@ def _under(value: Any, *keys: str) -> Any:
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
-
-
-_HEADS = "DATASET,MODEL,OPTIMIZER,N,BASELINE,TEST,GAIN [95 %],ADJ. P,METRIC CALLS,$,VERDICT"
-
-
-def _table(rows: Sequence[Row]) -> Table:
-    from koderz.analysis.blocks import Table
-
-    return Table(_HEADS.split(","), [_cells(row) for row in rows], ("METRIC CALLS", "N", "MODEL"), ruled=False)
-
-
-def _cells(row: Row) -> list[str]:
-    interval = f" [{row.interval[0]:+.3f}, {row.interval[1]:+.3f}]" if row.interval else ""
-    seen = row.verdict == "no evidence" and row.detectable is not None
-    return [
-        row.dataset,
-        row.model,
-        row.optimizer,
-        str(row.n),
-        _number(row.baseline),
-        _number(row.score),
-        "-" if row.gain is None else f"{row.gain:+.3f}{interval}",
-        "-" if row.p_adjusted is None else f"{row.p_adjusted:.3f}",
-        f"{row.metric_calls:,}",
-        f"{'' if row.cost_known else '≥'}{row.cost_usd:.4f}",
-        f"{row.verdict} (from {row.detectable:.3f} on it would show)" if seen else row.verdict,
-    ]
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _against_random(rows: Sequence[Row]) -> Iterator[str]:
-    for row in rows:
-        if row.vs_random:
-            beats = "beats random search" if row.vs_random["beats"] else "does not beat random search"
-            yield f"{row.dataset}, {row.model}: {row.optimizer} {beats} ({row.vs_random['gain']:+.3f})"
-    if rows and any(len(row.seeds) < 3 for row in rows):
-        yield "Below 3 seeds the spread between seeds is unknown."
 
 
 def _errors(tasks: Sequence[Mapping[str, Any]], *, whole: bool) -> Iterator[str]:

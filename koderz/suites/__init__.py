@@ -43,8 +43,9 @@ class Suite(Protocol):
       for, which are recorded by reference and made again when they are sent;
     - `lesson(task, verdicts)`, what the attempts at a task teach (`koderz.types.Lesson`, or None) where the last of
       several passed: it goes into the record, and from there into memory;
-    - `parts`, what it adds to a run's summary: names of `tracker.parts`, which are keys there, too; and `sinks`, where
-      its runs are recorded besides, such as a file of its own (a solver's function may have both as attributes);
+    - `parts`, what it adds to a run's summary: names of `tracker.parts`, which are keys there, too, and may have a
+      section in the report (`koderz.analysis.report.sections`); and `sinks`, where its runs are recorded besides, such
+      as a file of its own (a solver's function may have both as attributes);
     - `required`, handles that a solver of its tasks has to name;
     - `mode`, what its runs are called; `expected(task, solver, settings)`, the calls of one experiment as
       `koderz.types.Expected`, where they are not for the solver to say; `asks_judge`, whether it asks the model in the

@@ -9,7 +9,8 @@ from datetime import datetime
 from itertools import pairwise
 
 from koderz.analysis.report.scales import Scale, dates
-from koderz.analysis.report.view import Entry, average, by_series, named
+from koderz.analysis.report.sections import Curves
+from koderz.analysis.report.view import COLOURS, Entry, average, by_series, named
 from tracker.records import Measure
 
 _NEAR = 4.0  # per cent of the width: what lies nearer together shares a band
@@ -127,7 +128,7 @@ def _against_cost(
         rules=rules,
         lines=_frontier([(point.x, point.y) for point in points], lower=lower),
         marks=list(map(_mark, points)),
-        bands=_bands(points),
+        bands=_bands([(point.x, point.told) for point in points]),
         keys=_keys(entries),
     )
 
@@ -182,8 +183,40 @@ def trend(entries: Sequence[Entry]) -> Plot:
             line for series in by_series(entries) for line in _joined([at[entry] for entry in series], series[0].colour)
         ],
         marks=list(map(_mark, points)),
-        bands=_bands(points),
+        bands=_bands([(point.x, point.told) for point in points]),
         keys=_keys(entries),
+    )
+
+
+def steps(drawn: Curves) -> Plot:
+    """Curves whose values hold until the next one, in one colour for each name."""
+    points = [point for curve in drawn.curves for point in curve.points]
+    across, up = (Scale([point[axis] for point in points], linear=True) for axis in (0, 1))
+    names = {name: 1 + i % COLOURS for i, name in enumerate(dict.fromkeys(curve.name for curve in drawn.curves))}
+    placed = {curve: [(across.place(x), up.place(y)) for x, y in curve.points] for curve in drawn.curves}
+    corners = {
+        curve: [places[0], *(each for (_, y), b in pairwise(places) for each in ((b[0], y), b))]
+        for curve, places in placed.items()
+    }
+    return Plot(
+        x_label=drawn.x_label,
+        y_label=drawn.y_label,
+        ticks=[(across.place(tick), f"{tick:,.4g}") for tick in across.ticks()],
+        rules=[(up.place(tick), f"{tick:,.4g}") for tick in up.ticks()],
+        lines=[line for curve, places in corners.items() for line in _joined(places, names[curve.name])],
+        marks=[
+            Mark(x, 100 - y, None, None, names[curve.name], hollow=False)
+            for curve, places in placed.items()
+            for x, y in places
+        ],
+        bands=_bands(
+            [
+                (place, f"{curve.label}: {y:.4g} at {x:,.4g}")
+                for curve, places in placed.items()
+                for (place, _), (x, y) in zip(places, curve.points, strict=True)
+            ]
+        ),
+        keys=[(colour, name) for name, colour in names.items()],
     )
 
 
@@ -229,18 +262,21 @@ def _mark(point: _Point) -> Mark:
     return Mark(point.x, 100 - point.y, low, high, point.entry.colour, not point.entry.is_complete)
 
 
-def _bands(points: Sequence[_Point]) -> list[Band]:
-    """The width shared out among groups of points that lie near together, each from half way to half way."""
-    groups: list[list[_Point]] = []
-    for point in sorted(points, key=lambda point: point.x):
-        if groups and point.x - groups[-1][0].x < _NEAR:
+def _bands(points: Sequence[tuple[float, str]]) -> list[Band]:
+    """The width shared out among groups of points that lie near together, each from half way to half way.
+
+    `points`: per cent of the width, and what is told there.
+    """
+    groups: list[list[tuple[float, str]]] = []
+    for point in sorted(points, key=lambda point: point[0]):
+        if groups and point[0] - groups[-1][0][0] < _NEAR:
             groups[-1].append(point)
         else:
             groups.append([point])
-    middles = [(group[0].x + group[-1].x) / 2 for group in groups]
+    middles = [(group[0][0] + group[-1][0]) / 2 for group in groups]
     borders = [0.0, *((a + b) / 2 for a, b in pairwise(middles)), 100.0]
     return [
-        Band(left, right, _few([point.told for point in group]))
+        Band(left, right, _few([told for _, told in group]))
         for group, (left, right) in zip(groups, pairwise(borders), strict=True)
     ]
 

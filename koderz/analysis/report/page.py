@@ -13,8 +13,10 @@ from typing import Any
 
 from koderz._version import __version__
 from koderz.analysis.breakdown import HEADER, breakdown_rows
+from koderz.analysis.report.charts import steps
 from koderz.analysis.report.heatmap import SHADE_NAMES, HeatMap, heat_maps
 from koderz.analysis.report.panels import Chart, causes_of, panels
+from koderz.analysis.report.sections import Section, sections_of
 from koderz.analysis.report.stories import packed_json
 from koderz.analysis.report.versus import Found, comparisons
 from koderz.analysis.report.view import Entry, View, average, headline, measured
@@ -54,6 +56,7 @@ class Pages:
         self._charts = list(panels(view.judged))
         self._comparisons = comparisons(view.judged)
         self._maps = heat_maps(view.judged)
+        self._added = [*sections_of(view.runs)]
 
     @property
     def flipped(self) -> set[tuple[int, str]]:
@@ -66,7 +69,7 @@ class Pages:
         from jinja2 import Environment, FileSystemLoader
 
         environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, trim_blocks=False)
-        environment.globals.update(interval=_interval, cost=_cost)
+        environment.globals.update(interval=_interval, cost=_cost, steps=steps)
         environment.globals["shapes"] = _SHAPES
         environment.filters["whole"] = _whole
         script = _file("report.js")
@@ -87,7 +90,11 @@ class Pages:
         return {
             "title": _title(view),
             "subtitle": _subtitle(view),
-            "sections": _sections(self._charts, self._comparisons),
+            "sections": _sections(self._charts, self._comparisons, self._added),
+            "added": [
+                (name, section.title, [(type(content).__name__, content) for content in section.contents])
+                for name, section in self._added
+            ],
             "simulated": view.simulated,
             "notes": _notes(view),
             "cards": sorted(headline(view.judged), key=lambda e: -e.figures.rate)[:_MOST_CARDS],
@@ -171,8 +178,8 @@ def _measures(entries: Sequence[Entry]) -> tuple[list[str], list[tuple[Entry, li
     return list(known), rows, " or ".join(methods)
 
 
-def _sections(charts: Sequence[Chart], found: Found) -> list[tuple[str, str]]:
-    sections = [("results", "Results")]
+def _sections(charts: Sequence[Chart], found: Found, added: Sequence[tuple[str, Section]]) -> list[tuple[str, str]]:
+    sections = [("results", "Results"), *((name, section.title) for name, section in added)]
     if found.shown:
         sections.append(("comparison", "Comparison"))
     sections += [(chart.id, chart.title) for chart in charts]

@@ -136,14 +136,14 @@ def measured(entries: Sequence[Entry]) -> dict[str, Measure]:
     return {name: known[name] for name in known if any(name in entry.figures.measures for entry in entries)}
 
 
-_COLOURS = 8
+COLOURS = 8
 
 
 def _entries(runs: Sequence[Run]) -> list[Entry]:
     sides = [side for run in runs for side in sides_of(run)]
     colours: dict[tuple[str, str], int] = {}
     return [
-        Entry(side.run, side.arm, title, colours.setdefault((side.model, side.arm), len(colours) % _COLOURS + 1))
+        Entry(side.run, side.arm, title, colours.setdefault((side.model, side.arm), len(colours) % COLOURS + 1))
         for side, title in zip(sides, _titles(sides), strict=True)
     ]
 

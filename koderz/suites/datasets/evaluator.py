@@ -255,6 +255,7 @@ class Evaluator:
             "initial": self.initial.digest,
             "validation": validation,
             "validation_n": len(self.validation),
+            "minibatch_n": len(self.minibatch),
             "budget_calls": self._options.budget_calls,
             "metric_calls": counts.metric_calls,
             "reasoning_calls": counts.reasoning_calls,

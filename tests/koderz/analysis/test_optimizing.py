@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace as with_fields
 
+from koderz.analysis import optimizer_report
+from koderz.analysis.blocks import Table, Text
 from koderz.analysis.optimizer_comparison import compare_optimizers
+from koderz.analysis.optimizer_report import section_of
 from koderz.analysis.optimizing import Row, completed, excerpt, gain_of, rows_of, searches_of
+from koderz.analysis.report import write_report
+from koderz.analysis.report.sections import Curves, SideBySide, sections_of
+from koderz.analysis.runs import load_run
 from koderz.analysis.trials import Trial
 from koderz.errors import KoderzError
 from tests.koderz.solvers.optimizers.worlds import World, gain, searched
@@ -22,6 +29,7 @@ from tracker.memory.store import Filter, Store
 from tracker.records import Once, Plan, encode
 from tracker.runs import read_plan
 from tracker.sinks import Source
+from tracker.sinks.json import write_summary
 from tracker.sinks.memory import MemorySink
 from tracker.stories import Stories
 
@@ -160,6 +168,59 @@ def test_what_a_long_prompt_leaves_out_of_memory_is_marked() -> None:
     assert told.endswith("ä …")
     assert 2040 < len(told.encode()) < 2080
     assert not excerpt([long])
+
+
+def test_the_report_tells_of_gains_searches_prompts_and_spending(tmp_path: Path) -> None:
+    run = searched(tmp_path, World("rule", 1), "none", "meta_prompt", "random_search", seeds=2, budget_calls=200)
+    found = section_of(read_plan(run.folder), run.folder)
+    assert found is not None
+
+    (drawn,) = [content for content in found.contents if isinstance(content, Curves)]
+    assert {curve.label for curve in drawn.curves} == {
+        f"{name}, seed {seed}" for name in ("meta_prompt", "random_search") for seed in (42, 43)
+    }
+    for curve in drawn.curves:
+        assert [*curve.points] == sorted(curve.points)
+        assert [y for _, y in curve.points] == sorted(y for _, y in curve.points)
+        assert curve.points[-1][0] <= 200
+    results, promises, spend = [content for content in found.contents if isinstance(content, Table)]
+    assert [row[2] for row in results.rows] == ["meta_prompt", "random_search"]
+    assert len(promises.rows) == 4
+    for row in promises.rows:
+        assert float(row[7]) == pytest.approx(float(row[6]) - float(row[5]), abs=0.0015)
+    purposes = [each.purpose for each in run.of("call")]
+    for purpose in ("item", "propose", "test"):
+        column = [row[spend.header.index(purpose)] for row in spend.rows]
+        assert sum(int(cell.partition(" ")[0]) for cell in column if cell != "-") == purposes.count(purpose)
+    beside = [content for content in found.contents if isinstance(content, SideBySide)]
+    assert [each.title for each in beside] == ["world, scripted, meta_prompt", "world, scripted, random_search"]
+    assert len(set(beside[0].texts.values())) == 2
+
+
+def test_the_page_has_what_a_part_adds_with_every_text_escaped(tmp_path: Path) -> None:
+    run = searched(tmp_path, World("rule", 1), "none", "meta_prompt", budget_calls=200)
+    write_summary(run.folder)
+    write_report([load_run(run.folder)], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+
+    assert 'href="#part-1"' in page
+    assert "What validation promised" in page
+    assert "Best validation score so far: world, scripted" in page
+    assert '<th scope="col">VERDICT</th>' in page
+    found = section_of(read_plan(run.folder), run.folder)
+    assert found is not None
+    texts = [text for content in found.contents if isinstance(content, SideBySide) for text in content.texts.values()]
+    assert all(f"<pre>{escape(text)}</pre>" in page for text in texts)
+
+
+def test_a_part_that_fails_says_so_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = searched(tmp_path, World("rule"), "none")
+    monkeypatch.setattr(optimizer_report, "section_of", lambda *_: 1 / 0)
+    write_summary(run.folder)
+
+    ((_, found),) = sections_of([load_run(run.folder)])
+
+    assert found.contents == [Text("ZeroDivisionError: division by zero")]
 
 
 def test_two_runs_are_paired_by_optimizer_and_item(tmp_path: Path) -> None:

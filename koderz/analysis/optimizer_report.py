@@ -1,0 +1,176 @@
+"""What a report tells of optimizers: gains, searches, prompts, what they cost, and what validation had promised."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from koderz.analysis.blocks import Heading, Table, Text
+from koderz.analysis.checkpoint import State
+from koderz.analysis.optimizing import Row, rows_of, searches_of
+from koderz.analysis.report.sections import Content, Curve, Curves, Section, SideBySide
+from koderz.analysis.trials import BASELINE, SEARCHING, Cell, Trial
+from tracker.messages import text_of
+from tracker.records import Plan
+from tracker.stories import Stories
+
+_PURPOSES = (*SEARCHING, "test")
+_PROMPT = 4000  # characters that are shown of one
+_HEADS = "DATASET,MODEL,OPTIMIZER,N,BASELINE,TEST,GAIN [95 %],ADJ. P,METRIC CALLS,$,VERDICT"
+
+
+def section_of(plan: Plan, folder: Path) -> Section | None:
+    """What the report tells of the run in `folder`; None before any search has ended."""
+    stories = Stories(folder, os.environ)
+    stories.refresh()
+    state = State(plan)
+    for experiment_id in state.cells:
+        for line in stories.of(experiment_id):
+            state.fold(line)
+    rows = rows_of(plan, searches_of(folder))
+    return Section("Optimizers", [*_contents(state, rows)]) if rows else None
+
+
+def rows_table(rows: Sequence[Row]) -> Table:
+    """A line an optimizer, dataset and model."""
+    return Table(_HEADS.split(","), [_cells(row) for row in rows], ("METRIC CALLS", "N", "MODEL"), ruled=False)
+
+
+def reasons_of(rows: Sequence[Row]) -> list[str]:
+    """Why some of them aren't comparable, each reason once."""
+    return [*dict.fromkeys(f"Not comparable: {reason}" for row in rows for reason in row.reasons)]
+
+
+def against_random(rows: Sequence[Row]) -> Iterator[str]:
+    """Which optimizers beat random search, and whether the spread between seeds is known."""
+    for row in rows:
+        if row.vs_random:
+            beats = "beats random search" if row.vs_random["beats"] else "does not beat random search"
+            yield f"{row.dataset}, {row.model}: {row.optimizer} {beats} ({row.vs_random['gain']:+.3f})"
+    if rows and any(len(row.seeds) < 3 for row in rows):
+        yield "Below 3 seeds the spread between seeds is unknown."
+
+
+def _cells(row: Row) -> list[str]:
+    interval = f" [{row.interval[0]:+.3f}, {row.interval[1]:+.3f}]" if row.interval else ""
+    seen = row.verdict == "no evidence" and row.detectable is not None
+    return [
+        row.dataset,
+        row.model,
+        row.optimizer,
+        str(row.n),
+        _number(row.baseline),
+        _number(row.score),
+        "-" if row.gain is None else f"{row.gain:+.3f}{interval}",
+        "-" if row.p_adjusted is None else f"{row.p_adjusted:.3f}",
+        f"{row.metric_calls:,}",
+        f"{'' if row.cost_known else '≥'}{row.cost_usd:.4f}",
+        f"{row.verdict} (from {row.detectable:.3f} on it would show)" if seen else row.verdict,
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _contents(state: State, rows: Sequence[Row]) -> Iterator[Content]:
+    yield from map(Text, reasons_of(rows))
+    yield rows_table(rows)
+    yield from map(Text, against_random(rows))
+    ended = [cell for cell in state.cells.values() if (trial := state.trials.get(cell.experiment_id)) and trial.result]
+    searched = [cell for cell in ended if cell.optimizer != BASELINE]
+    for (dataset, model), cells in groupby(sorted(searched, key=_place), _place):
+        curves = [curve for cell in cells if (curve := _curve(cell, state.trials[cell.experiment_id]))]
+        if curves:
+            title = f"Best validation score so far: {dataset}, {model}"
+            yield Curves(title, "metric calls", "mean over the validation items asked, best so far", curves)
+    documents = {each["experiment_id"]: each for each in state.document()["task_results"]}
+    yield Heading("What validation promised")
+    yield Text("Gains over the initial prompt. The best of several is best by luck, too: the test is what counts.")
+    yield _promises(searched, state.trials, documents)
+    yield Heading("Spend by purpose")
+    yield _spend([*state.cells.values()], state.trials)
+    yield Heading("Prompts")
+    yield Text("The winner by validation of each dataset, model and optimizer beside the initial prompt.")
+    yield from _prompts(searched, state.trials, documents)
+
+
+def _place(cell: Cell) -> tuple[str, str]:
+    return cell.dataset, cell.model
+
+
+def _curve(cell: Cell, trial: Trial) -> Curve | None:
+    """The candidates that were scored on the whole minibatch, in the order of the calls that were made by then."""
+    least = int(trial.result.get("minibatch_n") or 0)
+    tried = sorted(trial.candidates.values(), key=lambda each: (each["metric_calls"], each["number"]))
+    points: list[tuple[float, float]] = []
+    for candidate in tried:
+        found = trial.mean("validation", str(candidate["digest"]))
+        if found and found[1] >= least and (not points or found[0] > points[-1][1]):
+            points.append((float(candidate["metric_calls"] + least), found[0]))
+    if not points:
+        return None
+    end = max(points[-1][0], float(trial.result["metric_calls"]))
+    return Curve(cell.optimizer, f"{cell.optimizer}, seed {cell.seed}", [*points, (end, points[-1][1])])
+
+
+def _promised(trial: Trial) -> float | None:
+    """What the winner is better by on all of validation than the initial prompt."""
+    means, result = trial.result["validation"], trial.result
+    if result["winner"] not in means or result["initial"] not in means:
+        return None
+    return float(means[result["winner"]] - means[result["initial"]])
+
+
+def _promises(cells: Sequence[Cell], trials: Mapping[str, Trial], documents: Mapping[str, Mapping[str, Any]]) -> Table:
+    rows = []
+    for cell in cells:
+        trial, gain = trials[cell.experiment_id], documents[cell.experiment_id]["gain"]
+        promised = _promised(trial)
+        left = None if promised is None or gain is None else gain - promised
+        figures = ["-" if value is None else f"{value:+.3f}" for value in (promised, gain, left)]
+        kept = "the initial prompt" if trial.result["kept_initial"] else "a candidate"
+        rows.append([cell.dataset, cell.model, cell.optimizer, str(cell.seed), kept, *figures])
+    heads = ["Dataset", "Model", "Optimizer", "Seed", "Kept", "Promised by validation", "Gained on test", "Difference"]
+    return Table(heads, rows)
+
+
+def _spend(cells: Sequence[Cell], trials: Mapping[str, Trial]) -> Table:
+    """Calls and US dollars of each optimizer, over all datasets, models and seeds."""
+    rows = []
+    for optimizer in dict.fromkeys(cell.optimizer for cell in cells):
+        own = [
+            trial
+            for cell in cells
+            if cell.optimizer == optimizer and (trial := trials.get(cell.experiment_id)) is not None
+        ]
+        calls = {purpose: sum(trial.calls[purpose] for trial in own) for purpose in _PURPOSES}
+        costs = {purpose: sum(trial.costs[purpose] for trial in own) for purpose in _PURPOSES}
+        told = [f"{calls[purpose]:,} · ${costs[purpose]:.4f}" if calls[purpose] else "-" for purpose in _PURPOSES]
+        rows.append([optimizer, *told, f"{sum(calls.values()):,} · ${sum(costs.values()):.4f}"])
+    return Table(["Optimizer", *_PURPOSES, "all"], rows)
+
+
+def _prompts(
+    cells: Sequence[Cell], trials: Mapping[str, Trial], documents: Mapping[str, Mapping[str, Any]]
+) -> Iterator[SideBySide]:
+    def validation(cell: Cell) -> float:
+        result = trials[cell.experiment_id].result
+        return float(result["validation"].get(result["winner"], 0.0))
+
+    places = dict.fromkeys((*_place(cell), cell.optimizer) for cell in cells)
+    for place in places:
+        best = max((cell for cell in cells if (*_place(cell), cell.optimizer) == place), key=validation)
+        document = documents[best.experiment_id]
+        kept = f"{best.optimizer}, seed {best.seed}: {validation(best):.3f} on validation"
+        texts = {"Initial prompt": _text(document["initial_prompt"]), kept: _text(document["optimized_prompt"])}
+        yield SideBySide(", ".join(place), texts)
+
+
+def _text(prompt: Mapping[str, Any] | None) -> str:
+    messages = (prompt or {}).get("messages") or ()
+    text = "\n\n".join(f"{message['role']}:\n{text_of(message)}" for message in messages)
+    return text if len(text) <= _PROMPT else f"{text[:_PROMPT]} …"

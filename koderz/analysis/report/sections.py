@@ -1,0 +1,82 @@
+"""Sections that a suite or a solver adds to the page, beside a part of the summary: plain values, which are escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from koderz.analysis.blocks import Heading, Table, Text
+from koderz.analysis.runs import Run
+from koderz.errors import KoderzError
+from koderz.settings.registry import Registry
+from tracker.runs import read_plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """Values that hold until the next one, against something that grows."""
+
+    name: str  # curves of one name have one colour
+    label: str  # what tells it from the others
+    points: Sequence[tuple[float, float]]  # never empty
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """A drawing of several curves."""
+
+    title: str
+    x_label: str
+    y_label: str
+    curves: Sequence[Curve]  # never empty
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """Long texts beside each other, folded away until they are asked for."""
+
+    title: str
+    texts: Mapping[str, str]  # by their headings
+
+
+Content = Heading | Text | Table | Curves | SideBySide
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What is told under one title."""
+
+    title: str
+    contents: Sequence[Content]
+
+
+SECTIONS = Registry(
+    "section of a report", "koderz.sections", {"optimize": "koderz.analysis.optimizer_report:section_of"}
+)
+"""By the names of the parts (`tracker.parts`) of the runs that have them: functions of the plan and the run's folder.
+
+They return a Section, or None where there is nothing to tell yet.
+"""
+
+
+def sections_of(runs: Sequence[Run]) -> Iterator[tuple[str, Section]]:
+    """What suites and solvers add to the page on these runs, each with an id; titled by run where there are several.
+
+    Nothing of runs whose journal isn't there. One that fails says so in its own place.
+    """
+    number = 0
+    for run in runs:
+        if run.folder is None:
+            continue
+        plan = read_plan(run.folder)
+        for name in (name for name in plan.parts if name in SECTIONS or name in SECTIONS.of_others()):
+            try:
+                found = SECTIONS.find(name)(plan, run.folder)
+            except KoderzError as error:
+                found = Section(name, [Text(str(error))])
+            except Exception as error:  # noqa: BLE001 it may be anybody's code, and the page is worth more
+                found = Section(name, [Text(f"{type(error).__name__}: {error}")])
+            if found:
+                number += 1
+                several = f": {run.name}" if len(runs) > 1 else ""
+                yield f"part-{number}", Section(f"{found.title}{several}", found.contents)
