@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.tracker.builders import experiment_id, fault, judged
+from tests.tracker.builders import attempt, call, experiment_id, fault, judged
 from tests.tracker.sinks.mlflow_world import (
     SHARED,
     add,
@@ -121,6 +121,31 @@ def test_an_attempt_is_a_span_with_its_call_and_its_judging(results: Path) -> No
     assert call.outputs["choices"][0]["message"] == {"role": "assistant", "content": "reply 1"}
     assert trace.info.token_usage == {"input_tokens": 14, "output_tokens": 6, "total_tokens": 20}
     assert trace.info.response_preview == "def f(x): return x + 1"
+
+
+def test_calls_of_a_recursion_are_spans_nested_by_depth(results: Path) -> None:
+    made = [("root", 0, None), ("sub", 1, 1), ("child", 1, 1), ("sub", 2, 3), ("root", 0, None)]
+    calls = [
+        replace(call(0, number), purpose=purpose, depth=depth, parent=parent)
+        for number, (purpose, depth, parent) in enumerate(made, 1)
+    ]
+    ended = judged(0, calls=len(calls), tokens_in=35, tokens_out=15)
+    folder = record(results, new_plan(1), *calls, attempt(0, verdict="passed", call=5), ended)
+    project(folder)
+    (trace,) = seen(folder).traces
+
+    spans = {span.span_id: span for span in trace.data.spans}
+    assert [
+        (span.name, spans[span.parent_id].name, span.attributes.get("koderz.depth", 0))
+        for span in spans.values()
+        if span.span_type == "CHAT_MODEL"
+    ] == [
+        ("m · root", "attempt 1", 0),
+        ("m · sub", "m · root", 1),
+        ("m · child", "m · root", 1),
+        ("m · sub", "m · child", 2),
+        ("m · root", "attempt 1", 0),
+    ]
 
 
 def test_scores_are_assessments_of_the_run_by_the_judge_and_its_version(results: Path) -> None:
