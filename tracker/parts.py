@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tracker.errors import KoderzError
@@ -25,8 +26,30 @@ Part = Callable[["Plan", Mapping[str, Sequence["Result"]]], Mapping[str, Any]]
 
 One may have an attribute `complete`, a function of the plan, the run's folder and the results: what these are with what
 only other experiments tell, such as the score of a baseline. And an attribute `excerpt`, a function of the records of
-an experiment: what its memory tells besides, such as the prompt that it found; empty for nothing.
+an experiment: what its memory tells besides, such as the prompt that it found; empty for nothing. An
+attribute `steps`, a function of the same: the Steps that its trace shows in place of its calls. And an attribute
+`prompts`, a function of the plan and the run's folder: the FoundPrompts of what has come to its end.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A stretch of an experiment. Times are ISO 8601."""
+
+    name: str
+    begun: str
+    ended: str
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPrompt:
+    """A prompt that a run has found, for a registry of prompts."""
+
+    name: str
+    messages: Sequence[Mapping[str, str]]  # role and content, with `{{variable}}`
+    tags: Mapping[str, str]
 
 
 def part_of(name: str) -> Part:
@@ -66,6 +89,32 @@ def excerpts(plan: Plan, story: Sequence[Record]) -> Iterator[str]:
         with suppress(Exception):
             if told := getattr(part_of(name), "excerpt", _nothing)(story):
                 yield told
+
+
+def steps_of(plan: Plan, story: Sequence[Record]) -> list[Step]:
+    """The steps that a part which the plan names makes of an experiment; none of one that isn't there, or fails."""
+    for name in plan.parts:
+        with suppress(Exception):
+            if found := [*getattr(part_of(name), "steps", _no_steps)(story)]:
+                return found
+    return []
+
+
+def found_prompts(plan: Plan, folder: Path) -> list[FoundPrompt]:
+    """The prompts that the parts which a plan names have found; none of one that isn't there, or fails."""
+    found: list[FoundPrompt] = []
+    for name in plan.parts:
+        with suppress(Exception):
+            found += getattr(part_of(name), "prompts", _no_prompts)(plan, folder)
+    return found
+
+
+def _no_steps(_story: Sequence[Record]) -> Sequence[Step]:
+    return ()
+
+
+def _no_prompts(_plan: Plan, _folder: Path) -> Sequence[FoundPrompt]:
+    return ()
 
 
 def _has(name: str, attribute: str) -> bool:

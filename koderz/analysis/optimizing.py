@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,13 +16,16 @@ from koderz.analysis import intervals, statistics
 from koderz.analysis.inference import p_of, score_interval, smallest_of
 from koderz.analysis.intervals import FEWEST_TO_RESAMPLE, Interval
 from koderz.analysis.pairs import matched
-from koderz.analysis.trials import BASELINE, Trial
+from koderz.analysis.trials import BASELINE, Cell, Trial, cells_of
+from koderz.types import Message
 from tracker import records
 from tracker.index import CODES, load_index, read_records
 from tracker.journal import NAME
 from tracker.messages import text_of
+from tracker.parts import FoundPrompt, Step
 from tracker.records import Measure
 from tracker.runs import read_plan
+from tracker.stories import Stories
 from tracker.summary import Result
 
 RANDOM = "random_search"
@@ -210,7 +214,62 @@ def excerpt(story: Sequence[records.Record]) -> str:
     return f"Prompt:\n{cut}{'' if cut == prompt else ' …'}" if prompt else ""
 
 
+def steps(story: Sequence[records.Record]) -> Iterator[Step]:
+    """The candidates of a search in the order of their first scoring, each with its means; not its items."""
+    trial = Trial()
+    begun, ended = {}, {}
+    for line in story:
+        trial.fold(line)
+        if isinstance(line, records.Once) and line.name.startswith("candidate/"):
+            begun[line.name.removeprefix("candidate/")] = line.time
+        elif isinstance(line, records.Grade):
+            ended[line.labels.get("candidate", "")] = line.time
+    for digest, candidate in trial.candidates.items():
+        means = {split: trial.mean(split, digest) for split in ("train", "validation", "test")}
+        scored = {split: {"mean": mean[0], "items": mean[1]} for split, mean in means.items() if mean}
+        name = f"candidate {candidate.get('number')}" if candidate.get("number") else "the initial prompt"
+        inputs = {key: candidate.get(key) for key in ("messages", "demos", "metric_calls")}
+        kept = digest == trial.result.get("winner")
+        yield Step(name, begun[digest], ended.get(digest, begun[digest]), inputs, {**scored, "kept": kept})
+
+
+def prompts(plan: records.Plan, folder: Path) -> Iterator[FoundPrompt]:
+    """The best by validation, never by test, of each dataset and model whose searches have all ended."""
+    stories = Stories(folder)
+    stories.refresh()
+    verdicts = {(row.dataset, row.model, row.optimizer): row.verdict for row in rows_of(plan, searches_of(folder))}
+    places: dict[tuple[str, str], list[tuple[Cell, Trial]]] = defaultdict(list)
+    for cell in cells_of(plan):
+        trial = Trial()
+        for line in stories.of(cell.experiment_id):
+            trial.fold(line)
+        places[cell.dataset, cell.model].append((cell, trial))
+    for (dataset, model), tried in places.items():
+        ended = [each for each in tried if each[0].optimizer != BASELINE and each[1].result]
+        if not ended or any(trial.outcome is None for _, trial in tried):
+            continue
+        cell, best = max(ended, key=lambda each: each[1].result["validation"].get(each[1].result["winner"], 0.0))
+        tags = {
+            "benchmark_run_id": str(plan.run_id),
+            "koderz.optimizer": cell.optimizer,
+            "koderz.seed": str(cell.seed),
+            "koderz.verdict": verdicts.get((dataset, model, cell.optimizer), "not comparable"),
+            "koderz.simulated": str(plan.simulated).lower(),
+        }
+        name = re.sub(r"[^A-Za-z0-9._-]", "-", f"koderz-{dataset}-{model}")
+        yield FoundPrompt(name, [*_with_variables(best.prompt)], tags)
+
+
+def _with_variables(messages: Sequence[Message]) -> Iterator[dict[str, str]]:
+    """The template with its `{column}` as MLflow's `{{column}}`; examples, whose texts are as they are, come before."""
+    for number, message in enumerate(messages, 1):
+        text = text_of(message)
+        text = re.sub(r"\{(\w+)\}", r"{{\1}}", text) if number == len(messages) else text
+        yield {"role": str(message["role"]), "content": text}
+
+
 part.complete, part.excerpt = completed, excerpt  # type: ignore[attr-defined]
+part.steps, part.prompts = steps, prompts  # type: ignore[attr-defined]
 
 
 class _Group:

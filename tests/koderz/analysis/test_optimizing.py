@@ -14,7 +14,7 @@ from koderz.analysis import optimizer_report
 from koderz.analysis.blocks import Table, Text
 from koderz.analysis.optimizer_comparison import compare_optimizers
 from koderz.analysis.optimizer_report import section_of
-from koderz.analysis.optimizing import Row, completed, excerpt, gain_of, rows_of, searches_of
+from koderz.analysis.optimizing import Row, completed, excerpt, gain_of, prompts, rows_of, searches_of
 from koderz.analysis.report import write_report
 from koderz.analysis.report.sections import Curves, SideBySide, sections_of
 from koderz.analysis.runs import load_run
@@ -23,6 +23,7 @@ from koderz.errors import KoderzError
 from tests.koderz.solvers.optimizers.worlds import World, gain, searched
 from tests.koderz.world import Run, Scripted
 from tests.tracker.builders import recorded
+from tests.tracker.sinks.mlflow_world import client, project, seen
 from tracker.journal import NAME
 from tracker.memory import Memory
 from tracker.memory.store import Filter, Store
@@ -221,6 +222,48 @@ def test_a_part_that_fails_says_so_in_the_report(tmp_path: Path, monkeypatch: py
     ((_, found),) = sections_of([load_run(run.folder)])
 
     assert found.contents == [Text("ZeroDivisionError: division by zero")]
+
+
+def test_mlflow_has_a_span_a_candidate_and_the_winner_by_validation_once(tmp_path: Path) -> None:
+    run = searched(tmp_path, World("rule", 1), "none", "meta_prompt", "random_search", seeds=2, budget_calls=200)
+    found = [line.value for line in run.of("once") if line.name == "result" and line.value["validation"]]
+    best = max(found, key=lambda result: result["validation"][result["winner"]])
+    (messages, *_) = [line.value["messages"] for line in run.of("once") if line.name == f"candidate/{best['winner']}"]
+    project(run.folder)
+    store = client(run.folder)
+
+    (version,) = store.search_prompt_versions("koderz-world-scripted")
+    assert version.template[0]["content"] == messages[0]["content"]
+    assert version.template[-1]["content"] == "{{question}}"
+    assert version.tags["koderz.optimizer"] == "meta_prompt"
+    assert version.tags["benchmark_run_id"] == run.folder.name
+    assert version.tags["koderz.verdict"] == rows(run)["meta_prompt"].verdict
+    place = f"koderz/{read_plan(run.folder).suite}"
+    traces = {trace.info.client_request_id: trace for trace in seen(run.folder, experiment=place).traces}
+    for end in run.of("experiment"):
+        spans = traces[end.experiment_id].data.spans
+        known = [
+            line.value
+            for line in run.of("once")
+            if line.experiment_id == end.experiment_id and line.name.startswith("candidate/")
+        ]
+        assert len(spans) == 1 + len(known)
+        (kept,) = [span for span in spans if (span.outputs or {}).get("kept")]
+        assert kept.outputs["test"]["items"] == 100 if end.verdict == "selected" else not kept.inputs["demos"]
+
+    (run.folder / "sinks.json").unlink(missing_ok=True)
+    project(run.folder)
+    assert len(store.search_prompt_versions("koderz-world-scripted")) == 1
+
+
+def test_no_prompt_is_found_before_all_searches_have_ended(tmp_path: Path) -> None:
+    run = searched(tmp_path, World("rule", 1), "none", "random_search", budget_calls=200)
+    assert [*prompts(read_plan(run.folder), run.folder)]
+    folder = asyncio.run(recorded(tmp_path / "again", of=read_plan(run.folder)))
+    with (folder / NAME).open("ab") as file:
+        file.writelines(encode(line) for line in run.lines[1:] if line.kind != "experiment" or line.arm == "none")
+
+    assert not [*prompts(read_plan(folder), folder)]
 
 
 def test_two_runs_are_paired_by_optimizer_and_item(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from tracker.parts import FoundPrompt
 from tracker.records import Plan
 
 if TYPE_CHECKING:
@@ -58,7 +60,19 @@ def register_prompts(client: MlflowClient, experiment: str, plan: Plan) -> list[
     return [_registered(client, experiment, f"koderz.{name}", _as_template(text)) for name, text in texts.items()]
 
 
-def _registered(client: MlflowClient, experiment: str, name: str, template: str) -> Registered:
+def register_found(client: MlflowClient, experiment: str, prompt: FoundPrompt) -> Registered:
+    """The version of a prompt that a run has found; a new one where none says the same."""
+    messages = [dict(message) for message in prompt.messages]
+    return _registered(client, experiment, prompt.name, messages, prompt.tags)
+
+
+def _registered(
+    client: MlflowClient,
+    experiment: str,
+    name: str,
+    template: str | list[dict[str, str]],
+    tags: Mapping[str, str] = MappingProxyType({}),
+) -> Registered:
     known = client.get_prompt(name)
     before = (known.tags.get(_EXPERIMENTS) if known else None) or ","
     shown_with = before if f",{experiment}," in before else f"{before}{experiment},"
@@ -68,7 +82,9 @@ def _registered(client: MlflowClient, experiment: str, name: str, template: str)
             client.set_prompt_tag(name, _EXPERIMENTS, shown_with)
         return Registered(name, str(min(same)))
     # MLflow would add the experiment too, in a thread; it leaves that be where it finds it done.
-    return Registered(name, str(client.register_prompt(name, template, tags={_EXPERIMENTS: shown_with}).version))
+    return Registered(
+        name, str(client.register_prompt(name, template, tags={**tags, _EXPERIMENTS: shown_with}).version)
+    )
 
 
 def _record(plan: Plan, task: str) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tracker.parts import FoundPrompt
 from tracker.records import Plan
 from tracker.sinks import SinkDown
 from tracker.sinks.mlflow.page import Page, Point
-from tracker.sinks.mlflow.shared import register_dataset, register_prompts
+from tracker.sinks.mlflow.shared import register_dataset, register_found, register_prompts
 from tracker.sinks.mlflow.target import Target, check_database, is_server
 from tracker.sinks.mlflow.trace import as_json
 
@@ -117,6 +118,11 @@ class Store:
         if prompts := register_prompts(self._client, self.experiment, plan):
             linked = as_json([{"name": prompt.name, "version": prompt.version} for prompt in prompts])
             self._client.set_tag(run_id, "mlflow.linkedPrompts", linked)
+
+    def register_found(self, prompts: Sequence[FoundPrompt]) -> None:
+        """Registers what a run has found, each a version unless one says the same."""
+        for prompt in prompts:
+            register_found(self._client, self.experiment, prompt)
 
     def trace(self, traces: Sequence[tuple[TraceInfo, Sequence[Span]]]) -> None:
         """Writes traces whose ids are ours, all their spans at once. Writing them again changes nothing."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from tracker.messages import text_of
+from tracker.parts import Step, steps_of
 from tracker.records import Attempt, Call, Experiment, Fault, Once, Plan, Record
 from tracker.sinks.mlflow.page import child_name, milliseconds, scores_of, source_tags, started, word_of
 from tracker.sinks.mlflow.shared import expectations_of
@@ -179,8 +180,11 @@ class _Spans:
         self._trace, self._plan, self._story, self._outcome = name, plan, story, outcome
 
     def all(self) -> Iterator[dict[str, Any]]:
-        """The root, then each attempt with what was asked, recalled and judged for it."""
+        """The root, then each attempt with what was asked, recalled and judged for it, or the steps of a part."""
         yield self._root()
+        if steps := steps_of(self._plan, self._story):
+            yield from (self._step(number, step) for number, step in enumerate(steps))
+            return
         for number, records in enumerate(self._attempts(), 1):
             yield from self._attempt(number, records)
 
@@ -212,6 +216,11 @@ class _Spans:
             outputs=answer,
             error=outcome.reason if isinstance(outcome, Fault) else None,
         )
+
+    def _step(self, number: int, step: Step) -> dict[str, Any]:
+        times = milliseconds(step.begun), milliseconds(step.ended)
+        told = {name: _cut(value) if isinstance(value, str) else value for name, value in step.outputs.items()}
+        return self._span(f"step/{number}", step.name, "CHAIN", times, parent="root", inputs=step.inputs, outputs=told)
 
     def _attempt(self, number: int, records: Sequence[Record]) -> Iterator[dict[str, Any]]:
         parent = f"attempt/{number}"
