@@ -68,7 +68,7 @@ def _printed(command: str, folder: Path) -> list[str]:
         "OLLAMA_HOST": "127.0.0.1:9",
         "COLUMNS": "120",
     }
-    koderz = f'koderz() {{ "{sys.executable}" -m koderz "$@"; }}; '
+    koderz = f'python() {{ "{sys.executable}" "$@"; }}; koderz() {{ python -m koderz "$@"; }}; '
     done = subprocess.run(
         ["bash", "-c", koderz + command],
         cwd=folder,
