@@ -108,7 +108,7 @@ def _status(row: RunRow, now: Sequence[str]) -> str:
     if judged + row.faults < row.planned:
         parts.append(f"{judged + row.faults}/{row.planned}")
     if row.faults:
-        parts.append(f"{row.faults} faults")
+        parts.append(counted(row.faults, "fault"))
     if row.damaged_lines:
         parts.append(counted(row.damaged_lines, "damaged line"))
     if row.behind and row.status != "running":

@@ -122,7 +122,8 @@ def _faults(run: Run) -> Iterator[str]:
     if not run.faults:
         return
     yield ""
-    yield (f"{len(run.faults)} faults, which are no failures; run them again with: koderz benchmark retry {run.name}")
+    count = counted(len(run.faults), "fault")
+    yield f"{count}, not counted as failures; run again with: koderz benchmark retry {run.name}"
     for fault in run.faults[:_MOST_FAULTS]:
         yield f"  {fault['problem_id']} ({fault['solver']}): {fault['reason']}"
     if len(run.faults) > _MOST_FAULTS:
@@ -135,7 +136,7 @@ def _is_set(name: str, value: Any) -> bool:
         return name == "samples" and value != 1
     fields = schema_of().fields
     default = fields[name].default if name in fields else None
-    return value is not None and value != default
+    return value is not None and value != (list(default) if isinstance(default, tuple) else default)
 
 
 def _environment(run: Run) -> Iterator[tuple[str, Any]]:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from koderz.cli.console import LINE_EVERY, elapsed, is_live, warn
+from koderz.cli.console import LINE_EVERY, counted, elapsed, is_live, warn
 from koderz.runs.observer import SessionView
 from tracker.tally import Tally
 
@@ -43,7 +43,7 @@ class Pulse:
         rate = f" ({100 * tally.passed / tally.judged:.0f}%)" if tally.judged else ""
         parts = [f"{tally.passed} passed{rate}"]
         if tally.faults:
-            parts.append(f"{tally.faults} faults")
+            parts.append(counted(tally.faults, "fault"))
         parts += [f"${tally.cost:.4f}", f"{self.tokens_per_second:.0f} tokens/s", f"{self.in_flight} in flight"]
         if self.seconds_left is not None:
             parts.append(f"{elapsed(self.seconds_left)} left")

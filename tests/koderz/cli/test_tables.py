@@ -91,9 +91,9 @@ def test_a_word_is_broken_only_where_nothing_else_helps_and_then_at_a_joint(prin
 
 def test_a_sentence_folds_and_the_command_at_its_end_stays_whole(printed: Printed) -> None:
     command = "koderz benchmark retry bench_0a1b2c3d_20260131_120000"
-    told = Text(f"  6 faults, which are no failures; run them again with: {command}")
+    told = Text(f"  6 faults, not counted as failures; run again with: {command}")
 
-    assert printed(70, [told]) == ["  6 faults, which are no failures; run them again with:", f"    {command}"]
+    assert printed(70, [told]) == ["  6 faults, not counted as failures; run again with:", f"    {command}"]
     assert printed(None, [told]) == [told.text]
 
 
