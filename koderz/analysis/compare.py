@@ -14,7 +14,7 @@ from koderz.analysis.failures import failures_of
 from koderz.analysis.gates import Gates, caution_on, why_shut
 from koderz.analysis.leaderboard import Leaderboard, leaderboard, row_of
 from koderz.analysis.measures import SUCCESS, measure_named
-from koderz.analysis.optimizer_comparison import OptimizerAnswer, compare_optimizers
+from koderz.analysis.optimizers.comparison import OptimizerAnswer, compare_optimizers
 from koderz.analysis.pairs import Side, own_arms, sides_of, sides_to_compare
 from koderz.analysis.runs import Run, resolve
 from koderz.analysis.statistics import ALPHA

@@ -12,7 +12,7 @@ from koderz.cli.options import with_settings
 
 if TYPE_CHECKING:
     from koderz.analysis.compare import Answer
-    from koderz.analysis.optimizer_comparison import OptimizerAnswer
+    from koderz.analysis.optimizers.comparison import OptimizerAnswer
 
 EXIT_GATE = 1
 _GATES = "Gates (exit code 1)"

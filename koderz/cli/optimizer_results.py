@@ -19,8 +19,8 @@ from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
-    from koderz.analysis.optimizer_runs import OptimizerRun, View
-    from koderz.analysis.optimizing import Row
+    from koderz.analysis.optimizers.gains import Row
+    from koderz.analysis.optimizers.runs import OptimizerRun, View
 
 _CHOICE = 15  # runs that a terminal offers
 _ERRORS = 5  # failed tasks that are shown
@@ -51,7 +51,7 @@ def results(
 
     Shows the run_… folders of the original benchmark runner as well.
     """
-    from koderz.analysis.optimizer_runs import View, found_run, latest_runs
+    from koderz.analysis.optimizers.runs import View, found_run, latest_runs
     from koderz.settings.toml import results_folder
 
     if list_runs and (run_id or watch or task):
@@ -78,7 +78,7 @@ def results(
 
 
 def _readable(folders: Sequence[Path]) -> Iterator[OptimizerRun]:
-    from koderz.analysis.optimizer_runs import shown
+    from koderz.analysis.optimizers.runs import shown
 
     for folder in folders:
         try:
@@ -89,7 +89,7 @@ def _readable(folders: Sequence[Path]) -> Iterator[OptimizerRun]:
 
 def _brought(results: Path, name: str) -> Path:
     """The run's folder, made anew where only the engine knows it."""
-    from koderz.analysis.optimizer_runs import found_run
+    from koderz.analysis.optimizers.runs import found_run
     from koderz.runs.remote import find_anywhere
 
     try:
@@ -159,13 +159,13 @@ def _address(place: str) -> str:
 
 def show_rows(folder: Path) -> None:
     """Prints what may be said of each optimizer of the run in `folder`."""
-    from koderz.analysis.optimizer_runs import View
+    from koderz.analysis.optimizers.runs import View
 
     _say_rows(View(folder).rows())
 
 
 def _say_rows(rows: Sequence[Row]) -> None:
-    from koderz.analysis.optimizer_report import against_random, reasons_of, rows_table
+    from koderz.analysis.optimizers.report import against_random, reasons_of, rows_table
     from koderz.cli.tables import print_blocks
 
     say_all(reasons_of(rows))
@@ -269,7 +269,7 @@ def _show_task(view: View, name: str, *, json: bool) -> None:
     if json:
         print_json(found)
         return
-    from koderz.analysis.optimizer_runs import log_of
+    from koderz.analysis.optimizers.runs import log_of
 
     say(f"{name}: {_MARKS[found['status']]} {found['status']}")
     say_all(_scores(found))

@@ -51,7 +51,7 @@ class Section:
 
 
 SECTIONS = Registry(
-    "section of a report", "koderz.sections", {"optimize": "koderz.analysis.optimizer_report:section_of"}
+    "section of a report", "koderz.sections", {"optimize": "koderz.analysis.optimizers.report:section_of"}
 )
 """By the names of the parts (`tracker.parts`) of the runs that have them: functions of the plan and the run's folder.
 

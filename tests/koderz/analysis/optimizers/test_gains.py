@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as with_fields
 
-from koderz.analysis import optimizer_report
 from koderz.analysis.blocks import Table, Text
-from koderz.analysis.optimizer_comparison import compare_optimizers
-from koderz.analysis.optimizer_report import section_of
-from koderz.analysis.optimizing import Row, completed, excerpt, gain_of, prompts, rows_of, searches_of
+from koderz.analysis.optimizers import report as optimizer_report
+from koderz.analysis.optimizers.comparison import compare_optimizers
+from koderz.analysis.optimizers.gains import Row, completed, excerpt, gain_of, prompts, rows_of, searches_of
+from koderz.analysis.optimizers.report import section_of
+from koderz.analysis.optimizers.trials import Trial
 from koderz.analysis.report import write_report
 from koderz.analysis.report.sections import Curves, SideBySide, sections_of
 from koderz.analysis.runs import load_run
-from koderz.analysis.trials import Trial
 from koderz.errors import KoderzError
 from tests.koderz.solvers.optimizers.worlds import World, gain, searched
 from tests.koderz.world import Run, Scripted

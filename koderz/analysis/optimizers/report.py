@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from koderz.analysis.blocks import Heading, Table, Text
-from koderz.analysis.checkpoint import State
-from koderz.analysis.optimizing import Row, rows_of, searches_of
+from koderz.analysis.optimizers.checkpoint import State
+from koderz.analysis.optimizers.gains import Row, rows_of, searches_of
+from koderz.analysis.optimizers.trials import BASELINE, SEARCHING, Cell, Trial
 from koderz.analysis.report.sections import Content, Curve, Curves, Section, SideBySide
-from koderz.analysis.trials import BASELINE, SEARCHING, Cell, Trial
 from tracker.messages import text_of
 from tracker.records import Plan
 from tracker.stories import Stories

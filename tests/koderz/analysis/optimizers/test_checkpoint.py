@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from koderz.analysis.checkpoint import CheckpointSink, State
-from koderz.analysis.optimizer_runs import View, found_run, latest_runs
-from koderz.analysis.trials import cells_of
+from koderz.analysis.optimizers.checkpoint import CheckpointSink, State
+from koderz.analysis.optimizers.runs import View, found_run, latest_runs
+from koderz.analysis.optimizers.trials import cells_of
 from koderz.errors import KoderzError
 from tests.koderz.solvers.optimizers.worlds import World, searched
 from tests.koderz.world import Run

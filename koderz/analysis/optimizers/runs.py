@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from koderz.analysis.checkpoint import NAME, State
-from koderz.analysis.optimizing import Row, rows_of, searches_of
+from koderz.analysis.optimizers.checkpoint import NAME, State
+from koderz.analysis.optimizers.gains import Row, rows_of, searches_of
 from koderz.engines import traits_of
 from koderz.errors import KoderzError
 from tracker.records import decode

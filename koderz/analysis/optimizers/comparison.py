@@ -10,7 +10,7 @@ from typing import Any
 from koderz.analysis import statistics
 from koderz.analysis.blocks import Block, Heading, Table, Text, as_markdown
 from koderz.analysis.intervals import Interval
-from koderz.analysis.optimizing import (
+from koderz.analysis.optimizers.gains import (
     Gain,
     Row,
     Search,
@@ -19,7 +19,7 @@ from koderz.analysis.optimizing import (
     rows_of,
     searches_of,
 )
-from koderz.analysis.trials import BASELINE
+from koderz.analysis.optimizers.trials import BASELINE
 from koderz.errors import KoderzError
 from tracker.records import Plan
 from tracker.runs import read_plan

@@ -1,0 +1,1 @@
+"""Runs of prompt optimizers: what their searches found, what it gains, and how they compare."""
