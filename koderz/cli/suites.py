@@ -43,6 +43,8 @@ def list_suites(json: Json = False) -> None:
     found = []
     for name in (*SUITES, *sorted(SUITES.of_others())):
         load = SUITES.find(name)
+        if getattr(load, "unlisted", False):  # nobody can choose it
+            continue
         found.append({"name": name, "about": _about(load), "dataset": added_dataset(name)})
         parts = {part: added_dataset(part) for part in getattr(load, "parts", ())}
         found += [{"name": part, "about": f"of {name}", "dataset": path} for part, path in parts.items() if path]

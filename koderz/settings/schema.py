@@ -55,7 +55,9 @@ _tasks, _model, _solver, _running, _sinks = (
 class Settings:
     """Everything that a run depends on. Times are seconds, costs US dollars."""
 
-    suite: str = _tasks("humaneval", "The suite: humaneval, humaneval+, mbpp, mbpp+, ruler or oolong.", "NAME")
+    suite: str = _tasks(
+        "humaneval", "The suite, such as humaneval, mbpp+, ruler or oolong; all: koderz suites list.", "NAME"
+    )
     dataset: Path | None = _tasks(
         None, "A JSONL file in the suite's format, plain or .gz, instead of the suite's own.", "FILE", risk=RUNS_CODE
     )

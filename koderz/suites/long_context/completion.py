@@ -38,11 +38,15 @@ class CompletionSuite(LongContextSuite):
 
 
 def completion(dataset: Path | None) -> CompletionSuite:  # noqa: ARG001
-    """A question about a text that a program holds, by rlm.completion. Raises KoderzError, as it has none."""
+    """A question about a text that a program holds, by rlm.completion: none that can be loaded.
+
+    Raises KoderzError.
+    """
     raise KoderzError("the text of a completion is held by the program that asked for it, by rlm.completion(…)")
 
 
 completion.modes = MODES  # type: ignore[attr-defined]
+completion.unlisted = True  # type: ignore[attr-defined]
 
 
 def completion_suite(context: str, question: str) -> CompletionSuite:

@@ -6,7 +6,7 @@ componentize-py keeps in the image only what is imported here, so the imports ar
 import repl
 import wit_world
 
-import abc, array, ast, asyncio, base64, bisect, calendar, cmath, codecs, collections, concurrent, contextlib
+import _strptime, abc, array, ast, asyncio, base64, bisect, calendar, cmath, codecs, collections, concurrent, contextlib
 import contextvars, copy, csv, dataclasses, datetime, decimal, difflib, enum, fnmatch, fractions, functools, glob
 import gzip, hashlib, heapq, html, html.parser, importlib, inspect, io, itertools, json, locale, logging, math
 import numbers, operator, os, pathlib, pickle, pprint, queue, random, re, secrets, select, shlex, shutil, sqlite3

@@ -87,6 +87,12 @@ def test_a_session_ends_when_answer_is_ready(within: Done) -> None:
     assert found.final_answer == "42"
 
 
+def test_dates_are_parsed(within: Done) -> None:
+    code = "import datetime\nprint(datetime.datetime.strptime('May 06, 2023', '%b %d, %Y').date())"
+    found = within(lambda pool: pool.open().run(code))
+    assert (found.stdout, found.error) == ("2023-05-06\n", None)
+
+
 def test_the_clock_and_chance_repeat(within: Done) -> None:
     code = (
         "import datetime, random, secrets, time, uuid\n"
