@@ -105,9 +105,12 @@ def model_name(name: str, base_url: str | None) -> str:
 
 
 async def sidecar(given: str | None, environ: Mapping[str, str]) -> str | None:
-    """The WASM manager to be used: the one that is named, else one that answers on this machine; None for none."""
-    if named := given or environ.get("WASM_MANAGER_SERVICE_URL"):
-        return named
+    """The WASM manager to be used: the one that is named, else one that answers on this machine; None for none.
+
+    A variable that is set but empty says that there is none.
+    """
+    if given or "WASM_MANAGER_SERVICE_URL" in environ:
+        return given or environ["WASM_MANAGER_SERVICE_URL"] or None
     import aiohttp
 
     try:

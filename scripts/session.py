@@ -66,6 +66,7 @@ def _printed(command: str, folder: Path) -> list[str]:
         "HOME": str(folder),
         "XDG_CACHE_HOME": str(folder / "cache"),
         "OLLAMA_HOST": "127.0.0.1:9",
+        "WASM_MANAGER_SERVICE_URL": "",
         "COLUMNS": "120",
     }
     koderz = f'python() {{ "{sys.executable}" "$@"; }}; koderz() {{ python -m koderz "$@"; }}; '
@@ -83,6 +84,7 @@ def _printed(command: str, folder: Path) -> list[str]:
     text = _PROGRESS.sub("", done.stdout)
     text = re.sub(r"bench_[0-9a-f]{8}_\d{8}_\d{6}", RUN_ID, text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", f"{DATE} {TIME}", text)
+    text = re.sub(r"contained: \S+( by bubblewrap)?", "contained: namespaces+landlock+seccomp", text)
     text = re.sub(r"(?<![\d:])\d:\d\d(?![\d:])", "0:02", text)
     text = re.sub(r"\b\d\.\d / \d\.\d\b", "0.2 / 0.4", text)
     text = re.sub(r"\b\d+\.\d\d(s\b| s in )", r"0.42\1", text)

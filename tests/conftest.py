@@ -102,6 +102,7 @@ class Shell:
             "XDG_STATE_HOME": str(self.folder / "state"),
             "KODERZ_WASM_CACHE": str(WASM_CACHE),
             "OLLAMA_HOST": "127.0.0.1:9",
+            "WASM_MANAGER_SERVICE_URL": "",
             "PYTHONWARNINGS": "error",
             "KODERZ_SINKS": "json",  # a test that wants more says so
         }

@@ -49,8 +49,8 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "evolutionary_optimizer-variants": frozenset({"count", "instructions", "items", "format"}),
     "evolutionary_optimizer-crossover": frozenset({"count", "instructions", "items", "format"}),
     "evolutionary_optimizer-mutation": frozenset({"count", "instructions", "items", "format"}),
-    "hierarchical_reflective-analysis": frozenset({"instructions", "items", "format"}),
-    "hierarchical_reflective-synthesis": frozenset({"modes", "format"}),
+    "hierarchical_reflective-analysis": frozenset({"instructions", "items"}),
+    "hierarchical_reflective-synthesis": frozenset({"modes"}),
     "hierarchical_reflective-improvement": frozenset({"count", "instructions", "mode", "format"}),
     "gepa-reflection": frozenset({"count", "instructions", "items", "format"}),
 }

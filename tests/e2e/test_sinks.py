@@ -233,7 +233,7 @@ def test_an_unknown_sink_is_answered_with_what_there_is(
 ) -> None:
     done = koderz(*arguments, env={**env, **variables}, code=2)
 
-    assert "there is no sink 'mlfow'; choose from json, mlflow, memory, absent, ledger, other" in done.err
+    assert "there is no sink 'mlfow'; choose from json, mlflow, memory, absent, checkpoint, ledger, other" in done.err
     assert not koderz.results.exists()
 
 
