@@ -76,7 +76,7 @@ def test_without_the_extra_the_command_names_it(koderz: Shell) -> None:
     )
     path = os.pathsep.join([str(koderz.folder), os.environ.get("PYTHONPATH", "")])
     for command in ("serve", "build"):
-        assert "koderz[wasm]" in koderz("wasm", command, code=4, env={"PYTHONPATH": path}).err
+        assert "koderz[wasm]" in koderz("wasm", command, code=4, env={"PYTHONPATH": path}, fresh=True).err
 
 
 def wait_until_gone(process: int) -> None:
