@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from koderz.analysis.blocks import Block, Heading, Text, as_markdown
 from koderz.analysis.comparison import Comparison, last_comparable, of_sides
@@ -14,14 +14,43 @@ from koderz.analysis.failures import failures_of
 from koderz.analysis.gates import Gates, caution_on, why_shut
 from koderz.analysis.leaderboard import Leaderboard, leaderboard, row_of
 from koderz.analysis.measures import SUCCESS, measure_named
-from koderz.analysis.optimizers.comparison import OptimizerAnswer, compare_optimizers
 from koderz.analysis.pairs import Side, own_arms, sides_of, sides_to_compare
 from koderz.analysis.runs import Run, resolve
 from koderz.analysis.statistics import ALPHA
 from koderz.errors import KoderzError
+from koderz.settings.registry import Registry
 
-OPTIMIZE = "optimize"
-"""The mode of runs of optimizers."""
+COMPARISONS = Registry(
+    "comparison", "koderz.comparisons", {"optimize": "koderz.analysis.optimizers.comparison:compare_optimizers"}
+)
+"""By the mode of runs that are compared in a way of their own: functions of the folders of one run or two.
+
+They take `arm` and `min_gain`, see `compare_runs` and `Gates`, and return what is `Compared`.
+"""
+
+
+class Compared(Protocol):
+    """What `compare` answers, and what its gates say."""
+
+    @property
+    def shut(self) -> Sequence[str]:
+        """The gates that failed, and why."""
+        ...
+
+    @property
+    def caution(self) -> str: ...
+
+    def blocks(self) -> Iterator[Block]:
+        """What is to be read of it."""
+        ...
+
+    def markdown(self) -> Iterator[str]:
+        """Lines for a CI job's summary page."""
+        ...
+
+    def document(self) -> Mapping[str, Any]:
+        """What JSON has."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +100,7 @@ def compare_runs(
     alpha: float = ALPHA,
     allow_simulated: bool = False,
     gates: Gates | None = None,
-) -> Answer | OptimizerAnswer:
+) -> Compared:
     """Compares the runs named, or the last two that share tasks, by a measure.
 
     Raises KoderzError for what can't be compared.
@@ -82,9 +111,11 @@ def compare_runs(
         if names
         else last_comparable(results, allow_simulated=allow_simulated)
     )
-    folders = [run.folder for run in runs if run.folder and run.mode == OPTIMIZE]
-    if len(folders) == len(runs) <= 2 and not replace(gates, min_gain=None).are_asked:
-        return compare_optimizers(folders, arm=arm, min_gain=gates.min_gain)
+    folders = [run.folder for run in runs if run.folder and run.mode == runs[0].mode]
+    has_own = len(folders) == len(runs) <= 2 and COMPARISONS.has(runs[0].mode)
+    if has_own and not replace(gates, min_gain=None).are_asked:
+        own: Compared = COMPARISONS.find(runs[0].mode)(folders, arm=arm, min_gain=gates.min_gain)
+        return own
     if gates.min_gain is not None:
         raise KoderzError("--min-gain judges a run of optimizers, or the second of two, and goes with no other gate")
     by = measure_named(measure, runs)

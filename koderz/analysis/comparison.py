@@ -25,15 +25,7 @@ from koderz.analysis.intervals import Interval
 from koderz.analysis.measures import SUCCESS, measure_named, measures_of, shown
 from koderz.analysis.notes import differing, notes_on
 from koderz.analysis.pairs import Matched, Side, match, own_arms, sides_to_compare
-from koderz.analysis.runs import (
-    Run,
-    load_run,
-    load_summary,
-    of_summary,
-    refuse_generated_beside_published,
-    refuse_mixture,
-    run_paths,
-)
+from koderz.analysis.runs import Run, load_run, load_summary, of_summary, refuse_mixture, run_paths
 from koderz.analysis.statistics import ALPHA, holm
 from koderz.errors import KoderzError
 from tracker.records import Measure
@@ -134,7 +126,7 @@ def compare(
     read, an arm or a measure that isn't there, and a real run beside a simulated one.
     """
     runs = [_run(source) for source in (a, b) if source is not None]
-    (refuse_generated_beside_published if allow_simulated else refuse_mixture)(runs)
+    refuse_mixture(runs, allow_simulated=allow_simulated)
     sides = sides_to_compare(runs[0], runs[1], arm) if len(runs) == 2 else _within(runs[0])
     return of_sides(sides, alpha, measure_named(measure, runs))
 

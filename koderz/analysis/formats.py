@@ -29,7 +29,7 @@ FORMATS = Registry(
 
 def own_format(name: str | None) -> Format | None:
     """The format of that name; None for one of koderz' tables, which `koderz.analysis.export` writes."""
-    if name is None or name in TABLES or (name not in FORMATS and name not in FORMATS.of_others()):
+    if name is None or name in TABLES or not FORMATS.has(name):
         return None
     return cast("Format", FORMATS.find(name))
 

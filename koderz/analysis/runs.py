@@ -78,7 +78,7 @@ def resolve(names: Sequence[str], results: Path, *, allow_simulated: bool = Fals
     tasks are mixed, and where simulated and real runs are without `allow_simulated`.
     """
     found = [load_run(find(results, name)) for name in names]
-    (refuse_generated_beside_published if allow_simulated else refuse_mixture)(found)
+    refuse_mixture(found, allow_simulated=allow_simulated)
     return found
 
 
@@ -131,27 +131,28 @@ def of_summary(summary: Summary, path: Path | None = None) -> Run:
     return Run(**given, path=path or Path(summary.run_id or "summary"))
 
 
-def refuse_generated_beside_published(runs: Sequence[Run]) -> None:
-    """Raises KoderzError where the tasks of some runs are made up and those of others aren't."""
-    generated = [run for run in runs if run.generated]
-    published = [run for run in runs if not run.generated]
+def refuse_mixture(runs: Sequence[Run], *, allow_simulated: bool = False) -> None:
+    """Raises KoderzError where figures of some runs don't belong beside those of others.
+
+    Those are generated tasks beside published ones, and, unless allowed, the simulated model beside real ones.
+    """
+    generated, published = _parted(runs, "generated")
     if generated and published:
         raise KoderzError(
             f"the tasks of {generated[0].name} are generated ({generated[0].generated}), those of {published[0].name} "
             "aren't, so their figures don't belong into one table; name runs of one kind"
         )
-
-
-def refuse_mixture(runs: Sequence[Run]) -> None:
-    """Raises KoderzError where some runs are of the simulated model and some are not."""
-    refuse_generated_beside_published(runs)
-    simulated = [run for run in runs if run.simulated]
-    real = [run for run in runs if not run.simulated]
-    if simulated and real:
+    simulated, real = _parted(runs, "simulated")
+    if simulated and real and not allow_simulated:
         raise KoderzError(
             f"{simulated[0].name} is of the SIMULATED model, {real[0].name} of a real one, so together they mean "
             "nothing; to see them side by side all the same: --allow-simulated"
         )
+
+
+def _parted(runs: Sequence[Run], trait: str) -> tuple[list[Run], list[Run]]:
+    """Those that have the trait, and those that don't."""
+    return [run for run in runs if getattr(run, trait)], [run for run in runs if not getattr(run, trait)]
 
 
 def _from_journal(folder: Path) -> Run:

@@ -11,8 +11,7 @@ from koderz.cli.front import complete_runs
 from koderz.cli.options import with_settings
 
 if TYPE_CHECKING:
-    from koderz.analysis.compare import Answer
-    from koderz.analysis.optimizers.comparison import OptimizerAnswer
+    from koderz.analysis.compare import Compared
 
 EXIT_GATE = 1
 _GATES = "Gates (exit code 1)"
@@ -132,7 +131,7 @@ def compare(
     _judge(outcome)
 
 
-def _judge(outcome: Answer | OptimizerAnswer) -> None:
+def _judge(outcome: Compared) -> None:
     """What the gates say, on standard error."""
     if outcome.caution:
         warn(f"warning: {outcome.caution}")

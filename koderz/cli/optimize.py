@@ -12,10 +12,11 @@ import typer
 from koderz.cli.front import Front, run_options, take_up
 from koderz.cli.groups import LazyGroup, PanelCommand
 from koderz.errors import KoderzError
+from koderz.suites.datasets import BASELINE
+from koderz.suites.datasets.search import SearchOptions
 
-BASELINE = "none"
 OPTIMIZERS = ("few_shot", "meta_prompt", "evolutionary_optimizer", "hierarchical_reflective", "random_search")
-CONCURRENCY, ITEM_CONCURRENCY = 5, 4
+CONCURRENCY = 5
 TEST_BUDGET = 150
 _MOST_CONNECTIONS = 4096
 
@@ -126,7 +127,7 @@ def _sizes(given: Mapping[str, Any], seeds: int | None, at_once: int | None, *, 
     at_once = at_once or given.get("concurrency") or CONCURRENCY
     if modal or given.get("engine") == "modal":
         found |= {"engine": "modal", "max_containers": at_once}
-    requests = at_once * (given.get("item_concurrency") or ITEM_CONCURRENCY)
+    requests = at_once * (given.get("item_concurrency") or SearchOptions().item_concurrency)
     found |= {"concurrency": at_once, "max_connections": min(requests, _MOST_CONNECTIONS)}
     named = ("samples", "budget_calls", "max_connections", "max_containers")
     return found | {name: given[name] for name in named if name in given and (name != "samples" or not seeds)}

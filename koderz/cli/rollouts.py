@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,15 +55,7 @@ def run(
         given["agent_timeout"] = timeout_sec
     usual = {**front.usual, "concurrency": parallel or found.parallel}
     model = given.get("local_model") or ("simulated" if config is None else None)
-    own = Front(
-        given=given,
-        usual=usual,
-        shown=front.shown,
-        dry_run=front.dry_run,
-        detach=front.detach,
-        trust_config=front.trust_config,
-    )
-    own.run(matrix=matrix_of(found, agent=agent, model=model, rollouts=rollouts))
+    replace(front, given=given, usual=usual).run(matrix=matrix_of(found, agent=agent, model=model, rollouts=rollouts))
 
 
 def matrix_of(config: Config, *, agent: str | None, model: str | None, rollouts: int | None) -> Matrix:

@@ -36,6 +36,10 @@ class Registry(Mapping[str, str]):
         """What a name stands for. Raises KoderzError, naming what there is, where nobody knows it."""
         return find(self.kind, name, self.known, self.group)
 
+    def has(self, name: str) -> bool:
+        """Whether the name stands for something, of ours or of another package."""
+        return name in self.known or name in self.of_others()
+
     def is_file(self, name: str) -> bool:
         """Whether it names what the user's own file defines, see `find_in_file`."""
         return ":" in name and name not in self.known

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,9 @@ import pytest
 
 from koderz.suites.datasets.options import DatasetOptions
 from koderz.suites.datasets.suite import datasets
-from koderz.testing import ModelServer
 from koderz.testing.wire import Request
-from koderz.types import Message
 from tests.conftest import Shell
+from tests.e2e.answering import answering
 from tests.loopback_modal import ModalServer
 
 SMALL = ("--train-items", 20, "--validation-items", 20, "--test-items", 30, "--budget-calls", 80)
@@ -138,36 +135,10 @@ def test_what_does_not_fit_ends_before_anything_is_created(koderz: Shell, name: 
     assert not koderz.results.exists()
 
 
-@contextmanager
-def serving(latency: float = 0.0, failing: int = 0) -> Iterator[tuple[dict[str, str], list[Sequence[Message]]]]:
-    """A server that answers as the simulated model does; its variables, and what it has been asked.
-
-    `failing`: the request from which on it refuses, for good, until `asked` is emptied.
-    """
+def answer(request: Request) -> str:
+    """As the simulated model does."""
     options = DatasetOptions(demo_datasets=("labels",), train_items=20, validation_items=20, test_items=30)
-    suite = datasets(None, options)
-    asked: list[Sequence[Message]] = []
-    ready, over = threading.Event(), threading.Event()
-    environ: dict[str, str] = {}
-
-    def reply(request: Request) -> str:
-        asked.append(request.messages)
-        return suite.simulate(request.messages, request.sampling)
-
-    async def serve() -> None:
-        async with ModelServer(reply, latency=latency) as server:
-            environ.update(OPENAI_BASE_URL=f"{server.url}/v1", OPENAI_API_KEY="sk-test")
-            ready.set()
-            await asyncio.to_thread(over.wait)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert ready.wait(60)
-    try:
-        yield environ, asked
-    finally:
-        over.set()
-        thread.join()
+    return datasets(None, options).simulate(request.messages, request.sampling)
 
 
 SERVED = (*RUN, "--models", "openai/recorded", "--seeds", 1)
@@ -191,7 +162,7 @@ def content(koderz: Shell) -> Any:
 def test_killed_at_random_moments_a_search_pays_nothing_twice_and_ends_undisturbed(koderz: Shell, seed: int) -> None:
     moments = random.Random(seed)
     optimizers = ("--optimizers", "few_shot", "meta_prompt", "hierarchical_reflective", "gepa")
-    with serving(latency=0.02) as (environ, asked):
+    with answering(answer, latency=0.02) as (environ, asked):
         undisturbed = Shell(koderz.folder / "undisturbed")
         undisturbed.folder.mkdir()
         undisturbed(*SERVED, *optimizers, env=environ)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import signal
 import subprocess
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
-from koderz.testing import ModelServer
 from koderz.testing.wire import Request
-from koderz.types import Message
 from tests.conftest import Shell
+from tests.e2e.answering import answering
 
 RUN = ("benchmark", "--suite", "ruler", "--solver", "rlm", "--model", "openai/recorded", "--sink", "json", "--limit", 4)
 DEEP = ("--max-depth", 2, "--context-lengths", "1K", "--concurrency", 4)
@@ -43,35 +40,8 @@ def _repl(*lines: str) -> str:
     return "\n".join(["```repl", *lines, "```"])
 
 
-@contextmanager
-def serving() -> Iterator[tuple[dict[str, str], list[Sequence[Message]]]]:
-    """A server that answers `deep`; the variables by which it is found, and what it has been asked."""
-    asked: list[Sequence[Message]] = []
-    ready, over = threading.Event(), threading.Event()
-    environ: dict[str, str] = {}
-
-    def reply(request: Request) -> str:
-        asked.append(request.messages)
-        return deep(request)
-
-    async def serve() -> None:
-        async with ModelServer(reply, latency=0.15) as server:
-            environ.update(OPENAI_BASE_URL=f"{server.url}/v1", OPENAI_API_KEY="sk-test")
-            ready.set()
-            await asyncio.to_thread(over.wait)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert ready.wait(60)
-    try:
-        yield environ, asked
-    finally:
-        over.set()
-        thread.join()
-
-
 def test_a_recursion_of_eighteen_calls(koderz: Shell) -> None:
-    with serving() as (environ, asked):
+    with answering(deep, latency=0.15) as (environ, asked):
         koderz(*RUN, *DEEP, "--quiet", "--limit", 1, env=environ)
 
     calls = [line for line in koderz.journal() if line["kind"] == "call"]
@@ -84,7 +54,7 @@ def test_a_recursion_of_eighteen_calls(koderz: Shell) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_at_random_moments_of_a_recursion_no_recorded_call_is_made_again(koderz: Shell, seed: int) -> None:
     moments = random.Random(seed)
-    with serving() as (environ, asked):
+    with answering(deep, latency=0.15) as (environ, asked):
         running = koderz.start(*RUN, *DEEP, env=environ)
         for _ in range(3):
             _wait_for_more(asked, running)

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import PATIENCE, Shell, whole_lines
-from tests.e2e.test_recursion import serving
+from tests.e2e.answering import answering
+from tests.e2e.test_recursion import deep
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 RUN = ("rlm", "run", "--simulated", "--max-tasks", 2, "--context-lengths", "1K")
@@ -92,7 +93,7 @@ def test_without_a_key_nothing_is_asked(koderz: Shell) -> None:
 
 
 def test_a_model_of_a_server_answers_and_its_key_is_in_no_record(koderz: Shell) -> None:
-    with serving() as (environ, asked):
+    with answering(deep, latency=0.15) as (environ, asked):
         url = environ["OPENAI_BASE_URL"]
         own = ("--api-key", KEY, "--base-url", url, "--model", "recorded", "--benchmark", "ruler", "--max-tasks", 1)
         done = koderz("rlm", "run", *own, "--context-lengths", "1K", "--max-depth", 2, "--enable-logging")
@@ -223,7 +224,7 @@ def test_what_is_interrupted_says_so_and_how_it_goes_on(koderz: Shell) -> None:
 
 @pytest.mark.slow
 def test_killed_in_the_middle_every_benchmark_can_be_resumed(koderz: Shell) -> None:
-    with serving() as (environ, asked):
+    with answering(deep, latency=0.15) as (environ, asked):
         environ = {"LLM_BASE_URL": environ["OPENAI_BASE_URL"], "LLM_API_KEY": KEY, "LLM_MODEL": "recorded"}
         own = ("--max-tasks", 2, "--context-lengths", "1K", "--max-depth", 2, "--async", "--quiet")
         running = koderz.start("rlm", "run", *own, env=environ)

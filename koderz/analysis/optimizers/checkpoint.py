@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 
 from koderz.analysis.optimizers.gains import gain_of
-from koderz.analysis.optimizers.trials import BASELINE, SEARCHING, Cell, Trial, cells_of, seconds_of
+from koderz.analysis.optimizers.trials import SEARCHING, Cell, Trial, cells_of, seconds_of
+from koderz.suites.datasets import BASELINE
 from tracker import records
 from tracker.files import write_whole
 from tracker.records import Record

@@ -19,8 +19,8 @@ from koderz.analysis.optimizers.gains import (
     rows_of,
     searches_of,
 )
-from koderz.analysis.optimizers.trials import BASELINE
 from koderz.errors import KoderzError
+from koderz.suites.datasets import BASELINE
 from tracker.records import Plan
 from tracker.runs import read_plan
 

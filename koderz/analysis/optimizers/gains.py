@@ -15,8 +15,9 @@ from msgspec.structs import replace as with_fields
 from koderz.analysis import intervals, statistics
 from koderz.analysis.inference import p_of, score_interval, smallest_of
 from koderz.analysis.intervals import FEWEST_TO_RESAMPLE, Interval
-from koderz.analysis.optimizers.trials import BASELINE, Cell, Trial, cells_of
+from koderz.analysis.optimizers.trials import Cell, Trial, cells_of
 from koderz.analysis.pairs import matched
+from koderz.suites.datasets import BASELINE
 from koderz.types import Message
 from tracker import records
 from tracker.index import CODES, load_index, read_records

@@ -11,8 +11,9 @@ from typing import Any
 from koderz.analysis.blocks import Heading, Table, Text
 from koderz.analysis.optimizers.checkpoint import State
 from koderz.analysis.optimizers.gains import Row, rows_of, searches_of
-from koderz.analysis.optimizers.trials import BASELINE, SEARCHING, Cell, Trial
+from koderz.analysis.optimizers.trials import SEARCHING, Cell, Trial
 from koderz.analysis.report.sections import Content, Curve, Curves, Section, SideBySide
+from koderz.suites.datasets import BASELINE
 from tracker.messages import text_of
 from tracker.records import Plan
 from tracker.stories import Stories

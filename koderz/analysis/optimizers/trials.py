@@ -10,11 +10,10 @@ from statistics import fmean
 from typing import Any
 
 from koderz.plans.plan import planned_ids
+from koderz.suites.datasets import BASELINE
 from koderz.types import Message
 from tracker import records
 from tracker.records import Record
-
-BASELINE = "none"
 
 SEARCHING = ("item", "judge", "propose", "analyse")
 """The purposes of the calls before the test."""

@@ -69,7 +69,7 @@ def sections_of(runs: Sequence[Run]) -> Iterator[tuple[str, Section]]:
         if run.folder is None:
             continue
         plan = read_plan(run.folder)
-        for name in (name for name in plan.parts if name in SECTIONS or name in SECTIONS.of_others()):
+        for name in filter(SECTIONS.has, plan.parts):
             try:
                 found = SECTIONS.find(name)(plan, run.folder)
             except KoderzError as error:

@@ -13,6 +13,7 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from koderz.suites.datasets import BASELINE
 from koderz.suites.datasets.candidate import Candidate, Template, read_object
 from koderz.suites.datasets.metrics import Graded, Unread
 from koderz.suites.datasets.search import STALE, SearchOptions, kept_back, minibatch_size
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from koderz.experiments.replay import Handles
     from koderz.settings.schema import Settings
     from koderz.suites.datasets.payload import Dataset, Item
-
-BASELINE = "none"
-"""The solver that has the initial prompt alone, on the test split alone."""
 
 WORDS = ("selected", "kept", "baseline")
 """How an experiment ends: with another prompt, with the initial one, or as that of `none`."""

@@ -11,7 +11,8 @@ from typing import Any
 from koderz.errors import KoderzError
 from koderz.settings.schema import Settings
 from koderz.suites import task_digest
-from koderz.suites.datasets.evaluator import BASELINE, WORDS, Evaluator, open_evaluator
+from koderz.suites.datasets import BASELINE
+from koderz.suites.datasets.evaluator import WORDS, Evaluator, open_evaluator
 from koderz.suites.datasets.loading import load_datasets, write_rows
 from koderz.suites.datasets.options import DatasetOptions
 from koderz.suites.datasets.payload import SPLITS, Dataset

@@ -19,7 +19,8 @@ from koderz.prompts import Prompts, load_prompts
 from koderz.sandbox import Sandbox
 from koderz.settings.schema import Settings
 from koderz.solvers import load_solver
-from koderz.suites.datasets.evaluator import BASELINE, WORDS, Evaluator, open_evaluator
+from koderz.suites.datasets import BASELINE
+from koderz.suites.datasets.evaluator import WORDS, Evaluator, open_evaluator
 from koderz.suites.datasets.metrics import TextMetric
 from koderz.suites.datasets.payload import Dataset, Item, Leakage
 from koderz.suites.datasets.search import SearchOptions

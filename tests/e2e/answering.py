@@ -1,0 +1,41 @@
+"""A model server that answers by a function, for commands that run in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from koderz.testing import ModelServer
+from koderz.testing.wire import Request
+from koderz.types import Message
+
+
+@contextmanager
+def answering(
+    reply: Callable[[Request], str], latency: float
+) -> Iterator[tuple[dict[str, str], list[Sequence[Message]]]]:
+    """A server that replies after so many seconds; the variables by which it is found, and what it has been asked."""
+    asked: list[Sequence[Message]] = []
+    ready, over = threading.Event(), threading.Event()
+    environ: dict[str, str] = {}
+
+    def answer(request: Request) -> str:
+        asked.append(request.messages)
+        return reply(request)
+
+    async def serve() -> None:
+        async with ModelServer(answer, latency=latency) as server:
+            environ.update(OPENAI_BASE_URL=f"{server.url}/v1", OPENAI_API_KEY="sk-test")
+            ready.set()
+            await asyncio.to_thread(over.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert ready.wait(60)
+    try:
+        yield environ, asked
+    finally:
+        over.set()
+        thread.join()
