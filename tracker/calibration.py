@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tracker.parts import Part
+
 if TYPE_CHECKING:
     from tracker.records import Plan
     from tracker.summary import Result
@@ -12,15 +14,18 @@ if TYPE_CHECKING:
 _BIN = 100  # answers
 
 
-def calibration(_plan: Plan, results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
-    """By arm: the `error` in points, of the `answers` whose metrics have a `confidence` in per cent."""
-    found: dict[str, Any] = {}
-    for arm, of_arm in results.items():
-        said = [((each.metrics or {}).get("confidence"), each.success) for each in of_arm]
-        claimed = [(confidence, success) for confidence, success in said if confidence is not None]
-        if claimed:
-            found[arm] = {"error": calibration_error(claimed), "answers": len(claimed), "bins": "all"}
-    return found
+class Calibration(Part):
+    """The part `calibration` of a run."""
+
+    def summary(self, plan: Plan, results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:  # noqa: ARG002
+        """By arm: the `error` in points, of the `answers` whose metrics have a `confidence` in per cent."""
+        found: dict[str, Any] = {}
+        for arm, of_arm in results.items():
+            said = [((each.metrics or {}).get("confidence"), each.success) for each in of_arm]
+            claimed = [(confidence, success) for confidence, success in said if confidence is not None]
+            if claimed:
+                found[arm] = {"error": calibration_error(claimed), "answers": len(claimed), "bins": "all"}
+        return found
 
 
 def calibration_error(answers: Sequence[tuple[float, bool]]) -> float:
@@ -38,3 +43,6 @@ def calibration_error(answers: Sequence[tuple[float, bool]]) -> float:
         right = 100 * sum(correct for _, correct in members) / len(members)
         total += len(members) / len(ranked) * (claimed - right) ** 2
     return float(total**0.5)
+
+
+CALIBRATION = Calibration()

@@ -197,7 +197,7 @@ def summarize(folder: Path) -> Summary:
         elif isinstance(record, Fault):
             faults.append(scrubber.record(record))
     if plan.parts:
-        results = completed(plan, folder, results)
+        results = [*completed(plan, folder, results)]
     results.sort(key=lambda r: (r.sample, order.get(r.problem_id, len(order))))
     faults.sort(key=lambda f: (f.sample, order.get(f.problem_id, len(order)), f.arm))
     arms = {arm.name: _arm(arm, results, baselines[arm.name]) for arm in plan.arms}

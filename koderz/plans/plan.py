@@ -109,11 +109,11 @@ def load_subject(settings: Settings, select: Callable[[Sequence[Task]], Sequence
 
 def planned_ids(record: records.Plan) -> Iterator[tuple[str, str, str, int]]:
     """The experiments of a recorded plan: their ids, tasks, arms and samples, in the order of its cells."""
-    cells = record.cells or [
-        records.Cell(task, arm.name, record.samples) for task in record.tasks for arm in record.arms
-    ]
+    cells = record.cells
+    if cells is None:
+        cells = [records.Cell(task, arm.name, record.samples) for task in record.tasks for arm in record.arms]
     for cell in cells:
-        number_of = _NumberOfSamples(record.run_id, cell.task, cell.arm, record.details["digest"])
+        number_of = _NumberOfSamples(record.run_id, cell.task, cell.arm, record.details.get("digest", ""))
         for sample in range(cell.samples):
             yield f"exp_{number_of(sample):016x}", cell.task, cell.arm, sample
 
@@ -296,20 +296,6 @@ def _changed(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[
 
 def _run_id() -> str:
     return f"bench_{secrets.token_hex(4)}_{datetime.now():%Y%m%d_%H%M%S}"
-
-
-def experiment_names(record: records.Plan) -> dict[str, tuple[str, str]]:
-    """The task and the arm of each experiment of a recorded plan, by its id."""
-    cells = record.cells
-    if cells is None:
-        cells = [records.Cell(task, arm.name, record.samples) for task in record.tasks for arm in record.arms]
-    digest = record.details.get("digest", "")
-    begun = [(_NumberOfSamples(record.run_id, each.task, each.arm, digest), each) for each in cells]
-    return {
-        f"exp_{number_of(sample):016x}": (each.task, each.arm)
-        for number_of, each in begun
-        for sample in range(each.samples)
-    }
 
 
 class _NumberOfSamples:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from koderz.plans.plan import experiment_names
+from koderz.plans.plan import planned_ids
 from koderz.runs.observer import NullObserver, SessionView
 from tracker import records
 
@@ -17,7 +17,7 @@ class Steps:
     """Tells the lines of one run's journal; nothing that a model said is in it."""
 
     def __init__(self, plan: records.Plan) -> None:
-        self._names = experiment_names(plan)
+        self._names = {experiment_id: (task, arm) for experiment_id, task, arm, _ in planned_ids(plan)}
         self._turns: Counter[str] = Counter()
 
     def tell(self, line: Mapping[str, Any]) -> str:

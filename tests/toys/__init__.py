@@ -18,7 +18,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
     "koderz.solvers": {"toy": "toy_solver:toy"},
     "koderz.models": {"toy": "toy_models:open_model"},
     "koderz.engines": {"toy": "toy_engine:open_toy"},
-    "koderz.summaries": {"letters": "toy_outputs:letters"},
+    "koderz.summaries": {"letters": "toy_outputs:LETTERS"},
     "koderz.sinks": {"letter-file": "toy_outputs:LetterFile"},
     "koderz.formats": {"replies": "toy_outputs:replies", "reply-files": "toy_outputs:reply_files"},
 }

@@ -7,14 +7,20 @@ from pathlib import Path
 from typing import IO, Any
 
 from koderz.analysis.story import Story
+from tracker.parts import Part
 from tracker.records import Experiment, Plan, Record
 from tracker.sinks import Source
 from tracker.summary import Result
 
 
-def letters(plan: Plan, results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
+class Letters(Part):
     """A part of the summary: how many letters are wrong in each arm."""
-    return {arm: {"wrong": sum((each.metrics or {})["wrong"] for each in own)} for arm, own in results.items()}
+
+    def summary(self, plan: Plan, results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
+        return {arm: {"wrong": sum((each.metrics or {})["wrong"] for each in own)} for arm, own in results.items()}
+
+
+LETTERS = Letters()
 
 
 class LetterFile:

@@ -13,7 +13,8 @@ from msgspec.structs import replace as with_fields
 from koderz.analysis.blocks import Table, Text
 from koderz.analysis.optimizers import report as optimizer_report
 from koderz.analysis.optimizers.comparison import compare_optimizers
-from koderz.analysis.optimizers.gains import Row, completed, excerpt, gain_of, prompts, rows_of, searches_of
+from koderz.analysis.optimizers.gains import Row, gain_of, rows_of, searches_of
+from koderz.analysis.optimizers.part import OPTIMIZE
 from koderz.analysis.optimizers.report import section_of
 from koderz.analysis.optimizers.trials import Trial
 from koderz.analysis.report import write_report
@@ -119,7 +120,7 @@ def test_a_result_has_its_baseline_and_succeeds_by_its_own_interval(tmp_path: Pa
     run = searched(tmp_path, World("rule", 1), "none", "meta_prompt", "random_search", seeds=2)
     plan = run.lines[0]
     assert isinstance(plan, Plan)
-    results = {(each.arm, each.sample): each for each in completed(plan, run.folder, run.summary.results)}
+    results = {(each.arm, each.sample): each for each in OPTIMIZE.completed(plan, run.folder, run.summary.results)}
     metrics = results["meta_prompt", 0].metrics
     assert results["meta_prompt", 0].success
     assert metrics
@@ -164,11 +165,11 @@ def test_a_gain_is_remembered_too_where_the_baseline_ends_last(tmp_path: Path) -
 def test_what_a_long_prompt_leaves_out_of_memory_is_marked() -> None:
     candidate = {"digest": "d", "messages": [{"role": "user", "content": "ä" * 3000}]}
     long = Once(experiment_id="e", name="candidate/d", value=candidate, key="1")
-    told = excerpt([long, Once(experiment_id="e", name="result", value={"winner": "d"}, key="2")])
+    told = OPTIMIZE.excerpt([long, Once(experiment_id="e", name="result", value={"winner": "d"}, key="2")])
 
     assert told.endswith("ä …")
     assert 2040 < len(told.encode()) < 2080
-    assert not excerpt([long])
+    assert not OPTIMIZE.excerpt([long])
 
 
 def test_the_report_tells_of_gains_searches_prompts_and_spending(tmp_path: Path) -> None:
@@ -258,12 +259,12 @@ def test_mlflow_has_a_span_a_candidate_and_the_winner_by_validation_once(tmp_pat
 
 def test_no_prompt_is_found_before_all_searches_have_ended(tmp_path: Path) -> None:
     run = searched(tmp_path, World("rule", 1), "none", "random_search", budget_calls=200)
-    assert [*prompts(read_plan(run.folder), run.folder)]
+    assert [*OPTIMIZE.prompts(read_plan(run.folder), run.folder)]
     folder = asyncio.run(recorded(tmp_path / "again", of=read_plan(run.folder)))
     with (folder / NAME).open("ab") as file:
         file.writelines(encode(line) for line in run.lines[1:] if line.kind != "experiment" or line.arm == "none")
 
-    assert not [*prompts(read_plan(folder), folder)]
+    assert not [*OPTIMIZE.prompts(read_plan(folder), folder)]
 
 
 def test_two_runs_are_paired_by_optimizer_and_item(tmp_path: Path) -> None:
