@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         setup = Setup(layers, Readable(*tree), *more)
     _forget_surroundings()
     preload(setup.packages)
-    cell = _contain(control, setup)
+    cell = _contain(setup)
     gc.freeze()  # no collection in a candidate looks at, and so copies, what was there before it
     control.sendall(json.dumps(sorted(cell.layers)).encode() + b"\n")
     while True:
@@ -106,14 +106,14 @@ def _import_from(name: str, folder: str) -> None:
     spec.loader.exec_module(module)
 
 
-def _contain(control: socket.socket, setup: Setup) -> Cell:
+def _contain(setup: Setup) -> Cell:
     """Puts on this process every layer that holds; a part of seccomp comes last, on each candidate."""
     layers = support.available(setup.layers)
     addresses = limits.address_space()
     kernel.die_with_parent()
     if isolation.NAMESPACES in layers:
         furnish = functools.partial(mounts.confine, setup.readable) if isolation.MOUNTS in layers else None
-        namespaces.enter(control.fileno(), furnish)
+        namespaces.enter(furnish)
     elif kernel.LINUX:
         kernel.drop_capabilities()
     os.chdir("/")

@@ -1,7 +1,8 @@
 """Process 1 of a workspace's sandbox: makes the bounds, starts the command, watches it, and ends all with it.
 
 Its descriptor 0 is a socket to koderz: a `Setup` as a line of JSON comes in, `Hello` and `Farewell` go out. A byte asks
-for the end within the grace; the end of the socket is the end of everything, at once.
+for the end within the grace; the end of the socket is the end of everything, at once. A descriptor that comes in with
+the line is the command's descriptor 3, to which one byte is written before the command begins.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from koderz.sandbox.linux import kernel, landlock, limits, namespaces, seccomp, 
 _LOOK = 0.1  # seconds between two looks at what is used
 _SET_INTERFACE_FLAGS, _UP_AND_RUNNING = 0x8914, 0x41
 _OPEN_FILES = 4096
+_CHANNEL = 3
 
 
 class Setup(NamedTuple):
@@ -40,31 +42,45 @@ class Setup(NamedTuple):
     processes: int
     file: int  # bytes of the largest file
     grace: float  # seconds
+    core: int  # negative: any
+    forks: bool
 
 
 def main(_arguments: Sequence[str]) -> NoReturn:
     control = socket.socket(fileno=os.dup(0))
     kernel.die_with_parent()
-    with control.makefile("rb") as line:
-        setup = Setup(*json.loads(line.readline()))
+    setup, channel = _told(control)
     try:
-        layers = _contain(control, setup)
+        layers = _contain(setup)
     except OSError as error:
         _say(control, {"error": str(error)})
         sys.exit(1)
     _say(control, {"layers": layers})
-    child = _start(setup)
+    child = _start(setup, channel)
+    if channel is not None:
+        os.close(channel)
     status, cause = _watch(child, control, setup)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     _say(control, {"status": status, "cause": cause, "cpu": usage.ru_utime + usage.ru_stime})
     os._exit(0)
 
 
-def _contain(control: socket.socket, setup: Setup) -> list[str]:
+def _told(control: socket.socket) -> tuple[Setup, int | None]:
+    line = b""
+    descriptors: list[int] = []
+    while not line.endswith(b"\n"):
+        part, found, *_ = socket.recv_fds(control, 1 << 16, 1)
+        if not part:
+            sys.exit(1)
+        line, descriptors = line + part, descriptors + found
+    return Setup(*json.loads(line)), next(iter(descriptors), None)
+
+
+def _contain(setup: Setup) -> list[str]:
     """The names of the layers that hold. OSError where one is refused that has to."""
     if setup.entries:
         entries = [tree.Entry(*entry) for entry in setup.entries]
-        namespaces.enter(control.fileno(), partial(_furnish, entries, setup.processes))
+        namespaces.enter(partial(_furnish, entries, setup.processes))
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)  # which process 1 of a namespace doesn't get from within
@@ -83,7 +99,7 @@ def _furnish(entries: Sequence[tree.Entry], processes: int) -> None:
         fcntl.ioctl(any_socket, _SET_INTERFACE_FLAGS, struct.pack("16sh22x", b"lo", _UP_AND_RUNNING))
 
 
-def _start(setup: Setup) -> int:
+def _start(setup: Setup, channel: int | None) -> int:
     child = os.fork()
     if child:
         return child
@@ -98,9 +114,15 @@ def _start(setup: Setup) -> int:
         limits.cap(resource.RLIMIT_NPROC, setup.processes)
         limits.cap(resource.RLIMIT_MEMLOCK, 0)
         limits.cap(resource.RLIMIT_MSGQUEUE, 0)
+        if setup.core >= 0:
+            os.sched_setaffinity(0, {setup.core})
         os.chdir(setup.folder)
         kernel.drop_capabilities()
-        seccomp.workspaces().install()
+        seccomp.workspaces(forks=setup.forks).install()
+        if channel is not None:
+            os.dup2(channel, _CHANNEL)
+            os.set_inheritable(_CHANNEL, True)  # also where it was that already
+            os.write(_CHANNEL, b".")
         os.execvpe(setup.argv[0], setup.argv, setup.environment)  # noqa: S606 there is a shell only where it is one
     except OSError as error:
         os.write(1, f"{setup.argv[0]}: {error.strerror}\n".encode())

@@ -11,15 +11,16 @@ from koderz.sandbox.linux import kernel
 _NEW_USER, _NEW_PID, _NEW_NET = 0x10000000, 0x20000000, 0x40000000
 _NEW_IPC, _NEW_UTS, _NEW_MOUNTS = 0x08000000, 0x04000000, 0x00020000
 _NOBODY = 65534
+_DESCRIPTORS = 1024  # far more than a process has that has just begun
 
 
-def enter(keep: int, furnish: Callable[[], object] | None) -> None:
+def enter(furnish: Callable[[], object] | None) -> None:
     """Goes on as process 1 of new namespaces, as nobody and without capabilities.
 
     `furnish` runs there while it still has them, to make the file tree that is seen (see `mounts`). None leaves it all
     files, for systems that refuse mounts. The process that called stays behind as an empty stub, which ends with the
-    new one; of its descriptors it closes `keep`, which is the new one's. OSError when the kernel refuses, after which
-    the process isn't fit for anything else: try in a child first (`support.available`).
+    new one and holds no descriptor. OSError when the kernel refuses, after which the process isn't fit for anything
+    else: try in a child first (`support.available`).
     """
     user, group = os.getuid(), os.getgid()
     kernel.unshare(_NEW_USER | _NEW_PID | _NEW_NET | _NEW_IPC | _NEW_UTS | (_NEW_MOUNTS if furnish else 0))
@@ -28,7 +29,7 @@ def enter(keep: int, furnish: Callable[[], object] | None) -> None:
     _write("/proc/self/gid_map", f"{_NOBODY} {group} 1")
     inner = os.fork()
     if inner:
-        _stay_behind(inner, keep)
+        _stay_behind(inner)
     if furnish:
         furnish()
     kernel.drop_capabilities()
@@ -53,7 +54,7 @@ def _write(path: str, text: str) -> None:
         os.close(file)
 
 
-def _stay_behind(inner: int, keep: int) -> None:
-    os.close(keep)
+def _stay_behind(inner: int) -> None:
+    os.closerange(0, _DESCRIPTORS)
     _, status = os.waitpid(inner, 0)
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)

@@ -75,23 +75,31 @@ def candidates(machine: str = "") -> Filter:
     return Filter(candidates_steps(machine or os.uname().machine))
 
 
-def workspaces(machine: str = "") -> Filter:
-    """What a command in a workspace binds itself to, which may use all of a system but what could undo its bounds."""
-    return Filter(workspaces_steps(machine or os.uname().machine))
+def workspaces(machine: str = "", *, forks: bool = True) -> Filter:
+    """What a command in a workspace binds itself to, which may use all of a system but what could undo its bounds.
+
+    Without `forks` it can't start processes either.
+    """
+    return Filter(workspaces_steps(machine or os.uname().machine, forks=forks))
 
 
-def workspaces_steps(machine: str) -> list[Instruction]:
+def workspaces_steps(machine: str, *, forks: bool = True) -> list[Instruction]:
     """A list of refusals; whatever isn't listed is allowed. OSError where there is no list for this machine."""
     if machine not in NUMBERS:
         raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
     refused = [_answer_to(number, errno.EPERM) for number in sorted(REFUSED[machine].values())]
-    rules = _ruled(_workspaces_rules(), {**NUMBERS[machine], **REFUSED[machine]})
+    rules = _ruled(_workspaces_rules(forks=forks), {**NUMBERS[machine], **REFUSED[machine]})
     return [*_only_this_architecture(machine), *rules, *(step for each in refused for step in each), _answer(0)]
 
 
-def _workspaces_rules() -> Iterator[Rule]:
+def _workspaces_rules(*, forks: bool) -> Iterator[Rule]:
     yield "clone3", [_answer(errno.ENOSYS)]  # its flags are in memory; libc falls back to clone
-    yield "clone", _without_bits(0, _CLONE_NAMESPACES, errno.EPERM)
+    if forks:
+        yield "clone", _without_bits(0, _CLONE_NAMESPACES, errno.EPERM)
+    else:
+        without = _without_bits(0, _CLONE_NAMESPACES, errno.EPERM)
+        yield "clone", [*without[:-1], *_with_bits(0, _CLONE_THREAD, errno.EPERM)]
+        yield from ((name, [_answer(errno.EPERM)]) for name in ("fork", "vfork"))
     yield "ioctl", [_low(1), *(step for number in _TYPING for step in _answer_to(number, errno.EPERM)), _answer(0)]
     yield "socket", _one_of(0, _FAMILIES, errno.EAFNOSUPPORT)
 

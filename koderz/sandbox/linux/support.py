@@ -25,7 +25,7 @@ def available(wanted: Collection[str] = LAYERS) -> frozenset[str]:
     if NAMESPACES in wanted:
         if _holds(_files_are_gone):
             held |= {NAMESPACES, MOUNTS}
-        elif _holds(lambda: namespaces.enter(keep=os.dup(0), furnish=None)):
+        elif _holds(lambda: namespaces.enter(furnish=None)):
             held.add(NAMESPACES)
     if LANDLOCK in wanted and _holds(_reads_are_refused):
         held.add(LANDLOCK)
@@ -53,7 +53,7 @@ def _try(trial: Callable[[], object]) -> NoReturn:
 
 
 def _files_are_gone() -> None:
-    namespaces.enter(keep=os.dup(0), furnish=lambda: mounts.confine(Readable([], {})))
+    namespaces.enter(furnish=lambda: mounts.confine(Readable([], {})))
     if os.access(sys.prefix, os.F_OK):
         raise OSError("the kernel accepted the mounts and shows what was there before")
 

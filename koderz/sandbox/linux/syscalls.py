@@ -27,7 +27,7 @@ read 0 write 1 open 2 close 3 stat 4 fstat 5 lstat 6 poll 7 lseek 8 mmap 9 mprot
 rt_sigaction 13 rt_sigprocmask 14 rt_sigreturn 15 ioctl 16 pread64 17 pwrite64 18 readv 19 writev 20
 access 21 pipe 22 select 23 sched_yield 24 mremap 25 madvise 28 dup 32 dup2 33 pause 34 nanosleep 35
 getitimer 36 alarm 37 setitimer 38 getpid 39 sendto 44 recvfrom 45 sendmsg 46 recvmsg 47 shutdown 48
-getsockname 51 getpeername 52 socketpair 53 getsockopt 55 clone 56 fork 57 exit 60 wait4 61 kill 62
+getsockname 51 getpeername 52 socketpair 53 getsockopt 55 clone 56 fork 57 vfork 58 exit 60 wait4 61 kill 62
 uname 63 fcntl 72 getcwd 79 readlink 89 umask 95 gettimeofday 96 getrlimit 97 getrusage 98 sysinfo 99
 times 100 getuid 102 getgid 104 geteuid 107 getegid 108 getppid 110 getpgrp 111 getresuid 118
 getresgid 120 rt_sigpending 127 rt_sigtimedwait 128 rt_sigsuspend 130 sigaltstack 131 sched_getparam 143

@@ -47,6 +47,8 @@ class Command:
     mounts: Sequence[Mount] = ()
     checkout: str = CHECKOUT  # where it sees the checkout, in which it begins
     read_only: bool = False  # whether the checkout is
+    core: int = -1  # the only one that it runs on, unless negative
+    forks: bool = True  # whether it may start other processes; threads it always may
     limits: Limits = field(default_factory=Limits)
 
 

@@ -19,9 +19,12 @@ from pathlib import Path, PurePosixPath
 from koderz.errors import KoderzError, Unreachable
 from koderz.sandbox.workspace.folders import make_usable
 
+WAYS = ("git apply", "git apply --ignore-whitespace", "patch --fuzz=5")  # of applying a diff, from the strictest on
+
 _MAIN = "refs/heads/main"
 _ATTRIBUTES = "* -text -eol -crlf -ident -filter -working-tree-encoding !diff -export-subst -export-ignore\n"
 _SECONDS = 600.0
+_PATCH = ("--strip=1", "--fuzz=5", "--unified", "--batch", "--forward", "--get=0", "--quiet")
 _SETTINGS = {
     "core.hooksPath": "/dev/null",
     "core.fsmonitor": "false",
@@ -87,6 +90,22 @@ class Store:
         await _git("remote", "remove", "origin", inside=folder)
         _ignore_attributes(folder / ".git")
         await _git("reset", "-q", "--hard", self.commit, inside=folder)
+
+    async def patched(self, folder: Path, diff: bytes) -> str:
+        """A checkout in the empty `folder` with a diff applied in the first of the `WAYS` in which it fits: that way.
+
+        Raises GitError, and leaves the folder empty, where it fits in none, or makes symbolic links or a `.git`.
+        """
+        await self.checkout(folder)
+        links = _links(folder)
+        try:
+            way = await _loosely_applied(diff, folder)
+            if _links(folder) - links:
+                raise GitError("the diff makes symbolic links")
+        except BaseException:
+            _clear(folder)
+            raise
+        return way
 
     async def diff(self, folder: Path, limit: int) -> str:
         """What a checkout has that the commit hasn't, as `git apply` takes it: new files and binary ones too.
@@ -160,10 +179,46 @@ async def stored(tree: Path, folder: Path) -> Store:
     return Store(folder, commit)
 
 
-async def apply(diff: bytes, checkout: Path) -> None:
+async def apply(diff: bytes, checkout: Path, *words: str) -> None:
     """Applies a diff to a clean checkout, wholly or not at all. GitError where it doesn't fit, or would leave it."""
     if diff.strip():
-        await _git("apply", "--binary", "--whitespace=nowarn", "-", inside=checkout, stdin=diff)
+        await _git("apply", "--binary", "--whitespace=nowarn", *words, "-", inside=checkout, stdin=diff)
+
+
+async def _loosely_applied(diff: bytes, checkout: Path) -> str:
+    errors: list[GitError] = []
+    for way, words in zip(WAYS, ((), ("--ignore-whitespace",)), strict=False):
+        try:
+            await apply(diff, checkout, *words)
+        except GitError as error:
+            errors.append(error)
+        else:
+            return way
+    words = (*_PATCH, "--no-backup-if-mismatch", "--reject-file=-")
+    with tempfile.TemporaryDirectory(dir=checkout.parent) as aside:
+        git_dir = (checkout / ".git").rename(Path(aside, "git"))  # patch doesn't know what it is
+        try:
+            await _run("patch", words, inside=checkout, environment={}, stdin=diff)
+        except GitError:
+            raise errors[0] from None
+        _put_back(git_dir, checkout)
+    return WAYS[-1]
+
+
+def _put_back(git_dir: Path, checkout: Path) -> None:
+    if next(checkout.rglob(".git"), None):
+        raise GitError("the diff makes a .git")
+    git_dir.rename(checkout / ".git")
+
+
+def _clear(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def _links(tree: Path) -> set[tuple[Path, Path]]:
+    """The symbolic links in a tree, and what they lead to."""
+    return {(path, path.readlink()) for path in tree.rglob("*") if path.is_symlink()}
 
 
 def write(tree: Path, path: str, content: bytes, *, executable: bool = False) -> None:
@@ -234,17 +289,31 @@ async def _git(
     limit: int = 1 << 28,
 ) -> bytes:
     """What git prints. Raises GitError with its own words, DiffTooLargeError above `limit` bytes."""
-    program = shutil.which("git")
-    if program is None:
-        raise Unreachable("git is missing, by which checkouts and diffs are made; install it")
     settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+    variables = {**_ENVIRONMENT, **(environment or {})}
+    return await _run("git", [*settings, *words], inside=inside, environment=variables, stdin=stdin, limit=limit)
+
+
+async def _run(
+    name: str,
+    words: Iterable[str],
+    *,
+    inside: Path | None,
+    environment: Mapping[str, str],
+    stdin: bytes | None,
+    limit: int = 1 << 28,
+) -> bytes:
+    """The same of any program."""
+    program = shutil.which(name)
+    if program is None:
+        raise Unreachable(f"{name} is missing, by which checkouts and diffs are made; install it")
     process = await asyncio.create_subprocess_exec(
-        *(program, *settings, *words),
+        *(program, *words),
         stdin=asyncio.subprocess.DEVNULL if stdin is None else asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         cwd=inside or "/",
-        env={"PATH": os.environ.get("PATH", os.defpath), **_ENVIRONMENT, **(environment or {})},
+        env={"PATH": os.environ.get("PATH", os.defpath), **environment},
     )
     assert process.stdout
     assert process.stderr
@@ -255,7 +324,7 @@ async def _git(
             )
             await process.wait()
     except TimeoutError:
-        raise GitError(f"git {words[0]} takes longer than {_SECONDS:.0f} s") from None
+        raise GitError(f"{name} takes longer than {_SECONDS:.0f} s") from None
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -263,7 +332,7 @@ async def _git(
             await process.wait()
     if process.returncode:
         said = errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
-        raise GitError(f"git {words[0]}: {said[-1][:500]}")
+        raise GitError(f"{name}: {said[-1][:500]}")
     return output
 
 

@@ -9,9 +9,11 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,6 +30,21 @@ _START_SECONDS = 30.0
 _END_SECONDS = 5.0  # beyond the grace
 _TREE = ("checkout", "home", "tmp")  # folders of a place
 _LEAST_PAUSE, _PAUSES = 1.0, 20  # seconds between two looks at the disk, and in times of what a look takes
+
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A command that has begun, and that koderz talks to."""
+
+    pid: int  # as it is known outside
+    channel: socket.socket  # to its descriptor 3; doesn't block
+    ended: asyncio.Task[Ended]
+
+    def cpu(self) -> int:
+        """Nanoseconds of CPU that its first process has used, all threads of that together. OSError once it is gone."""
+        return time.clock_gettime_ns((~self.pid << 3) | 2)  # the kernel's name for a process's CPU clock
 
 
 class Local:
@@ -55,6 +72,32 @@ class Local:
 
     async def run(self, command: Command, place: Path) -> Ended:
         """See `Backend`."""
+        return await self._run(command, place, None)
+
+    @asynccontextmanager
+    async def started(self, command: Command, place: Path) -> AsyncIterator[Running]:
+        """The command at work, with a socket as its descriptor 3; it is ended when this is left.
+
+        Raises Fault where it can't be started.
+        """
+        channel, theirs = socket.socketpair()
+        with channel, theirs:
+            channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            channel.setblocking(False)
+            ended = asyncio.create_task(self._run(command, place, theirs))
+            begun = asyncio.create_task(_sender(channel))
+            try:
+                await asyncio.wait([begun, ended], return_when=asyncio.FIRST_COMPLETED)
+                if not (begun.done() and begun.result()):
+                    raise Fault(f"the command ended before it began: {(await ended).output[-300:]}")
+                channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+                yield Running(begun.result(), channel, ended)
+            finally:
+                begun.cancel()
+                ended.cancel()
+                await asyncio.gather(begun, ended, return_exceptions=True)
+
+    async def _run(self, command: Command, place: Path, channel: socket.socket | None) -> Ended:
         for name in _TREE:
             (place / name).mkdir(exist_ok=True)
         control, theirs = socket.socketpair()
@@ -72,6 +115,9 @@ class Local:
             )
             theirs.close()
             try:
+                if channel:
+                    socket.send_fds(control, [b" "], [channel.fileno()])
+                    channel.close()
                 ended = await self._followed(process, control, self._setup(command, place), command.limits, place)
             finally:
                 control.close()  # at which everything in there ends
@@ -99,6 +145,8 @@ class Local:
             processes=limits.processes,
             file=limits.disk_mb << 20,
             grace=limits.grace,
+            core=wanted.core,
+            forks=wanted.forks,
         )
 
     async def _followed(
@@ -153,6 +201,19 @@ async def _farewell(
         return (last.result() if last.done() else {}), cause
     finally:
         last.cancel()
+
+
+async def _sender(channel: socket.socket) -> int:
+    """The process that wrote the first byte, as it is known outside; 0 where the other end was closed."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(channel, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(channel)
+    _, told, *_ = channel.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
+    return int(_CREDENTIALS.unpack(told[0][2])[0]) if told else 0
 
 
 async def _gone(process: asyncio.subprocess.Process) -> None:

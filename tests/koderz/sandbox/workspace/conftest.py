@@ -27,26 +27,28 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture(params=["own namespaces", "bubblewrap"])
-def runs(request: pytest.FixtureRequest, place: Path) -> Runs:
-    """Runs a command line in a shell."""
+def local(request: pytest.FixtureRequest) -> Local:
+    """This machine as a backend, entered once."""
     own = request.param == "own namespaces"
     if not own and shutil.which("bwrap") is None and not os.environ.get("CI"):
         pytest.skip("bubblewrap isn't installed")
 
-    def run(line: str, limits: Limits | None = None, **more: Any) -> Ended:
-        async def in_loop() -> Ended:
-            local = Local(bubblewrap_allowed=not own)
-            wanted = Command(["bash", "-c", line], limits=limits or Limits(seconds=PATIENCE), **more)
-            return await local.run(wanted, place)
-
-        return asyncio.run(in_loop())
-
-    async def opened() -> None:
-        async with Local(bubblewrap_allowed=not own):
-            pass
+    async def opened() -> Local:
+        async with Local(bubblewrap_allowed=not own) as found:
+            return found
 
     try:
-        asyncio.run(opened())
+        return asyncio.run(opened())
     except Unreachable as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def runs(local: Local, place: Path) -> Runs:
+    """Runs a command line in a shell."""
+
+    def run(line: str, limits: Limits | None = None, **more: Any) -> Ended:
+        wanted = Command(["bash", "-c", line], limits=limits or Limits(seconds=PATIENCE), **more)
+        return asyncio.run(local.run(wanted, place))
+
     return run

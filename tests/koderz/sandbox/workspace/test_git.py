@@ -180,6 +180,69 @@ def test_what_doesn_t_apply_changes_nothing(store: Store, tmp_path: Path, diff: 
     assert not (tmp_path / "out").exists()
 
 
+_TABBED = "--- a/pkg/code.py\n+++ b/pkg/code.py\n@@ -1 +1 @@\n-\tone\n+two\n"
+_FUZZY = "--- a/lines\n+++ b/lines\n@@ -2,5 +2,5 @@\n 2\n other\n-4\n+four\n 5\n 6\n"
+_TWICE = _FUZZY + "--- a/pkg/code.py\n+++ b/pkg/code.py\n@@ -1 +1 @@\n-other\n+two\n"
+_LINK = (
+    "diff --git a/l b/l\nnew file mode 120000\n--- /dev/null\n+++ b/l\n@@ -0,0 +1 @@\n+/tmp\n"
+    "\\ No newline at end of file\n"
+)
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Store:
+    tree = tmp_path / "tree"
+    (tree / "pkg").mkdir(parents=True)
+    (tree / "pkg/code.py").write_text("    one\n")
+    (tree / "lines").write_text("".join(f"{line}\n" for line in range(1, 9)))
+    (tree / "link").symlink_to("pkg/code.py")
+    return asyncio.run(git.stored(tree, tmp_path / "lines.git"))
+
+
+@pytest.mark.parametrize(
+    ("diff", "way", "path", "becomes"),
+    [
+        (_FUZZY.replace("other", "3"), 0, "lines", "1\n2\n3\nfour\n5\n6\n7\n8\n"),
+        (_TABBED, 1, "pkg/code.py", "two\n"),
+        (_FUZZY, 2, "lines", "1\n2\n3\nfour\n5\n6\n7\n8\n"),
+    ],
+    ids=["exact", "other white space", "other context"],
+)
+def test_a_diff_may_fit_loosely(lines: Store, tmp_path: Path, diff: str, way: int, path: str, becomes: str) -> None:
+    checkout = tmp_path / "checkout"
+    assert asyncio.run(lines.patched(checkout, diff.encode())) == git.WAYS[way]
+    assert (checkout / path).read_text() == becomes
+    assert _own_git(checkout, "status", "--porcelain") == f"M {path}"
+    assert [each.name for each in sorted(checkout.iterdir())] == [".git", "lines", "link", "pkg"]
+
+
+@pytest.mark.parametrize(
+    "diff",
+    [
+        _TWICE,
+        _LINK,
+        _LINK.replace("l\n", "x\n") + _TWICE,
+        " " + _LINK.replace("\n", "\n ").rstrip(" "),
+        "--- a/link\n+++ b/link\n@@ -1 +1 @@\n-    one\n+x\n",
+        "--- a/../out\n+++ b/../out\n@@ -0,0 +1 @@\n+x\n",
+        "--- /dev/null\n+++ b/.git/config\n@@ -0,0 +1 @@\n+x\n",
+        "--- a/.git/config\n+++ b/.git/config\n@@ -1,1 +1,2 @@\n [core]\n+x\n",
+        "--- /dev/null\n+++ b/pkg/.git/hooks/post-checkout\n@@ -0,0 +1 @@\n+x\n",
+        "--- lines\n+++ lines\n1d\n!touch {folder}/out\n.\n",
+    ],
+    ids=[
+        *("half of it", "a link", "a link by patch", "indented", "through a link", "outside", "new .git"),
+        *(".git/config", "nested .git", "a script for ed"),
+    ],
+)
+def test_what_fits_not_even_loosely_leaves_nothing(lines: Store, tmp_path: Path, diff: str) -> None:
+    checkout = tmp_path / "checkout"
+    with pytest.raises(GitError):
+        asyncio.run(lines.patched(checkout, diff.replace("{folder}", str(tmp_path)).encode()))
+    assert not [*checkout.iterdir()]
+    assert not (tmp_path / "out").exists()
+
+
 def test_files_are_never_written_through_links(tmp_path: Path) -> None:
     tree, outside = tmp_path / "tree", tmp_path / "outside"
     tree.mkdir()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
 import socket
 import subprocess
@@ -11,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from koderz.sandbox.workspace import Limits, Mount, userland
+from koderz.sandbox.workspace import Command, Ended, Limits, Mount, userland
+from koderz.sandbox.workspace.local import Local
 from tests.conftest import PATIENCE
 from tests.koderz.sandbox.workspace.conftest import Runs
 
@@ -122,6 +125,67 @@ def test_too_much_output_is_cut_in_the_middle(runs: Runs) -> None:
 
 def test_a_missing_program_is_no_fault(runs: Runs) -> None:
     assert runs("exec no-such-program").status == 127
+
+
+_LEG = """
+import os, sys, threading
+os.write(3, b"ready")
+for word in iter(lambda: os.read(3, 10), b""):
+    workers = [threading.Thread(target=lambda: sum(range(3_000_000))) for _ in range(2)]
+    [each.start() or each.join() for each in workers]
+    os.write(3, str(sorted(os.sched_getaffinity(0))).encode())
+"""
+
+
+def test_a_command_on_its_core_is_talked_to_and_clocked_from_outside(local: Local, place: Path) -> None:
+    core = min(os.sched_getaffinity(0))
+
+    async def talk() -> tuple[str, int, int, Ended]:
+        loop = asyncio.get_running_loop()
+        wanted = Command(["python3", "-c", _LEG], core=core, limits=Limits(seconds=PATIENCE))
+        async with local.started(wanted, place) as leg:
+            assert await loop.sock_recv(leg.channel, 100) == b"ready"
+            before = leg.cpu()
+            waited = leg.cpu() - before
+            await loop.sock_sendall(leg.channel, b"go")
+            said = await loop.sock_recv(leg.channel, 100)
+            used = leg.cpu() - before
+            assert _lives(leg.pid)
+            leg.channel.shutdown(socket.SHUT_WR)
+            return said.decode(), used, waited, await leg.ended
+
+    said, used, waited, ended = asyncio.run(talk())
+    assert said == str([core])
+    assert used > 10_000_000 > waited
+    assert ended.status == 0
+
+
+def test_a_command_that_is_left_ends(local: Local, place: Path) -> None:
+    async def leave() -> int:
+        async with local.started(Command(["sleep", "1000"]), place) as leg:
+            return leg.pid
+
+    pid = asyncio.run(leave())
+    assert not _lives(pid)
+
+
+def test_a_command_that_ends_at_once_closes_the_channel(local: Local, place: Path) -> None:
+    async def listen() -> tuple[bytes, int]:
+        async with local.started(Command(["no-such-program"]), place) as leg:
+            said = await asyncio.get_running_loop().sock_recv(leg.channel, 100)
+            return said, (await leg.ended).status
+
+    assert asyncio.run(listen()) == (b"", 127)
+
+
+def test_without_forks_there_are_threads_and_no_other_processes(runs: Runs) -> None:
+    line = (
+        "exec python3 -c 'import os, subprocess, threading\n"
+        "t = threading.Thread(target=print, args=[1]); t.start(); t.join()\n"
+        'for start in (os.fork, lambda: subprocess.run(["true"])):\n'
+        "    try: start()\n    except PermissionError: print(2, flush=True)'"
+    )
+    assert runs(line, forks=False).output == "1\n2\n2\n"
 
 
 _KILLED = """
