@@ -24,6 +24,7 @@ COMMANDS = {
     "judge": ("koderz.cli.judge:judge", "Judge a program or a samples file."),
     "optimize": ("koderz.cli.optimize", "Compare prompt optimizers, each with the same budget."),
     "rollouts": ("koderz.cli.rollouts", "Have agents work on prepared repositories, graded by hidden tests."),
+    "perf": ("koderz.cli.perf", "Measure whether patches make repositories faster."),
     "suites": ("koderz.cli.suites", "List suites, add their datasets, and write their rows."),
     "ui": ("koderz.cli.ui:ui", "Serve MLflow's UI for this project's runs."),
     "sync": ("koderz.cli.sync:sync", "Bring the sinks up to date from the journals."),

@@ -1,0 +1,1 @@
+"""Legs, blocks of them, and what they tell of a patch."""

@@ -1,0 +1,21 @@
+"""The options of the suites of patches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from koderz.settings.options import option
+
+
+@dataclass(frozen=True, slots=True)
+class PerformanceOptions:
+    """How patches are measured."""
+
+    timeout: float = option(300.0, "Maximum time of one leg.", "SECONDS", bounds=(0.1, 86_400), changeable=True)
+    max_blocks: int = option(30, "Maximum number of blocks.", "N", bounds=(1, 1000), changeable=True)
+    threshold: float = option(
+        0.95, "Share of the human's speed that a patch has to exceed.", "SHARE", bounds=(0, 1), changeable=True
+    )
+    clock: Literal["cpu", "wall"] = option("cpu", "The clock that decides: cpu or wall.", "CLOCK", changeable=True)
+    gso_strict: bool = option(False, "Let GSO's rule of points decide, without intervals.", changeable=True)

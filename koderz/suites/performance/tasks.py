@@ -1,0 +1,187 @@
+"""A task: a repository at a commit, a human's answer to it, and what is timed."""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from koderz.errors import KoderzError
+from koderz.sandbox.workspace.git import inner_path
+from koderz.suites import task_digest
+
+KINDS = ("workload", "serving", "throughput", "latency")
+
+_PROMPT = (
+    "Make this repository's code faster without changing what it returns. What is timed isn't shown; "
+    "the repository's tests have to pass."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What measuring a task takes."""
+
+    cores: int = 1
+    minutes: float = 5.0  # that it may take, for estimates
+    processes: bool = False  # whether what is timed may start processes; their CPU counts
+
+
+@dataclass(frozen=True, slots=True)
+class Canned:
+    """A patch that comes with a task, and what kind of patch it is."""
+
+    kind: str
+    diff: str
+
+
+@dataclass(frozen=True, slots=True)
+class PerfTask:
+    """One commit: what was there before, what a human made of it, and the workloads by which both are timed."""
+
+    id: str
+    base_commit: str
+    human_commit: str = ""  # where it is known
+    human_patch: str = ""  # a diff against base; empty: what human_commit has
+    repo: str = ""  # a path, bundle or URL; empty where `files` are all there is
+    files: Mapping[str, str] = field(default_factory=dict)  # of a generated repository, by path
+    path: str = "."  # what goes first on the import path
+    workloads: Mapping[str, str] = field(default_factory=dict)  # sources by name
+    tests: tuple[str, ...] = ()  # files that pytest runs, as they are in base
+    install: tuple[str, ...] = ()  # commands
+    prompt: str = _PROMPT
+    needs: Needs = Needs()
+    canned: tuple[Canned, ...] = ()
+    kind: str = "workload"
+
+    @property
+    def digest(self) -> str:
+        """Changes with whatever a verdict may depend on."""
+        told = msgspec.json.encode(msgspec.to_builtins(self), order="deterministic").decode()
+        return task_digest("performance", told)
+
+    @property
+    def commits(self) -> tuple[str, ...]:
+        """The names by which it can be chosen: its human commit, and its id."""
+        return tuple(filter(None, (self.human_commit, self.id)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A task as tasks.toml states it."""
+
+    repo: str
+    base_commit: str = ""
+    human_commit: str = ""
+    human_patch: str = ""
+    id: str = ""
+    path: str = "."
+    workloads: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
+    install: tuple[str, ...] = ()
+    prompt: str = _PROMPT
+    needs: Needs = Needs()
+
+
+def read_tasks(path: Path) -> tuple[PerfTask, ...]:
+    """The tasks of a tasks.toml; what it names lies beside it. Raises KoderzError naming what is wrong with it."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise KoderzError(f"{path} can't be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise KoderzError(f"{path}: {error}") from None
+    rows = table.get("tasks")
+    if not isinstance(rows, list) or not rows or table.keys() != {"tasks"}:
+        raise KoderzError(f"{path}: write [[tasks]], and nothing else")
+    return unique(path, [_task(path, f"[[tasks]] number {number}", row) for number, row in enumerate(rows, 1)])
+
+
+def unique(path: Path, tasks: Sequence[PerfTask]) -> tuple[PerfTask, ...]:
+    """The same. KoderzError where two have one id."""
+    ids = [task.id for task in tasks]
+    if twice := sorted({each for each in ids if ids.count(each) > 1}):
+        raise KoderzError(f"{path}: two tasks have the id {twice[0]}")
+    return tuple(tasks)
+
+
+def _task(path: Path, where: str, table: Any) -> PerfTask:
+    try:
+        row = msgspec.convert(table, _Row)
+    except msgspec.ValidationError as error:
+        raise KoderzError(f"{path}: {where}: {error}") from None
+    known = {item for item in _Row.__slots__} | {"serve", "bench", "metric"}  # noqa: C416 they are descriptors
+    if unknown := table.keys() - known:
+        raise KoderzError(f"{path}: {where}: there is no {min(unknown)}")
+    if "serve" in table:
+        raise KoderzError(f"{path}: {where}: serving tasks can't be measured yet")
+    if not row.base_commit or not (row.human_commit or row.human_patch):
+        raise KoderzError(f"{path}: {where}: give base_commit, and human_commit or human_patch")
+    if not row.workloads:
+        raise KoderzError(f"{path}: {where}: give workloads")
+    for inner in (*row.tests, *([row.path] if row.path != "." else [])):
+        inner_path(inner)
+    human = _beside(path, row.human_patch) if row.human_patch else ""
+    repo = row.repo if "://" in row.repo else str(path.parent.absolute() / row.repo)
+    return PerfTask(
+        id=row.id or f"{Path(row.repo).stem}-{(row.human_commit or hashlib.sha256(human.encode()).hexdigest())[:7]}",
+        base_commit=row.base_commit,
+        human_commit=row.human_commit,
+        human_patch=human,
+        repo=repo,
+        path=row.path,
+        workloads={Path(name).stem: workload(path.parent / name, _beside(path, name)) for name in row.workloads},
+        tests=row.tests,
+        install=row.install,
+        prompt=row.prompt,
+        needs=row.needs,
+    )
+
+
+def workload(name: object, source: str) -> str:
+    """The source of a workload. KoderzError where it is no Python, or has no `inputs` or no `call`."""
+    import ast
+
+    try:
+        found = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    except (SyntaxError, ValueError) as error:
+        raise KoderzError(f"{name} is no Python: {error}") from None
+    for wanted, shown in (("inputs", "inputs(rng, i)"), ("call", "call(x)")):
+        if wanted not in found:
+            raise KoderzError(f"{name}: a workload defines {shown}")
+    return source
+
+
+def _beside(path: Path, name: str) -> str:
+    place = path.parent / name
+    try:
+        return place.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise KoderzError(f"{path}: {place} can't be read: {error}") from None
+
+
+def chosen(tasks: Sequence[PerfTask], commits: Sequence[str]) -> list[str]:
+    """The ids of the tasks that are named by id, or by 7 or more digits of the human commit.
+
+    Raises KoderzError for one that is unknown or ambiguous.
+    """
+    return list(dict.fromkeys(_named(tasks, name) for name in commits))
+
+
+def _named(tasks: Sequence[PerfTask], name: str) -> str:
+    if any(task.id == name for task in tasks):
+        return name
+    found = [task.id for task in tasks if len(name) >= 7 and task.human_commit.startswith(name.lower())]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise KoderzError(f"the commit {name} is that of {len(found)} tasks: {', '.join(found[:5])}; name one of these")
+    raise KoderzError(
+        f"there is no task or human commit {name!r}; write an id such as {tasks[0].id}, or at least 7 digits of a "
+        "commit: koderz perf tasks lists them"
+    )
