@@ -16,45 +16,13 @@ from koderz.errors import KoderzError
 from koderz.types import Message
 from tracker.files import MB, read_all
 
-PLACEHOLDERS: Mapping[str, frozenset[str]] = {
-    "system": frozenset(),
-    "task": frozenset({"prompt", "entry_point", "reasoning", "specification"}),
-    "reasoning": frozenset(),
-    "specification": frozenset({"specification"}),
-    "feedback": frozenset({"feedback", "guidance"}),
-    "guidance": frozenset({"guidance"}),
-    "lessons": frozenset({"lessons"}),
-    "spec": frozenset({"prompt", "entry_point"}),
-    "checkpoint": frozenset({"prompt", "entry_point", "attempts"}),
-    "rlm-system": frozenset({"queries"}),
-    "rlm-queries": frozenset({"room"}),
-    "rlm-no-queries": frozenset(),
-    "rlm-question": frozenset({"question", "size"}),
-    "rlm-child": frozenset({"size"}),
-    "rlm-first-turn": frozenset({"turns"}),
-    "rlm-no-code": frozenset(),
-    "rlm-open-block": frozenset(),
-    "rlm-unknown-variable": frozenset({"variable"}),
-    "rlm-condense": frozenset(),
-    "rlm-condensed": frozenset({"last"}),
-    "rlm-final": frozenset(),
-    "agent-system": frozenset({"workdir"}),
-    "agent-no-block": frozenset(),
-    "compaction-notes": frozenset({"notes", "piece", "pieces"}),
-    "compaction-condensing": frozenset({"notes"}),
-    "compaction-conclusion": frozenset({"notes"}),
-    "random_search-paraphrase": frozenset({"count", "instruction", "format"}),
-    "meta_prompt-round": frozenset({"count", "instructions", "others", "items", "format"}),
-    "meta_prompt-synthesis": frozenset({"count", "instructions", "format"}),
-    "evolutionary_optimizer-variants": frozenset({"count", "instructions", "items", "format"}),
-    "evolutionary_optimizer-crossover": frozenset({"count", "instructions", "items", "format"}),
-    "evolutionary_optimizer-mutation": frozenset({"count", "instructions", "items", "format"}),
-    "hierarchical_reflective-analysis": frozenset({"instructions", "items"}),
-    "hierarchical_reflective-synthesis": frozenset({"modes"}),
-    "hierarchical_reflective-improvement": frozenset({"count", "instructions", "mode", "format"}),
-    "gepa-reflection": frozenset({"count", "instructions", "items", "format"}),
+_OWN: Mapping[str, str] = {
+    path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.md"))
 }
-"""The prompts and what each may use."""
+PLACEHOLDERS: Mapping[str, frozenset[str]] = {
+    name: frozenset(Template(text).get_identifiers()) for name, text in _OWN.items()
+}
+"""The prompts, and what each may use: what our own does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +61,7 @@ def load_prompts(override: Path | None = None) -> Prompts:
 
     Raises KoderzError for a file there that is no prompt, or that uses what its prompt hasn't got.
     """
-    texts = {name: _read(Path(__file__).with_name(f"{name}.md")) for name in PLACEHOLDERS}
-    if override is not None:
-        texts |= _overrides(override)
-    return Prompts(texts)
+    return Prompts({**_OWN, **(_overrides(override) if override is not None else {})})
 
 
 def trimmed(text: str, limit: int) -> str:
