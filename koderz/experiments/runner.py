@@ -15,7 +15,8 @@ import msgspec
 import orjson
 
 from koderz.errors import FatalFault, Fault, StorageError
-from koderz.experiments.calls import Caller, CapReached
+from koderz.experiments.budget import CapReached
+from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import ExperimentOutcome, Ledger, PendingExperiment
 from koderz.experiments.lines import refers
 from koderz.experiments.opening import concluded, opened

@@ -19,9 +19,10 @@ import modal
 
 from koderz.engines.portable import unpack_plan
 from koderz.modal.cloud import FUNCTION, MOUNT
+from koderz.modal.container import ContainerState
 from koderz.modal.names import CPU_CORES, INPUTS, MEMORY_MB, TIMEOUT, names_of
 from koderz.modal.store import ContainerShelf
-from koderz.modal.worker import ContainerState, perform_work
+from koderz.modal.worker import perform_work
 
 _NAMES = names_of(os.environ)
 _LOCKED = Path(__file__).resolve().parents[2] / "requirements" / "core.txt"

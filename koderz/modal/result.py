@@ -8,7 +8,7 @@ from typing import Any
 from koderz._version import __version__
 from koderz.engines.portable import source_digest
 from koderz.errors import FatalFault, Fault
-from koderz.experiments.calls import CapReached, ExperimentCapReached
+from koderz.experiments.budget import CapReached, ExperimentCapReached
 from koderz.experiments.experiment import ExperimentOutcome
 from koderz.experiments.replay import NeedsCallError
 from koderz.suites.references import ReferenceFault

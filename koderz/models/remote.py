@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import time
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from koderz.errors import FatalFault, Fault, Unreachable
 from koderz.models.adaptation import Adaptation
 from koderz.models.faults import Refused, Retryable, clean, problem_of
 from koderz.models.prices import Price, Tariff, Usage, tariff_of, told
 from koderz.models.reasoning import part
+from koderz.models.retries import retrying
 from koderz.models.wire import encode
 from koderz.types import Completion
 from tracker.messages import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from tenacity import RetryCallState
+    from collections.abc import Sequence
 
     from koderz.models.names import ModelName
     from koderz.models.pool import Service
@@ -158,65 +157,3 @@ class RemoteModel:
 
 def _estimate(text: str) -> int:
     return -(-len(text) // _LETTERS_A_TOKEN)
-
-
-T = TypeVar("T")
-
-_LONGEST_BACKOFF = 60.0  # seconds
-
-
-async def retrying(
-    attempt: Callable[[], Awaitable[T]], *, max_retries: int, backoff: float, sleep: Callable[[float], Awaitable[None]]
-) -> tuple[T, int]:
-    """What `attempt` returns, and after how many retries; raises the last Retryable when they are used up.
-
-    `backoff` is the first wait in seconds. The first attempt is made outside of the machinery, which costs
-    it a tenth of its CPU and is needed for few; its failure is then the machinery's first.
-    """
-    try:
-        return await attempt(), 0
-    except Retryable as problem:
-        if max_retries <= 0:
-            raise
-        first = problem
-    return await _again(attempt, first, max_retries, backoff, sleep)
-
-
-async def _again(
-    attempt: Callable[[], Awaitable[T]],
-    first: Retryable,
-    max_retries: int,
-    backoff: float,
-    sleep: Callable[[float], Awaitable[None]],
-) -> tuple[T, int]:
-    from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential_jitter
-
-    exponential = wait_exponential_jitter(multiplier=backoff, max=_LONGEST_BACKOFF, jitter=backoff)
-    tries = 0
-
-    async def made() -> tuple[T, int]:
-        nonlocal tries
-        tries += 1
-        if tries == 1:
-            raise first
-        return await attempt(), tries - 1
-
-    machinery = AsyncRetrying(
-        retry=retry_if_exception_type(Retryable),
-        stop=lambda state: state.attempt_number > _patience(state, max_retries),
-        wait=lambda state: _problem(state).retry_after or exponential(state),
-        sleep=sleep,
-        reraise=True,
-    )
-    return await machinery(made)
-
-
-def _patience(state: RetryCallState, max_retries: int) -> int:
-    most = _problem(state).most_retries
-    return max_retries if most is None else min(most, max_retries)
-
-
-def _problem(state: RetryCallState) -> Retryable:
-    problem = state.outcome.exception() if state.outcome else None
-    assert isinstance(problem, Retryable)  # tenacity asks only after one
-    return problem

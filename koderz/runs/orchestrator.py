@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from koderz.engines import Engine
 from koderz.errors import FatalFault, Fault
-from koderz.experiments.calls import CapReached, ExperimentCapReached
+from koderz.experiments.budget import CapReached, ExperimentCapReached
 from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
 from koderz.experiments.replay import NeedsCallError, Replaying
 from koderz.plans.identity import Identity

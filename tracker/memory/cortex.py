@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 from tracker.memory import digest as telling
 from tracker.memory import lessons
 from tracker.memory import maintenance as caretaking
+from tracker.memory.interchange import drafts_of
 from tracker.memory.lessons import Snapshot
 from tracker.memory.maintenance import Forgetting
-from tracker.memory.memories import CATEGORIES, TYPES, Draft, InvalidMemory, choose, drafts_of, moment
+from tracker.memory.memories import CATEGORIES, TYPES, Draft, InvalidMemory, choose, moment
 from tracker.memory.search import search
 from tracker.memory.store import Filter, Store
 from tracker.scrubber import Scrubber

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from koderz.experiments.calls import Budget, CapReached
+from koderz.experiments.budget import Budget, CapReached
 
 
 async def spend(budget: Budget, estimate: float, cost: float, seconds: float = 0.0) -> float:

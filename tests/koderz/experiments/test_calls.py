@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from koderz.errors import FatalFault, Fault
-from koderz.experiments.calls import Caller, CapReached
+from koderz.experiments.budget import CapReached
+from koderz.experiments.calls import Caller
 from koderz.experiments.replay import Ask
 from koderz.models import Price
 from koderz.plans.arms import Arm

@@ -1,0 +1,71 @@
+"""The cost caps of a run and of each experiment: no call starts whose estimate would pass it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from koderz.errors import Fault
+
+
+class CapReached(Fault):
+    """The next call could cost more than what is left. The run stops, resumable with a higher cap."""
+
+
+class ExperimentCapReached(Fault):
+    """The next call of an experiment could cost more than what is left of its own. The run goes on."""
+
+
+class Budget:
+    """What a run or an experiment may cost, has cost, and might cost by the calls under way. US dollars."""
+
+    def __init__(self, cap: float | None, spent: float = 0.0, *, of_experiment: bool = False) -> None:
+        self.cap = cap
+        self.spent = spent
+        self._of_experiment = of_experiment
+        self._reserved = 0.0
+        self._under_way = 0  # calls
+        self._freed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def call(self, estimate: float) -> AsyncIterator[None]:
+        """Holds `estimate` for the time of one call. Raises CapReached, or ExperimentCapReached, where it would pass.
+
+        Calls under way are reckoned at their estimates, which are generous: a call that doesn't fit beside
+        them waits for what they really cost, and is refused only if it doesn't fit then.
+        """
+        if self.cap is not None:
+            await self._reserve(estimate)
+        try:
+            yield
+        finally:
+            if self.cap is not None:
+                await asyncio.shield(self._release(estimate))
+
+    def paid(self, cost: float) -> None:
+        self.spent += cost
+
+    async def _reserve(self, estimate: float) -> None:
+        assert self.cap is not None
+        async with self._freed:
+            while self.spent + self._reserved + estimate > self.cap:
+                if not self._under_way:
+                    raise self._reached(self.cap, estimate)
+                await self._freed.wait()
+            self._reserved += estimate
+            self._under_way += 1
+
+    def _reached(self, cap: float, estimate: float) -> Fault:
+        state = f"is reached: ${self.spent:.4f} is spent, and the next call could cost ${estimate:.4f}"
+        if self._of_experiment:
+            return ExperimentCapReached(
+                f"the cost cap of ${cap:g} an experiment {state}; retry with a higher --max-experiment-cost"
+            )
+        return CapReached(f"the cost cap of ${cap:g} {state}; resume with a higher --max-cost")
+
+    async def _release(self, estimate: float) -> None:
+        async with self._freed:
+            self._under_way -= 1
+            self._reserved = self._reserved - estimate if self._under_way else 0.0  # what rounding leaves is no call
+            self._freed.notify_all()
