@@ -44,7 +44,7 @@ def question_for(sought: Sought, reply: str) -> Message:
 
 def judgement_of(reply: str) -> Judgement:
     """Raises Fault for a reply that doesn't say whether the answer is correct."""
-    correct = _named("correct", r"(yes|no)\b", reply)
+    correct = _named("correct", "(yes|no)", reply)
     if correct is None:
         raise Fault("the judge's reply has no readable line with correct, yes or no; retry, or name another judge")
     confidence = _named("confidence", r"(\d+(?:\.\d+)?)", reply)

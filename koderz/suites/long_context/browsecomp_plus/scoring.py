@@ -8,7 +8,7 @@ import unicodedata
 
 from koderz.suites.long_context.browsecomp_plus.documents import Sought
 
-_CITED = re.compile(r"\[([^\[\]]*)\]|【([^【】]*)】")
+_CITED = re.compile(r"\[([^\[\]]*)\]"), re.compile(r"【([^【】]*)】")
 _EXACT = re.compile(r"Exact Answer:[ \t]*(.*)", re.IGNORECASE)
 _CONFIDENCE = re.compile(r"Confidence:\D{0,10}?(\d+(?:\.\d+)?)", re.IGNORECASE)
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -17,7 +17,7 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 def metrics_of(sought: Sought, reply: str) -> dict[str, float]:
     """`exact_match`, precision and recall of what is cited, and the `confidence` in per cent if the reply has one."""
-    cited = {number for pair in _CITED.findall(reply) for number in re.findall(r"\d+", "".join(pair))}
+    cited = {number for form in _CITED for inside in form.findall(reply) for number in re.findall(r"\d+", inside)}
     right = len(cited & sought.evidence)
     found = {
         "exact_match": float(is_exact(sought.answer, reply)),

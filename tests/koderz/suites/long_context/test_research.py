@@ -103,6 +103,7 @@ def test_exact_match_is_normalised(reply: str, expected: float) -> None:
         ("[doc 12]", 1.0, 0.5),
         ("12 34", 0.0, 0.0),
         ("[none]", 0.0, 0.0),
+        ("[a【12] 34】", 1.0, 1.0),
     ],
 )
 def test_citations_are_the_numbers_in_brackets(reply: str, precision: float, recall: float) -> None:
@@ -118,13 +119,14 @@ def test_citations_are_the_numbers_in_brackets(reply: str, precision: float, rec
         ("correct: no\n**correct**: yes", (True, None)),
         ("**correct**: no\n**correct:** yes", (True, None)),
         ("CORRECT: YES", (True, None)),
+        ("correct: none can tell", (False, None)),
     ],
 )
 def test_a_judges_reply_is_read_in_all_its_forms(reply: str, expected: Any) -> None:
     assert judgement_of(reply) == expected
 
 
-@pytest.mark.parametrize("reply", ["correct: maybe", "It is right.", "correct: none", ""])
+@pytest.mark.parametrize("reply", ["correct: maybe", "It is right.", ""])
 def test_a_judges_reply_that_cannot_be_read_is_a_fault(reply: str) -> None:
     with pytest.raises(Fault, match="no readable line with correct, yes or no"):
         judgement_of(reply)
