@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -17,9 +17,14 @@ from koderz.sandbox.wasm.options import TOKEN_VARIABLE, SessionOptions
 from koderz.sandbox.wasm.pool import Pool
 from koderz.settings.schema import Settings
 
+AHEAD = 32
+"""Sessions at most that are kept ready: as many as a manager gives away, unless it is told otherwise."""
+
 
 class AnySession(Protocol):
     """A session, here or at a manager; see `session.Session`."""
+
+    async def start(self) -> None: ...
 
     async def put(self, name: str, source: str | Path, kind: str = "text") -> int: ...
 
@@ -37,12 +42,13 @@ class AnySession(Protocol):
     async def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
 class Sessions:
     """What solvers are handed as `session`: as many as they need. All experiments of a run share them."""
 
-    pool: Pool | RemotePool
-    notices: Sequence[str] = ()  # what the user is to be told
+    def __init__(self, pool: Pool | RemotePool, notices: Sequence[str] = (), *, ahead: int = 0) -> None:
+        """`notices`: what the user is to be told; `ahead`: sessions that are kept ready, each replaced when taken."""
+        self.pool, self.notices = pool, notices
+        self._ahead = [asyncio.create_task(_started(pool)) for _ in range(ahead)]
 
     @property
     def container(self) -> str:
@@ -55,8 +61,27 @@ class Sessions:
         return self.pool.image
 
     def open(self) -> AnySession:
-        """A new session with nothing in it."""
+        """A new session with nothing in it, one of those that are ready where there is one."""
+        for place, made in enumerate(self._ahead):
+            if made.done():
+                self._ahead[place] = asyncio.create_task(_started(self.pool))
+                if not made.exception():
+                    return made.result()
         return self.pool.open()
+
+    async def close(self) -> None:
+        """Ends those that nobody has taken."""
+        for made in self._ahead:
+            made.cancel()
+        for found in await asyncio.gather(*self._ahead, return_exceptions=True):
+            if not isinstance(found, BaseException):
+                await found.close()
+
+
+async def _started(pool: Pool | RemotePool) -> AnySession:
+    session = pool.open()
+    await session.start()
+    return session
 
 
 @asynccontextmanager
@@ -65,15 +90,24 @@ async def open_sessions(
 ) -> AsyncIterator[Sessions]:
     """The sessions that settings ask for. Raises Unreachable where they can't be had."""
     own = next((one for one in settings.own if isinstance(one, SessionOptions)), SessionOptions())
-    token = own.wasm_token or environ.get(TOKEN_VARIABLE, "")
+    pool, notices = _pool(own, environ, say)
+    async with pool:
+        sessions = Sessions(pool, notices, ahead=min(own.pool_size or 0, AHEAD))
+        try:
+            yield sessions
+        finally:
+            await sessions.close()
+
+
+def _pool(own: SessionOptions, environ: Mapping[str, str], say: Say) -> tuple[Pool | RemotePool, Sequence[str]]:
+    """Where sessions are made, and what the user is to be told of it."""
     if own.wasm_url:
         if own.session == "native":
             raise KoderzError("--session native and --wasm-url: choose one of them")
-        async with RemotePool(own.wasm_url, token, at_once=own.pool_size) as remote:
-            yield Sessions(remote, [f"code runs in WASM at {own.wasm_url}"])
-        return
+        token = own.wasm_token or environ.get(TOKEN_VARIABLE, "")
+        return RemotePool(own.wasm_url, token, at_once=own.pool_size), [f"code runs in WASM at {own.wasm_url}"]
     absent = missing_packages()
     kind = own.session or ("native" if absent else "wasm")
-    notices = [f"code runs natively, contained: {absent} is missing for WASM ({EXTRA})"] if own.session is None else []
-    async with Pool(kind, os.cpu_count() or 1, at_once=own.pool_size, say=say) as pool:
-        yield Sessions(pool, notices if kind == "native" else [])
+    notices = [f"code runs natively, contained: {absent} is missing for WASM ({EXTRA})"]
+    pool = Pool(kind, os.cpu_count() or 1, at_once=own.pool_size, say=say)
+    return pool, notices if kind == "native" and own.session is None else []

@@ -36,7 +36,8 @@ class SessionOptions:
     )
     pool_size: int | None = option(
         None,
-        "Maximum cells of code that execute at once; those that wait for models don't count. Default: any number.",
+        "Maximum cells of code that execute at once, those that wait for models not counted; as many sessions are made "
+        "ahead. Default: any number of cells, and no sessions ahead.",
         "N",
         bounds=(1, 1000),
     )

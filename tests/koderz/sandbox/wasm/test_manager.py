@@ -17,6 +17,7 @@ from koderz.errors import Fault, Unreachable
 from koderz.sandbox.wasm.cells import CellResult, SessionFullError, SubCall
 from koderz.sandbox.wasm.client import RemotePool
 from koderz.sandbox.wasm.manager import Limits, Manager
+from koderz.sandbox.wasm.opening import Sessions
 from koderz.sandbox.wasm.pool import Pool
 
 Client = TestClient[Any, Any]
@@ -229,6 +230,39 @@ def test_a_session_at_a_manager_is_like_one_here() -> None:
     assert (late.stopped, late.stdout) == ("deadline", "1\n")
     assert (stopped.stopped, stopped.calls) == ("cut", 2)
     assert (last.stdout, last.final_answer) == ("5000\n", "3")
+
+
+def test_sessions_are_made_ahead_and_ended_where_nobody_takes_them() -> None:
+    async def doing(client: Client) -> None:
+        async with RemotePool(str(client.make_url("/"))) as pool:
+            sessions = Sessions(pool, ahead=2)
+            await asyncio.gather(*sessions._ahead)
+            ready = (await pool.get("/sessions"))["sessions"]
+            taken = sessions.open()
+            assert (await taken.run("print(6 * 7)")).stdout == "42\n"
+            await asyncio.gather(*sessions._ahead)
+            found = (await pool.get("/sessions?detail=1"))["sessions"]
+            assert [each["id"] for each in found if each["cells"]] == ready[:1]
+            assert (len(ready), len(found)) == (2, 3)
+            await sessions.close()
+            assert (await pool.get("/sessions"))["sessions"] == ready[:1]
+
+    served(doing)
+
+
+def test_where_none_can_be_made_ahead_sessions_are_made_when_they_are_used() -> None:
+    async def doing(client: Client) -> None:
+        async with RemotePool(str(client.make_url("/"))) as pool:
+            sessions = Sessions(pool, ahead=2)
+            await asyncio.gather(*sessions._ahead, return_exceptions=True)
+            ready = (await pool.get("/sessions"))["sessions"]
+            assert (await sessions.open().run("print(6 * 7)")).stdout == "42\n"
+            assert (await pool.get("/sessions"))["sessions"] == ready
+            await sessions.close()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("koderz.sandbox.wasm.client.PAUSES", (0.01,))
+        served(doing, Limits(sessions=1))
 
 
 def test_a_session_comes_back_where_its_manager_was_started_anew() -> None:
