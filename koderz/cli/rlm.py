@@ -20,7 +20,7 @@ from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan
-    from koderz.rlm import Wish
+    from koderz.rlm.benchmarks import Wish
     from koderz.runs.session import Session
     from tracker.records import Record
 
@@ -99,7 +99,7 @@ def run(
     The model is a name of an OpenAI-compatible server. LLM_API_KEY, LLM_MODEL, LLM_BASE_URL and
     WASM_MANAGER_SERVICE_URL count where no flag is given.
     """
-    from koderz.rlm import BENCHMARKS
+    from koderz.rlm.benchmarks import BENCHMARKS
 
     wish = _wish(front, api_key, simulated=simulated, is_async=is_async)
     wish = replace(wish, max_tasks=max_tasks, dataset_dir=dataset_dir, output=None if no_save else output_dir)
@@ -112,7 +112,7 @@ def run(
 
 def _wish(front: Front, api_key: str | None, *, simulated: bool, is_async: bool) -> Wish:
     """What is asked for: flags over variables over defaults."""
-    from koderz.rlm import Wish, model_name, sub_model, with_key
+    from koderz.rlm.benchmarks import Wish, model_name, sub_model, with_key
 
     given, environ = dict(front.given), os.environ
     base_url = given.get("base_url") or environ.get("LLM_BASE_URL")
@@ -134,7 +134,7 @@ def _wish(front: Front, api_key: str | None, *, simulated: bool, is_async: bool)
 
 
 async def _run(front: Front, names: Sequence[str], wish: Wish, *, enable_logging: bool) -> int:
-    from koderz.rlm import carry_out, plan_benchmarks, sidecar
+    from koderz.rlm.benchmarks import carry_out, plan_benchmarks, sidecar
     from koderz.runs.session import lay_down
 
     place = await sidecar(wish.settings.get("wasm_url"), os.environ)
@@ -211,7 +211,7 @@ class _Screen(SessionScreen):
     def ended(self, name: str, plan: Plan, session: Session) -> None:
         from koderz.analysis.breakdown import breakdown_blocks
         from koderz.cli.tables import print_blocks
-        from koderz.rlm import BENCHMARKS
+        from koderz.rlm.benchmarks import BENCHMARKS
         from koderz.suites.long_context.results import file_of, part_of
 
         part = part_of(plan.record, session.summary, BENCHMARKS[name].name)
@@ -229,7 +229,7 @@ class _Screen(SessionScreen):
             warn(line)
 
     def end(self, ended: Mapping[str, Session], runs: Mapping[str, str]) -> None:
-        from koderz.rlm import about
+        from koderz.rlm.benchmarks import about
         from koderz.suites.long_context.results import SUMMARY, summary_document
 
         first = next(iter(ended))

@@ -21,6 +21,9 @@ _FENCE = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE 
 SUBSTITUTES = {
     "http://127.0.0.1:8000/v1": "$MODEL_SERVER/v1",  # of a vLLM: the loopback server answers in its place
     "127.0.0.1:8765": "127.0.0.1:0",  # a port that is free
+    "koderz wasm serve --port 8080 &": "koderz wasm serve --port 0 > address & trap 'kill $! || true' EXIT\n"
+    "until grep -qs http address; do sleep 0.1; done",
+    "--wasm-url http://127.0.0.1:8080": "--wasm-url $(sed 's/.* //' address)",
     "http://HOST:5000": "sqlite:///shared.db",  # test_team has the server, and PostgreSQL below it
     "=…": "=0123456789abcdef-given",
     "sk-…": "sk-test-4f9a",

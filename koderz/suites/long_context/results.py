@@ -27,7 +27,7 @@ def file_of(benchmark: str) -> str:
 def write_results(folder: Path, summary: Summary, about: Mapping[str, Any]) -> None:
     """Writes the file of the run in `folder`, and that of all runs that were planned with it, each as a whole.
 
-    `about`: what its plan says of them, see `koderz.rlm`. Raises OSError.
+    `about`: what its plan says of them, see `koderz.rlm.benchmarks`. Raises OSError.
     """
     output = Path(about["output"])
     output.mkdir(parents=True, exist_ok=True)
