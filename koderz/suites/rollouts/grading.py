@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from koderz.errors import Fault
 from koderz.sandbox.workspace import Backend, Command, Ended, Limits, Mount, git
 from koderz.sandbox.workspace.folders import scratch
 from koderz.suites.rollouts.guarding import guard
+from koderz.suites.rollouts.opposites import opposite
 from koderz.suites.rollouts.rubrics import Scored, rewarded, scored
-from koderz.suites.rollouts.scripts import ScriptResult, run_script
-from koderz.suites.rollouts.tasks import Rollout
+from koderz.suites.rollouts.scripts import ScriptResult, run_script, turned_round
+from koderz.suites.rollouts.tasks import Rollout, Script
 
 _LARGEST_REWARD = 1 << 20  # bytes
 
@@ -43,14 +45,12 @@ class Graded:
 
 async def grade(task: Rollout, diff: str, store: git.Store, backend: Backend) -> Graded:
     """Grades a diff. Raises GitError where it doesn't apply, Fault where nothing can be said of it."""
+    wanted = Command([], task.environment, checkout=task.workdir, limits=Limits(seconds=task.test_seconds))
+    if task.format == "tb":
+        return await _by_scripts(task, diff, store, backend, wanted)
     with scratch() as place:
-        checkout = place / "checkout"
-        await store.checkout(checkout)
-        await git.apply(diff.encode("utf-8", "backslashreplace"), checkout)
-        limits = Limits(seconds=task.test_seconds)
-        wanted = Command([], task.environment, checkout=task.workdir, limits=limits)
-        if task.format == "tb":
-            return await _by_scripts(task, place, store, backend, wanted)
+        await store.checkout(place / "checkout")
+        await git.apply(diff.encode("utf-8", "backslashreplace"), place / "checkout")
         if task.format == "harbor":
             return await _by_reward(task, place, backend, wanted)
         ended = await backend.run(_tested(task, wanted, "run-tests.sh"), place)
@@ -58,16 +58,31 @@ async def grade(task: Rollout, diff: str, store: git.Store, backend: Backend) ->
         return Graded(rewarded(task, {"tests": float(result.success)}), (result,))
 
 
-async def _by_scripts(task: Rollout, place: Path, store: git.Store, backend: Backend, wanted: Command) -> Graded:
-    baseline, checkout = place / "baseline", place / "checkout"
-    await store.checkout(baseline)
-    aside = guard(checkout, baseline, task.scripts)
-    shutil.rmtree(baseline)
-    for script in task.scripts:
-        git.write(checkout, script.path, script.content.encode())
-    results = tuple([await run_script(script, place, backend, wanted) for script in task.scripts])
+async def _by_scripts(task: Rollout, diff: str, store: git.Store, backend: Backend, wanted: Command) -> Graded:
+    with scratch() as place:
+        aside = await _tested_tree(task.scripts, diff, store, place)
+        results = [await run_script(script, place, backend, wanted) for script in task.scripts]
+    if any(result.success for result in results):
+        scripts = [replace(script, content=opposite(script.content).source) for script in task.scripts]
+        with scratch() as place:  # where nothing tells that it isn't the first
+            await _tested_tree(scripts, diff, store, place)
+            for number, script in enumerate(task.scripts):
+                if results[number].success and (cause := await turned_round(script, place, backend, wanted)):
+                    results[number] = replace(results[number], success=False, cause=cause)
     tampering = [*aside, *(f"{each.path}: a canary fared otherwise" for each in results if each.cause == "tampering")]
-    return Graded(scored(task, results), results, tuple(tampering))
+    return Graded(scored(task, results), tuple(results), tuple(tampering))
+
+
+async def _tested_tree(scripts: Sequence[Script], diff: str, store: git.Store, place: Path) -> list[str]:
+    """Makes the checkout in which scripts are run. Returns what of the diff was put aside."""
+    baseline, checkout = place / "baseline", place / "checkout"
+    await asyncio.gather(store.checkout(baseline), store.checkout(checkout))
+    await git.apply(diff.encode("utf-8", "backslashreplace"), checkout)
+    aside = guard(checkout, baseline, scripts)
+    shutil.rmtree(baseline)
+    for script in scripts:
+        git.write(checkout, script.path, script.content.encode())
+    return aside
 
 
 async def _by_reward(task: Rollout, place: Path, backend: Backend, wanted: Command) -> Graded:

@@ -1,8 +1,9 @@
 """Whether a hidden test script passes, by what pytest reports of each of its tests.
 
 The code under test runs in the same process as the tests. What acts on all tests alike is found out by two tests of
-random names that are added to each script, one that has to pass and one that has to fail. What remains possible is
-told in docs/rollouts.md: objects that are equal to everything, and code that reads this process's memory.
+random names that are added to each script, one that has to pass and one that has to fail. What tells these from the
+others, or forges reports, is found out by running a script that passed once more, turned round. What remains possible
+is told in docs/rollouts.md: objects that are equal to everything, and code that reads what the tests expect.
 """
 
 from __future__ import annotations
@@ -11,19 +12,22 @@ import ast
 import json
 import random
 import secrets
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from koderz.errors import Fault
 from koderz.sandbox.workspace import Backend, Command, Mount, git, userland
 from koderz.sandbox.workspace.folders import scratch
+from koderz.suites.rollouts.opposites import opposite
 from koderz.suites.rollouts.tasks import Script
 
 _GUEST = Path(__file__).with_name("guest")
 _TOOLS, _FOLDER, _PYTEST = "/opt/koderz/guest", "/opt/koderz/grading", "/opt/koderz/pytest"
 _MOST_REPORTS = 64 << 20  # bytes
+
+_States = dict[str, dict[str, list[Mapping[str, Any]]]]  # pytest's reports by test and phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class ScriptResult:
     success: bool
     output: str
     cause: str = ""  # why it didn't pass: timeout, tampering, or the limit that it was ended for
+    tests: Mapping[str, bool] = field(default_factory=dict)  # by name: whether it passed, canaries aside
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +80,21 @@ async def run_script(script: Script, place: Path, backend: Backend, wanted: Comm
         why = next((report["error"] for report in said if report["what"] == "missing"), ended.output[-300:])
         raise Fault(f"{script.path} can't be run by pytest: {why.strip() or 'it does not start'}")
     output = ended.output.replace(canaries.passes, "canary_passes").replace(canaries.fails, "canary_fails")
-    cause = ended.cause or _judged(said, script, canaries)
-    return ScriptResult(script.path, not cause, output, "" if cause == "tests" else cause)
+    states = _states(said)
+    cause = ended.cause or _judged(said, states, script, canaries)
+    added = (canaries.passes, canaries.fails)
+    tests = {test: _passed(each) for test, each in states.items() if test.rpartition("::")[2] not in added}
+    return ScriptResult(script.path, not cause, output, "" if cause == "tests" else cause, tests)
+
+
+async def turned_round(script: Script, place: Path, backend: Backend, wanted: Command) -> str:
+    """Why a script that passed isn't believed: it fails where it says the opposite. Empty where it is."""
+    other = opposite(script.content)
+    if not other.tests:
+        return ""
+    found = await run_script(replace(script, content=other.source), place, backend, wanted)
+    passed = [ok for test, ok in found.tests.items() if test.partition("[")[0].partition("::")[2] in other.tests]
+    return "" if passed and not any(passed) and found.cause == "" else "tampering"
 
 
 def _reports(path: Path, token: str) -> Iterator[Mapping[str, Any]]:
@@ -93,14 +111,18 @@ def _reports(path: Path, token: str) -> Iterator[Mapping[str, Any]]:
                 yield report
 
 
-def _judged(said: list[Mapping[str, Any]], script: Script, canaries: Canaries) -> str:
+def _states(said: Iterable[Mapping[str, Any]]) -> _States:
+    states: _States = {}
+    for report in said:
+        if report["what"] == "report":
+            states.setdefault(report["test"], {}).setdefault(report["when"], []).append(report)
+    return states
+
+
+def _judged(said: list[Mapping[str, Any]], states: _States, script: Script, canaries: Canaries) -> str:
     """Why the script doesn't pass: `tests`, or `tampering` where a canary fares as it mustn't; else empty."""
     collected = [test for report in said if report["what"] == "collected" for test in report["tests"]]
-    reports = [report for report in said if report["what"] == "report"]
-    states: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
-    for report in reports:
-        states.setdefault(report["test"], {}).setdefault(report["when"], []).append(report)
-    if not collected and not reports:
+    if not collected and not states:
         return "tests"  # it can't be imported, or ended while it was
     named = {test.rpartition("::")[2]: test for test in collected}
     if canaries.passes not in named or canaries.fails not in named:
