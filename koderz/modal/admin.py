@@ -12,7 +12,7 @@ from koderz._version import __version__
 from koderz.engines.portable import source_digest
 from koderz.errors import KoderzError, Unreachable
 from koderz.modal.cloud import ABOUT, FUNCTION, Cloud, require_network, spoken, write_file
-from koderz.modal.names import SERVE_SECRET, gpu_cost, names_of
+from koderz.modal.names import SERVE_SECRET, SERVING, gpu_cost, names_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ async def serve(model: str, gpu: str, vllm: str, idle: int, environ: Mapping[str
     rate = gpu_cost(gpu)
     await require_network()
     await _require_secret(SERVE_SECRET, "VLLM_API_KEY=…")
-    variables = {"MODEL": model, "GPU": gpu, "VLLM": vllm, "IDLE": str(idle)}
-    os.environ.update({f"KODERZ_SERVE_{name}": value for name, value in variables.items()})  # the app reads them
+    serving = {"model": model, "gpu": gpu, "vllm": vllm, "idle": idle}
+    os.environ[SERVING] = orjson.dumps(serving).decode()  # the app reads it
     with spoken(f"the app {names.server}"):
         import modal
 

@@ -14,6 +14,7 @@ SANDBOXES = 2  # of a container, in which its experiments' programs are judged
 SANDBOX_CORES = 1.0
 INPUTS = 50  # experiments at once in one container
 SERVE_SECRET = "koderz-serve"  # noqa: S105 the name of one; it holds VLLM_API_KEY
+SERVING = "KODERZ_SERVING"  # the variable that says what is served, as JSON
 TIMEOUT = 24 * 3600  # seconds that one experiment may take; the most that Modal allows
 
 _CORE, _GIB = 0.0000131, 0.00000222  # US dollars a second

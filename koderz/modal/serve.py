@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import asdict, dataclass
 
 import modal
 
-from koderz.modal.names import SERVE_SECRET, names_of
+from koderz.modal.names import SERVE_SECRET, SERVING, names_of
 
 PORT = 8000
 WEIGHTS = "/root/.cache/huggingface"
@@ -18,26 +18,12 @@ STARTUP = 1800  # seconds: the first start downloads the weights
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What is served. It travels to the container in the image's variables."""
+    """What is served. It travels to the container in one of the image's variables."""
 
-    model: str
-    gpu: str
-    vllm: str
-    idle: int  # seconds without a request after which the server ends
-
-    @classmethod
-    def of_environment(cls) -> Self:
-        environ = os.environ
-        return cls(
-            environ.get("KODERZ_SERVE_MODEL", ""),
-            environ.get("KODERZ_SERVE_GPU", "H100"),
-            environ.get("KODERZ_SERVE_VLLM", "vllm"),
-            int(environ.get("KODERZ_SERVE_IDLE", "300")),
-        )
-
-    def environment(self) -> dict[str, str]:
-        """The variables from which `of_environment` makes this."""
-        return {f"KODERZ_SERVE_{name.upper()}": str(getattr(self, name)) for name in self.__slots__}
+    model: str = ""
+    gpu: str = "H100"
+    vllm: str = "vllm"
+    idle: int = 300  # seconds without a request after which the server ends
 
     def command(self) -> list[str]:
         """vLLM reads the key that clients must have out of VLLM_API_KEY."""
@@ -46,12 +32,12 @@ class Serving:
         return ["vllm", "serve", self.model, "--served-model-name", self.model, *options]
 
 
-serving = Serving.of_environment()
+serving = Serving(**json.loads(os.environ.get(SERVING, "{}")))
 image = (
     modal.Image.from_registry("nvidia/cuda:12.8.1-devel-ubuntu22.04", add_python="3.12")
     .entrypoint([])
     .uv_pip_install(serving.vllm, "huggingface_hub[hf_transfer]")
-    .env({"HF_HUB_ENABLE_HF_TRANSFER": "1", **serving.environment()})
+    .env({"HF_HUB_ENABLE_HF_TRANSFER": "1", SERVING: json.dumps(asdict(serving))})
     .add_local_python_source("koderz", "tracker", ignore=["**/__pycache__/**"])
 )
 app = modal.App(names_of(os.environ).server)
