@@ -8,6 +8,7 @@ import typer
 
 from koderz.cli.console import print_json, say_all, warn
 from koderz.cli.front import complete_runs
+from koderz.cli.groups import Json
 from koderz.cli.options import with_settings
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ Runs = Annotated[
 ]
 Arm = Annotated[str | None, typer.Option(metavar="ARM", help="Only this arm, e.g. iterative.")]
 Alpha = Annotated[float, typer.Option(metavar="P", help="How probable a false claim may be.", min=1e-6, max=0.5)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a CI job's summary page.")]
 FailOnRegression = Annotated[
     bool, typer.Option("--fail-on-regression", help="B is significantly worse than A.", rich_help_panel=_GATES)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from koderz.cli.console import counted, print_json, say, warn
+from koderz.cli.groups import Json
 from koderz.cli.options import with_settings
 from koderz.settings.toml import results_folder
 
@@ -29,7 +30,7 @@ def doctor(
             metavar="RUN", help="Copy what can be read of a damaged run into RUN_repaired, and look at nothing else."
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON, and nothing else.")] = False,
+    json: Json = False,
 ) -> None:
     """Look at models, sandbox, results folder and configuration. Exit code 1 if something is broken."""
     if repair is not None:

@@ -14,7 +14,7 @@ import typer
 
 from koderz.analysis.blocks import Table
 from koderz.cli.console import print_json, say, shortened, warn
-from koderz.cli.groups import PanelCommand
+from koderz.cli.groups import Json, PanelCommand
 from koderz.cli.tables import print_blocks
 from koderz.errors import KoderzError
 from koderz.interruption import leave_at_once
@@ -31,7 +31,6 @@ app = typer.Typer(
 _GLIMPSE = 160  # characters of a content in a list
 _LARGEST = 1024 * MB  # of a file of memories
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 Tags = Annotated[
     list[str] | None,
     typer.Option("--tag", "-t", metavar="TAG", help="Only memories with all of these tags; repeatable."),

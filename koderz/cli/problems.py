@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from koderz.cli.compare import AllowSimulated, ByMeasure, Json
+from koderz.cli.compare import AllowSimulated, ByMeasure
 from koderz.cli.console import print_json, warn
 from koderz.cli.front import complete_runs
+from koderz.cli.groups import Json
 from koderz.cli.options import with_settings
 
 _SHOWN = 20  # problems, unless --limit says otherwise

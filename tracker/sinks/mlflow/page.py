@@ -68,7 +68,7 @@ def child_page(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault,
     }
     return Page(
         name=child_name(plan, outcome),
-        start=started(story),
+        start=begun(story[0]),
         end=milliseconds(outcome.time),
         status="FAILED" if faulted else "FINISHED",
         params=_child_params(plan, outcome),
@@ -98,11 +98,10 @@ def scores_of(outcome: Experiment) -> dict[str, float]:
     return {"passed": float(outcome.success), "iterations": outcome.iterations, **finite}
 
 
-def started(story: Sequence[Record]) -> int:
-    """When the experiment began, as far as its journal tells: when its first reply was asked for."""
-    first = story[0]
-    waited = first.latency if isinstance(first, Call) else 0.0
-    return milliseconds(first.time) - int(waited * _MILLISECOND)
+def begun(record: Record) -> int:
+    """When what the record tells of began, as far as it tells: when a reply was asked for."""
+    waited = record.latency if isinstance(record, Call) else 0.0
+    return milliseconds(record.time) - int(waited * _MILLISECOND)
 
 
 def source_tags(plan: Plan) -> dict[str, str]:

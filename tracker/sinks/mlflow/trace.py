@@ -19,7 +19,7 @@ import orjson
 from tracker.messages import text_of
 from tracker.parts import Step, steps_of
 from tracker.records import Attempt, Call, Experiment, Fault, Once, Plan, Record
-from tracker.sinks.mlflow.page import child_name, milliseconds, scores_of, source_tags, started, word_of
+from tracker.sinks.mlflow.page import begun, child_name, milliseconds, scores_of, source_tags, word_of
 from tracker.sinks.mlflow.shared import expectations_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def trace_of(
     from mlflow.entities import Span, TraceInfo, TraceLocation, TraceState
 
     name = trace_id(plan, place.experiment, outcome.experiment_id)
-    start, end = started(story), milliseconds(outcome.time)
+    start, end = begun(story[0]), milliseconds(outcome.time)
     info = TraceInfo(
         trace_id=name,
         trace_location=TraceLocation.from_experiment_id(place.experiment),
@@ -211,7 +211,7 @@ class _Spans:
             "root",
             child_name(self._plan, outcome),
             "AGENT",
-            (started(self._story), milliseconds(outcome.time)),
+            (begun(self._story[0]), milliseconds(outcome.time)),
             inputs=asked | ({"messages": _messages(calls[0])} if calls else {}),
             outputs=answer,
             error=outcome.reason if isinstance(outcome, Fault) else None,
@@ -225,7 +225,7 @@ class _Spans:
     def _attempt(self, number: int, records: Sequence[Record]) -> Iterator[dict[str, Any]]:
         parent = f"attempt/{number}"
         judged = records[-1] if isinstance(records[-1], Attempt) else None
-        times = [_start(records[0]), milliseconds(records[-1].time)]
+        times = [begun(records[0]), milliseconds(records[-1].time)]
         yield self._span(
             parent,
             f"attempt {judged.number if judged else number}",
@@ -258,7 +258,7 @@ class _Spans:
             key,
             call.model if call.purpose == "attempt" else f"{call.model} · {call.purpose}",
             "CHAT_MODEL",
-            (_start(call), milliseconds(call.time)),
+            (begun(call), milliseconds(call.time)),
             parent=parent,
             inputs={"messages": _messages(call), "model": call.model, **call.sampling},
             outputs={"model": model, "choices": [{"message": message, "finish_reason": call.finish_reason}]},
@@ -315,12 +315,6 @@ class _Spans:
             "status": {"code": "STATUS_CODE_ERROR" if error else "STATUS_CODE_OK", "message": error or ""},
             "attributes": {name: as_json(value) for name, value in found.items() if value is not None},
         }
-
-
-def _start(record: Record) -> int:
-    """When what the record tells of began."""
-    waited = record.latency if isinstance(record, Call) else 0.0
-    return milliseconds(record.time) - int(waited * 1000)
 
 
 def _messages(call: Call) -> list[dict[str, Any]]:
