@@ -4,25 +4,48 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.plans.arms import asked_models
 from koderz.plans.needs import needs_of
 from koderz.plans.plan import Plan
-from koderz.sandbox import NoSandbox, Sandbox
+from koderz.sandbox import FULL, NoSandbox, Sandbox
 from koderz.settings.options import flag_of
 from koderz.solvers import SHARING
 from koderz.suites.code.calibration import calibrated_sandbox
 from koderz.suites.code.options import SimulatedOptions
-from koderz.suites.references import CheckedSuite, checked
+from koderz.suites.references import checked
 from koderz.types import EXCLUSIVE, JUDGE, MAIN, SUB
 
 if TYPE_CHECKING:
+    from koderz.experiments.runner import Means
     from koderz.models import Endpoint, Model, ModelName, Opener, Price
     from koderz.models.pool import ModelPool, Service
     from koderz.models.prices import Tariff
     from koderz.sandbox.exclusive import Exclusive
+
+
+@asynccontextmanager
+async def open_means(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[tuple[Means, ModelPool]]:
+    """What the plan's experiments are performed with here. Raises Unreachable where some of it isn't there."""
+    from koderz.experiments.recall import open_lessons
+    from koderz.experiments.runner import Means
+
+    async with (
+        open_models(plan, environ) as (pool, models),
+        _exclusive_of(plan, environ, pool.notices.append) as exclusive,
+        sandbox_of(plan) as sandbox,
+        open_lessons(plan, environ) as lessons,
+        _shared_of(plan, environ) as shared,
+    ):
+        if sandbox.isolation not in (FULL, NoSandbox.isolation):
+            pool.notices.append(f"reduced isolation: {sandbox.isolation} (full: {FULL})")
+        pool.notices += getattr(shared, "notices", ())
+        if not isinstance(sandbox, NoSandbox) and (suite := checked(plan.suite, sandbox, plan.judging)):
+            plan = replace(plan, suite=suite)
+        yield Means(plan, models, sandbox, baseline_price(plan), lessons, shared, exclusive), pool
 
 
 @asynccontextmanager
@@ -70,13 +93,8 @@ def sandbox_of(plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
     )
 
 
-def checked_suite(plan: Plan, sandbox: Sandbox) -> CheckedSuite | None:
-    """The plan's suite with its references tried first; None where they are known to pass, or nothing is judged."""
-    return None if isinstance(sandbox, NoSandbox) else checked(plan.suite, sandbox, plan.judging)
-
-
 @asynccontextmanager
-async def shared_of(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Any]:
+async def _shared_of(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Any]:
     """What the sessions and workspaces of a run share, as its suite opens it; None where it has nothing of the kind.
 
     Raises Unreachable where it can't be opened.
@@ -96,7 +114,7 @@ async def shared_of(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Any
 
 
 @asynccontextmanager
-async def exclusive_of(
+async def _exclusive_of(
     plan: Plan, environ: Mapping[str, str], notice: Callable[[str], None]
 ) -> AsyncIterator[Exclusive | None]:
     """What tasks need that are measured alone, see `open_exclusive`; None where no task does."""

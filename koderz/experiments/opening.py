@@ -15,30 +15,24 @@ from koderz.types import EXCLUSIVE
 
 if TYPE_CHECKING:
     from koderz.experiments.replay import Handles
+    from koderz.experiments.runner import Means
     from koderz.sandbox.exclusive import Exclusive
-    from koderz.settings.schema import Settings
-    from koderz.suites import Suite
 
 
 @asynccontextmanager
-async def opened(
-    suite: Suite, handles: Handles, settings: Settings, shared: Any = None, exclusive: Exclusive | None = None
-) -> AsyncIterator[dict[str, Any]]:
-    """By name, the handles that the task needs and the solver asks for. Raises Fault where one can't be opened.
-
-    `shared`: what the suite opened for the run, if it has an `open_run`; `exclusive`: the engine's, where it has any.
-    """
-    identity = handles.identity
+async def opened(means: Means, handles: Handles) -> AsyncIterator[dict[str, Any]]:
+    """By name, the handles that the task needs and the solver asks for. Raises Fault where one can't be opened."""
+    identity, suite = handles.identity, means.plan.suite
     names = NEEDED & identity.task.needs & identity.arm.solver.wants
     if not names:
         yield {}
         return
-    more = {"settings": settings} | ({"shared": shared} if hasattr(suite, "open_run") else {})
+    more = {"settings": means.plan.settings} | ({"shared": means.shared} if hasattr(suite, "open_run") else {})
     async with AsyncExitStack() as stack:
         found: dict[str, Any] = {}
         if EXCLUSIVE in names:
-            assert exclusive, "the engine says that it can"
-            found[EXCLUSIVE] = partial(_turn, handles, exclusive)
+            assert means.exclusive, "the engine says that it can"
+            found[EXCLUSIVE] = partial(_turn, handles, means.exclusive)
         for name in sorted(names & OPENED):
             try:
                 found[name] = await stack.enter_async_context(_opening(name, suite, handles, stack, more))

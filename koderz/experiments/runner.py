@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import orjson
@@ -30,36 +30,40 @@ from koderz.sandbox.exclusive import Exclusive
 from koderz.solvers import Solver
 from koderz.solvers.handles import AskHandle
 from koderz.suites import judge_asks, judge_written, judging_programs, lesson_of, words_of
-from koderz.suites.references import ReferenceFault
+from koderz.suites.references import CheckedSuite, ReferenceFault
 from koderz.types import EXCLUSIVE, Reply, Task, Verdict
 from tracker import records
 from tracker.records import Record, Text
+
+if TYPE_CHECKING:
+    from koderz.models import Model, Price
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the experiments of a plan are performed with on one machine."""
+
+    plan: Plan
+    models: Mapping[str, Model]
+    sandbox: Sandbox
+    baseline: Price | None = None  # of the baseline model
+    lessons: Lessons | None = None
+    shared: Any = None  # what the suite opened for the run
+    exclusive: Exclusive | None = None  # for tasks that need it
+
+    @property
+    def references(self) -> CheckedSuite | None:
+        """The suite, where it tries its references before it judges."""
+        return self.plan.suite if isinstance(self.plan.suite, CheckedSuite) else None
 
 
 class ExperimentRunner:
     """Performs experiments of one plan. It is the `Backend` that their handles reach."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        caller: Caller,
-        sandbox: Sandbox,
-        ledger: Ledger,
-        how: Replaying,
-        *,
-        lessons: Lessons | None = None,
-        broken: Callable[[Task], str] | None = None,
-        shared: Any = None,
-        exclusive: Exclusive | None = None,
-    ) -> None:
-        """`broken`: why a task can't be judged, as far as is known; `shared`: what the suite opened for the run.
-
-        `exclusive`: for tasks that need it.
-        """
-        self._plan, self._caller, self._sandbox = plan, caller, sandbox
-        self._ledger, self._how, self._lessons = ledger, how, lessons
-        self._broken = broken or (lambda _: "")
-        self._shared, self._exclusive = shared, exclusive
+    def __init__(self, means: Means, caller: Caller, ledger: Ledger, how: Replaying) -> None:
+        plan, exclusive = means.plan, means.exclusive
+        self._means, self._plan, self._caller, self._sandbox = means, plan, caller, means.sandbox
+        self._ledger, self._how, self._exclusive = ledger, how, exclusive
         self._judging = replace(plan.judging, core=exclusive.core) if exclusive else plan.judging
         self._judge_asks = judge_asks(plan.suite)
         self._words = words_of(plan.suite)
@@ -122,7 +126,8 @@ class ExperimentRunner:
     # How it ends
 
     async def _solve(self, solver: Solver, handles: Handles) -> Verdict:
-        if reason := self._broken(handles.identity.task):
+        references = self._means.references
+        if references and (reason := references.broken(handles.identity.task)):
             raise ReferenceFault(reason)
         async with handles:
             try:
@@ -145,12 +150,12 @@ class ExperimentRunner:
 
     async def _opened_and_solved(self, solver: Solver, handles: Handles) -> Verdict:
         identity = handles.identity
-        async with opened(self._plan.suite, handles, self._plan.settings, self._shared, self._exclusive) as others:
+        async with opened(self._means, handles) as others:
             solving = solver(
                 handles,
                 task=identity.task,
                 prompts=self._plan.prompts,
-                recall=recall_for(handles, self._lessons),
+                recall=recall_for(handles, self._means.lessons),
                 models=identity.arm.models,
                 **others,
             )

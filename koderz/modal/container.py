@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
-from koderz.engines.resources import baseline_price, checked_suite, open_models, sandbox_of, shared_of
+from koderz.engines.resources import open_means
 from koderz.experiments.calls import Caller
 from koderz.experiments.replay import Answer, Ask
+from koderz.experiments.runner import Means
 from koderz.modal.names import SANDBOXES, require_apart
 from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan
-from koderz.sandbox import Sandbox
-from koderz.types import Task
-
-if TYPE_CHECKING:
-    from koderz.models import Model
 
 
 class Meter:
@@ -53,38 +48,27 @@ class Meter:
 
 
 class ContainerState:
-    """One run in one container: its plan, models and sandbox, opened when first needed and kept."""
+    """One run in one container: its means, opened when first needed and kept."""
+
+    means: Means
 
     def __init__(self, plan: Plan, environ: Mapping[str, str]) -> None:
         """KoderzError for a sandbox that isn't outside of the container."""
         require_apart(plan.settings.sandbox)
         settings = replace(plan.settings, judges=plan.settings.judges or SANDBOXES)
-        self.plan = replace(plan, settings=settings)
         self.meter = Meter()
-        self.models: Mapping[str, Model] = {}
-        self.sandbox: Sandbox
-        self.shared: Any = None  # what the sessions and workspaces of the run share in this container
-        self.broken: Callable[[Task], str] | None = None  # why a task can't be judged, as far as is known
-        self._environ = environ
-        self._means = AsyncExitStack()
+        self._plan, self._environ = replace(plan, settings=settings), environ
+        self._open = AsyncExitStack()
         self._opening = asyncio.Lock()
 
     async def opened(self) -> None:
         """Returns once everything is there. Raises Unreachable where a key or the sandbox isn't."""
         async with self._opening:
-            if self.models:
-                return
-            async with AsyncExitStack() as means:
-                self.sandbox = await means.enter_async_context(sandbox_of(self.plan))
-                self.shared = await means.enter_async_context(shared_of(self.plan, self._environ))
-                if suite := checked_suite(self.plan, self.sandbox):
-                    self.plan = replace(self.plan, suite=suite)
-                    self.broken = suite.broken
-                _, self.models = await means.enter_async_context(open_models(self.plan, self._environ))
-                self._means = means.pop_all()
+            if not hasattr(self, "means"):
+                self.means, _ = await self._open.enter_async_context(open_means(self._plan, self._environ))
 
     async def aclose(self) -> None:
-        await self._means.aclose()
+        await self._open.aclose()
 
 
 class MeteredCaller(Caller):
@@ -92,8 +76,9 @@ class MeteredCaller(Caller):
 
     def __init__(self, state: ContainerState, allowance: float | None, rate: float) -> None:
         """`allowance`: US dollars that this experiment may spend; `rate`: of the container, a second."""
-        settings = replace(state.plan.settings, max_cost=allowance)
-        super().__init__(settings, state.models, spent=0.0, baseline=baseline_price(state.plan))
+        means = state.means
+        settings = replace(means.plan.settings, max_cost=allowance)
+        super().__init__(settings, means.models, spent=0.0, baseline=means.baseline)
         self._rate, self._meter, self._mark = rate, state.meter, state.meter.enter()
         self._counted = 0.0
 
