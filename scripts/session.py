@@ -21,6 +21,7 @@ from pathlib import Path
 import checkout
 
 RUN_ID, DATE, TIME = "bench_1f24e33a_20261121_093541", "2026-11-21", "09:35"
+STAMP = "20261121__09-35-41"
 _BLOCK = re.compile(r"(?<=^```\n)\$ .*?(?=^```$)|(?<=^```console\n)\$ .*?(?=^```$)", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r'^```\w+ title="([\w.-]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _PROGRESS = re.compile(  # printed every few seconds, if it takes so long, or the first time
@@ -83,6 +84,11 @@ def _printed(command: str, folder: Path) -> list[str]:
         sys.exit(f"{command} ended with {done.returncode}\n{done.stdout}")
     text = _PROGRESS.sub("", done.stdout)
     text = re.sub(r"bench_[0-9a-f]{8}_\d{8}_\d{6}", RUN_ID, text)
+    text = re.sub(r"\d{8}__\d\d-\d\d-\d\d", STAMP, text)
+    text = re.sub(r"/\S+/(?=koderz/suites/)", "…/", text)
+    text = re.sub(
+        r"(?:^✓ Task .*\n)+", lambda found: "".join(sorted(found[0].splitlines(True))), text, flags=re.MULTILINE
+    )
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", f"{DATE} {TIME}", text)
     text = re.sub(r"contained: \S+( by bubblewrap)?", "contained: namespaces+landlock+seccomp", text)
     text = re.sub(r"(?<![\d:])\d:\d\d(?![\d:])", "0:02", text)

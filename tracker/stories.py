@@ -31,8 +31,10 @@ class Stories:
     What is handed out has no secrets in it, those in `environ` among them: it is for sinks, exports and reports.
     """
 
-    def __init__(self, folder: Path, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, folder: Path, environ: Mapping[str, str] = os.environ, *, with_messages: bool = True) -> None:
+        """Without messages, calls have those above 4 KB by digest, which is quicker where nobody reads them."""
         self.folder = folder
+        self._with_messages = with_messages
         self._environ = environ
         self._journal = folder / NAME
         self._end = 0
@@ -94,6 +96,8 @@ class Stories:
             tell(f"{self.folder}: texts are gone from blobs/; see koderz doctor --repair {self.folder.name}")
             record = _without_lost(record)
         if isinstance(record, Call):
+            if not self._with_messages:
+                return record
             return replace(record, messages=shown([self._message(message) for message in record.messages]))
         return replace(record, value=shown(record.value)) if isinstance(record, Once) else record
 

@@ -29,7 +29,9 @@ from koderz.cli.options import changeable, with_settings
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
+    from koderz.cli.session import SessionScreen
     from koderz.plans.matrix import Matrix
+    from koderz.plans.plan import Plan
     from koderz.runs.session import Session
 
 EXIT_CODES = {"complete": 0, "incomplete": 3, "stopped": 3, "detached": 0, "failed": 4, "interrupted": 130}
@@ -101,11 +103,14 @@ class Front:
         matrix: Matrix | None = None,
         asks_first: bool = False,
         figures: Callable[[Path], object] | None = None,
+        screen: SessionScreen | None = None,
+        complete: Callable[[Plan], Plan] = lambda plan: plan,
     ) -> None:
         """Plans the tasks in `span` and carries the plan out, or with --dry-run prints it. Ends with the exit code.
 
         `matrix`: the arms and cells, where options don't state them; `asks_first`: in a terminal the plan is shown, and
-        begun only where the user says so; `figures`: prints what the run in a folder has come to.
+        begun only where the user says so; `figures`: prints what the run in a folder has come to; `screen`: in place of
+        the usual one; `complete`: adds to the plan what is known only once it is about to begin.
         """
         import asyncio
 
@@ -113,7 +118,7 @@ class Front:
         from koderz.engines.owners import schema_here
         from koderz.runs.prepare import prepare
 
-        screen = SessionScreen(quiet=self.shown.quiet, json=self.shown.json, figures=figures)
+        screen = screen or SessionScreen(quiet=self.shown.quiet, json=self.shown.json, figures=figures)
         given = dict(self.given)
         if self.usual:
             known = schema_here({**self.usual, **given}).fields
@@ -136,7 +141,7 @@ class Front:
             return
         from koderz.runs.session import begin
 
-        finish(begin(plan, screen, detach=self.detach), self.shown, tell=screen.results)
+        finish(begin(complete(plan), screen, detach=self.detach), self.shown, tell=screen.results)
 
 
 def run_options(**usual: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -191,7 +196,11 @@ def _resuming(how: Literal["resume", "retry"]) -> Callable[..., None]:
         accept_divergence: AcceptDivergence = False,
         trust_config: Trust = False,
     ) -> None:
-        way = {"accept_divergence": accept_divergence, "accept_changes": accept_changes, "trust_config": trust_config}
+        way: dict[str, Any] = {
+            "accept_divergence": accept_divergence,
+            "accept_changes": accept_changes,
+            "trust_config": trust_config,
+        }
         take_up(run, given, Shown(json=json, quiet=quiet, wait=wait), how=how, detach=detach, **way)
 
     return command
@@ -218,17 +227,21 @@ def _rescore(
     trust_config: Trust = False,
 ) -> None:
     """Run the solvers again over the recorded replies with new verdicts. No call is made unless asked for."""
-    way = {"accept_divergence": accept_divergence, "accept_changes": accept_changes, "trust_config": trust_config}
+    way: dict[str, Any] = {
+        "accept_divergence": accept_divergence,
+        "accept_changes": accept_changes,
+        "trust_config": trust_config,
+    }
     shown = Shown(json=json, quiet=quiet, wait=wait)
     take_up(run, given, shown, how="rescore", calls=calls, ask_judge=ask_judge, **way)
 
 
-def take_up(run: str, given: dict[str, Any], shown: Shown, **way: Any) -> None:
+def take_up(run: str, given: dict[str, Any], shown: Shown, *, screen: SessionScreen | None = None, **way: Any) -> None:
     """Resumes, retries or rescores a run, and ends with its exit code. `way`: the fields of `ResumeOptions`."""
     from koderz.cli.session import SessionScreen
     from koderz.runs.resume import ResumeOptions, resume_run
 
-    screen = SessionScreen(quiet=shown.quiet, json=shown.json)
+    screen = screen or SessionScreen(quiet=shown.quiet, json=shown.json)
     results: Path | None = given.pop("results", None)
     session = resume_run(run, ResumeOptions(**way), results=results, changes=given, observer=screen)
     finish(session, shown, tell=screen.results)

@@ -9,15 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.console import say, warn
-from koderz.cli.front import Front, run_options
+from koderz.cli.console import print_json, say, say_all, warn
+from koderz.cli.front import AcceptChanges, Front, Json, Quiet, Shown, Trust, Wait, run_options, take_up
 from koderz.cli.groups import PanelCommand
+from koderz.cli.options import changeable, with_settings
 from koderz.errors import KoderzError
+from tracker.files import write_whole
 
 if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix
     from koderz.suites.rollouts.config import Config
+    from koderz.suites.rollouts.results import Benchmark
 
+DATA = Path("data")
+Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Where files are: rollouts/ and runs/.")]
+Latest = Annotated[bool, typer.Option("--latest", help="The newest, which is the default.")]
+Stamp = Annotated[
+    str | None, typer.Option("--rollout", metavar="STAMP", help="Those of then, or the newest that begins so.")
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A configuration's name, or a folder rollouts/NAME/STAMP.")]
 _WITHOUT_MODEL = ("oracle", "nop", "scripted")
 
 app = typer.Typer(
@@ -43,8 +53,14 @@ def run(
     timeout_sec: Annotated[
         float | None, typer.Option("--timeout-sec", metavar="SECONDS", min=1, help="The agent's time, in every entry.")
     ] = None,
+    data: Data = DATA,
+    verbose: Annotated[
+        int, typer.Option("-v", "--verbose", count=True, help="Lines without icons; -vv: what agents and tests say.")
+    ] = 0,
 ) -> None:
     """Run the rollouts of a configuration; without one the embedded tasks, on the simulated model."""
+    from koderz.cli.rollout_files import Place
+    from koderz.cli.rollouts_screen import RolloutsScreen
     from koderz.suites.rollouts.config import read_config
     from koderz.suites.rollouts.suite import SAMPLE
 
@@ -55,7 +71,14 @@ def run(
         given["agent_timeout"] = timeout_sec
     usual = {**front.usual, "concurrency": parallel or found.parallel}
     model = given.get("local_model") or ("simulated" if config is None else None)
-    replace(front, given=given, usual=usual).run(matrix=matrix_of(found, agent=agent, model=model, rollouts=rollouts))
+    matrix = matrix_of(found, agent=agent, model=model, rollouts=rollouts)
+    at_once = given.get("concurrency", usual["concurrency"])
+    screen = RolloutsScreen(front.shown, verbose, at_once, len(found.entries))
+    place = Place(data, found, str(path), matrix)
+    try:
+        replace(front, given=given, usual=usual).run(matrix=matrix, screen=screen, complete=place.documented)
+    finally:
+        place.release()
 
 
 def matrix_of(config: Config, *, agent: str | None, model: str | None, rollouts: int | None) -> Matrix:
@@ -87,6 +110,55 @@ def matrix_of(config: Config, *, agent: str | None, model: str | None, rollouts:
             arms[key] = MatrixArm(" · ".join(parts), f"agent:{name}", answering, parameters=parameters)
         cells.append(MatrixCells((arms[key].name,), (task,), rollouts or entry.rollouts))
     return Matrix(config.path, tuple(arms.values()), tuple(cells))
+
+
+@app.command(cls=PanelCommand)
+def summarize(name: Name, latest: Latest = False, rollout: Stamp = None, data: Data = DATA, json: Json = False) -> None:
+    """Sum up rollouts: a row each, averages, and each task's mean and best."""
+    from koderz.suites.rollouts.results import figures, table_lines
+
+    found = _find(data, name, latest, rollout)
+    if json:
+        print_json({"rollout_dir": str(found.folder), **figures(found)})
+        return
+    lines = [*table_lines(found.rows, str(found.folder))]
+    say_all(lines)
+    write_whole(found.folder / "summary.md", ["\n".join([*lines, ""]).encode("utf-8", "backslashreplace")])
+    say(f"[rollouts] summary.md written: {found.folder / 'summary.md'}")
+
+
+@app.command(name="eval", cls=PanelCommand)
+@with_settings(*changeable(), "results")
+def evaluate(
+    name: Name,
+    given: dict[str, Any],
+    latest: Latest = False,
+    rollout: Stamp = None,
+    data: Data = DATA,
+    json: Json = False,
+    quiet: Quiet = False,
+    wait: Wait = False,
+    trust_config: Trust = False,
+    accept_changes: AcceptChanges = False,
+) -> None:
+    """Grade the recorded diffs of rollouts again, as koderz benchmark rescore does. No agent and no model is asked."""
+    from koderz.cli.rollouts_screen import EvaluationScreen
+
+    found = _find(data, name, latest, rollout)
+    shown = Shown(json=json, quiet=quiet, wait=wait)
+    run = found.manifest.get("benchmark_run_id")
+    if not run:
+        raise KoderzError(f"{found.folder} was made by another program, whose diffs aren't on record")
+    way: dict[str, Any] = {"trust_config": trust_config, "accept_changes": accept_changes}
+    take_up(run, given, shown, how="rescore", screen=EvaluationScreen(shown, found.folder), **way)
+
+
+def _find(data: Path, name: str, latest: bool, stamp: str | None) -> Benchmark:
+    from koderz.suites.rollouts.results import find_rollouts
+
+    if latest and stamp:
+        raise KoderzError("--latest and --rollout: give one of them")
+    return find_rollouts(data, name, stamp)
 
 
 @app.command(cls=PanelCommand)

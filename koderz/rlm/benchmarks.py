@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from koderz.errors import KoderzError
 from koderz.models.names import WIRE_FORMATS
 from koderz.plans.plan import Plan
+from koderz.runs.documents import documented
 from koderz.runs.observer import Observer
 from koderz.runs.prepare import prepare
 from koderz.runs.resume import ResumeOptions, resume_run
@@ -196,7 +195,4 @@ def _require_used(given: Mapping[str, Any], plans: Iterable[Plan]) -> None:
 
 def _filed(plan: Plan, files: Mapping[str, Any]) -> Plan:
     """The plan, whose run is also written into these files."""
-    if files["output"] is None:
-        return plan
-    details = {**plan.record.details, "documents": {"long-context": files}}
-    return replace(plan, record=msgspec.structs.replace(plan.record, details=details))
+    return plan if files["output"] is None else documented(plan, "long-context", files)

@@ -14,7 +14,7 @@ from koderz.engines import Engine, open_engine
 from koderz.errors import KoderzError, Unreachable
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Plan
-from koderz.runs.documents import write_documents
+from koderz.runs.documents import following, write_documents
 from koderz.runs.observer import NullObserver, Observer, SessionView
 from koderz.runs.orchestrator import Ended, Orchestrator
 from koderz.runs.sinks import start_sinks
@@ -115,6 +115,7 @@ class Means(NamedTuple):
 
 async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Replaying, observer: Observer) -> Session:
     engine, sinks = means.engine, means.sinks
+    follow = following(tracker.folder, means.environ)
     heard = 0
 
     def listen() -> None:
@@ -127,6 +128,7 @@ async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Repl
         listen()
         if sinks and (death := sinks.keep_alive()):
             observer.notice(death)
+        follow(record)
         observer.recorded(record)
 
     listen()

@@ -61,7 +61,7 @@ class Shared:
 class RolloutsSuite:
     """Tasks that are repositories. An answer is a diff; its verdict is made of hidden tests in a fresh checkout."""
 
-    name = "rollouts"
+    name = mode = "rollouts"
     measures = (
         Measure("score", "higher", "share"),
         Measure("score_of_graded", "higher", "share"),

@@ -1,0 +1,172 @@
+"""The screen of `koderz rollouts run`, line for line that of OneShot, and koderz' own figures below it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from koderz.cli.console import is_live, say, say_all
+from koderz.cli.front import Shown
+from koderz.cli.session import SessionScreen
+from koderz.suites.rollouts.files import launched
+from tracker.records import Attempt, Call, Experiment, Fault, Once, Record
+
+if TYPE_CHECKING:
+    from koderz.plans.plan import Plan
+    from koderz.runs.observer import SessionView
+    from koderz.runs.session import Session
+
+_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_FRAME = 0.1  # seconds
+_TOLD = 4000  # characters of one text with -vv
+
+
+class RolloutsScreen(SessionScreen):
+    """Shows rollouts as they end. `verbose`: 1 without icons, 2 with what agents do and tests print."""
+
+    def __init__(self, shown: Shown, verbose: int, parallel: int, entries: int) -> None:
+        super().__init__(quiet=shown.quiet, json=shown.json)
+        self._says, self._verbose, self._parallel, self._entries = (
+            not (shown.quiet or shown.json),
+            verbose,
+            parallel,
+            entries,
+        )
+        self._about: Mapping[str, Any] = {}
+        self._started: set[str] = set()
+        self._ended: dict[str, str] = {}  # status by run_id
+        self._spinner = ""
+
+    def header(self, plan: Plan) -> None:
+        """What is about to happen."""
+        about = self._about = plan.record.details["documents"]["rollouts"]
+        self._numbers = {experiment: number for number, experiment in enumerate(about["runs"])}
+        if not self._says:
+            return
+        parallel = f"parallel={self._parallel}"
+        say(f"[rollouts] config={about['config']} name={about['name']} tasks={self._entries} {parallel}")
+        say(f"[rollouts] output={self._folder}")
+        if not self._verbose:
+            say("[rollouts] Running in quiet mode - use -vv for full output")
+        say(f"[rollouts] Starting {len(about['runs'])} tasks with {parallel}")
+
+    @property
+    def _folder(self) -> str:
+        about = self._about
+        return str(Path(about["data"], "rollouts", about["name"], about["stamp"]))
+
+    def recorded(self, record: Record) -> None:
+        """An outcome is a line; with -vv so is what led to it."""
+        if isinstance(record, Call | Once):
+            self._started.add(record.experiment_id)
+        if self._verbose > 1 and self._says:
+            self._say_all(_told(record))
+        if not isinstance(record, Experiment | Fault) or record.experiment_id not in self._numbers:
+            return
+        run_id = f"{self._about['stamp']}-{self._numbers[record.experiment_id]}"
+        status = launched(record, started=record.experiment_id in self._started)["status"]
+        self._ended[run_id] = status
+        if self._says and self._verbose:
+            self._say_all([f"[rollouts] finished: run_id={run_id} status={status}"])
+        elif self._says:
+            self._say_all([f"{'✓' if status == 'launched' else '✗'} Task {run_id} completed ({status})"])
+
+    def _say_all(self, lines: Sequence[str] | Iterator[str]) -> None:
+        """Lines in place of the spinner, which comes back below them."""
+        if lines := [*lines]:
+            self._wipe()
+            say_all(lines)
+
+    @asynccontextmanager
+    async def showing(self, view: SessionView) -> AsyncIterator[None]:
+        self.header(view.plan)
+        spins = self._says and not self._verbose and sys.stdout.isatty() and is_live()
+        task = asyncio.create_task(self._spin()) if spins else None
+        try:
+            yield
+        finally:
+            if task:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+                self._wipe()
+
+    async def _spin(self) -> None:
+        for frame in itertools.cycle(_FRAMES):
+            self._wipe()
+            self._spinner = f"{frame} Running tasks... {len(self._ended)}/{len(self._about['runs'])} completed"
+            sys.stdout.write(self._spinner)
+            sys.stdout.flush()
+            await asyncio.sleep(_FRAME)
+
+    def _wipe(self) -> None:
+        if self._spinner:
+            sys.stdout.write(f"\r{' ' * len(self._spinner)}\r")
+            self._spinner = ""
+
+    def _tell(self, session: Session) -> None:
+        """How the run ended: the rollouts, then koderz' own figures."""
+        about = self._about
+        total, ended = len(about["runs"]), len(self._ended)
+        if self._says:
+            whole, icons = ended == total, ("", "") if self._verbose else ("✓ ", "✗ ")
+            say(f"{icons[0]}All {total} tasks completed!" if whole else f"{icons[1]}{ended} of {total} tasks completed")
+            index = Path(about["data"], "rollouts/temp", f"rollout_{about['name']}__{about['stamp']}.json")
+            say(f"[rollouts] temp index: {index}")
+            say()
+        say_all(summary_lines(about, self._ended, self._numbers))
+        say()
+        super()._tell(session)
+
+
+def summary_lines(about: Mapping[str, Any], ended: Mapping[str, str], numbers: Mapping[str, int]) -> Iterator[str]:
+    """Each rollout that has ended, with the folder of its task."""
+    yield "[rollouts] Summary:"
+    yield "| task | run_id | status |"
+    yield "|---|---|---|"
+    for experiment, number in numbers.items():
+        run_id = f"{about['stamp']}-{number}"
+        if run_id in ended:
+            yield f"| {Path(about['runs'][experiment]['task_dir']).name} | {run_id} | {ended[run_id]} |"
+
+
+def _told(record: Record) -> Iterator[str]:
+    """What a record says of the agent's work, or of the tests."""
+    match record:
+        case Call():
+            what, text = "reply", str(record.reply)
+        case Once(value=dict()):
+            what, text = record.name, str(record.value.get("output", record.value.get("diff", "")))
+        case Attempt():
+            what, text = "tests", str(record.feedback)
+        case _:
+            return
+    yield f"[{record.experiment_id}] {what}:"
+    yield from (f"    {line}" for line in text[:_TOLD].splitlines())
+
+
+class EvaluationScreen(SessionScreen):
+    """The screen of `koderz rollouts eval`: a line a rollout, then the tables."""
+
+    def __init__(self, shown: Shown, folder: Path) -> None:
+        super().__init__(quiet=shown.quiet, json=shown.json)
+        self._folder = folder
+
+    def header(self, plan: Plan) -> None:
+        """There is none."""
+
+    def _tell(self, session: Session) -> None:  # noqa: ARG002
+        import json
+
+        from koderz.suites.rollouts.results import find_rollouts, table_lines
+
+        evaluated = json.loads((self._folder / "eval_manifest.json").read_bytes())
+        say_all(f"[eval] {each['run_dir']} -> {each['status']}" for each in evaluated["results"])
+        say(f"[eval] eval_manifest.json written: {self._folder / 'eval_manifest.json'}")
+        say_all(table_lines(find_rollouts(self._folder, str(self._folder)).rows, str(self._folder)))

@@ -1,0 +1,161 @@
+"""The files of rollouts as they are read again: found by name, summed up, compared by task."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from koderz.errors import KoderzError
+
+_STAMP = re.compile(r"\d{8}__\d\d-\d\d-\d\d")
+
+
+class Row(NamedTuple):
+    """A rollout in a table. Shares go from 0 to 1; None: unknown."""
+
+    task: str
+    run: str
+    unit: float | None
+    lm: float | None
+    tokens: int
+    tools: int
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """The rollouts of one run."""
+
+    folder: Path
+    manifest: Mapping[str, Any]
+    results: Sequence[Mapping[str, Any]]  # evaluation_results.json of each that was judged, with its `task_dir`
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rollouts, those that ended in a fault too."""
+        judged = {each["run_id"]: each for each in self.results}
+        return [row_of(entry, judged.get(entry["run_id"])) for entry in self.manifest["results"]]
+
+
+def load_benchmark(path: str | Path) -> Benchmark:
+    """The rollouts in a folder `rollouts/NAME/STAMP`, or the newest of those whose path begins so.
+
+    Raises KoderzError where there are none, or what is there can't be read.
+    """
+    path = Path(path)
+    if (path / "manifest.json").is_file():
+        return _read(path)
+    found = sorted(folder for folder in path.parent.glob("*/") if _is_rollout(folder, path.name))
+    if not found:
+        raise KoderzError(f"there are no rollouts {path}")
+    return _read(found[-1])
+
+
+def get_task_score(benchmark: Benchmark, task: str) -> float | None:
+    """The mean total score of a task's rollouts, by its id or folder; None where none was judged."""
+    scores = [
+        float(each["total_score"])
+        for each in benchmark.results
+        if task in (each["task_id"], each["task_dir"].rstrip("/"), Path(each["task_dir"]).name)
+    ]
+    return statistics.fmean(scores) if scores else None
+
+
+def find_rollouts(data: Path, name: str, stamp: str | None = None) -> Benchmark:
+    """Those of a name, the latest or with a stamp that begins so; or of a folder. Raises KoderzError for none."""
+    if (Path(name) / "manifest.json").is_file():
+        return _read(Path(name))
+    place = data / "rollouts" / name
+    stamps = sorted(folder.name for folder in place.glob("*/") if _is_rollout(folder)) if {*name} - {*"./"} else []
+    if not stamps:
+        names = sorted(
+            folder.name for folder in (data / "rollouts").glob("*/") if any(map(_is_rollout, folder.glob("*/")))
+        )
+        raise KoderzError(
+            f"there are no rollouts {name} in {data}" + (f"; there are {', '.join(names)}" if names else "")
+        )
+    chosen = [each for each in stamps if each.startswith(stamp or "")]
+    if not chosen:
+        raise KoderzError(f"{name} has no rollouts {stamp}; the newest are {', '.join(stamps[:-4:-1])}")
+    return _read(place / chosen[-1])
+
+
+def row_of(entry: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> Row:
+    """A rollout of the manifest, with its evaluation if it has any."""
+    if evaluation is None:
+        return Row(entry.get("task_id") or Path(entry["task_dir"]).name, entry["run_id"], None, None, 0, 0)
+    agent, lm = evaluation["agent_metrics"], evaluation.get("lm_evaluation") or {}
+    numbers = int(agent["tokens_total"] or 0), int(agent["tool_calls_total"] or 0)
+    return Row(evaluation["task_id"], entry["run_id"], evaluation["total_score"], lm.get("weighted_score"), *numbers)
+
+
+def figures(found: Benchmark) -> dict[str, Any]:
+    """What `table_lines` tells, as values: rollouts, averages and tasks."""
+    rows = found.rows
+    return {
+        "benchmark_run_id": found.manifest.get("benchmark_run_id"),
+        "results": [row._asdict() for row in rows],
+        "aggregates": _aggregates(rows),
+        "tasks": {task: {"rollouts": len(own), **_aggregates(own)} for task, own in _by_task(rows).items()},
+    }
+
+
+def _aggregates(rows: Sequence[Row]) -> dict[str, float | None]:
+    found = {}
+    for name in ("unit", "lm"):
+        values = [value for row in rows if (value := getattr(row, name)) is not None]
+        found[f"{name}_mean"] = statistics.fmean(values) if values else None
+        found[f"{name}_max"] = max(values, default=None)
+    return found
+
+
+def _by_task(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row.task].append(row)
+    return dict(sorted(found.items()))
+
+
+def table_lines(rows: Sequence[Row], folder: str) -> Iterator[str]:
+    """The tables of `koderz rollouts summarize`."""
+    yield f"[rollouts] Summary for {folder}"
+    yield "| task | run | unit | lm | tokens | tools |"
+    yield "|---|---|---|---|---|---|"
+    for row in rows:
+        yield f"| {row.task} | {row.run} | {_share(row.unit)} | {_share(row.lm)} | {row.tokens} | {row.tools} |"
+    means = _aggregates(rows)
+    yield "[rollouts] Aggregates:"
+    yield f"- Unit tests average: {_share(means['unit_mean'])}"
+    yield f"- LM rubric average: {_share(means['lm_mean'])}"
+    yield "[rollouts] Per-task aggregates (mean/max across rollouts):"
+    yield "| task | rollouts | unit_mean | unit_max | lm_mean | lm_max |"
+    yield "|---|---|---|---|---|---|"
+    for task, own in _by_task(rows).items():
+        yield f"| {task} | {len(own)} | {' | '.join(map(_share, _aggregates(own).values()))} |"
+
+
+def _share(value: float | None) -> str:
+    return "N/A" if value is None else f"{100 * value:.0f}%"
+
+
+def _is_rollout(folder: Path, begins: str = "") -> bool:
+    name = folder.name
+    return bool(_STAMP.fullmatch(name)) and name.startswith(begins) and (folder / "manifest.json").is_file()
+
+
+def _read(folder: Path) -> Benchmark:
+    try:
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+        results = []
+        for entry in manifest["results"]:
+            path = folder / "task_results" / f"{entry['run_id']}.json"
+            if entry.get("fault") is None and path.is_file():
+                results.append({**json.loads(path.read_bytes()), "task_dir": entry["task_dir"]})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise KoderzError(f"the files of the rollouts {folder} can't be read: {error}") from None
+    return Benchmark(folder, manifest, results)

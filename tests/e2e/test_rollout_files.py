@@ -1,0 +1,152 @@
+"""The files and the screen of rollouts, by the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Shell, wait_for
+
+pytestmark = pytest.mark.slow
+
+STAMP = r"\d{8}__\d\d-\d\d-\d\d"
+
+
+@pytest.fixture
+def config(koderz: Shell) -> Path:
+    """Three rollouts of the sample's task without pytest: one by its solution, one that does nothing, one more."""
+    koderz("rollouts", "sample", "tasks")
+    entry = '[[tasks]]\nprepared_dir = "tasks/greeting"\nagent = '
+    path = koderz.folder / "nightly.toml"
+    path.write_text(f'parallel = 2\n{entry}"oracle"\n{entry}"nop"\n{entry}"oracle"\n')
+    return path
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_bytes())
+
+
+def _rollout(koderz: Shell) -> Path:
+    (folder,) = (koderz.folder / "data/rollouts/nightly").iterdir()
+    return folder
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_screen_is_that_of_the_original(koderz: Shell, config: Path) -> None:
+    said = koderz("rollouts", "run", "nightly.toml").out
+    stamp = _rollout(koderz).name
+    shown = [line for line in said.replace(stamp, "STAMP").splitlines() if not line.startswith("✓ Task")]
+    assert shown[:5] == [
+        "[rollouts] config=nightly.toml name=nightly tasks=3 parallel=2",
+        "[rollouts] output=data/rollouts/nightly/STAMP",
+        "[rollouts] Running in quiet mode - use -vv for full output",
+        "[rollouts] Starting 3 tasks with parallel=2",
+        "✓ All 3 tasks completed!",
+    ]
+    assert shown[5:13] == [
+        "[rollouts] temp index: data/rollouts/temp/rollout_nightly__STAMP.json",
+        "",
+        "[rollouts] Summary:",
+        "| task | run_id | status |",
+        "|---|---|---|",
+        *(f"| greeting | STAMP-{number} | launched |" for number in range(3)),
+    ]
+    assert sorted(re.findall(rf"✓ Task {STAMP}-(\d) completed \(launched\)", said)) == ["0", "1", "2"]
+    assert "\r" not in said  # no spinner where there is no terminal
+    said = koderz("rollouts", "run", config, "-v", "--data", "other").out
+    assert len(re.findall(rf"\[rollouts\] finished: run_id={STAMP}-\d status=launched\n", said)) == 3
+    assert "✓" not in said
+    assert "Running in quiet mode" not in said
+    assert "Hello" in koderz("rollouts", "run", config, "-vv", "--data", "third").out  # the oracle's diff
+    assert json.loads(koderz("rollouts", "run", config, "--json", "--data", "fourth").out)["mode"] == "rollouts"
+
+
+def test_files_are_where_the_original_has_them_and_are_redone_by_sync(koderz: Shell, config: Path) -> None:
+    koderz("rollouts", "run", config, "--quiet")
+    data, rollout = koderz.folder / "data", _rollout(koderz)
+    manifest, run = _read(rollout / "manifest.json"), f"runs/{rollout.name}-0"
+    assert (manifest["config"], manifest["name"], manifest["created_at"]) == (str(config), "nightly", rollout.name)
+    assert [entry["run_id"] for entry in manifest["results"]] == [f"{rollout.name}-{number}" for number in range(3)]
+    assert [entry["verdict"] for entry in manifest["results"]] == ["passed", "failed", "passed"]
+    assert manifest["results"][0]["run_dir"] == f"data/{run}"
+    assert (rollout / "runs.txt").read_text().splitlines() == [each["run_dir"] for each in manifest["results"]]
+    assert sorted(path for path in _files(data / run)) == [
+        *(f"artifacts/{name}" for name in ("agent.jsonl", "diff.patch", "notes.md", "repo_info.json")),
+        *("evaluation_results.json", "logs/eval.log", "results.json", "scoring_results.md"),
+    ]
+    assert "+Hello, Ada!" in (data / run / "artifacts/diff.patch").read_text()
+    assert (data / f"runs/{rollout.name}-1/artifacts/diff.patch").read_text() == ""
+    evaluation = _read(data / run / "evaluation_results.json")
+    assert evaluation == _read(rollout / f"task_results/{rollout.name}-0.json")
+    assert evaluation["total_score"] == 1.0
+    assert evaluation["agent_metrics"]["tool_calls_total"] == 0
+    assert _read(data / run / "results.json")["exit_code"] == 0
+    index = _read(data / f"rollouts/temp/rollout_nightly__{rollout.name}.json")
+    assert index["tasks"] == ["tasks/greeting"] * 3
+
+    before = _files(data)
+    shutil.rmtree(data)
+    koderz("sync", manifest["benchmark_run_id"])
+    assert _files(data) == before
+
+
+def test_rollouts_are_summed_up_and_graded_again(koderz: Shell, config: Path) -> None:
+    koderz("rollouts", "run", config, "--quiet")
+    rollout = _rollout(koderz)
+    shown = f"data/rollouts/nightly/{rollout.name}"
+    summed = koderz("rollouts", "summarize", "nightly", "--latest").out
+    assert f"| sample/greeting | {rollout.name}-1 | 0% | N/A | 0 | 0 |" in summed
+    assert "| sample/greeting | 3 | 67% | 100% | N/A | N/A |" in summed
+    assert summed.endswith(f"[rollouts] summary.md written: {shown}/summary.md\n")
+    assert (rollout / "summary.md").read_text() in summed
+    assert json.loads(koderz("rollouts", "summarize", shown, "--json").out)["aggregates"]["unit_max"] == 1.0
+
+    verifier = koderz.folder / "tasks/greeting/tests/test.sh"
+    verifier.write_text("echo 0.25 > /logs/verifier/reward.txt\n")
+    assert "task sample/greeting" in koderz("rollouts", "eval", "nightly", code=2).err
+    graded = koderz("rollouts", "eval", "nightly", "--rollout", rollout.name, "--accept-changes").out
+    assert f"[eval] data/runs/{rollout.name}-2 -> ok\n[eval] eval_manifest.json written: {shown}" in graded
+    assert "- Unit tests average: 25%" in graded
+    assert [each["eval_rc"] for each in _read(rollout / "eval_manifest.json")["results"]] == [0, 0, 0]
+
+
+def test_what_is_missing_is_one_line(koderz: Shell, config: Path) -> None:
+    for command in (
+        ("run", "none.toml"),
+        ("summarize", "none"),
+        ("eval", "none"),
+        ("summarize", "nightly", "--latest", "--rollout", "2026"),
+    ):
+        assert koderz("rollouts", *command, code=2).err.count("\n") == 1
+    koderz("rollouts", "run", config, "--sandbox", "docker", code=4)
+    assert not _files(koderz.folder / "data")
+    assert not [*(koderz.folder / "data").rglob("*-0")]
+    koderz("rollouts", "run", config, "--dry-run")
+    assert not [*(koderz.folder / "data").rglob("*-0")]
+
+
+def test_a_resumed_run_keeps_its_stamp_and_files_appear_as_rollouts_end(koderz: Shell, config: Path) -> None:
+    (koderz.folder / "wait.sh").write_text("echo x > x; test -e /workspace/none || sleep 2\n")
+    text = config.read_text().replace("parallel = 2", "parallel = 1")
+    config.write_text(
+        text + '[[tasks]]\nprepared_dir = "tasks/greeting"\nagent = "scripted"\nscript = "wait.sh"\nrollouts = 3\n'
+    )
+    run = koderz.start("rollouts", "run", str(config))
+    wait_for(lambda: [*(koderz.folder / "data/rollouts").glob("nightly/*/task_results/*-3.json")])
+    run.kill()
+    run.communicate()
+    rollout = _rollout(koderz)
+    assert len(_read(rollout / "manifest.json")["results"]) in (3, 4, 5)
+    koderz("benchmark", "resume", "latest", "--quiet")
+    assert _rollout(koderz) == rollout
+    assert [each["run_id"] for each in _read(rollout / "manifest.json")["results"]] == [
+        f"{rollout.name}-{number}" for number in range(6)
+    ]
