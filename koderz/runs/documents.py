@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
@@ -25,18 +25,24 @@ DOCUMENTS = Registry(
     "document",
     "koderz.documents",
     {
-        "long-context": "koderz.suites.long_context.results:write_results",
-        "rollouts": "koderz.suites.rollouts.files:write_files",
+        "long-context": "koderz.suites.long_context.results:LongContextResults",
+        "rollouts": "koderz.suites.rollouts.files:RolloutFiles",
     },
 )
-"""Functions of a run's folder, its summary, and what its plan says under `details.documents.NAME`.
+"""Classes of `Document`."""
 
-That says at least in which folder (`output`) which `files` are. One may have an attribute `follow`, a function of the
-run's folder and of the same, which makes what is handed the outcome of each experiment while the run goes on.
-"""
 
-Write = Callable[[Path, Summary, Mapping[str, Any]], None]
-Follow = Callable[[Path, Mapping[str, Any]], Callable[[Experiment | Fault], None]]
+class Document(Protocol):
+    """Some files of a run's own. What they raise is an OSError."""
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        """Of the run in `folder`. `about`: at least in which folder (`output`) which `files` are."""
+
+    def take(self, outcome: Experiment | Fault) -> None:
+        """An experiment has ended, of a run that goes on."""
+
+    def write(self, summary: Summary) -> None:
+        """Writes all of them, each whole."""
 
 
 def documented(plan: Plan, name: str, about: Mapping[str, Any]) -> Plan:
@@ -51,14 +57,13 @@ def following(folder: Path, environ: Mapping[str, str] = os.environ) -> Callable
 
     Where the disk refuses, that is left to `write_documents`, which says so.
     """
-    named = ((DOCUMENTS.find(name), about) for name, about in _documents(folder, environ).items())
-    followers = [cast("Follow", write.follow)(folder, about) for write, about in named if hasattr(write, "follow")]
+    documents = [*_documents(folder, environ).values()]
 
     def take(record: Record) -> None:
         if isinstance(record, Experiment | Fault):
-            for follower in followers:
+            for document, _ in documents:
                 with suppress(OSError):
-                    follower(record)
+                    document.take(record)
 
     return take
 
@@ -68,10 +73,9 @@ def write_documents(folder: Path, summary: Summary, environ: Mapping[str, str] =
 
     Raises StorageError where the disk refuses.
     """
-    for name, about in _documents(folder, environ).items():
-        write: Write = DOCUMENTS.find(name)
+    for document, about in _documents(folder, environ).values():
         try:
-            write(folder, summary, about)
+            document.write(summary)
         except OSError as error:
             raise StorageError(
                 f"the files in {about['output']} can't be written ({error.strerror}); make room, then: "
@@ -82,9 +86,12 @@ def write_documents(folder: Path, summary: Summary, environ: Mapping[str, str] =
 def lacks_documents(folder: Path, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether one of the documents isn't there."""
     found = _documents(folder, environ).values()
-    return any(not Path(about["output"], file).exists() for about in found for file in about["files"])
+    return any(not Path(about["output"], file).exists() for _, about in found for file in about["files"])
 
 
-def _documents(folder: Path, environ: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:
+def _documents(folder: Path, environ: Mapping[str, str]) -> dict[str, tuple[Document, Mapping[str, Any]]]:
+    """What makes each, and what the plan says of it under `details.documents`."""
     found: Mapping[str, Mapping[str, Any]] = read_plan(folder).details.get("documents", {})
-    return found if found and is_trusted(plan_line(folder), environ) else {}
+    if not found or not is_trusted(plan_line(folder), environ):
+        return {}
+    return {name: (cast("type[Document]", DOCUMENTS.find(name))(folder, about), about) for name, about in found.items()}

@@ -11,7 +11,7 @@ import orjson
 
 from tracker.files import write_whole
 from tracker.journal import NAME
-from tracker.records import Attempt, Plan
+from tracker.records import Attempt, Experiment, Fault, Plan
 from tracker.runs import read_plan
 from tracker.stories import Stories
 from tracker.summary import Arm, Figures, Summary, summarize
@@ -24,18 +24,27 @@ def file_of(benchmark: str) -> str:
     return f"{benchmark}_results.json"
 
 
-def write_results(folder: Path, summary: Summary, about: Mapping[str, Any]) -> None:
-    """Writes the file of the run in `folder`, and that of all runs that were planned with it, each as a whole.
+class LongContextResults:
+    """The file of the run in `folder`, and that of all runs that were planned with it.
 
-    `about`: what its plan says of them, see `koderz.rlm.benchmarks`. Raises OSError.
+    `about`: what its plan says of them, see `koderz.rlm.benchmarks`.
     """
-    output = Path(about["output"])
-    output.mkdir(parents=True, exist_ok=True)
-    for name, document in (
-        (file_of(about["benchmark"]), benchmark_document(folder, summary, about)),
-        (SUMMARY, summary_document(folder.parent, about)),
-    ):
-        write_whole(output / name, [orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)])
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        self._folder, self._about = folder, about
+
+    def take(self, outcome: Experiment | Fault) -> None:
+        """They are written at the end."""
+
+    def write(self, summary: Summary) -> None:
+        """Writes both, each as a whole. Raises OSError."""
+        about, output = self._about, Path(self._about["output"])
+        output.mkdir(parents=True, exist_ok=True)
+        for name, document in (
+            (file_of(about["benchmark"]), benchmark_document(self._folder, summary, about)),
+            (SUMMARY, summary_document(self._folder.parent, about)),
+        ):
+            write_whole(output / name, [orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)])
 
 
 def benchmark_document(folder: Path, summary: Summary, about: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,20 +20,6 @@ _NOT_FOUND = 127  # what a shell ends with for a program that isn't there
 _HEAD = 20  # lines of a test's output in scoring_results.md
 
 Outcome = Experiment | Fault
-
-
-def write_files(folder: Path, _summary: Summary, about: Mapping[str, Any]) -> None:
-    """Writes all files of the run in `folder`, each as a whole. `about`: see `RolloutFiles`. Raises OSError."""
-    RolloutFiles(folder, about).write(about["runs"])
-
-
-def follow(folder: Path, about: Mapping[str, Any]) -> Callable[[Outcome], None]:
-    """What writes the files of each rollout that has ended, and those that list them."""
-    files = RolloutFiles(folder, about)
-    return lambda outcome: files.write([outcome.experiment_id])
-
-
-write_files.follow = follow  # type: ignore[attr-defined]
 
 
 class Ended(NamedTuple):
@@ -64,10 +50,17 @@ class RolloutFiles:
     def _rollout(self) -> str:
         return f"rollouts/{self._about['name']}/{self._about['stamp']}"
 
-    def write(self, experiments: Iterable[str]) -> None:
-        """Writes what there is of these experiments, at first of all, and the lists of them. Raises OSError."""
+    def take(self, outcome: Outcome) -> None:
+        """Writes the files of a rollout that has ended, and those that list all. Raises OSError."""
+        self._write([outcome.experiment_id] if self._has_begun else self._numbers)
+
+    def write(self, summary: Summary) -> None:  # noqa: ARG002
+        """Writes all files, each as a whole. Raises OSError."""
+        self._write(self._numbers)
+
+    def _write(self, experiments: Iterable[str]) -> None:
         self._stories.refresh()
-        for experiment in experiments if self._has_begun else self._numbers:
+        for experiment in experiments:
             story = self._stories.of(experiment)
             outcomes = [record for record in story if isinstance(record, Outcome)]
             if experiment in self._numbers and outcomes:
