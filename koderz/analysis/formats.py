@@ -23,7 +23,10 @@ Where it has the attribute `is_folder`, it is handed the path of a folder instea
 FORMATS = Registry(
     "format",
     "koderz.formats",
-    dict.fromkeys(("predictions", "swebench"), "koderz.analysis.predictions:predictions"),
+    {
+        **dict.fromkeys(("predictions", "swebench"), "koderz.analysis.predictions:predictions"),
+        "harbor": "koderz.analysis.harbor:harbor",
+    },
 )
 
 

@@ -1,0 +1,72 @@
+"""Experiments as Harbor's trials: a folder each with its result.json, which is a TrialResult of Harbor 0.24."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from koderz.analysis.story import Story
+from tracker.files import write_whole
+from tracker.records import Fault, Plan
+
+
+def harbor(stories: Iterable[tuple[Plan, Story]], folder: Path) -> None:
+    """Writes `TRIAL/result.json` for each experiment; one that ended in a fault has an exception and no reward."""
+    for plan, story in stories:
+        name = re.sub(r"[^\w.-]+", "-", story.problem_id) + f"__{story.experiment_id.removeprefix('exp_')}"
+        (folder / name).mkdir(exist_ok=True)
+        options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+        write_whole(
+            folder / name / "result.json", [orjson.dumps(_trial(plan, story, name, folder / name), option=options)]
+        )
+
+
+harbor.is_folder = True  # type: ignore[attr-defined]
+
+
+def _trial(plan: Plan, story: Story, name: str, place: Path) -> dict[str, Any]:
+    ended = story.outcome
+    run = plan.details.get("documents", {}).get("rollouts", {}).get("runs", {}).get(story.experiment_id, {})
+    task = {"path": run.get("task_dir", story.problem_id)}
+    agent, model = story.solver.removeprefix("agent:"), plan.model_of(story.arm)
+    provider, _, bare = model.rpartition("/")
+    model_info = {"name": bare, "provider": provider or None} if story.calls else None
+    trial: dict[str, Any] = {
+        "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{plan.run_id}/{story.experiment_id}")),
+        "task_name": story.problem_id,
+        "trial_name": name,
+        "trial_uri": place.absolute().as_uri(),
+        "task_id": task,
+        "source": plan.run_id,
+        "task_checksum": plan.details.get("matches", {}).get("task", {}).get(story.problem_id, ""),
+        "config": {"task": task, "trial_name": name, "agent": {"name": agent, "model_name": model}},
+        "agent_info": {
+            "name": agent,
+            "version": str(plan.environment.get("koderz") or "unknown"),
+            "model_info": model_info,
+        },
+        "agent_result": {
+            "n_input_tokens": sum(call.tokens_in for call in story.calls),
+            "n_output_tokens": sum(call.tokens_out for call in story.calls),
+            "cost_usd": ended.cost,
+        },
+        "verifier_result": None,
+        "exception_info": None,
+        "started_at": _moment(min([ended.time, *(record.time for record in (*story.calls, *story.attempts))])),
+        "finished_at": _moment(ended.time),
+    }
+    if isinstance(ended, Fault):
+        told = {"exception_type": "Fault", "exception_message": ended.reason, "exception_traceback": ""}
+        return trial | {"exception_info": {**told, "occurred_at": _moment(ended.time)}}
+    return trial | {"verifier_result": {"rewards": {"reward": ended.score if ended.score is not None else 0.0}}}
+
+
+def _moment(time: str) -> str:
+    """A recorded time, which is local, with its offset."""
+    return datetime.fromisoformat(time).astimezone().isoformat()

@@ -1,0 +1,90 @@
+"""What is exported as Harbor's trials is read by Harbor's own model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from koderz.paths import cache_folder
+from tests.conftest import Shell
+
+HARBOR = "0.24.0"
+READ = """
+import sys
+from harbor.models.trial.result import TrialResult
+for path in sys.argv[1:]:
+    found = TrialResult.model_validate_json(open(path).read())
+    rewards = found.verifier_result.rewards if found.verifier_result else None
+    in_order = found.finished_at >= found.started_at
+    print(found.task_name, found.agent_info.name, rewards, bool(found.exception_info), in_order)
+"""
+
+
+@pytest.fixture
+def harbor() -> Path:
+    """An interpreter that has Harbor, which needs a newer Python than koderz; made once where it can be."""
+    if given := os.environ.get("KODERZ_HARBOR_PYTHON"):
+        return Path(given)
+    place = cache_folder() / f"harbor-{HARBOR}"
+    python = place / "bin/python"
+    if not (place / "ready").exists():
+        if not os.environ.get("CI"):
+            pytest.skip("Harbor isn't there: name a Python that has it in KODERZ_HARBOR_PYTHON")
+        uv = str(Path(sys.executable).with_name("uv"))
+        for command in (
+            [uv, "venv", "--clear", "--quiet", "--python", "3.12", str(place)],
+            [uv, "pip", "install", "--quiet", "--python", str(python), f"harbor=={HARBOR}"],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                pytest.skip(f"Harbor can't be installed: {done.stderr.strip()[-300:]}")
+        (place / "ready").touch()
+    return python
+
+
+def _exported(koderz: Shell) -> list[Path]:
+    koderz("benchmark", "export", "latest", "--format", "harbor", "-o", "trials")
+    return sorted((koderz.folder / "trials").glob("*/result.json"))
+
+
+def test_each_experiment_is_a_trial(koderz: Shell) -> None:
+    koderz("benchmark", 0, 2, "--mode", "zero-shot", "--model", "simulated", "--quiet")
+    trials = [json.loads(path.read_bytes()) for path in _exported(koderz)]
+    results = {each["problem_id"]: each for each in koderz.summary()["results"]}
+    assert [trial["task_name"] for trial in trials] == ["HumanEval/0", "HumanEval/1"]
+    for trial in trials:
+        assert trial["agent_info"]["model_info"] == {"name": "simulated", "provider": None}
+        assert trial["verifier_result"]["rewards"] == {"reward": results[trial["task_name"]]["score"] or 0.0}
+        assert trial["exception_info"] is None
+        assert trial["agent_result"]["n_output_tokens"] > 0
+    again = [json.loads(path.read_bytes()) for path in _exported(koderz)]
+    assert again == trials  # the ids too
+
+
+@pytest.mark.slow
+def test_harbor_reads_the_trials(koderz: Shell, harbor: Path) -> None:
+    koderz("rollouts", "sample", "tasks")
+    entry = '[[tasks]]\nprepared_dir = "tasks/greeting"\nagent = '
+    (koderz.folder / "own.toml").write_text(f'{entry}"oracle"\n{entry}"nop"\n')
+    koderz("rollouts", "run", "own.toml", "--quiet")
+    trials = _exported(koderz)
+    assert {json.loads(path.read_bytes())["task_id"]["path"] for path in trials} == {"tasks/greeting"}
+    done = subprocess.run([str(harbor), "-c", READ, *map(str, trials)], capture_output=True, text=True, check=False)
+    assert sorted(done.stdout.splitlines()) == [
+        "sample/greeting nop {'reward': 0.0} False True",
+        "sample/greeting oracle {'reward': 1.0} False True",
+    ], done.stderr
+
+
+@pytest.mark.slow
+def test_harbor_reads_a_fault_as_an_exception(koderz: Shell, harbor: Path) -> None:
+    faults = ("--simulated-fault-rate", 1)
+    koderz("benchmark", 0, 1, "--mode", "zero-shot", "--model", "simulated", *faults, "--quiet", code=3)
+    trials = _exported(koderz)
+    done = subprocess.run([str(harbor), "-c", READ, *map(str, trials)], capture_output=True, text=True, check=False)
+    assert done.stdout == "HumanEval/0 zero-shot None True True\n", done.stderr
