@@ -80,6 +80,7 @@ def _of_tb_meta(folder: Path, overrides: Mapping[str, Any]) -> Rollout:
         rubrics=_rubrics(evaluation, where),
         scripts=tuple(_converted(evaluation.get("test_scripts", []), list[Script], where)),
         environment=_converted(overrides.get("environment_variables", {}), dict[str, str], where),
+        metrics=_converted(evaluation.get("metrics") or "", str, where),
         details=_parsed(shown["repo_info.json"], where) if shown.get("repo_info.json") else {},
     )
 

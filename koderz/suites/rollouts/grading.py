@@ -15,6 +15,7 @@ from koderz.errors import Fault
 from koderz.sandbox.workspace import Backend, Command, Ended, Limits, Mount, git
 from koderz.sandbox.workspace.folders import scratch
 from koderz.suites.rollouts.guarding import guard
+from koderz.suites.rollouts.metrics import UNMEASURED, Measured, measure
 from koderz.suites.rollouts.opposites import opposite
 from koderz.suites.rollouts.rubrics import Scored, rewarded, scored
 from koderz.suites.rollouts.scripts import ScriptResult, run_script, turned_round
@@ -30,6 +31,7 @@ class Graded:
     scored: Scored
     results: tuple[ScriptResult, ...]
     tampering: tuple[str, ...] = ()
+    measured: Measured = UNMEASURED
 
     @property
     def cause(self) -> str:
@@ -40,7 +42,8 @@ class Graded:
     @property
     def log(self) -> str:
         """What the tests printed."""
-        return "\n".join(f"==> {result.path}\n{result.output}" for result in self.results)
+        parts = [*(f"==> {result.path}\n{result.output}" for result in self.results), self.measured.log]
+        return "\n".join(filter(None, parts))
 
 
 async def grade(task: Rollout, diff: str, store: git.Store, backend: Backend) -> Graded:
@@ -62,6 +65,7 @@ async def _by_scripts(task: Rollout, diff: str, store: git.Store, backend: Backe
     with scratch() as place:
         aside = await _tested_tree(task.scripts, diff, store, place)
         results = [await run_script(script, place, backend, wanted) for script in task.scripts]
+        measured = await measure(task.metrics, diff, place, backend, wanted) if task.metrics else UNMEASURED
     if any(result.success for result in results):
         scripts = [replace(script, content=opposite(script.content).source) for script in task.scripts]
         with scratch() as place:  # where nothing tells that it isn't the first
@@ -70,7 +74,7 @@ async def _by_scripts(task: Rollout, diff: str, store: git.Store, backend: Backe
                 if results[number].success and (cause := await turned_round(script, place, backend, wanted)):
                     results[number] = replace(results[number], success=False, cause=cause)
     tampering = [*aside, *(f"{each.path}: a canary fared otherwise" for each in results if each.cause == "tampering")]
-    return Graded(scored(task, results), tuple(results), tuple(tampering))
+    return Graded(scored(task, results), tuple(results), tuple(tampering), measured)
 
 
 async def _tested_tree(scripts: Sequence[Script], diff: str, store: git.Store, place: Path) -> list[str]:

@@ -74,5 +74,6 @@ class Rollout:
     agent_seconds: float = 1800.0
     max_diff_mb: int | None = None  # the largest diff that is graded; None: the run's
     test_seconds: float = 600.0  # of a task whose tests aren't scripts of pytest
+    metrics: str = ""  # a command that prints metrics of the task's own
     details: Mapping[str, Any] = field(default_factory=dict)  # repo_info.json
     digest: str = ""
