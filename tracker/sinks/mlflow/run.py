@@ -20,7 +20,7 @@ import orjson
 from tracker.index import ENDS, load_index, read_records
 from tracker.journal import NAME
 from tracker.messages import text_of
-from tracker.records import Call, Experiment, Fault, Plan, encode
+from tracker.records import Attempt, Call, Experiment, Fault, Plan, encode
 from tracker.sinks.json import encode_summary
 from tracker.sinks.mlflow.page import Page, Point, as_param, milliseconds, points, scores_of, source_tags
 from tracker.stories import Stories
@@ -29,6 +29,7 @@ from tracker.summary import Arm, Summary
 TABLE = "results.json"
 _CURVE_POINTS = 1000  # of one curve, about; a chart shows no more
 _PROMPTS_FROM = 20  # experiments that are looked through for prompts
+_ARTIFACTS_FROM = 20  # experiments that are looked through for artifacts before it is said that there are none
 _STATUS = {
     "complete": "FINISHED",
     "incomplete": "FAILED",
@@ -208,6 +209,7 @@ def write_files(folder: Path, summary: Summary, stories: Stories, into: Path) ->
     (into / "plan.json").write_bytes(orjson.dumps(plan, option=orjson.OPT_INDENT_2))
     (into / TABLE).write_bytes(orjson.dumps(_table(summary)))
     _write_prompts(summary, stories, into / "prompts")
+    _write_artifacts(summary, stories, into / "experiments")
     for report in (folder.with_suffix(".html"), folder / "report.html"):
         if report.exists():
             (into / "report.html").write_bytes(report.read_bytes())
@@ -248,3 +250,16 @@ def _write_prompts(summary: Summary, stories: Stories, into: Path) -> None:
     for name, messages in named.items():
         text = "\n\n".join(f"# {message['role']}\n\n{text_of(message)}" for message in messages)
         (into / f"{name.replace('/', '_')}.md").write_text(text, encoding="utf-8", errors="replace")
+
+
+def _write_artifacts(summary: Summary, stories: Stories, into: Path) -> None:
+    """What the last attempt of each experiment left as texts, such as a diff or a log, in a folder by its id."""
+    for number, result in enumerate(summary.results):
+        attempts = [record for record in stories.of(result.experiment_id) if isinstance(record, Attempt)]
+        texts = {name: text for name, text in (attempts[-1].artifacts if attempts else {}).items() if type(text) is str}
+        for name, text in texts.items():
+            place = into / result.experiment_id / name.replace("/", "_")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text, encoding="utf-8", errors="replace")
+        if number == _ARTIFACTS_FROM and not into.exists():
+            return  # its suite leaves none
