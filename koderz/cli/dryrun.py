@@ -49,6 +49,7 @@ def _lines(plan: Plan, guess: Estimate, tariffs: Mapping[str, Tariff | None]) ->
         f"Tokens in: about {_span(*guess.tokens_in)}",
         f"Tokens out: about {_span(*guess.tokens_out)}",
         f"Cost: about {_dollars(guess.cost)}",
+        *getattr(plan.suite, "outline", lambda _: ())(plan),
     ]
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from koderz.cli.console import is_live, say, say_all
 from koderz.cli.front import Shown
 from koderz.cli.session import SessionScreen
+from koderz.suites.rollouts.figures import told
 from koderz.suites.rollouts.files import launched
 from tracker.records import Attempt, Call, Experiment, Fault, Once, Record
 
@@ -123,6 +124,9 @@ class RolloutsScreen(SessionScreen):
         say_all(summary_lines(about, self._ended, self._numbers))
         say()
         super()._tell(session)
+        if found := session.summary.parts.get("rollouts"):
+            say()
+            say_all(told(found))
 
 
 def summary_lines(about: Mapping[str, Any], ended: Mapping[str, str], numbers: Mapping[str, int]) -> Iterator[str]:

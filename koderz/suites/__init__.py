@@ -50,8 +50,8 @@ class Suite(Protocol):
     - `mode`, what its runs are called; `expected(task, solver, settings)`, the calls of one experiment as
       `koderz.types.Expected`, where they are not for the solver to say; `asks_judge`, whether it asks the model in the
       role `judge` otherwise than by its `judge`;
-    - `details(tasks, settings)`, what the record of a plan says of these tasks besides; and `notices`, what is told of
-      the suite where a run is planned;
+    - `details(tasks, settings)`, what the record of a plan says of these tasks besides; `notices`, what is told of
+      the suite where a run is planned; and `outline(plan)`, lines that a dry run shows of the plan besides;
     - `privacy_key`, bytes by which all that is recorded of its texts is encrypted (`tracker.privacy`), where they are
       private: what solvers ask, are told and run. What is made of the record has their digests. Its tasks need
       `privacy` then, which an engine has where nothing of them is stored elsewhere;

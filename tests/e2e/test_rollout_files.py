@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +152,48 @@ def test_a_resumed_run_keeps_its_stamp_and_files_appear_as_rollouts_end(koderz: 
     assert [each["run_id"] for each in _read(rollout / "manifest.json")["results"]] == [
         f"{rollout.name}-{number}" for number in range(6)
     ]
+
+
+def test_the_summary_has_figures_by_task_and_each_script_is_a_grade(koderz: Shell, config: Path) -> None:
+    said = koderz("rollouts", "run", config).out
+    figures = koderz.summary()["rollouts"]
+    assert figures["oracle"]["pass_at_k"]["pass@2"]["value"] == 1.0
+    nothing = {"rollouts": 1, "successes": 0, "score_mean": 0.0, "score_max": 0.0}
+    assert figures["nop"]["tasks"]["sample/greeting"] == nothing
+    assert "oracle: score 1.00 on average" in said
+    grades = [line for line in koderz.journal() if line["kind"] == "grade"]
+    assert sorted((line["item"], line["score"]) for line in grades) == [
+        ("tests/test.sh", 0.0),
+        ("tests/test.sh", 1.0),
+        ("tests/test.sh", 1.0),
+    ]
+    said = koderz("rollouts", "run", config, "--dry-run").out
+    assert "Calls: 0\n" in said
+    assert "Mount: the checkout at /app" in said
+
+
+def test_a_nightly_run_is_compared_with_the_one_before(koderz: Shell, config: Path) -> None:
+    script = str(Path(__file__).resolve().parents[2] / "scripts/run_nightly_benchmark.sh")
+
+    def nightly(**env: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [script, config.name],
+            cwd=koderz.folder,
+            env=koderz.environment({"PYTHON": sys.executable, **env}),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    code, _, err = nightly()
+    assert (code, "no run before this one" in err) == (0, True)
+    config.write_text(config.read_text().replace('"oracle"', '"nop"', 1))
+    code, out, err = nightly()
+    assert code == 0, err
+    first, second = (
+        _read(path)["benchmark_run_id"]
+        for path in sorted((koderz.folder / "data/rollouts/nightly").glob("*/manifest.json"))
+    )
+    assert first in out
+    assert second in out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,10 +58,26 @@ class Shared:
     notices: Sequence[str] = ()
 
 
+class GradedWorkspace(Workspace):
+    """A workspace that has each test script of the verdict on record as a grade of its experiment."""
+
+    grade: Callable[[str, float], Awaitable[float]]
+
+    async def conclude(self, solving: Awaitable[Verdict]) -> Verdict:
+        """The solver's verdict."""
+        verdict = await solving
+        told = verdict.artifacts.get("evaluation_results.json")
+        results = json.loads(told)["test_results"] if isinstance(told, str) else {}
+        for path, result in results.items():
+            await self.grade(path, float(result["success"]))
+        return verdict
+
+
 class RolloutsSuite:
     """Tasks that are repositories. An answer is a diff; its verdict is made of hidden tests in a fresh checkout."""
 
     name = mode = "rollouts"
+    parts = ("rollouts",)
     measures = (
         Measure("score", "higher", "share"),
         Measure("score_of_graded", "higher", "share"),
@@ -93,7 +109,9 @@ class RolloutsSuite:
     ) -> AsyncIterator[Workspace]:
         """A checkout of the task for one experiment, made when something is to be done in it."""
         stores = shared.stores
-        yield Workspace(task.payload, stores, folder, handles.once, self._options)
+        workspace = GradedWorkspace(task.payload, stores, folder, handles.once, self._options)
+        workspace.grade = handles.grade
+        yield workspace
 
     async def judge(self, task: Task[Rollout], answer: Reply | str, sandbox: Any, how: Any) -> Verdict:  # noqa: ARG002
         """The verdict on a diff. Raises Fault where nothing can be said of it, as where pytest is missing."""
@@ -104,6 +122,15 @@ class RolloutsSuite:
         except GitError as error:
             return Verdict("failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0)
         return _verdict(task.payload, diff, graded, self._stores.backend.isolation)
+
+    def outline(self, plan: Any) -> Iterator[str]:
+        """Where agents work, and what they see of this machine."""
+        yield "Workspace: contained on this machine, without network"
+        for place in dict.fromkeys(task.payload.workdir for task in plan.tasks):
+            yield f"Mount: the checkout at {place}"
+        yield "Mount: this machine's programs, read-only"
+        for script in dict.fromkeys(filter(None, (arm.solver.parameters.get("script") for arm in plan.arms))):
+            yield f"Mount: {script}, read-only"
 
     def simulate(self, messages: Sequence[Message], sampling: Any) -> str:  # noqa: ARG002
         """What the simulated model replies as an agent on the embedded tasks."""
@@ -123,8 +150,14 @@ def _verdict(task: Rollout, diff: str, graded: Graded, isolation: str) -> Verdic
         "test_results": results,
         "diff_lines": len(diff.splitlines()),
         "tampering": [*graded.tampering],
+        "standard_metrics": graded.measured.standard,
+        "custom_metrics": graded.measured.custom,
     }
-    metrics = {"tests": float(tests), "tests_passed": float(passed), "diff_lines": float(len(diff.splitlines()))}
+    metrics = graded.measured.numbers | {
+        "tests": float(tests),
+        "tests_passed": float(passed),
+        "diff_lines": float(len(diff.splitlines())),
+    }
     if found.score_of_graded is not None:
         metrics["score_of_graded"] = found.score_of_graded
     return Verdict(
