@@ -10,7 +10,9 @@ import typer
 from koderz.cli.console import print_json, say
 from koderz.cli.groups import Json, LazyGroup, PanelCommand
 
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS = {
+    "serve-bench": ("koderz.cli.serve_bench:serve_bench", "Put a server of completions under load, and time it."),
+}
 """Command → the module that holds it, loaded when it is run, and its line of help."""
 
 Dataset = Annotated[Path | None, typer.Option("--dataset", metavar="FILE", help="A tasks.toml of your own.")]

@@ -101,7 +101,7 @@ class Http:
                 "the environment names a proxy that is none for HTTP; see HTTPS_PROXY and ALL_PROXY, "
                 "which may hold http://HOST:PORT, and NO_PROXY"
             )
-        trusted = _trusted() if self.base_url.startswith("https:") else True
+        trusted = trusted_certificates() if self.base_url.startswith("https:") else True
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=trusted, keepalive_timeout=_KEPT_ALIVE),
             headers=_HEADERS,
@@ -156,7 +156,7 @@ def _is_http(proxy: str) -> bool:
         return False
 
 
-def _trusted() -> ssl.SSLContext | bool:
+def trusted_certificates() -> ssl.SSLContext | bool:
     """The system's certificates, which aiohttp has read already; certifi's where the system has none."""
     system = ssl.get_default_verify_paths()
     if system.cafile or (system.capath and any(Path(system.capath).iterdir())):

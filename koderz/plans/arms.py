@@ -159,8 +159,9 @@ def restore_arms(
 
 def asked_models(arms: Sequence[Arm]) -> list[str]:
     """The models that the arms may ask, those that answer first, each once."""
-    answering = [arm.model for arm in arms]
-    return list(dict.fromkeys([*answering, *(name for arm in arms for name in arm.models.values())]))
+    answering = [arm.model for arm in arms if arm.solver.asks]
+    helping = (name for arm in arms for role, name in arm.models.items() if role != MAIN)
+    return list(dict.fromkeys([*answering, *helping]))
 
 
 def _offered(settings: Settings, at_hand: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

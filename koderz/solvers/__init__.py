@@ -7,7 +7,8 @@ returns the final Verdict, unless one of its handles has the last word.
 
 What else there is to know of one stands in attributes of the function: `resume = "restart"` where it can't be
 replayed and starts over (recorded replies answer it for as long as its requests match), `roles` that it asks besides
-the model that answers (without them: any that is named), `estimate`, which says what calls an experiment may take,
+the model that answers (without them: any that is named), `asks = False` where it asks no model, and the one that its
+arm names is only what it is about, `estimate`, which says what calls an experiment may take,
 `at_hand`, which finds what is known before a run, `prompts`, the names of those that it renders, by the role or handle
 that it does so with (without them: any), and `options`, the dataclass of its options (see
 `koderz.settings.options`), whose fields are parameters of the same names.
@@ -44,6 +45,7 @@ SOLVERS = Registry(
         "evolutionary_optimizer": "koderz.solvers.optimizers.evolutionary:evolutionary_optimizer",
         "hierarchical_reflective": "koderz.solvers.optimizers.hierarchical_reflective:hierarchical_reflective",
         "gepa": "koderz.solvers.optimizers.gepa:gepa",
+        "serve-bench": "koderz.solvers.serving:serve_bench",
         "agent:koderz": "koderz.solvers.agents.own:koderz_agent",
         "agent:oracle": "koderz.solvers.agents.given:oracle",
         "agent:nop": "koderz.solvers.agents.given:nop",
@@ -87,6 +89,11 @@ class Solver:
     def restarts(self) -> bool:
         """Whether it starts over instead of being replayed."""
         return getattr(self.function, "resume", "replay") == "restart"
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks a model at all."""
+        return getattr(self.function, "asks", True)
 
     def requires(self, handle: str) -> bool:
         """Whether its signature names the handle and has no default for it."""

@@ -118,6 +118,7 @@ SUITES = Registry(
         "browsecomp-plus": "koderz.suites.long_context.browsecomp_plus.suite:browsecomp_plus",
         "rollouts": "koderz.suites.rollouts.suite:rollouts",
         "datasets": "koderz.suites.datasets.suite:datasets",
+        "serving": "koderz.suites.performance.serving.suite:serving",
         "completion": "koderz.suites.long_context.completion:completion",
     },
     {
@@ -127,6 +128,7 @@ SUITES = Registry(
         "browsecomp-plus": "koderz.suites.long_context.browsecomp_plus.options:ResearchOptions",
         "rollouts": "koderz.suites.rollouts.options:RolloutsOptions",
         "datasets": "koderz.suites.datasets.options:DatasetOptions",
+        "serving": "koderz.suites.performance.serving.options:ServingOptions",
     },
 )
 """Functions that take the dataset's path, or None for its usual place, and the suite's options if it has any.

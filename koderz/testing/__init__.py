@@ -8,6 +8,7 @@ From a shell: `python -m koderz.testing --latency-ms 200 --faults 429:0.1`.
 
 from koderz.testing.replies import Answering, NoReply, Replies
 from koderz.testing.server import ModelServer
+from koderz.testing.streaming import StreamingServer
 from koderz.testing.wire import Request
 
-__all__ = ["Answering", "ModelServer", "NoReply", "Replies", "Request"]
+__all__ = ["Answering", "ModelServer", "NoReply", "Replies", "Request", "StreamingServer"]

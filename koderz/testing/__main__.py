@@ -14,12 +14,14 @@ from koderz.errors import KoderzError
 from koderz.testing.faults import read_shares
 from koderz.testing.replies import Answering
 from koderz.testing.server import ModelServer
+from koderz.testing.streaming import StreamingServer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until SIGTERM or SIGINT; 2 for options that can't be."""
+    options = _parser().parse_args(arguments)
     try:
-        asyncio.run(_serve(_server(_parser().parse_args(arguments))))
+        asyncio.run(_serve(_streaming(options) if options.stream else _server(options)))
     except (KoderzError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -45,6 +47,23 @@ def _server(options: argparse.Namespace) -> ModelServer:
     )
 
 
+def _streaming(options: argparse.Namespace) -> StreamingServer:
+    return StreamingServer(
+        ttft=options.ttft_ms / 1000,
+        itl=options.itl_ms / 1000,
+        bundle=options.bundle,
+        burst=options.burst,
+        output_tokens=options.output_tokens,
+        usage=not options.no_usage,
+        faults=read_shares(options.faults),
+        seed=options.seed,
+        api_key=os.environ.get(options.api_key_var) if options.api_key_var else None,
+        models=tuple(options.model or ["recorded"]),
+        port=options.port,
+        log=options.log,
+    )
+
+
 def _model(options: argparse.Namespace) -> Answering:
     from koderz.suites import load_suite
     from koderz.suites.code.simulated import Simulated
@@ -53,7 +72,7 @@ def _model(options: argparse.Namespace) -> Answering:
     return Simulated(suite.tasks, seed=options.seed, skill=options.skill)
 
 
-async def _serve(server: ModelServer) -> None:
+async def _serve(server: ModelServer | StreamingServer) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -85,6 +104,17 @@ def _parser() -> argparse.ArgumentParser:
     add("--refuse", action="append", default=[], metavar="PARAMETER", help="answered with 400; repeatable")
     add("--reasoning", choices=("inline", "reasoning_content", "reasoning"), default="inline")
     add("--log", type=Path, metavar="FILE", help="gets a JSON line for every answer")
+    stream = parser.add_argument_group(
+        "a server for load tests", "It streams OpenAI's completions with known delays; of the above it has --port, "
+        "--model, --seed, --faults, --api-key-var and --log."
+    ).add_argument  # fmt: skip
+    stream("--stream", action="store_true", help="be that server")
+    stream("--ttft-ms", type=float, default=0.0, metavar="MS", help="until the first token (default: %(default)s)")
+    stream("--itl-ms", type=float, default=0.0, metavar="MS", help="between two tokens (default: %(default)s)")
+    stream("--bundle", type=int, default=1, metavar="N", help="tokens in one event (default: %(default)s)")
+    stream("--burst", type=int, default=1, metavar="N", help="events in one packet (default: %(default)s)")
+    stream("--output-tokens", type=int, default=16, metavar="N", help="where none are asked for (default: %(default)s)")
+    stream("--no-usage", action="store_true", help="don't say how many tokens there were")
     return parser
 
 

@@ -1,0 +1,192 @@
+"""A server that streams completions with known delays, for load tests: its tokens mean nothing, their times do.
+
+    async with StreamingServer(ttft=0.05, itl=0.01) as server:
+        ...  # stream from server.url + "/v1/completions", then look at server.requests and server.sent
+
+From a shell: `python -m koderz.testing --stream --ttft-ms 50 --itl-ms 10`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import orjson
+from aiohttp import web
+
+from koderz.errors import KoderzError
+from koderz.testing.faults import Faults
+from koderz.testing.openai import models_list
+from koderz.testing.service import BROKEN
+from koderz.testing.wire import bearer_token, event
+
+Json = dict[str, Any]
+
+_WORDS = ("a", "little", "of", "what", "no", "one", "asked", "for")
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """When tokens are sent. Times are seconds since the request was read."""
+
+    ttft: float = 0.0  # of the first token
+    itl: float = 0.0  # between two tokens
+    bundle: int = 1  # tokens in one event
+    burst: int = 1  # events in one packet
+
+    def due(self, tokens: int) -> Iterator[tuple[float, int, int]]:
+        """For each packet when it is sent, with its first token and the one after its last."""
+        size = self.bundle * self.burst
+        for first in range(0, tokens, size):
+            after = min(first + size, tokens)
+            yield self.ttft + (after - min(size, tokens)) * self.itl, first, after
+
+
+class StreamingServer:
+    """OpenAI's completions and chat completions, streamed with known delays.
+
+    A reply has as many tokens as are asked for, else `output_tokens`: the first after `ttft` seconds, each further one
+    `itl` seconds after the one before. `bundle` tokens come in one event, `burst` events in one packet. All are due at
+    absolute times, so that a busy machine shifts single ones and no averages. Without `usage` no stream says how many
+    tokens it had. `faults`, `seed`, `api_key`, `models` and `log` are as of `koderz.testing.ModelServer`.
+    Raises KoderzError for faults that can't be. Usable once, as an async context manager.
+    """
+
+    def __init__(
+        self,
+        *,
+        ttft: float = 0.0,
+        itl: float = 0.0,
+        bundle: int = 1,
+        burst: int = 1,
+        output_tokens: int = 16,
+        usage: bool = True,
+        faults: Mapping[str, float] | None = None,
+        seed: int = 0,
+        api_key: str | None = None,
+        models: Sequence[str] = ("recorded",),
+        port: int = 0,
+        log: Path | None = None,
+    ) -> None:
+        if min(ttft, itl, bundle - 1, burst - 1, output_tokens - 1) < 0:
+            raise KoderzError("delays are seconds from 0 on; bundle, burst and output_tokens are at least 1")
+        self._delays = Delays(ttft, itl, bundle, burst)
+        self._output_tokens, self._usage, self._api_key = output_tokens, usage, api_key
+        self._faults = Faults(faults or {}, seed=seed)
+        self._models, self._port, self._log_path = tuple(models), port, log
+        self._log: BinaryIO | None = None
+        self.requests: list[Json] = []  # the bodies, in order
+        self.keys: list[str] = []  # that came with them
+        self.sent: list[list[float]] = []  # of each stream when its packets were written, seconds since it was read
+
+    @property
+    def url(self) -> str:
+        """`http://127.0.0.1:PORT`, once the server is entered."""
+        return f"http://127.0.0.1:{self._port}"
+
+    async def __aenter__(self) -> Self:
+        if self._log_path is not None:
+            self._log = self._log_path.open("ab", buffering=0)
+        app = web.Application(client_max_size=0)
+        app.router.add_get("/v1/models", self._listed)
+        for path in ("/v1/completions", "/v1/chat/completions"):
+            app.router.add_post(path, self._answered)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self._port, backlog=4096).start()
+        self._port = self._runner.addresses[0][1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._runner.cleanup()
+        if self._log is not None:
+            self._log.close()
+
+    async def _listed(self, request: web.Request) -> web.Response:
+        if self._api_key not in (None, bearer_token(_lowered(request))):
+            return _refused(401, "invalid API key")
+        return web.json_response(models_list(self._models))
+
+    async def _answered(self, request: web.Request) -> web.StreamResponse:
+        body = orjson.loads(await request.read())
+        answer = await self._answer(request, body, time.monotonic())
+        if answer.status != 200:
+            self._note(answer.status, 0, ())
+        return answer
+
+    def _note(self, status: int, tokens: int, sent: Sequence[float]) -> None:
+        if self._log is not None:
+            line = {"t": time.time(), "status": status, "tokens": tokens, "sent": sent}
+            self._log.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+
+    async def _answer(self, request: web.Request, body: Json, begun: float) -> web.StreamResponse:
+        key = bearer_token(_lowered(request))
+        self.requests.append(body)
+        self.keys.append(key)
+        if self._api_key not in (None, key):
+            return _refused(401, "invalid API key")
+        if body.get("model") not in self._models:
+            return _refused(404, f"The model `{body.get('model')}` does not exist.")
+        fault = self._faults.draw(str(body.get("prompt") or body.get("messages"))) or ""
+        if fault.isdecimal():
+            return _refused(int(fault), "this server was told to fail now and then")
+        if fault == "hang":
+            await asyncio.Event().wait()
+        if fault in BROKEN:
+            return web.Response(body=BROKEN[fault], content_type="application/json")
+        return await self._streamed(request, body, begun, fault)
+
+    async def _streamed(self, request: web.Request, body: Json, begun: float, fault: str) -> web.StreamResponse:
+        asked = int(body.get("max_completion_tokens") or body.get("max_tokens") or self._output_tokens)
+        tokens = {"empty": 0, "truncated": asked // 2, "drop": max(1, asked // 2)}.get(fault, asked)
+        is_chat = "messages" in body
+        answer = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await answer.prepare(request)
+        written: list[float] = []
+        self.sent.append(written)
+        if is_chat:
+            await answer.write(event(_chunk(body, {"delta": {"role": "assistant", "content": ""}})))
+        for due, first, after in self._delays.due(tokens):
+            await asyncio.sleep(begun + due - time.monotonic())
+            await answer.write(self._packet(body, first, after, is_chat=is_chat))
+            written.append(time.monotonic() - begun)
+        if fault == "drop":
+            assert request.transport is not None
+            request.transport.close()
+            return answer
+        reason = "stop" if tokens < asked else "length"
+        end = event(_chunk(body, {"delta": {}} if is_chat else {"text": ""}, reason))
+        if self._usage and (body.get("stream_options") or {}).get("include_usage"):
+            prompt = len(str(body.get("prompt") or body.get("messages")).split())
+            usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+            end += event({"object": "chunk", "model": body["model"], "choices": [], "usage": usage})
+        await answer.write(end + b"data: [DONE]\n\n")
+        self._note(200, tokens, written)
+        return answer
+
+    def _packet(self, body: Json, first: int, after: int, *, is_chat: bool) -> bytes:
+        packet = b""
+        for start in range(first, after, self._delays.bundle):
+            text = "".join(f"{_WORDS[n % len(_WORDS)]} " for n in range(start, min(start + self._delays.bundle, after)))
+            packet += event(_chunk(body, {"delta": {"content": text}} if is_chat else {"text": text}))
+        return packet
+
+
+def _chunk(body: Json, what: Json, finish_reason: str | None = None) -> Json:
+    choice = {"index": 0, **what, "finish_reason": finish_reason}
+    return {"id": "stream", "object": "chunk", "model": body["model"], "choices": [choice]}
+
+
+def _lowered(request: web.Request) -> dict[str, str]:
+    return {name.lower(): value for name, value in request.headers.items()}
+
+
+def _refused(status: int, message: str) -> web.Response:
+    return web.json_response({"error": {"message": message, "type": "error", "code": status}}, status=status)
