@@ -56,7 +56,7 @@ async def diagnose(results: Path | None = None, environ: Mapping[str, str] = os.
     ]
 
 
-_KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+_KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
 
 
 def _config(environ: Mapping[str, str]) -> Finding:

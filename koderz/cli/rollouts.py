@@ -69,7 +69,8 @@ def run(
     given = {**front.given, "dataset": path}
     if timeout_sec is not None:
         given["agent_timeout"] = timeout_sec
-    usual = {**front.usual, "concurrency": parallel or found.parallel}
+    most = rollouts or max(entry.rollouts for entry in found.entries)  # one alone is asked at another temperature
+    usual = {**front.usual, "concurrency": parallel or found.parallel, "samples": most}
     model = given.get("local_model") or ("simulated" if config is None else None)
     matrix = matrix_of(found, agent=agent, model=model, rollouts=rollouts)
     at_once = given.get("concurrency", usual["concurrency"])

@@ -42,9 +42,12 @@ class _Home(NamedTuple):
     hosted: bool  # nobody is answered there without a key
 
 
+_GOOGLE = "https://generativelanguage.googleapis.com/v1beta/openai"  # which speaks OpenAI's format
+
 _HOMES = MappingProxyType(
     {
         "anthropic": _Home("https://api.anthropic.com", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", hosted=True),
+        "gemini": _Home(_GOOGLE, "GEMINI_BASE_URL", "GEMINI_API_KEY", hosted=True),
         "ollama": _Home("http://127.0.0.1:11434", "OLLAMA_HOST", "OLLAMA_API_KEY", hosted=False),
         "openai": _Home("https://api.openai.com/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY", hosted=True),
     }

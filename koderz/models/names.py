@@ -12,6 +12,7 @@ from koderz.errors import KoderzError
 WIRE_FORMATS = MappingProxyType(
     {
         "anthropic": "koderz.models.anthropic:open_model",
+        "gemini": "koderz.models.openai:open_model",
         "ollama": "koderz.models.ollama:open_model",
         "openai": "koderz.models.openai:open_model",
     }
@@ -26,6 +27,7 @@ _LONGEST = 256  # characters
 # never taken for hosted; and `gpt-oss` is a model to download, whoever made it.
 _HOSTED = (
     (re.compile(r"claude-[^:/]+"), "anthropic"),
+    (re.compile(r"gemini-[^:/]+"), "gemini"),
     (re.compile(r"(gpt-(?!oss)|chatgpt-|o[134](?![^-]))[^:/]*|ft:gpt-.+"), "openai"),
 )
 

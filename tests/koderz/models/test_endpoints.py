@@ -94,7 +94,11 @@ def test_a_key_is_not_shown() -> None:
 
 
 def test_a_hosted_provider_without_a_key_is_unreachable_and_names_the_variable() -> None:
-    for name, variable in (("gpt-4o", "OPENAI_API_KEY"), ("claude-opus-4-1", "ANTHROPIC_API_KEY")):
+    for name, variable in (
+        ("gpt-4o", "OPENAI_API_KEY"),
+        ("claude-opus-4-1", "ANTHROPIC_API_KEY"),
+        ("gemini-pro", "GEMINI_API_KEY"),
+    ):
         with pytest.raises(Unreachable, match=f"set {variable}") as caught:
             endpoint_for(parse_model_name(name), environ={})
         assert caught.value.exit_code == 4

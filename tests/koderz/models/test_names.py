@@ -27,6 +27,9 @@ from koderz.models import ModelName, opener_of, parse_model_name
         ("ft:gpt-4o-mini:us::x", "openai", "ft:gpt-4o-mini:us::x"),
         ("claude-sonnet-4-5", "anthropic", "claude-sonnet-4-5"),
         ("anthropic/claude-sonnet-4-5", "anthropic", "claude-sonnet-4-5"),
+        ("gemini-pro", "gemini", "gemini-pro"),
+        ("gemini/gemini-2.5-pro", "gemini", "gemini-2.5-pro"),
+        ("gemini-pro:7b", "ollama", "gemini-pro:7b"),
         ("  simulated ", "simulated", "simulated"),
     ],
 )
@@ -81,5 +84,5 @@ def test_a_model_whose_name_only_looks_misspelt_can_be_named_and_shown() -> None
 
 
 def test_an_unknown_provider_is_told_with_those_there_are() -> None:
-    with pytest.raises(KoderzError, match="choose from anthropic, ollama, openai"):
+    with pytest.raises(KoderzError, match="choose from anthropic, gemini, ollama, openai"):
         opener_of("nobody")
