@@ -8,10 +8,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from typing import TYPE_CHECKING, Any
 
 from koderz.engines import Driver, Traits
-from koderz.engines.resources import model_facts, open_means
+from koderz.engines.resources import model_facts, open_resources
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import PendingExperiment
-from koderz.experiments.runner import ExperimentRunner, Means
+from koderz.experiments.runner import ExperimentRunner, Resources
 from koderz.experiments.slots import PrioritySemaphore, Slot
 from koderz.plans.plan import Plan
 from koderz.sandbox import NoSandbox
@@ -29,8 +29,8 @@ _WAITING = 512  # experiments at most, besides those at work, that are being jud
 @asynccontextmanager
 async def open_local(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[LocalEngine]:
     """With the sandbox and the models that the plan names. Raises Unreachable where one isn't there."""
-    async with open_means(plan, environ) as (means, pool):
-        yield LocalEngine(means, pool)
+    async with open_resources(plan, environ) as (resources, pool):
+        yield LocalEngine(resources, pool)
 
 
 open_local.traits = Traits(frozenset({JUDGE, PRIVACY, "memory", *NEEDED}))  # type: ignore[attr-defined]
@@ -42,27 +42,27 @@ class LocalEngine:
     name = "local"
     outlives = False
 
-    def __init__(self, means: Means, pool: ModelPool | None = None) -> None:
-        self.isolation = means.sandbox.isolation
+    def __init__(self, resources: Resources, pool: ModelPool | None = None) -> None:
+        self.isolation = resources.sandbox.isolation
         self._notices = pool.notices if pool else []
         self.notices: Sequence[str] = self._notices
-        self._means, self._plan, self._pool = means, means.plan, pool
+        self._resources, self._plan, self._pool = resources, resources.plan, pool
 
     @property
     def throttle(self) -> Sequence[Throttle]:
         return self._pool.throttle if self._pool else ()
 
     async def check(self) -> dict[str, Any]:
-        facts = await model_facts(self._plan, self._means.models)
-        if isinstance(self._means.sandbox, NoSandbox):
+        facts = await model_facts(self._plan, self._resources.models)
+        if isinstance(self._resources.sandbox, NoSandbox):
             return facts
-        return facts | {"sandbox": self.isolation, "cpu_scale": cpu_scale(self._means.sandbox)}
+        return facts | {"sandbox": self.isolation, "cpu_scale": cpu_scale(self._resources.sandbox)}
 
     async def run(self, driver: Driver) -> None:
         """What `driver` or a disk that refuses raises ends all."""
-        means = self._means
-        caller = Caller(self._plan.settings, means.models, spent=driver.spent, baseline=means.baseline)
-        runner = ExperimentRunner(means, caller, driver, driver.how)
+        resources = self._resources
+        caller = Caller(self._plan.settings, resources.models, spent=driver.spent, baseline=resources.baseline)
+        runner = ExperimentRunner(resources, caller, driver, driver.how)
         slots = PrioritySemaphore(self._plan.settings.concurrency)
         begun = asyncio.Semaphore(self._plan.settings.concurrency + _WAITING)
 
@@ -80,7 +80,7 @@ class LocalEngine:
                 group.create_task(perform(work))
 
     def _references_tried(self) -> AbstractAsyncContextManager[None]:
-        suite = self._means.references
+        suite = self._resources.references
         return suite.trying(self._plan.tasks, self._notices.append) if suite else nullcontext()
 
 

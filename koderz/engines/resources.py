@@ -20,7 +20,7 @@ from koderz.suites.references import checked
 from koderz.types import EXCLUSIVE, JUDGE, MAIN, SUB
 
 if TYPE_CHECKING:
-    from koderz.experiments.runner import Means
+    from koderz.experiments.runner import Resources
     from koderz.models import Endpoint, Model, ModelName, Opener, Price
     from koderz.models.pool import ModelPool, Service
     from koderz.models.prices import Tariff
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def open_means(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[tuple[Means, ModelPool]]:
+async def open_resources(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[tuple[Resources, ModelPool]]:
     """What the plan's experiments are performed with here. Raises Unreachable where some of it isn't there."""
     from koderz.experiments.recall import open_lessons
-    from koderz.experiments.runner import Means
+    from koderz.experiments.runner import Resources
 
     async with (
         open_models(plan, environ) as (pool, models),
@@ -45,7 +45,7 @@ async def open_means(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[tu
         pool.notices += getattr(shared, "notices", ())
         if not isinstance(sandbox, NoSandbox) and (suite := checked(plan.suite, sandbox, plan.judging)):
             plan = replace(plan, suite=suite)
-        yield Means(plan, models, sandbox, baseline_price(plan), lessons, shared, exclusive), pool
+        yield Resources(plan, models, sandbox, baseline_price(plan), lessons, shared, exclusive), pool
 
 
 @asynccontextmanager

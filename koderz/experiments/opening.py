@@ -15,24 +15,24 @@ from koderz.types import EXCLUSIVE
 
 if TYPE_CHECKING:
     from koderz.experiments.replay import Handles
-    from koderz.experiments.runner import Means
+    from koderz.experiments.runner import Resources
     from koderz.sandbox.exclusive import Exclusive
 
 
 @asynccontextmanager
-async def opened(means: Means, handles: Handles) -> AsyncIterator[dict[str, Any]]:
+async def opened(resources: Resources, handles: Handles) -> AsyncIterator[dict[str, Any]]:
     """By name, the handles that the task needs and the solver asks for. Raises Fault where one can't be opened."""
-    identity, suite = handles.identity, means.plan.suite
+    identity, suite = handles.identity, resources.plan.suite
     names = NEEDED & identity.task.needs & identity.arm.solver.wants
     if not names:
         yield {}
         return
-    more = {"settings": means.plan.settings} | ({"shared": means.shared} if hasattr(suite, "open_run") else {})
+    more = {"settings": resources.plan.settings} | ({"shared": resources.shared} if hasattr(suite, "open_run") else {})
     async with AsyncExitStack() as stack:
         found: dict[str, Any] = {}
         if EXCLUSIVE in names:
-            assert means.exclusive, "the engine says that it can"
-            found[EXCLUSIVE] = partial(_turn, handles, means.exclusive)
+            assert resources.exclusive, "the engine says that it can"
+            found[EXCLUSIVE] = partial(_turn, handles, resources.exclusive)
         for name in sorted(names & OPENED):
             try:
                 found[name] = await stack.enter_async_context(_opening(name, suite, handles, stack, more))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class Resources:
     """What the experiments of a plan are performed with on one machine."""
 
     plan: Plan
@@ -60,9 +60,9 @@ class Means:
 class ExperimentRunner:
     """Performs experiments of one plan. It is the `Backend` that their handles reach."""
 
-    def __init__(self, means: Means, caller: Caller, ledger: Ledger, how: Replaying) -> None:
-        plan, exclusive = means.plan, means.exclusive
-        self._means, self._plan, self._caller, self._sandbox = means, plan, caller, means.sandbox
+    def __init__(self, resources: Resources, caller: Caller, ledger: Ledger, how: Replaying) -> None:
+        plan, exclusive = resources.plan, resources.exclusive
+        self._resources, self._plan, self._caller, self._sandbox = resources, plan, caller, resources.sandbox
         self._ledger, self._how, self._exclusive = ledger, how, exclusive
         self._judging = replace(plan.judging, core=exclusive.core) if exclusive else plan.judging
         self._judge_asks = judge_asks(plan.suite)
@@ -126,7 +126,7 @@ class ExperimentRunner:
     # How it ends
 
     async def _solve(self, solver: Solver, handles: Handles) -> Verdict:
-        references = self._means.references
+        references = self._resources.references
         if references and (reason := references.broken(handles.identity.task)):
             raise ReferenceFault(reason)
         async with handles:
@@ -150,12 +150,12 @@ class ExperimentRunner:
 
     async def _opened_and_solved(self, solver: Solver, handles: Handles) -> Verdict:
         identity = handles.identity
-        async with opened(self._means, handles) as others:
+        async with opened(self._resources, handles) as others:
             solving = solver(
                 handles,
                 task=identity.task,
                 prompts=self._plan.prompts,
-                recall=recall_for(handles, self._means.lessons),
+                recall=recall_for(handles, self._resources.lessons),
                 models=identity.arm.models,
                 **others,
             )

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
-from koderz.engines.resources import open_means
+from koderz.engines.resources import open_resources
 from koderz.experiments.calls import Caller
 from koderz.experiments.replay import Answer, Ask
-from koderz.experiments.runner import Means
+from koderz.experiments.runner import Resources
 from koderz.modal.names import SANDBOXES, require_apart
 from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan
@@ -48,9 +48,9 @@ class Meter:
 
 
 class ContainerState:
-    """One run in one container: its means, opened when first needed and kept."""
+    """One run in one container: its resources, opened when first needed and kept."""
 
-    means: Means
+    resources: Resources
 
     def __init__(self, plan: Plan, environ: Mapping[str, str]) -> None:
         """KoderzError for a sandbox that isn't outside of the container."""
@@ -64,8 +64,8 @@ class ContainerState:
     async def opened(self) -> None:
         """Returns once everything is there. Raises Unreachable where a key or the sandbox isn't."""
         async with self._opening:
-            if not hasattr(self, "means"):
-                self.means, _ = await self._open.enter_async_context(open_means(self._plan, self._environ))
+            if not hasattr(self, "resources"):
+                self.resources, _ = await self._open.enter_async_context(open_resources(self._plan, self._environ))
 
     async def aclose(self) -> None:
         await self._open.aclose()
@@ -76,9 +76,9 @@ class MeteredCaller(Caller):
 
     def __init__(self, state: ContainerState, allowance: float | None, rate: float) -> None:
         """`allowance`: US dollars that this experiment may spend; `rate`: of the container, a second."""
-        means = state.means
-        settings = replace(means.plan.settings, max_cost=allowance)
-        super().__init__(settings, means.models, spent=0.0, baseline=means.baseline)
+        resources = state.resources
+        settings = replace(resources.plan.settings, max_cost=allowance)
+        super().__init__(settings, resources.models, spent=0.0, baseline=resources.baseline)
         self._rate, self._meter, self._mark = rate, state.meter, state.meter.enter()
         self._counted = 0.0
 

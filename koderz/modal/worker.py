@@ -50,10 +50,10 @@ async def perform_work(
         if holder != call_id:
             return performed_by(holder)
         state = await state_of(run)
-        work = await _with_stored(unpack_work(data["work"], state.means.plan), data, notebook, shelf)
+        work = await _with_stored(unpack_work(data["work"], state.resources.plan), data, notebook, shelf)
         if (ended := _end_of(work, data)) is None:
             caller = MeteredCaller(state, data["allowance"], data["rate"])
-            runner = ExperimentRunner(state.means, caller, notebook, Replaying(**data["how"]))
+            runner = ExperimentRunner(state.resources, caller, notebook, Replaying(**data["how"]))
             outcome = await _ended(await runner.perform(work), work, caller, notebook, data)
         else:
             notebook.written.pop()  # it goes back as the outcome

@@ -11,7 +11,7 @@ from typing import Any
 from koderz.engines.local import LocalEngine
 from koderz.engines.owners import schema_of
 from koderz.experiments.replay import Replaying
-from koderz.experiments.runner import Means
+from koderz.experiments.runner import Resources
 from koderz.models import ModelName, Price
 from koderz.plans.plan import Plan
 from koderz.prompts import Prompts
@@ -214,7 +214,7 @@ async def resumed(
 def engine_of(plan: Plan, model: Scripted | Mapping[str, Scripted], baseline: Price | None = None) -> LocalEngine:
     """This machine, with models that stand for the plan's."""
     models = {"scripted": model} if isinstance(model, Scripted) else model
-    return LocalEngine(Means(plan, models, NoSandbox(), baseline))
+    return LocalEngine(Resources(plan, models, NoSandbox(), baseline))
 
 
 async def _finished(orchestrator: Orchestrator, tracker: Tracker) -> Run:

@@ -10,7 +10,7 @@ from typing import Any
 from koderz.engines import Driver
 from koderz.engines.resources import model_facts, open_models, sandbox_of
 from koderz.experiments.calls import Caller
-from koderz.experiments.runner import ExperimentRunner, Means
+from koderz.experiments.runner import ExperimentRunner, Resources
 from koderz.models import Model
 from koderz.plans.plan import Plan
 from koderz.sandbox import Sandbox
@@ -47,7 +47,7 @@ class ToyEngine:
 
     async def run(self, driver: Driver) -> None:
         caller = Caller(self._plan.settings, self._models, spent=driver.spent)
-        runner = ExperimentRunner(Means(self._plan, self._models, self._sandbox), caller, driver, driver.how)
+        runner = ExperimentRunner(Resources(self._plan, self._models, self._sandbox), caller, driver, driver.how)
         for work in driver.work():
             await driver.settle(await runner.perform(work))
 

@@ -71,9 +71,9 @@ def test_container_opens_once_what_the_sessions_of_a_run_share(
         arms = tuple(replace(arm, solver=replace(arm.solver, wants=frozenset({"session"}))) for arm in plan.arms)
         state = ContainerState(replace(plan, suite=suite, tasks=suite.tasks, arms=arms), {})
         await asyncio.gather(state.opened(), state.opened())
-        shared = state.means.shared
+        shared = state.resources.shared
         await state.opened()
-        assert state.means.shared is shared == Counter()
+        assert state.resources.shared is shared == Counter()
         await state.aclose()
 
     asyncio.run(story())

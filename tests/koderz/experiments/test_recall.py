@@ -15,7 +15,7 @@ from koderz.engines.local import LocalEngine
 from koderz.errors import Fault, KoderzError
 from koderz.experiments.recall import open_lessons
 from koderz.experiments.replay import Replaying
-from koderz.experiments.runner import Means
+from koderz.experiments.runner import Resources
 from koderz.plans.plan import Plan
 from koderz.runs.orchestrator import Orchestrator
 from koderz.runs.prepare import prepare
@@ -69,7 +69,7 @@ async def performed(plan: Plan, model: Scripted, *, again: Path | None = None) -
             if again:
                 tracker.select(faults=True)
                 await tracker.begin_session("resume", {})
-            engine = LocalEngine(Means(plan, {"scripted": model}, NoSandbox(), lessons=lessons))
+            engine = LocalEngine(Resources(plan, {"scripted": model}, NoSandbox(), lessons=lessons))
             orchestrator = Orchestrator(plan, tracker, engine, how=Replaying())
             ended = await orchestrator.run()
             await tracker.finish(ended.status, ended.reason)
