@@ -351,3 +351,14 @@ def test_long_texts_are_made_in_the_experiments_container_which_has_what_session
     assert result["tokens_in"] > 500
     installs = " ".join(on_modal.modal.dockerfile("run_experiment"))
     assert re.findall(r"(componentize-py|wasmtime)[<>=]", installs) == ["componentize-py", "wasmtime"]
+
+
+@pytest.mark.slow
+def test_code_about_long_texts_runs_in_sessions_of_the_experiments_container(on_modal: Remote) -> None:
+    what = ("--suite", "ruler", "--context-lengths", "1K", "--limit", 2, "--solver", "rlm", "--max-turns", 2)
+    on_modal("benchmark", *what, *MODEL)
+
+    cells = [line["value"] for line in on_modal.journal() if line.get("name", "").startswith(("cell", "session"))]
+    assert {cell["container"] for cell in cells} == {"wasm"}
+    once_each(on_modal, 2)
+    paid_once(on_modal)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from koderz.testing import ModelServer
 from koderz.testing.wire import Request
-from tests.conftest import Shell
+from tests.conftest import Shell, wait_for
 from tests.e2e.written import written
 from tests.koderz.suites.long_context.encrypted import ANSWER, CANARY, SENTENCE, as_lines, rows
 
@@ -136,6 +139,38 @@ def test_no_private_text_is_in_any_file_or_on_any_screen(koderz: Shell) -> None:
 @pytest.mark.slow
 def test_no_private_text_reaches_mlflow(koderz: Shell) -> None:
     assert leaks(koderz, played(koderz, "json,memory,mlflow")) == set()
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_a_private_run_leaves_no_text_and_goes_on(koderz: Shell) -> None:
+    as_lines(koderz.folder / "rows.jsonl", rows(2))
+    (koderz.folder / "tmp").mkdir()
+
+    async def killed() -> int:
+        async with ModelServer(telling, latency=0.1) as server:
+            env = SECRET | {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "sk-test"}
+            env["TMPDIR"] = str(koderz.folder / "tmp")
+            command: tuple[object, ...] = (*RUN, *MODEL, "--solver", "rlm", "--limit", 2)
+            for more in (1, 4, 9, 6):
+                running = await asyncio.to_thread(koderz.start, *command, env=env)
+                await asyncio.to_thread(_asked_or_over, server.requests, len(server.requests) + more, running)
+                with suppress(ProcessLookupError):  # it is over already
+                    os.killpg(running.pid, signal.SIGKILL)
+                assert leaks(koderz, await asyncio.to_thread(running.communicate)) == set()
+                command = ("benchmark", "resume", "latest")
+            done = await asyncio.to_thread(koderz, *command, env=env)
+            assert leaks(koderz, (done.out, done.err)) == set()
+            return len(server.requests)
+
+    requests = asyncio.run(killed())
+    calls = [line for line in koderz.journal() if line["kind"] == "call"]
+    assert (koderz.summary()["status"], len(koderz.summary()["results"])) == ("complete", 2)
+    assert requests <= len(calls) + 4 * 2 * 4  # kills, experiments, calls in flight of each
+    assert not any(result.get("diverged") for result in koderz.summary()["results"])
+
+
+def _asked_or_over(requests: Sequence[Request], count: int, running: subprocess.Popen[str]) -> None:
+    wait_for(lambda: len(requests) >= count or running.poll() is not None)
 
 
 def test_a_run_with_private_texts_needs_its_canary_again(koderz: Shell) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 _SANDBOX = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -13,6 +15,7 @@ _SANDBOX = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _BOOT = """
 import gc, sys, types
 gc.disable()  # while modules load there is nothing to collect, and much to look at
+sys.path += {folders!r}
 for name, path in (("koderz", {package!r}), ("koderz.sandbox", {sandbox!r})):
     stub = sys.modules[name] = types.ModuleType(name)
     stub.__path__ = [path]
@@ -42,11 +45,19 @@ class Premises(NamedTuple):
     core: int = -1  # that judge and candidates are bound to, unless negative
 
 
-def command(module: str, arguments: Iterable[str], *, site: bool = False) -> list[str]:
+def command(module: str, arguments: Iterable[str], *, packages: Iterable[str] = ()) -> list[str]:
     """The command line of an interpreter that runs the main of `koderz.sandbox.MODULE`.
 
-    `site` lets it see installed packages.
+    It sees no installed package but `packages`, and what lies in the same folder as these.
     """
-    boot = _BOOT.format(package=os.path.dirname(_SANDBOX), sandbox=_SANDBOX, module=module)
-    flags = ["-s", "-P", "-X", "utf8"] + ([] if site else ["-S"]) + ["-B"] * sys.dont_write_bytecode
+    boot = _BOOT.format(
+        package=os.path.dirname(_SANDBOX), sandbox=_SANDBOX, module=module, folders=folders_of(packages)
+    )
+    flags = ["-s", "-P", "-S", "-X", "utf8"] + ["-B"] * sys.dont_write_bytecode
     return [sys.executable, *flags, "-c", boot, *arguments]
+
+
+def folders_of(packages: Iterable[str]) -> list[str]:
+    """The folders that these packages are imported from here, those that are installed."""
+    found = (importlib.util.find_spec(name) for name in packages)
+    return [*dict.fromkeys(str(Path(spec.origin).parents[1]) for spec in found if spec and spec.origin)]

@@ -24,7 +24,7 @@ from filelock import FileLock
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.paths import cache_folder
-from koderz.sandbox.judge.launch import ENVIRONMENT, command
+from koderz.sandbox.judge.launch import ENVIRONMENT, command, folders_of
 
 VARIABLE = "KODERZ_WASM_CACHE"  # another folder for both files
 EXTRA = "pip install 'koderz[wasm]'"
@@ -132,14 +132,15 @@ def _build(target: Path) -> None:
     with TemporaryDirectory() as folder:
         for name in _PARTS:
             shutil.copy(_GUEST / name, folder)
-        tool = [sys.executable, "-c", "import sys; from componentize_py import script; sys.exit(script())"]
+        see = f"import sys; sys.path += {folders_of(['componentize_py'])!r}"
+        tool = [sys.executable, "-c", f"{see}; from componentize_py import script; sys.exit(script())"]
         arguments = ["-d", "repl.wit", "-w", "repl", "componentize", "-p", ".", "app", "-o", str(target)]
         # Without a PATH it finds no other Python, whose packages it would look through.
         _run([*tool, *arguments], Path(folder), {"HOME": folder, "PYTHONDONTWRITEBYTECODE": "1"})
 
 
 def _compile(source: Path, target: Path) -> None:
-    _run(command("wasm.engine", [str(source), str(target)], site=True), target.parent, dict(ENVIRONMENT))
+    _run(command("wasm.engine", [str(source), str(target)], packages=("wasmtime",)), target.parent, dict(ENVIRONMENT))
 
 
 def _run(arguments: list[str], folder: Path, environment: dict[str, str]) -> None:

@@ -133,7 +133,7 @@ async def next_of(events: asyncio.Queue[Event | None]) -> Event:
 def _begun(arguments: Sequence[str], connection: socket.socket) -> subprocess.Popen[bytes]:
     """Not by asyncio, which waits for ever when called off while a process starts (CPython issue 119710)."""
     return subprocess.Popen(
-        command("wasm.worker", arguments, site=True),
+        command("wasm.worker", arguments, packages=("wasmtime",)),
         stdin=connection.fileno(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
