@@ -29,7 +29,11 @@ documents, seen, reply = re.split(r'\\n\\n(?=\\[)', context), [], ''
 for step in steps:
     about = [each for each in documents if name.removeprefix('the ') in each]
     print(len(about), 'documents mention', name)
-    reply = llm_query('\\n\\n'.join(about) + '\\n\\nWhat is the name of ' + step + name + '?')
+    asked = '\\n\\nWhat is the name of ' + step + name + '?'
+    reply = llm_query('\\n\\n'.join(about) + asked)
+    if 'Exact Answer: ' not in reply:  # once more, each by itself
+        again = llm_query_batched([each + asked for each in about])
+        reply = max([reply, *again], key=lambda said: 'Exact Answer: ' in said)
     found = re.search(r'Exact Answer: (.+)', reply)
     if not found:
         break
