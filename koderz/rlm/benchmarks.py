@@ -18,6 +18,7 @@ from koderz.runs.resume import ResumeOptions, resume_run
 from koderz.runs.session import Session
 from koderz.settings.layers import fields_in, secrets_in
 from koderz.settings.options import flag_of
+from koderz.suites.long_context.published import ENDINGS
 from koderz.suites.long_context.results import SUMMARY, file_of
 
 SIDECAR = "http://localhost:8080"
@@ -181,8 +182,7 @@ def _datasets(benchmark: Benchmark, folder: Path | None) -> dict[str, Path]:
 
 def _files(folder: Path) -> Path | None:
     """The folder, or the only file in it; None where it holds none."""
-    endings = (".jsonl", ".jsonl.gz", ".parquet")
-    files = [path for path in sorted(folder.rglob("*")) if path.name.endswith(endings)] if folder.is_dir() else []
+    files = [path for path in sorted(folder.rglob("*")) if path.name.endswith(ENDINGS)] if folder.is_dir() else []
     return files[0] if len(files) == 1 else folder if files else None
 
 

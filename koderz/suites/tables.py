@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import gzip
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.suites.dataset import GZIP, Row, read_rows
@@ -57,17 +59,24 @@ def _of_csv(path: Path) -> Iterator[Row]:
 
 
 def _of_parquet(path: Path) -> Iterator[Row]:
+    number = 0
+    with opened_parquet(path) as file:
+        for batch in file.iter_batches(batch_size=1000):
+            for fields in batch.to_pylist():
+                yield Row(f"{path}, row {number}", fields)
+                number += 1
+
+
+@contextmanager
+def opened_parquet(path: Path, error: type[KoderzError] = KoderzError) -> Iterator[Any]:
+    """pyarrow's ParquetFile. What can't be read, now or within, is an `error` that names the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    number = 0
     try:
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=1000):
-                for fields in batch.to_pylist():
-                    yield Row(f"{path}, row {number}", fields)
-                    number += 1
+            yield file
     except FileNotFoundError:
-        raise KoderzError(f"there is no dataset {path}") from None
-    except (OSError, pa.ArrowException) as error:
-        raise KoderzError(f"the dataset {path} can't be read: {error}") from None
+        raise error(f"there is no dataset {path}") from None
+    except (OSError, pa.ArrowException) as problem:
+        raise error(f"the dataset {path} can't be read: {problem}") from None

@@ -68,7 +68,7 @@ async def _served(offer: Offer, environ: Mapping[str, str], tell: Callable[[str]
         loop.add_signal_handler(number, stopping.set)
     where = offer.address
     async with Pool("wasm", offer.workers or os.cpu_count() or 1, say=warn) as pool:
-        manager = Manager(pool, offer.limits, token=where.token, hosts=_names(where))
+        manager = Manager(pool, offer.limits, token=where.token, hosts=(*where.hosts, where.host))
         runner = web.AppRunner(
             manager.application(), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=True
         )
@@ -117,11 +117,6 @@ def _noted(environ: Mapping[str, str], url: str) -> Path:
 
 def _note(environ: Mapping[str, str]) -> Path:
     return state_folder(environ) / "wasm.json"
-
-
-def _names(where: Address) -> tuple[str, ...]:
-    """The names that requests may come to: all of them, where everybody may ask anyway by any address."""
-    return (*where.hosts, where.host)
 
 
 def _is_loopback(host: str) -> bool:

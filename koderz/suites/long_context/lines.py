@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from koderz.errors import Fault, KoderzError
 from koderz.suites.dataset import GZIP, Row
@@ -27,11 +30,11 @@ class Line:
     def read(self) -> bytes:
         """Raises Fault where it isn't what it was when the run began."""
         try:
-            with self.path.open("rb") as file:
+            with _opened(self.path) as file:
                 file.seek(self.start)
                 data = file.read(self.size)
-        except OSError as error:
-            raise Fault(f"{self.path} can't be read: {error.strerror}") from None
+        except (OSError, EOFError, zlib.error) as error:
+            raise Fault(f"{self.path} can't be read: {error}") from None
         if _digest(data) != self.digest:
             raise Fault(f"{self.path}, line {self.number} has changed since the run began; put it back")
         return data
@@ -64,11 +67,9 @@ class FileLine:
 
 
 def file_lines(path: Path) -> Iterator[Line]:
-    """The lines of a file that aren't empty. Raises KoderzError for one that can't be read, or is compressed."""
+    """The lines of a file that aren't empty; it may be gzipped. Raises KoderzError for one that can't be read."""
     try:
-        with path.open("rb") as file:
-            if file.peek(2).startswith(GZIP):
-                raise KoderzError(f"{path} is compressed; gunzip it, so that its lines can be read one by one")
+        with _opened(path) as file:
             start = 0
             for number, data in enumerate(file, 1):
                 if data.strip():
@@ -76,8 +77,18 @@ def file_lines(path: Path) -> Iterator[Line]:
                 start += len(data)
     except FileNotFoundError:
         raise KoderzError(f"there is no dataset {path}") from None
-    except OSError as error:
-        raise KoderzError(f"the dataset {path} can't be read: {error.strerror}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise KoderzError(f"the dataset {path} can't be read: {error}") from None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO | gzip.GzipFile]:
+    with path.open("rb") as plain:
+        if not plain.peek(2).startswith(GZIP):
+            yield plain
+            return
+        with gzip.open(plain) as file:
+            yield file
 
 
 def _digest(data: bytes) -> str:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
 from koderz.errors import Fault, KoderzError
+from koderz.suites.dataset import Row
 from koderz.suites.long_context.contexts import Reading, recipe_digest
 from koderz.suites.long_context.lines import Line, file_lines
+from koderz.suites.tables import opened_parquet
+
+Place = Line | tuple[int, int]
+"""Where a row lies: its line, or its group and number in it."""
 
 Fields = Mapping[str, Any]
 Filter = Callable[[Fields], bool]
 OfRow = Callable[[Fields, Fields], tuple[Reading, Any]]
 """Makes a text, and what belongs into the answer, of a row's fields and of those that are read late."""
+
+ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
+
+_BATCH = 64  # rows that are read at once
+_LIKE: Mapping[type, str] = {str: "string", list: "list"}  # what pyarrow calls a column of that type
 
 
 @dataclass(frozen=True)
@@ -51,28 +61,13 @@ class Texts:
     held: WeakValueDictionary[Any, Late] = field(default_factory=WeakValueDictionary)
 
     def read(self, place: Any) -> Late:
-        """Of the row at a place: its line, or its group and number in it. Raises Fault where there is none."""
+        """Of the row at a place. Raises Fault where there is none."""
         found = self.held.get(place)
         if found is None:
-            row = place.row().fields if isinstance(place, Line) else self._of_parquet(*place)
+            (row,) = rows_at(self.path, [place], self.columns)
             found = Late({name: row[name] for name in self.columns})
             self.held[place] = found
         return found
-
-    def _of_parquet(self, group: int, number: int) -> Fields:
-        """Only the rows before it in its group are read, too."""
-        import pyarrow.parquet as pq
-
-        try:
-            with pq.ParquetFile(self.path) as file:
-                for batch in file.iter_batches(batch_size=1, row_groups=[group], columns=[*self.columns]):
-                    if number == 0:
-                        found: Fields = batch.to_pylist()[0]
-                        return found
-                    number -= 1
-        except (OSError, ValueError) as error:
-            raise Fault(f"{self.path} can't be read: {error}") from None
-        raise Fault(f"{self.path} has changed since the run began; put it back")
 
 
 @dataclass(frozen=True)
@@ -96,9 +91,9 @@ def files_in(path: Path) -> list[Path]:
     """The file, or all of a folder. Raises KoderzError where it holds none."""
     if not path.is_dir():
         return [path]
-    files = sorted(each for each in path.rglob("*") if each.suffix in (".parquet", ".jsonl"))
+    files = sorted(each for each in path.rglob("*") if each.name.endswith(ENDINGS))
     if not files:
-        raise KoderzError(f"there is no .parquet or .jsonl file in {path}")
+        raise KoderzError(f"there is no {', '.join(ENDINGS)} file in {path}")
     return files
 
 
@@ -106,19 +101,49 @@ def published(path: Path, layout: Layout, keep: Filter, of_row: OfRow) -> Iterat
     """The rows of a file, or of all files of a folder. Raises KoderzError for what isn't in this layout."""
     for file in files_in(path):
         texts, first = Texts(file, (*layout.late,)), dict[Any, Any]()
-        for place, fields, digest in (_of_parquet if file.suffix == ".parquet" else _of_lines)(file, layout):
+        for place, fields, digest in listed(file, layout):
             place_of_text = first.setdefault(layout.window_of(fields, place), place)
             if keep(fields):
                 size = place.size if isinstance(place, Line) else 0
                 yield PublishedRow(texts, place_of_text, fields, digest, of_row, size)
 
 
-def _of_lines(path: Path, layout: Layout) -> Iterator[tuple[Line, Fields, str]]:
+def listed(path: Path, layout: Layout) -> Iterator[tuple[Place, Fields, str]]:
+    """The rows of a file without their late columns: where each lies, its columns, and its digest.
+
+    Raises KoderzError, naming the row, for what isn't in this layout.
+    """
+    return (_of_parquet if path.suffix == ".parquet" else _of_lines)(path, layout)
+
+
+def rows_at(path: Path, places: Collection[Place], columns: Collection[str]) -> list[Fields]:
+    """Some rows of a file, those of parquet group by group. Raises Fault where one is gone."""
+    lines = [place.row().fields for place in places if isinstance(place, Line)]
+    groups: dict[int, set[int]] = {}
+    for group, number in (place for place in places if not isinstance(place, Line)):
+        groups.setdefault(group, set()).add(number)
+    return lines + [row for group, numbers in groups.items() for row in _rows_in(path, group, numbers, columns)]
+
+
+def _rows_in(path: Path, group: int, numbers: Collection[int], columns: Collection[str]) -> list[Fields]:
+    """Up to the last one; a single row, which may be a long text, without those beside it."""
+    found: list[Fields] = []
+    with opened_parquet(path, Fault) as file:
+        if group < file.num_row_groups:
+            start, size = 0, 1 if len(numbers) == 1 else _BATCH
+            for batch in file.iter_batches(batch_size=size, row_groups=[group], columns=[*columns]):
+                here = [n - start for n in sorted(numbers) if start <= n < start + len(batch)]
+                found += [row for n in here for row in batch.slice(n, 1).to_pylist()]
+                start += len(batch)
+                if len(found) == len(numbers):
+                    return found
+    raise Fault(f"{path} has changed since the run began; put it back")
+
+
+def _of_lines(path: Path, layout: Layout) -> Iterator[tuple[Place, Fields, str]]:
     for line in file_lines(path):
         row = line.row()
-        for name in (*layout.wanted, *layout.late):
-            if row.fields.get(name) is None:
-                raise row.error(f"the column {name!r} is missing; there are {', '.join(row.fields)}")
+        _require(row, (*layout.wanted, *layout.late))
         for name, kind in layout.late.items():
             if kind is str:
                 row.text(name)
@@ -127,24 +152,24 @@ def _of_lines(path: Path, layout: Layout) -> Iterator[tuple[Line, Fields, str]]:
         yield line, {name: row.fields.get(name) for name in (*layout.wanted, *layout.optional)}, line.digest
 
 
-def _of_parquet(path: Path, layout: Layout) -> Iterator[tuple[tuple[int, int], Fields, str]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def _of_parquet(path: Path, layout: Layout) -> Iterator[tuple[Place, Fields, str]]:
+    with opened_parquet(path) as file:
+        names, groups = file.schema_arrow.names, file.num_row_groups
+        _require(Row(str(path), dict.fromkeys(names, "")), (*layout.wanted, *layout.late))
+        for name, kind in layout.late.items():
+            if _LIKE[kind] not in str(file.schema_arrow.field(name).type):
+                raise KoderzError(f"{path}: the column {name!r} has to be a {kind.__name__}")
+        columns = [name for name in (*layout.wanted, *layout.optional) if name in names]
+        text = names.index(next(iter(layout.late)))
+        for group in range(groups):
+            size = file.metadata.row_group(group).column(text).total_compressed_size
+            for number, fields in enumerate(file.read_row_group(group, columns=columns).to_pylist()):
+                _require(Row(f"{path}, group {group}, row {number}", fields), layout.wanted)
+                digest = recipe_digest("oolong 1", path.name, group, number, size, sorted(fields.items()))
+                yield (group, number), fields, digest
 
-    try:
-        with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            for name in (*layout.wanted, *layout.late):
-                if name not in names:
-                    raise KoderzError(f"{path}: the column {name!r} is missing; there are {', '.join(names)}")
-            columns = [name for name in (*layout.wanted, *layout.optional) if name in names]
-            text = names.index(next(iter(layout.late)))
-            for group in range(file.num_row_groups):
-                size = file.metadata.row_group(group).column(text).total_compressed_size
-                for number, fields in enumerate(file.read_row_group(group, columns=columns).to_pylist()):
-                    digest = recipe_digest("oolong 1", path.name, group, number, size, sorted(fields.items()))
-                    yield (group, number), fields, digest
-    except FileNotFoundError:
-        raise KoderzError(f"there is no dataset {path}") from None
-    except (OSError, pa.ArrowException) as error:
-        raise KoderzError(f"the dataset {path} can't be read: {error}") from None
+
+def _require(row: Row, columns: Iterable[str]) -> None:
+    for name in columns:
+        if row.fields.get(name) is None:
+            raise row.error(f"the column {name!r} is missing; there are {', '.join(row.fields)}")

@@ -183,13 +183,13 @@ def test_rows_are_chosen_before_a_text_is_read_and_a_shared_text_is_held_once(
     rows = [row(n, dataset="imdb" if n % 3 else "trec_coarse", context_len=1024 << n % 2) for n in range(12)]
     rows += [row(12, context_window_id=77), row(13, context_window_id=77)]
     path = as_parquet(tmp_path / "rows.parquet", rows)
-    read: list[tuple[int, int]] = []
+    read: list[Any] = []
 
-    def reading(_: object, group: int, number: int) -> dict[str, str]:
-        read.append((group, number))
-        return {"context_window_text": "t"}
+    def reading(_: Path, places: list[Any], __: object) -> list[dict[str, str]]:
+        read.extend(places)
+        return [{"context_window_text": "t"}]
 
-    monkeypatch.setattr(published_rows.Texts, "_of_parquet", reading)
+    monkeypatch.setattr(published_rows, "rows_at", reading)
 
     chosen = suite(path, oolong_datasets=("trec_coarse",), context_lengths=("1K",)).tasks
     assert [task.id for task in chosen] == ["oolong/0", "oolong/6", "oolong/12", "oolong/13"]
@@ -224,10 +224,42 @@ def test_damaged_and_absent_files_are_one_clear_error(tmp_path: Path) -> None:
         task.payload.make()
     with pytest.raises(KoderzError, match="there is no dataset"):
         suite(tmp_path / "none.parquet")
-    with pytest.raises(KoderzError, match=r"no \.parquet or \.jsonl file"):
+    with pytest.raises(KoderzError, match=r"no \.jsonl, \.jsonl\.gz, \.parquet file"):
         suite(tmp_path / "empty")
     with pytest.raises(KoderzError, match="holds no such row"):
         suite(as_lines(tmp_path / "rows.jsonl", [row(0)]), oolong_datasets=("imdb",))
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"context_window_text": [1, 2]}, r"'context_window_text' has to be a str"),
+        ({"answer": ["[1]", None]}, r"row 1: the column 'answer' is missing"),
+    ],
+)
+def test_columns_of_another_type_and_empty_ones_are_one_clear_error(
+    tmp_path: Path, fields: dict[str, list[Any]], problem: str
+) -> None:
+    rows = [{**row(n), **{name: values[n] for name, values in fields.items()}} for n in range(2)]
+    with pytest.raises(KoderzError, match=problem):
+        suite(as_parquet(tmp_path / "rows.parquet", rows))
+
+
+def test_gzipped_lines_are_read_where_they_lie(tmp_path: Path) -> None:
+    plain = as_lines(tmp_path / "rows.jsonl", [row(n) for n in range(6)])
+    (tmp_path / "zipped").mkdir()
+    path = tmp_path / "zipped" / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(plain.read_bytes()))
+    tasks = suite(tmp_path / "zipped").tasks
+    assert [task.payload.make()[0].input for task in tasks] == [
+        task.payload.make()[0].input for task in suite(plain).tasks
+    ]
+
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(Fault, match="can't be read"):
+        tasks[5].payload.make()
+    with pytest.raises(KoderzError, match="can't be read"):
+        suite(path)
 
 
 def test_real_and_pairs_come_from_the_users_file(tmp_path: Path) -> None:
