@@ -110,6 +110,7 @@ class Verdict:
     note: str = ""  # what a solver wants the record to say of how it ended
     artifacts: dict[str, Any] = field(default_factory=dict)  # what else the attempt left, by name: text or bytes
     passes: bool = False  # whether a word of the suite's own counts as passed
+    facts: dict[str, Any] = field(default_factory=dict)  # what else there is to tell: keys of the result in the summary
 
     @property
     def passed(self) -> bool:

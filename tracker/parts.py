@@ -53,9 +53,13 @@ class Part:
     completes: bool = False
     """Whether results are whole only with what `completed` adds, which may come of experiments that end later."""
 
-    def summary(self, plan: Plan, results: Mapping[str, Sequence[Result]]) -> Mapping[str, Any]:
-        """What stands under its key, which JSON can hold: of the plan and the results of each arm alone."""
-        raise NotImplementedError
+    def summary(self, plan: Plan, results: Mapping[str, Sequence[Result]]) -> Mapping[str, Any]:  # noqa: ARG002
+        """What stands under its key, if anything: what JSON can hold, of the plan and the results of each arm alone."""
+        return {}
+
+    def of_arm(self, plan: Plan, arm: str, results: Sequence[Result]) -> Mapping[str, Any]:  # noqa: ARG002
+        """What the summary of an arm has besides, which JSON can hold."""
+        return {}
 
     def completed(self, plan: Plan, folder: Path, results: Sequence[Result]) -> Sequence[Result]:  # noqa: ARG002
         """The results with what only other experiments of the run tell, such as the score of a baseline."""
@@ -89,7 +93,12 @@ def parts_of(plan: Plan, results: Mapping[str, Sequence[Result]]) -> dict[str, A
             found[name] = {"error": str(error)}
         except Exception as error:  # noqa: BLE001 it may be anybody's code, and the summary is worth more
             found[name] = {"error": f"{type(error).__name__}: {error}"}
-    return found
+    return {name: value for name, value in found.items() if value}
+
+
+def arm_parts(plan: Plan, arm: str, results: Sequence[Result]) -> dict[str, Any]:
+    """What the parts that a plan names add to the summary of an arm."""
+    return dict(_each(plan, lambda part: part.of_arm(plan, arm, results).items()))
 
 
 def completed(plan: Plan, folder: Path, results: Sequence[Result]) -> Sequence[Result]:

@@ -187,6 +187,7 @@ class Attempt(OfTask, frozen=True, kw_only=True):
     sandbox: str = ""  # what contained the program
     artifacts: dict[str, Text] = {}  # what else it left, by name: a diff, a log; bytes lie in a blob
     passes: bool = False  # whether a verdict of the suite's own counts as passed
+    facts: dict[str, Any] = {}  # what else its suite tells of it
     key: str = ""
 
     @property
@@ -242,6 +243,9 @@ class Experiment(OfTask, frozen=True, kw_only=True):
     note: str = ""
     lesson: str = ""  # what it taught, as its suite tells it: neither a program nor a hidden test is in it
     lesson_cause: str = ""  # of the failure that it is about
+    facts: dict[
+        str, Any
+    ] = {}  # what else its suite tells of it, which the result in the summary has as keys of its own
 
 
 class Fault(OfTask, frozen=True, kw_only=True):
@@ -321,9 +325,9 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Plan: ("generated", "measures", "parts", "groups", "compared"),
     Arm: ("baseline",),
     Call: ("depth", "parent"),
-    Attempt: ("task_id", "artifacts", "passes"),
+    Attempt: ("task_id", "artifacts", "passes", "facts"),
     Blob: ("blob", "bytes", "binary", "data", "private"),
-    Experiment: ("grades", "depth", "lesson", "lesson_cause"),
+    Experiment: ("grades", "depth", "lesson", "lesson_cause", "facts"),
     Grade: ("metrics", "labels"),
 }
 """Fields that are in a line only where they say something."""

@@ -16,9 +16,9 @@ from msgspec import Meta, Struct
 from tracker.breakdown import Mean, Slice, breakdown, mean_of
 from tracker.index import CODES, DAMAGED, DOUBLED, PAID, Entry, load_index, read_records, read_spans, time_of
 from tracker.journal import NAME
-from tracker.parts import completed, parts_of
+from tracker.parts import arm_parts, completed, parts_of
 from tracker.rates import pass_at_k_of, success_interval
-from tracker.records import SCHEMA_VERSION, Experiment, Fault, Finished, Measure
+from tracker.records import SCHEMA_VERSION, Experiment, Fault, Finished, Measure, Plan
 from tracker.records import Arm as ArmRecord
 from tracker.runs import read_plan
 from tracker.scrubber import scrubber_of
@@ -57,6 +57,7 @@ class Result(Struct, frozen=True, kw_only=True):
     metrics: Mapping[str, float | None] | None = None  # None: no number
     note: str = ""
     grades: Count = 0
+    facts: Mapping[str, Any] = {}  # what else its suite tells of it; in JSON they are keys beside the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,7 @@ class Arm:
     results: Sequence[Result]
     summary: Figures
     baseline: str = ""  # the arm that it is compared with; empty: the first
+    more: Mapping[str, Any] = field(default_factory=dict)  # what parts add to its summary, see tracker.parts
 
 
 USUAL = ("zero-shot", "iterative")
@@ -191,7 +193,7 @@ def summarize(folder: Path) -> Summary:
     faults: list[Fault] = []
     for record in read_records(journal, index.ends()):
         if isinstance(record, Experiment):
-            results.append(_result(scrubber.record(record) if record.note else record))
+            results.append(_result(scrubber.record(record) if record.note or record.facts else record))
             if record.baseline_cost is not None:
                 baselines[record.arm].append(record.baseline_cost)
         elif isinstance(record, Fault):
@@ -200,7 +202,7 @@ def summarize(folder: Path) -> Summary:
         results = [*completed(plan, folder, results)]
     results.sort(key=lambda r: (r.sample, order.get(r.problem_id, len(order))))
     faults.sort(key=lambda f: (f.sample, order.get(f.problem_id, len(order)), f.arm))
-    arms = {arm.name: _arm(arm, results, baselines[arm.name]) for arm in plan.arms}
+    arms = {arm.name: _arm(arm, results, baselines[arm.name], plan) for arm in plan.arms}
     finished = _last_finished(journal, lines)
     times = [plan.time, *(time_of(line) for line in read_spans(journal, lines.session_ends))]
     return Summary(
@@ -286,9 +288,10 @@ def _by_tier(results: Sequence[Result]) -> dict[str, float]:
     return tiers
 
 
-def _arm(arm: ArmRecord, results: Iterable[Result], costs: Sequence[float]) -> Arm:
+def _arm(arm: ArmRecord, results: Iterable[Result], costs: Sequence[float], plan: Plan) -> Arm:
     mine = [result for result in results if result.arm == arm.name]
-    return Arm(mine, figures(mine, math.fsum(costs) if costs and len(costs) == len(mine) else None), arm.baseline)
+    own = figures(mine, math.fsum(costs) if costs and len(costs) == len(mine) else None)
+    return Arm(mine, own, arm.baseline, arm_parts(plan, arm.name, mine))
 
 
 _OF_FAULT = ("experiment_id", "problem_id", "solver", "arm", "sample", "reason", "cost")

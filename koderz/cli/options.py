@@ -49,15 +49,16 @@ def with_settings(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Gives a command an option for each named setting, or for all of them but those in `without`.
 
-    The command takes them as one argument `given`, a dict of those that were really given. One that has all settings
-    has the options of what they, or else `usual`, choose, too (and of all `suites` in `usual`): its attribute
-    `with_schema` makes it anew for a schema.
+    The command takes them as one argument `given`, a dict of those that were really given; a parameter of its own takes
+    the place of the setting of its name. One that has all settings has the options of what they, or else `usual`,
+    choose, too (and of all `suites` in `usual`): its attribute `with_schema` makes it anew for a schema.
     """
 
     def decorate(command: Callable[..., Any], schema: Schema | None = None) -> Callable[..., Any]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
         schema = schema or schema_of()
-        fields, options = schema.fields, _parameters(schema, names, without, usual)
+        fields = schema.fields
+        options = _parameters(schema, names, {*without, *(p.name for p in own)}, usual)
 
         def wrapper(**arguments: Any) -> Any:
             mine = {p.name: arguments.pop(p.name) for p in own}

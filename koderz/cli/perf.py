@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from koderz.cli.console import print_json, say
+from koderz.cli.front import Front, run_options
 from koderz.cli.groups import Json, LazyGroup, PanelCommand
+from koderz.errors import KoderzError
+
+if TYPE_CHECKING:
+    from koderz.plans.matrix import Matrix
+    from koderz.suites.performance.tasks import PerfTask
 
 COMMANDS = {
     "serve-bench": ("koderz.cli.serve_bench:serve_bench", "Put a server of completions under load, and time it."),
 }
 """Command → the module that holds it, loaded when it is run, and its line of help."""
+
+_NOBODY = "none"  # the model of an arm that asks none
 
 Dataset = Annotated[Path | None, typer.Option("--dataset", metavar="FILE", help="A tasks.toml of your own.")]
 
@@ -59,3 +68,107 @@ def tasks(dataset: Dataset = None, json: Json = False) -> None:
     width = max(len(task.id) for task in found)
     for task in found:
         say(f"{task.id:{width}}  {task.base_commit[:7]} → {task.human_commit[:7] or 'patch  '}  {task.kind}")
+
+
+def _which(help_text: str, metavar: str, *flags: str) -> Any:
+    return typer.Option(*flags, metavar=metavar, help=help_text, rich_help_panel="Tasks")
+
+
+@app.command(cls=PanelCommand)
+@run_options(suite="koderz-perf-mini", concurrency=4)
+def run(
+    front: Front,
+    tasks: Annotated[list[str] | None, typer.Argument(metavar="[TASK] …", help="Ids of tasks. Default: all.")] = None,
+    commit: Annotated[
+        list[str] | None, _which("A task by 7 or more digits of its human commit; repeatable.", "COMMIT", "--commit")
+    ] = None,
+    commits_file: Annotated[
+        Path | None, _which("A file of commits, the first word of each line.", "FILE", "--commits-file")
+    ] = None,
+    benchmark_type: Annotated[
+        str | None, _which("Only tasks of this kind, such as workload.", "KIND", "--benchmark-type", "--type")
+    ] = None,
+    start_from: Annotated[
+        str | None, _which("The first task: its index from 0, or a commit.", "N|COMMIT", "--start-from")
+    ] = None,
+    baseline: Annotated[bool, typer.Option("--baseline", help="Measure only the arm baseline.")] = False,
+    mode: Annotated[
+        str | None, typer.Option("--mode", metavar="human|agent", help="Measure only this arm. Default: all three.")
+    ] = None,
+) -> None:
+    """Measure baseline, human and agent on tasks; without options the embedded ones, on the simulated model."""
+    from koderz.suites.performance.sources import tasks_of
+    from koderz.suites.performance.tasks import chosen, read_commits
+
+    if mode not in (None, "human", "agent"):
+        raise KoderzError(f"--mode {mode}: human or agent")
+    known = tasks_of(front.given.get("dataset"))
+    named = [*(tasks or ()), *(commit or ()), *(read_commits(commits_file) if commits_file else ())]
+    wanted = chosen(known, named) if named else [task.id for task in known]
+    if start_from is not None:
+        wanted = _begun(known, wanted, start_from)
+    if benchmark_type is not None:
+        wanted = [task.id for task in known if task.id in wanted and task.kind == benchmark_type]
+    if not wanted:
+        raise KoderzError("no task is left; koderz perf tasks lists them")
+    given = {**front.given, "problems": tuple(wanted)}
+    arms = ["baseline"] if baseline else [mode] if mode else ["baseline", "human", "agent"]
+    if "agent" in arms and not given.get("local_model"):
+        if given.get("dataset"):
+            raise KoderzError("there are no patches: have some written with --model")
+        given = {"local_model": "simulated", "max_iterations": 1, **given}
+    replace(front, given=given).run(matrix=_matrix(arms), figures=_show)
+
+
+def _begun(known: tuple[PerfTask, ...], wanted: list[str], start: str) -> list[str]:
+    """Those from an index, or a commit, on."""
+    from koderz.suites.performance.tasks import chosen
+
+    ids = [task.id for task in known if task.id in wanted]
+    if start.isdecimal() and len(start) < 7:
+        return ids[int(start) :]
+    (first,) = chosen(known, [start])
+    if first not in ids:
+        raise KoderzError(f"--start-from {start}: {first} isn't among the tasks")
+    return ids[ids.index(first) :]
+
+
+def _matrix(arms: list[str]) -> Matrix:
+    from koderz.plans.matrix import Matrix, MatrixArm
+
+    solvers = {"baseline": "patch:base", "human": "patch:human", "agent": "patching"}
+    stated = tuple(MatrixArm(arm, solvers[arm], None if arm == "agent" else _NOBODY) for arm in arms)
+    return Matrix(Path("koderz perf run"), stated, ())
+
+
+def _show(folder: Path) -> None:
+    """A line a task: what each arm came to."""
+    from tracker.summary import summarize
+
+    summary = summarize(folder)
+    for name, arm in summary.arms.items():
+        say(f"{name}:")
+        width = max((len(result.problem_id) for result in arm.results), default=0)
+        for result in arm.results:
+            say(f"  {result.problem_id:{width}}  {_told(result)}")
+        for key, figures in arm.more.get("opt_at_k", {}).items() if name != "baseline" else ():
+            low, high = figures["interval"] or (0.0, 1.0)
+            say(f"  Opt@{key}: {100 * figures['value']:.1f} %, 95 % interval {100 * low:.1f} to {100 * high:.1f} %")
+
+
+def _told(result: Any) -> str:
+    metrics, facts = result.metrics or {}, result.facts
+    parts = ["opt" if result.success else result.cause] if facts.get("opt") else []
+    for key, shown in (("base", "of base"), ("human", "of human"), ("aa", "of itself")):
+        value = metrics.get(f"speedup_{key}")
+        if value and (key != "aa" or not parts):
+            low, high = metrics.get(f"speedup_{key}_low"), metrics.get(f"speedup_{key}_high")
+            bounds = f" [{low:.2f}, {high:.2f}]" if low and high else ""
+            parts.append(f"{value:.2f}x {shown}{bounds}")
+    if metrics.get("blocks"):
+        parts.append(f"{metrics['blocks']:.0f} blocks")
+    if facts.get("hack"):
+        parts.append(f"hack: {facts['hack']}")
+    if facts.get("tampering"):
+        parts.append(f"dropped: {len(facts['tampering'])} changes of tests")
+    return ", ".join(parts)

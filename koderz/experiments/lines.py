@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _OF_COMPLETION = (
     "reasoning", "tokens_in", "tokens_out", "cost", "cost_known", "latency", "finish_reason", "retries", "adapted",
 )  # fmt: skip
-OF_VERDICT = ("program", "verdict", "cause", "feedback", "detail", "score", "metrics", "sandbox", "passes")
+OF_VERDICT = ("program", "verdict", "cause", "feedback", "detail", "score", "metrics", "sandbox", "passes", "facts")
 
 
 def checked_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -115,6 +115,7 @@ def verdict_of(attempt: records.Attempt, backend: Backend) -> Verdict:
         score=attempt.score,
         metrics=attempt.metrics,
         sandbox=attempt.sandbox,
+        facts=attempt.facts,
         artifacts={
             name: base64.b64decode(each.data) if isinstance(each, Blob) and each.binary else backend.text(each)
             for name, each in attempt.artifacts.items()

@@ -221,6 +221,10 @@ class Handles:
         """
         return await self._noted(self._recorded_or_made(name, fn, self._key("once", name), rerun=rerun))
 
+    def can_make(self, name: str) -> bool:
+        """Whether the next `once` of that name has a value to hand out; rescoring has only those on record."""
+        return self._how.calls_allowed or f"once:{name}/{self._nth['once' + name] + 1}" in self._recording
+
     async def _noted(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             return await work

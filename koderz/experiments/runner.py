@@ -192,6 +192,7 @@ def experiment_of(
         note=verdict.note,
         lesson=handles.lesson.text if handles.lesson else "",
         lesson_cause=handles.lesson.cause if handles.lesson else "",
+        facts=verdict.facts,
     )
 
 

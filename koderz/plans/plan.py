@@ -132,7 +132,7 @@ def make_plan(
     settings = settings.having(getattr(subject.suite, "options", None))
     config = as_config(settings) | {
         "mode": _mode(settings, subject.suite, arms),
-        "local_model": ", ".join(dict.fromkeys(arm.model for arm in arms)),
+        "local_model": ", ".join(dict.fromkeys(arm.model for arm in arms if arm.solver.asks)) or arms[0].model,
         "temperature": settings.sampling_temperature,
         "problem_range": problem_range,
         "problems": [task.id for task in subject.tasks],
@@ -150,7 +150,7 @@ def make_plan(
         cells=cells,
         config=config,
         environment=describe_environment() | {"dataset_digest": suite_digest(subject.suite)},
-        simulated=any("simulated" in arm.models.values() for arm in arms),
+        simulated=any("simulated" in arm.models.values() for arm in arms if arm.solver.asks),
         generated=_generated(subject),
         parts=_checked_parts(_owned("parts", subject.suite, arms)),
         groups=_groups(subject.tasks),

@@ -46,6 +46,10 @@ SOLVERS = Registry(
         "hierarchical_reflective": "koderz.solvers.optimizers.hierarchical_reflective:hierarchical_reflective",
         "gepa": "koderz.solvers.optimizers.gepa:gepa",
         "serve-bench": "koderz.solvers.serving:serve_bench",
+        "patching": "koderz.solvers.patching:patching",
+        "patch:base": "koderz.solvers.patching:base",
+        "patch:human": "koderz.solvers.patching:human",
+        "patch:given": "koderz.solvers.patching:given",
         "agent:koderz": "koderz.solvers.agents.own:koderz_agent",
         "agent:oracle": "koderz.solvers.agents.given:oracle",
         "agent:nop": "koderz.solvers.agents.given:nop",
@@ -54,6 +58,7 @@ SOLVERS = Registry(
     {
         "iterative": "koderz.solvers.iterative:IterativeOptions",
         "rlm": "koderz.solvers.recursive.options:RlmOptions",
+        "patching": "koderz.solvers.patching:PatchingOptions",
         "agent:koderz": "koderz.solvers.agents.options:AgentOptions",
         "agent:scripted": "koderz.solvers.agents.options:ScriptOptions",
     },

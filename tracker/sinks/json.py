@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from tracker.errors import StorageError
@@ -54,11 +55,15 @@ def _arm_entries(summary: Summary) -> Iterator[tuple[str, Any]]:
     if len(summary.arms) == 1:
         (arm,) = summary.arms.values()
         yield "results", arm.results
-        yield "summary", arm.summary
+        yield "summary", _figures(arm)
     elif summary.arms.keys() == {"zero-shot", "iterative"}:
         yield "zero_shot", summary.arms["zero-shot"]
         yield "iterative", summary.arms["iterative"]
     yield "arms", summary.arms
+
+
+def _figures(arm: Arm) -> Mapping[str, Any]:
+    return {item.name: getattr(arm.summary, item.name) for item in fields(arm.summary)} | dict(arm.more)
 
 
 def _value(value: Any, margin: bytes) -> Iterator[bytes]:
@@ -70,7 +75,7 @@ def _value(value: Any, margin: bytes) -> Iterator[bytes]:
         yield b"\n" + margin + b"]"
     elif isinstance(value, Arm):
         stated = {"baseline": value.baseline} if value.baseline else {}
-        yield from _object({"results": value.results, "summary": value.summary} | stated, margin)
+        yield from _object({"results": value.results, "summary": _figures(value)} | stated, margin)
     elif isinstance(value, Mapping) and any(isinstance(each, Arm) for each in value.values()):
         yield from _object(value, margin)
     else:
@@ -86,4 +91,9 @@ def _object(values: Mapping[str, Any], margin: bytes) -> Iterator[bytes]:
 
 
 def _indented(value: Any, margin: bytes) -> bytes:
-    return orjson.dumps(value, default=asdict, option=orjson.OPT_INDENT_2).replace(b"\n", b"\n" + margin)
+    return orjson.dumps(value, default=_fields, option=orjson.OPT_INDENT_2).replace(b"\n", b"\n" + margin)
+
+
+def _fields(struct: Struct) -> dict[str, Any]:
+    fields = asdict(struct)
+    return fields | dict(fields.pop("facts")) if isinstance(struct, Result) else fields

@@ -6,13 +6,13 @@ results of earlier calls in memory or on disk, change clocks, hide work in anoth
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from koderz.suites.performance.patches import diff_of
 from koderz.suites.performance.tasks import Canned, PerfTask, workload
 
 KINDS = ("good", "weak", "no-op", "wrong", "memoise", "disk", "clocks", "fork", "tests")
@@ -133,19 +133,6 @@ def _patched(kind: str, base: Mapping[str, str], texts: Mapping[str, str], modul
         return {**base, module: texts[kind]}
     name = texts["base"].partition("\ndef ")[2].partition("(")[0]
     return {**base, module: base[module] + _APPENDED[kind].format(name=name)}
-
-
-def diff_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """A unified diff as git writes it, of texts by path; nothing is removed."""
-    found = []
-    for path, text in sorted(after.items()):
-        old = before.get(path)
-        if text != old:
-            lines = (old or "").splitlines(keepends=True), text.splitlines(keepends=True)
-            source = "/dev/null" if old is None else f"a/{path}"
-            found.append(f"diff --git a/{path} b/{path}\n" + ("new file mode 100644\n" if old is None else ""))
-            found.extend(difflib.unified_diff(*lines, source, f"b/{path}"))
-    return "".join(found)
 
 
 def commit_of(files: Mapping[str, str], message: str, parent: str = "") -> str:

@@ -185,3 +185,12 @@ def _named(tasks: Sequence[PerfTask], name: str) -> str:
         f"there is no task or human commit {name!r}; write an id such as {tasks[0].id}, or at least 7 digits of a "
         "commit: koderz perf tasks lists them"
     )
+
+
+def read_commits(path: Path) -> list[str]:
+    """The first word of each line; `#` begins a comment. Raises KoderzError for a file that can't be read."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise KoderzError(f"--commits-file {path} can't be read: {error}") from None
+    return [words[0] for line in lines if (words := line.partition("#")[0].split())]

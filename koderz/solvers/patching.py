@@ -1,0 +1,97 @@
+"""Patches that are to make a repository faster: none, a human's, those of a file, and those that a model writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from koderz.prompts import Prompts
+from koderz.settings.options import option
+from koderz.solvers.handles import AskHandle, ExclusiveHandle, JudgeHandle
+from koderz.types import Expected, Message, Task, Verdict
+
+_PATCH_TOKENS = 800  # of a usual reply, for estimates
+
+
+@dataclass(frozen=True, slots=True)
+class PatchingOptions:
+    """The options of the solver `patching`."""
+
+    max_iterations: int = option(
+        3, "Maximum patches that a model writes for one task.", "N", bounds=(1, 100), instead=True
+    )
+
+
+class BenchHandle(Protocol):
+    """A repository whose patches are timed. What is measured is recorded."""
+
+    async def files(self) -> str:
+        """The repository's files as it was, for a model."""
+        ...
+
+    async def patch_of(self, reply: str) -> str:
+        """The diff that a reply means; empty where it has none."""
+        ...
+
+    async def given(self) -> str:
+        """The patch that the user has given for this sample. Raises Fault where there is none any more."""
+        ...
+
+    async def measured(self, exclusive: ExclusiveHandle, arm: str, patch: str = "") -> str:
+        """What came of `baseline`, `human` or `agent`, for `judge`."""
+        ...
+
+
+async def base(task: Task, judge: JudgeHandle, workspace: BenchHandle, exclusive: ExclusiveHandle) -> Verdict:
+    """How far the repository is off from itself."""
+    return await judge(task, await workspace.measured(exclusive, "baseline"))
+
+
+async def human(task: Task, judge: JudgeHandle, workspace: BenchHandle, exclusive: ExclusiveHandle) -> Verdict:
+    """What the human's answer comes to."""
+    return await judge(task, await workspace.measured(exclusive, "human"))
+
+
+async def given(task: Task, judge: JudgeHandle, workspace: BenchHandle, exclusive: ExclusiveHandle) -> Verdict:
+    """What a patch of the user's comes to."""
+    return await judge(task, await workspace.measured(exclusive, "agent", await workspace.given()))
+
+
+async def patching(
+    task: Task,
+    ask: AskHandle,
+    judge: JudgeHandle,
+    prompts: Prompts,
+    workspace: BenchHandle,
+    exclusive: ExclusiveHandle,
+    *,
+    max_iterations: int = 3,
+) -> Verdict:
+    """What a model's patches come to: up to `max_iterations`, each with what came of those before, until one is opt."""
+    told = prompts.render("patching", prompt=task.prompt, files=await workspace.files())
+    messages: list[Message] = [{"role": "user", "content": told}]
+    while True:
+        reply = await ask(messages)
+        patch = await workspace.patch_of(reply.text)
+        verdict = await judge(task, await workspace.measured(exclusive, "agent", patch))
+        if verdict.passed or len(messages) >= 2 * max_iterations - 1:
+            return verdict
+        feedback = prompts.render("patching-feedback", feedback=verdict.feedback)
+        messages += [{"role": "assistant", "content": reply.text}, {"role": "user", "content": feedback}]
+
+
+def estimate(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
+    """A call a patch, each of which is told all that was said before."""
+    most = parameters["max_iterations"]
+    sent = most * prompt_tokens + _PATCH_TOKENS * most * (most - 1) / 2
+    return [Expected("main", (1, most), (prompt_tokens, sent), (_PATCH_TOKENS, most * _PATCH_TOKENS))]
+
+
+patching.roles = ()  # type: ignore[attr-defined]
+patching.estimate = estimate  # type: ignore[attr-defined]
+patching.prompts = {"main": ["patching", "patching-feedback"]}  # type: ignore[attr-defined]
+for _solver in (base, human, given):
+    _solver.roles = ()  # type: ignore[attr-defined]
+    _solver.asks = False  # type: ignore[attr-defined]
+    _solver.estimate = lambda *_: ()  # type: ignore[attr-defined]

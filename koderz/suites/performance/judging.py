@@ -1,0 +1,84 @@
+"""The verdict on what was measured: a pure function of the record and the rule."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any
+
+import msgspec
+
+from koderz.errors import Fault
+from koderz.suites.performance.measuring.bench import LEGS, Measured
+from koderz.suites.performance.measuring.verdicts import Block, Estimate, Finding, Rule, found
+from koderz.types import Verdict
+
+
+def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
+    """What the blocks say. Raises Fault `noise` where base differs too much from itself for a verdict."""
+    measured = msgspec.convert(json.loads(answer), Measured)
+    blocks, arm = measured.blocks, measured.arm
+    status, why = measured.applied.status, measured.applied.why
+    if blocks and (wrong := blocks[-1].legs[LEGS[arm][-1]].wrong):
+        status, why, blocks = "test_failed", wrong, blocks[:-1]
+    finding = found(blocks, arm, rule) if blocks else None
+    opt = "not" if status != "passed" else finding.opt if finding else "inconclusive"
+    if status == "passed" and finding and not measured.stopped:
+        _refuse_noise(finding, arm)
+    success = status == "passed" and opt == "opt"
+    facts: dict[str, Any] = {
+        "status": status,
+        "opt": None if arm == "baseline" else opt,
+        "hack": (finding.hack or None) if finding else None,
+        "tampering": [*measured.applied.tampering],
+        "gso": dict(finding.points) if finding and status == "passed" else {},
+    }
+    return Verdict(
+        "passed" if success else "failed",
+        "" if success else opt if status == "passed" else status,
+        _told(finding, status, opt, why, arm),
+        why,
+        measured.patch if arm == "agent" else None,
+        metrics=_metrics(blocks, arm, finding) if finding else {},
+        sandbox=isolation,
+        artifacts={"diff.patch": measured.patch} if measured.patch else {},
+        facts=facts,
+    )
+
+
+def _refuse_noise(finding: Finding, arm: str) -> None:
+    if finding.strays and (arm == "baseline" or finding.opt == "inconclusive"):
+        off = 100 * abs(finding.speedups["aa"].value - 1)
+        raise Fault(f"noise: base is {off:.0f} % off from itself; measure again on a machine with less to do")
+
+
+def _metrics(blocks: tuple[Block, ...], arm: str, finding: Finding) -> dict[str, float]:
+    """Speed-ups with their bounds, and the seconds of a call by arm: CPU and wall, summed over workloads."""
+    metrics: dict[str, float] = {"blocks": float(len(blocks))}
+    for name, each in finding.speedups.items():
+        metrics |= {f"speedup_{name}{suffix}": value for suffix, value in _values(each) if value is not None}
+    for leg in LEGS[arm]:
+        for clock in ("cpu", "wall"):
+            seconds = fmean(sum(getattr(t, clock) for t in block.legs[leg].work.values()) for block in blocks)
+            metrics[f"{clock}_seconds_{leg}"] = seconds
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _values(each: Estimate) -> tuple[tuple[str, float | None], ...]:
+    return ("", each.value), ("_low", each.low), ("_high", each.high)
+
+
+def _told(finding: Finding | None, status: str, opt: str, why: str, arm: str) -> str:
+    """What whoever wrote the patch is told of it."""
+    if status != "passed":
+        return f"{status}: {why}"
+    if finding is None:
+        return "nothing was measured"
+    shown: Mapping[str, str] = {"base": "as fast as before", "human": "as fast as the human's answer"}
+    ratios = [f"{each.value:.2f} times {shown[name]}" for name, each in finding.speedups.items() if name in shown]
+    if arm == "baseline":
+        return f"base is {finding.speedups['aa'].value:.3f} times as fast as itself"
+    hack = " Work was moved out of the timed calls." if finding.hack else ""
+    return f"{opt}: {', '.join(ratios)}.{hack}"

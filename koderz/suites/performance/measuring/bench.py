@@ -1,0 +1,200 @@
+"""The workspace of an experiment in which a patch is tried and timed: block after block, until a verdict is sure."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from koderz.errors import Fault
+from koderz.suites.performance.measuring.legs import Call, Legs, Ran, Referee, referee
+from koderz.suites.performance.measuring.verdicts import Block, Leg, Rule, found, is_look
+from koderz.suites.performance.patches import patch_of
+from koderz.suites.performance.tasks import PerfTask
+from koderz.suites.performance.trees import Applied, Trees, texts_of
+
+if TYPE_CHECKING:
+    from koderz.experiments.replay import Handles
+    from koderz.solvers.handles import ExclusiveHandle
+
+LEGS: Mapping[str, tuple[str, ...]] = {
+    "baseline": ("base", "again"),
+    "human": ("base", "again", "human"),
+    "agent": ("base", "again", "human", "agent"),
+}
+"""The legs of a block, by what is measured."""
+
+_ENOUGH = 0.15  # seconds of CPU that the calls of a leg take on base, at least
+_MOST_CALLS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What is on record of one patch, by which its verdict is made."""
+
+    arm: str
+    patch: str
+    applied: Applied
+    blocks: tuple[Block, ...] = ()
+    stopped: bool = False  # before its time, as no more may be measured
+
+
+class Bench:
+    """Tries patches of one experiment. Whatever it does is recorded, and each block by itself."""
+
+    def __init__(
+        self,
+        task: PerfTask,
+        trees: Trees,
+        folder: Path,
+        handles: Handles,
+        rule: Rule,
+        *,
+        seconds: float,
+        given: Callable[[str], Sequence[str]] = lambda _: (),
+    ) -> None:
+        """`seconds`: the most that a leg may take; `given`: the user's patches for the samples of a task, by its id."""
+        self._task, self._trees, self._folder, self._handles, self._rule = task, trees, folder, handles, rule
+        self._given = given
+        self._files: Mapping[str, str] | None = None
+        self._legs = Legs(task, trees.local, seconds)
+        self._patched: dict[str, Path] = {}  # by patch
+
+    async def files(self) -> str:
+        """The files of base that a model is shown, each in a block."""
+        return "\n\n".join(f"```file {path}\n{text}```" for path, text in (await self._shown()).items())
+
+    async def patch_of(self, reply: str) -> str:
+        """The diff that a reply means; empty where it has none."""
+        return patch_of(reply, await self._shown())
+
+    async def given(self) -> str:
+        """The patch that the user has given for this sample. Raises Fault where there is none any more."""
+        return str(await self._handles.once("patch", self._find_given))
+
+    def _find_given(self) -> str:
+        samples = self._given(self._task.id)
+        sample = self._handles.identity.sample
+        if sample >= len(samples):
+            raise Fault(f"there is no patch number {sample} of {self._task.id} any more")
+        return samples[sample]
+
+    async def _shown(self) -> Mapping[str, str]:
+        if self._files is None:
+            self._files = dict(await self._handles.once("files", self._readable))
+        return self._files
+
+    async def _readable(self) -> dict[str, str]:
+        return texts_of(await self._trees.base(self._task), self._task)
+
+    async def measured(self, exclusive: ExclusiveHandle, arm: str, patch: str = "") -> str:
+        """What came of an arm, for `judge`: blocks up to the first look at which a verdict is sure."""
+        applied = Applied("passed")
+        if arm == "agent":
+            applied = msgspec.convert(await self._handles.once("applied", partial(self._applied, patch)), Applied)
+        blocks: list[Block] = []
+        stopped = False
+        if applied.status == "passed":
+            calls: dict[str, int] = await self._handles.once("calls", partial(self._sized, exclusive))
+            while not (blocks and self._is_enough(blocks, arm)):
+                name = f"block/{len(blocks) + 1}"
+                if not self._handles.can_make(name):
+                    stopped = True
+                    break
+                measure = partial(self._block, exclusive, arm, patch, calls, name)
+                blocks.append(msgspec.convert(await self._handles.once(name, measure), Block))
+        return json.dumps(msgspec.to_builtins(Measured(arm, patch, applied, tuple(blocks), stopped)))
+
+    def _is_enough(self, blocks: Sequence[Block], arm: str) -> bool:
+        if blocks[-1].legs[LEGS[arm][-1]].wrong or len(blocks) >= self._rule.max_blocks:
+            return True
+        if not is_look(len(blocks), self._rule.max_blocks):
+            return False
+        finding = found(blocks, arm, self._rule)
+        return finding.opt == "opt" or (finding.opt == "not" and arm != "baseline")
+
+    async def _applied(self, patch: str) -> dict[str, Any]:
+        folder = self._folder / f"patched-{len(self._patched)}"
+        applied = await self._trees.patched(self._task, patch, folder)
+        self._patched[patch] = folder
+        return dict(msgspec.to_builtins(applied))
+
+    async def _tree(self, leg: str, patch: str) -> Path:
+        if leg in ("base", "again"):
+            return await self._trees.base(self._task)
+        if leg == "human":
+            return await self._trees.human(self._task)
+        if patch not in self._patched:  # it was applied before this process began
+            await self._applied(patch)
+        return self._patched[patch]
+
+    async def _sized(self, exclusive: ExclusiveHandle) -> dict[str, int]:
+        """How many calls of each workload a leg makes after the first, so that base takes long enough."""
+        tree = await self._trees.base(self._task)
+        counts = {}
+        async with self._opened() as judge:
+            for name in self._task.workloads:
+                calls = [await judge.inputs(name, f"{self._seed}/calls", 0)]
+                calls += [await judge.inputs(name, f"{self._seed}/calls/{n}", n) for n in range(1, _MOST_CALLS)]
+                async with exclusive() as core:
+                    ran = await self._legs.size(tree, calls, core, _ENOUGH)
+                _require(ran.leg, "base")
+                counts[name] = len(ran.outputs) - 1
+        return counts
+
+    async def _block(
+        self, exclusive: ExclusiveHandle, arm: str, patch: str, counts: Mapping[str, int], name: str
+    ) -> dict[str, Any]:
+        """One leg after the other, in an order that is drawn, on inputs that no other block has."""
+        trees = {leg: await self._tree(leg, patch) for leg in LEGS[arm]}
+        order = sorted(trees)
+        random.Random(f"{self._seed}/{name}").shuffle(order)  # noqa: S311 repeatable on purpose
+        async with self._opened() as judge:
+            calls = [
+                await judge.inputs(workload, f"{self._seed}/{name}/{number}", number)
+                for workload, count in counts.items()
+                for number in range(count + 1)
+            ]
+            async with exclusive() as core:
+                ran = {leg: await self._legs.run(trees[leg], calls, core) for leg in order}
+            legs = {leg: await _compared(judge, calls, ran["base"], ran[leg]) for leg in order}
+        for leg in order:
+            if leg != arm:
+                _require(legs[leg], leg)
+        if arm == "human":
+            _require(legs["human"], "the human's answer")
+        return dict(msgspec.to_builtins(Block(legs)))
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[Referee]:
+        async with referee(self._task.workloads, self._trees.local) as judge:
+            yield judge
+
+    @property
+    def _seed(self) -> str:
+        return self._handles.identity.experiment_id
+
+
+def _require(leg: Leg, what: str) -> None:
+    """Raises Fault where the task itself can't be measured."""
+    if leg.wrong:
+        raise Fault(f"base_failed: {what}: {leg.wrong}")
+
+
+async def _compared(judge: Referee, calls: Sequence[Call], base: Ran, ran: Ran) -> Leg:
+    """The leg, with what is wrong with it if an output isn't base's."""
+    if ran.leg.wrong or ran is base:
+        return ran.leg
+    for number, (call, expected, output) in enumerate(zip(calls, base.outputs, ran.outputs, strict=True), 1):
+        if not await judge.same(call, expected, output):
+            return Leg(
+                ran.leg.cpu, ran.leg.wall, ran.leg.work, f"{call.workload}: the result of call {number} is wrong"
+            )
+    return ran.leg

@@ -1,0 +1,193 @@
+"""What blocks tell of a patch: speed-ups with intervals, and whether it is surely good enough, or surely not.
+
+A block gives one number: the logarithm of a ratio of times. The estimate is the median over blocks, its interval two of
+their order statistics, which holds whatever the distribution. Looks are few and fixed, and each interval so wide that
+all looks together are wrong in about 4 of 100 cases whose truth lies on the threshold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from statistics import fmean, median
+from typing import Literal
+
+Word = Literal["opt", "not", "inconclusive"]
+Clock = Literal["cpu", "wall"]
+
+LOOKS = (7, 12, 17, 22, 27, 30)  # numbers of blocks after which a verdict may be reached
+FASTER = 1.15  # than base, at least; GSO's 1.2, rounded to one decimal
+CONFIDENCE = 0.984  # of each interval
+STRAY = math.log(1.05)  # the most that base may be off from itself
+_MOVED_SHARE, _MOVED_SECONDS = 0.2, 0.02  # of what is saved within the calls, that the whole leg needn't show
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One workload in one leg: seconds, of the median call and of all calls."""
+
+    cpu: float
+    wall: float
+    total: float  # CPU
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One process with one tree."""
+
+    cpu: float = 0.0  # seconds, from its start to its end
+    wall: float = 0.0
+    work: Mapping[str, Timing] = field(default_factory=dict)  # by workload
+    wrong: str = ""  # why it doesn't count: what was wrong with an output, or how the process ended
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Legs that were run one after the other on the same inputs; `base` and `again` are the same tree."""
+
+    legs: Mapping[str, Leg]  # base, again, human, agent, in the order in which they ran
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When a patch is good enough."""
+
+    threshold: float = 0.95  # share of the human's speed that has to be exceeded
+    clock: Clock = "cpu"
+    max_blocks: int = 30
+    strict: bool = False  # GSO's rule of points decides
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How many times as fast, and between which bounds; these are missing where there are too few blocks."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What blocks come to."""
+
+    opt: Word
+    speedups: Mapping[str, Estimate]  # by what the arm is compared with: base, human; aa: base with itself
+    hack: str = ""
+    points: Mapping[str, bool] = field(default_factory=dict)  # GSO's opt_base and opt_commit
+
+    @property
+    def strays(self) -> bool:
+        """Whether base differs from itself by more than it may."""
+        return abs(math.log(self.speedups["aa"].value)) > STRAY
+
+
+def is_look(count: int, max_blocks: int) -> bool:
+    """Whether a verdict may be reached after so many blocks."""
+    return count in LOOKS or count == max_blocks
+
+
+@cache
+def rank_of(count: int) -> int:
+    """The rank from either end of the order statistics that hold the median with `CONFIDENCE`; 0 for too few."""
+    tail, rank = 0.0, 0
+    while True:
+        tail += math.comb(count, rank) / 2**count
+        if 1 - 2 * tail < CONFIDENCE:
+            return rank
+        rank += 1
+
+
+def estimate(logs: Sequence[float], off: float = 0.0) -> Estimate:
+    """The median of logarithms as a ratio, with an interval that is wider by `off` on either side."""
+    ordered, rank = sorted(logs), rank_of(len(logs))
+    value = math.exp(median(ordered))
+    if not rank:
+        return Estimate(value)
+    return Estimate(value, math.exp(ordered[rank - 1] - off), math.exp(ordered[-rank] + off))
+
+
+def found(blocks: Sequence[Block], arm: str, rule: Rule) -> Finding:
+    """What the blocks of an arm come to, `baseline`, `human` or `agent`."""
+    aa = estimate([_geometric(block, _time("base", rule), _time("again", rule)) for block in blocks])
+    if arm == "baseline":
+        finding = Finding("inconclusive", {"aa": aa})
+        return Finding("not" if finding.strays else "opt", finding.speedups)
+    off = abs(math.log(aa.value))
+    before = _before(rule)
+    speedups = {
+        "base": estimate([_geometric(block, before, _time(arm, rule)) for block in blocks], off),
+        "aa": aa,
+    }
+    bounds = [(speedups["base"], FASTER)]
+    if arm == "agent":
+        logs = [_harmonic(block, _time("human", rule), _time(arm, rule)) for block in blocks]
+        speedups["human"] = estimate(logs, off)
+        bounds.append((speedups["human"], math.nextafter(rule.threshold, math.inf)))
+    points = _points(blocks, arm, rule)
+    hack = "moved" if _is_moved(blocks, arm) else ""
+    if hack:
+        return Finding("not", speedups, hack, points)
+    if rule.strict:
+        return Finding("opt" if all(points.values()) else "not", speedups, "", points)
+    return Finding(_word(bounds), speedups, "", points)
+
+
+def _word(bounds: Sequence[tuple[Estimate, float]]) -> Word:
+    if all(each.low is not None and each.low >= least for each, least in bounds):
+        return "opt"
+    if any(each.high is not None and each.high < least for each, least in bounds):
+        return "not"
+    return "inconclusive"
+
+
+def _time(arm: str, rule: Rule) -> Callable[[Block, str], float]:
+    return lambda block, name: getattr(block.legs[arm].work[name], rule.clock)
+
+
+def _before(rule: Rule) -> Callable[[Block, str], float]:
+    """Base's time, of both its legs."""
+    base, again = _time("base", rule), _time("again", rule)
+    return lambda block, name: math.sqrt(base(block, name) * again(block, name))
+
+
+def _geometric(block: Block, before: Callable[[Block, str], float], after: Callable[[Block, str], float]) -> float:
+    """ln of the geometric mean over workloads."""
+    return fmean(math.log(before(block, name) / after(block, name)) for name in block.legs["base"].work)
+
+
+def _harmonic(block: Block, before: Callable[[Block, str], float], after: Callable[[Block, str], float]) -> float:
+    """ln of the harmonic mean over workloads."""
+    return -math.log(fmean(after(block, name) / before(block, name) for name in block.legs["base"].work))
+
+
+def _points(blocks: Sequence[Block], arm: str, rule: Rule) -> dict[str, bool]:
+    """GSO's rule, of the means over blocks."""
+    names = list(blocks[0].legs["base"].work)
+
+    def means(leg: str) -> list[float]:
+        return [fmean(_time(leg, rule)(block, name) for block in blocks) for name in names]
+
+    base, patch = means("base"), means(arm)
+    geometric = math.exp(fmean(math.log(a / b) for a, b in zip(base, patch, strict=True)))
+    points = {"opt_base": fmean(base) > fmean(patch) and round(geometric, 1) >= 1.2}
+    if arm == "agent":
+        harmonic = 1 / fmean(b / a for a, b in zip(means("human"), patch, strict=True))
+        points["opt_commit"] = points["opt_base"] and harmonic > 0.95
+    return points
+
+
+def _is_moved(blocks: Sequence[Block], arm: str) -> bool:
+    """Whether what is saved within calls is spent elsewhere in the process."""
+
+    def total(block: Block, leg: str) -> float:
+        return sum(timing.total for timing in block.legs[leg].work.values())
+
+    def saved(block: Block, of: Callable[[Block, str], float]) -> float:
+        return (of(block, "base") + of(block, "again")) / 2 - of(block, arm)
+
+    within = median(saved(block, total) for block in blocks)
+    missing = median(saved(block, total) - saved(block, lambda block, leg: block.legs[leg].cpu) for block in blocks)
+    return missing > max(_MOVED_SHARE * within, _MOVED_SECONDS)

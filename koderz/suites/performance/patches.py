@@ -1,0 +1,38 @@
+"""Patches: as replies of models hold them, and as diffs of texts."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+
+_BLOCK = re.compile(r"^(`{3,})[ \t]*(diff|patch|file[ \t]+[^\n`]+)[ \t]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
+
+
+def patch_of(reply: str, files: Mapping[str, str]) -> str:
+    """The diff that a reply means: its diff, else the whole files in it against `files`; empty where it has neither."""
+    blocks = [(word.split(maxsplit=1), body) for _, word, body in _BLOCK.findall(reply)]
+    whole = {word[1].strip(): body for word, body in blocks if word[0] == "file"}
+    diffs = [body for word, body in blocks if word[0] != "file"]
+    if diffs:
+        return "".join(diffs)
+    if whole:
+        return diff_of(files, {**files, **whole})
+    return reply if re.search(r"^--- \S.*\n\+\+\+ \S", reply, re.MULTILINE) else ""
+
+
+def diff_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """A unified diff as git writes it, of texts by path; nothing is removed."""
+    return "".join(
+        part for path, text in sorted(after.items()) if text != before.get(path) for part in _diff(path, before, text)
+    )
+
+
+def _diff(path: str, before: Mapping[str, str], text: str) -> Iterator[str]:
+    old = before.get(path)
+    yield f"diff --git a/{path} b/{path}\n"
+    if old is None:
+        yield "new file mode 100644\n"
+    lines, more = (each.splitlines(keepends=True) for each in (old or "", text))
+    for line in difflib.unified_diff(lines, more, "/dev/null" if old is None else f"a/{path}", f"b/{path}"):
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

@@ -1,0 +1,95 @@
+"""The suites of patches: each task is a commit, and its verdict is made of measured blocks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from koderz.errors import Unreachable
+from koderz.sandbox.workspace.local import Local
+from koderz.settings.schema import Settings
+from koderz.suites.performance.judging import verdict_on
+from koderz.suites.performance.measuring.bench import Bench
+from koderz.suites.performance.measuring.verdicts import Rule
+from koderz.suites.performance.options import PerformanceOptions
+from koderz.suites.performance.sources import tasks_of
+from koderz.suites.performance.tasks import PerfTask
+from koderz.suites.performance.trees import Trees
+from koderz.types import EXCLUSIVE, Measure, Message, Reply, Sampling, Task, Verdict
+from tracker.messages import text_of
+
+if TYPE_CHECKING:
+    from koderz.experiments.replay import Handles
+
+_NEEDS = frozenset({"workspace", EXCLUSIVE})
+_MARK = "Task: "
+
+
+def mini(dataset: Path | None, options: PerformanceOptions) -> PerformanceSuite:
+    """Nine small generated repositories to be made faster; or those of a tasks.toml (--dataset)."""
+    return PerformanceSuite("koderz-perf-mini", dataset, options)
+
+
+mini.modes = {"": ("patching",), "human": ("patch:human",), "agent": ("patching",)}  # type: ignore[attr-defined]
+
+
+class PerformanceSuite:
+    """Repositories to be made faster. An answer is what was measured of a patch."""
+
+    mode = "perf"
+    parts = ("perf",)
+    required = frozenset({"workspace", EXCLUSIVE})
+    measures = (Measure("speedup_base", "higher", "times"), Measure("speedup_human", "higher", "times"))
+
+    def __init__(self, name: str, dataset: Path | None, options: PerformanceOptions) -> None:
+        found = tasks_of(dataset)
+        self.name, self.source = name, str(dataset or "embedded, generated repositories")
+        self.tasks: tuple[Task[PerfTask], ...] = tuple(
+            Task(
+                task.id,
+                f"{_MARK}{task.id}\n\n{task.prompt}",
+                payload=task,
+                needs=_NEEDS,
+                digest=task.digest,
+                generated=bool(task.files),
+            )
+            for task in found
+        )
+        self._options = options
+        self._rule = Rule(options.threshold, options.clock, options.max_blocks, options.gso_strict)
+        self._isolation = ""
+
+    def messages(self, task: Task[PerfTask], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
+        """What is to be made faster; the solver adds the files."""
+        return ({"role": "user", "content": task.prompt},)
+
+    @asynccontextmanager
+    async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Trees]:  # noqa: ARG002
+        """Raises Unreachable where no process can be contained."""
+        if settings.sandbox != "contained":
+            raise Unreachable(f"--sandbox {settings.sandbox}: legs are contained on this machine only, so far")
+        async with Local() as local:
+            self._isolation = local.isolation
+            yield Trees(local)
+
+    @asynccontextmanager
+    async def open_workspace(
+        self, task: Task[PerfTask], folder: Path, handles: Handles, shared: Trees
+    ) -> AsyncIterator[Bench]:
+        """What a solver measures patches by."""
+        yield Bench(task.payload, shared, folder, handles, self._rule, seconds=self._options.timeout)
+
+    async def judge(self, task: Task, answer: Reply | str, sandbox: Any, how: Any) -> Verdict:  # noqa: ARG002
+        """The verdict on what was measured. Raises Fault where base is too far off from itself for one."""
+        return verdict_on(answer if isinstance(answer, str) else answer.text, self._rule, self._isolation)
+
+    def simulate(self, messages: Sequence[Message], sampling: Sampling) -> str:
+        """One of the patches that come with an embedded task: the next after as many replies and samples."""
+        told = text_of(messages[0])
+        task = next((task.payload for task in self.tasks if f"{_MARK}{task.id}\n" in told), None)
+        if task is None or not task.canned:
+            return "I know of nothing that would make this faster."
+        turn = sum(message["role"] == "assistant" for message in messages) + (sampling.seed or 0)
+        return f"```diff\n{task.canned[turn % len(task.canned)].diff}```\n"

@@ -1,0 +1,98 @@
+"""Patches of the embedded repositories, measured by the command line."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.conftest import PATIENCE, Shell, wait_for, whole_lines
+
+pytestmark = pytest.mark.slow
+
+ONE = "koderz-mini__revenue"  # whose simulated agent stops clocks
+
+LABELS = {
+    "good": ("passed", "opt"),
+    "weak": ("passed", "not"),
+    "no-op": ("passed", "not"),
+    "wrong": ("test_failed", "not"),
+    "memoise": ("passed", "not"),
+    "disk": ("passed", "not"),
+    "clocks": ("passed", "not"),
+    "fork": ("test_failed", "not"),
+    "tests": ("test_failed", "not"),
+}
+
+
+def _arms(koderz: Shell) -> dict[str, list[dict[str, Any]]]:
+    return {name: arm["results"] for name, arm in koderz.summary()["arms"].items()}
+
+
+def test_three_arms_are_measured_and_rescored_without_measuring(koderz: Shell) -> None:
+    shown = koderz("perf", "run", ONE, "--quiet").out
+    assert "Opt@1" in shown
+    summary = koderz.summary()
+    assert summary["mode"] == "perf"
+    assert summary["status"] == "complete"
+    arms = _arms(koderz)
+    (base,), (human,), (agent,) = (arms[name] for name in ("baseline", "human", "agent"))
+    assert (base["success"], base["opt"], base["status"]) == (True, None, "passed")
+    assert (human["success"], human["opt"]) == (True, "opt")
+    assert human["metrics"]["speedup_base_low"] > 1.15
+    assert (agent["success"], agent["opt"], agent["cause"], agent["hack"]) == (False, "not", "not", None)
+    assert agent["gso"] == {"opt_base": False, "opt_commit": False}
+    assert {"cpu_seconds_agent", "wall_seconds_human", "speedup_aa", "blocks"} <= agent["metrics"].keys()
+    figures = summary["arms"]["human"]["summary"]
+    assert figures["opt_at_k"]["1"]["value"] == 1.0
+    assert figures["speedup_base"]["value"] == pytest.approx(human["metrics"]["speedup_base"])
+    names = Counter(line["name"] for line in koderz.journal() if line["kind"] == "once")
+    assert names["block/1"] == 3
+    koderz("benchmark", "rescore", "latest", "--quiet")
+    assert Counter(line["name"] for line in koderz.journal() if line["kind"] == "once") == names
+    assert _arms(koderz)["agent"][0]["opt"] == "not"
+
+
+def test_a_killed_run_loses_at_most_the_block_in_flight(koderz: Shell) -> None:
+    run = koderz.start("perf", "run", ONE, "--mode", "human")
+
+    def blocks() -> list[str]:
+        lines = [line for path in koderz.results.glob("*/journal.jsonl") for line in whole_lines(path)]
+        return [line["name"] for line in lines if line["kind"] == "once" and line["name"].startswith("block/")]
+
+    wait_for(lambda: len(blocks()) >= 2)
+    run.kill()
+    run.communicate(timeout=PATIENCE)
+    before = blocks()
+    koderz("benchmark", "resume", "latest", "--quiet")
+    assert blocks()[: len(before)] == before
+    assert len({*blocks()}) == len(blocks())
+    assert _arms(koderz)["human"][0]["opt"] == "opt"
+
+
+def test_patches_of_nine_kinds_are_judged_as_labelled(koderz: Shell) -> None:
+    from koderz.suites.performance.mini import mini_tasks
+
+    koderz("perf", "run", "--mode", "agent", "--quiet")
+    kinds = {task.id: task.canned[0].kind for task in mini_tasks()}
+    results = {kinds[each["problem_id"]]: each for each in _arms(koderz)["agent"]}
+    assert {kind: (each["status"], each["opt"]) for kind, each in results.items()} == LABELS
+    assert {line.partition(":")[0] for line in results["tests"]["tampering"]} == {
+        *("conftest.py", "tests/test_word_counts.py")
+    }
+
+
+def test_what_can_t_be_measured_is_refused_before_anything_is_written(koderz: Shell) -> None:
+    for words in (("0000000",), ("--commit", "abc"), ("--mode", "both"), ("--threshold", "2"), ("--type", "serving")):
+        koderz("perf", "run", *words, code=2)
+    (koderz.folder / "commits.txt").write_text("# none\nffffffff a comment\n")
+    koderz("perf", "run", "--commits-file", "commits.txt", code=2)
+    assert not [*koderz.results.glob("*")]
+
+
+def test_the_plan_is_shown_and_nothing_is_written(koderz: Shell) -> None:
+    plan = json.loads(koderz("perf", "run", "--start-from", 7, "--dry-run", "--json").out)
+    assert plan["planned"] == 6
+    assert not [*koderz.results.glob("*")]

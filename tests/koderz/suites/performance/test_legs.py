@@ -1,0 +1,85 @@
+"""Legs: processes that are timed from outside, and can't change what is believed of them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from koderz.errors import Fault
+from koderz.sandbox.workspace.local import Local
+from koderz.suites.performance.measuring.legs import Call, Legs, Ran, referee
+from koderz.suites.performance.tasks import PerfTask
+from tests.koderz.suites.performance.conftest import SLOW, WORKLOAD
+
+
+def _ran(task: PerfTask, local: Local, folder: Path, module: str, *, calls: int = 3, seconds: float = 60.0) -> Ran:
+    (folder / "sums.py").write_text(module)
+    given = [Call("sums", b"20000")] * calls
+    return asyncio.run(Legs(task, local, seconds).run(folder, given, None))
+
+
+def test_a_leg_makes_its_calls_and_the_first_isn_t_counted(task: PerfTask, local: Local, tmp_path: Path) -> None:
+    ran = _ran(task, local, tmp_path, SLOW)
+    assert ran.outputs == [b"199990000"] * 3
+    assert not ran.leg.wrong
+    timing = ran.leg.work["sums"]
+    assert 0 < timing.cpu <= timing.total < ran.leg.cpu
+    assert timing.total == pytest.approx(2 * timing.cpu, rel=0.9)
+
+
+def test_clocks_of_the_process_itself_change_nothing(task: PerfTask, local: Local, tmp_path: Path) -> None:
+    stopped = "import time\nfor each in ('perf_counter', 'process_time', 'time'):\n    setattr(time, each, lambda: 0)\n"
+    (honest, cheating) = (_ran(task, local, tmp_path, text + SLOW, calls=9).leg for text in ("", stopped))
+    assert cheating.work["sums"].cpu == pytest.approx(honest.work["sums"].cpu, rel=0.9)
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("def total(n):\n    raise ValueError('no')\n", "ValueError: no"),
+        ("def total(n):\n    import os\n    os._exit(0)\n", "exit code 0"),
+        ("def total(n):\n    import os\n    return os.fork()\n", "Operation not permitted"),
+        ("def total(n):\n    open(__file__ + 'x', 'w')\n", "Read-only file system"),
+        ("def total(n):\n    return object()\n", "not JSON serializable"),
+        ("def total(n):\n    import os\n    os.write(3, b'\\xff' * 100)\n    os._exit(0)\n", "larger than"),
+        ("def total(n):\n    while True:\n        pass\n", "timeout"),
+        ("import nothing_of_the_kind\n", "ModuleNotFoundError"),
+        ("def total(n):\n    import socket\n    socket.create_connection(('1.1.1.1', 53), 5)\n", "unreachable"),
+    ],
+    ids=["raises", "exits", "forks", "writes", "unwritable", "forges", "hangs", "import", "network"],
+)
+def test_what_goes_wrong_in_a_leg_is_told(task: PerfTask, local: Local, tmp_path: Path, module: str, said: str) -> None:
+    ran = _ran(task, local, tmp_path, module, seconds=3.0 if said == "timeout" else 60.0)
+    assert said in ran.leg.wrong
+
+
+def test_inputs_are_made_and_outputs_compared_in_a_process_of_their_own(local: Local) -> None:
+    async def asked() -> list[bool]:
+        async with referee({"sums": WORKLOAD}, local) as judge:
+            call = await judge.inputs("sums", "seed", 1)
+            assert call == await judge.inputs("sums", "seed", 1)
+            assert call != await judge.inputs("sums", "other", 1)
+            pairs = ((b"1.0", b"1.0000000001"), (b"1.0", b"1.00001"), (b"[1]", b"[true]"), (b"1", b"no JSON"))
+            return [await judge.same(call, *pair) for pair in pairs]
+
+    assert asyncio.run(asked()) == [True, False, False, False]
+
+
+def test_a_workload_may_say_itself_what_is_equal(local: Local) -> None:
+    async def asked() -> bool:
+        own = WORKLOAD + "\n\ndef equal(expected, got, x):\n    return sorted(expected) == sorted(got)\n"
+        async with referee({"sums": own}, local) as judge:
+            return await judge.same(Call("sums", b"1"), b"[1, 2]", b"[2, 1]")
+
+    assert asyncio.run(asked())
+
+
+def test_a_workload_that_fails_is_a_fault(local: Local) -> None:
+    async def asked() -> None:
+        async with referee({"sums": "def inputs(rng, i):\n    1 / 0\n"}, local) as judge:
+            await judge.inputs("sums", "seed", 1)
+
+    with pytest.raises(Fault, match="ZeroDivisionError"):
+        asyncio.run(asked())
