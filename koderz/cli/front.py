@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from koderz.cli.groups import PanelCommand
-from koderz.cli.options import changeable, with_settings
+from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def add_resume_commands(app: typer.Typer) -> None:
 
 
 def _resuming(how: Literal["resume", "retry"]) -> Callable[..., None]:
-    @with_settings(*changeable(), "results")
+    @with_settings("results", of_run=True)
     def command(
         run: Run,
         given: dict[str, Any],
@@ -206,7 +206,7 @@ def _resuming(how: Literal["resume", "retry"]) -> Callable[..., None]:
     return command
 
 
-@with_settings(*changeable(), "results")
+@with_settings("results", of_run=True)
 def _rescore(
     run: Run,
     given: dict[str, Any],

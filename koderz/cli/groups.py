@@ -57,12 +57,14 @@ class PanelCommand(TyperCommand):
         return rest
 
     def _take_options(self, args: list[str], *, lenient: bool) -> None:
-        """Takes the options of what the arguments choose. `lenient`: for help, whatever is wrong with the choice."""
-        from koderz.cli.options import schema_said
+        """Takes the options of what the arguments choose, or of the run that they name.
+
+        `lenient`: for help, whatever is wrong with the choice.
+        """
         from koderz.engines.owners import schema_of
 
         try:
-            schema = schema_said([_hyphenated(word) for word in args], getattr(self.callback, "usual", {}))
+            schema = self.callback.schema_said([_hyphenated(word) for word in args])  # type: ignore[union-attr]
         except KoderzError:
             if lenient:
                 return

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from itertools import islice, takewhile
+from itertools import islice, pairwise, takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -39,26 +40,28 @@ def panels(schema: Schema) -> dict[str, list[Field]]:
     return found
 
 
-def changeable() -> list[str]:
+def changeable(schema: Schema | None = None) -> list[str]:
     """The options that may differ when a run is taken up again."""
-    return [name for name, field in schema_of().fields.items() if field.about.changeable]
+    return [name for name, field in (schema or schema_of()).fields.items() if field.about.changeable]
 
 
 def with_settings(
-    *names: str, without: Iterable[str] = (), usual: Mapping[str, Any] = MappingProxyType({})
+    *names: str, without: Iterable[str] = (), usual: Mapping[str, Any] = MappingProxyType({}), of_run: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Gives a command an option for each named setting, or for all of them but those in `without`.
 
     The command takes them as one argument `given`, a dict of those that were really given; a parameter of its own takes
     the place of the setting of its name. One that has all settings has the options of what they, or else `usual`,
-    choose, too (and of all `suites` in `usual`): its attribute `with_schema` makes it anew for a schema.
+    choose, too (and of all `suites` in `usual`): its attribute `with_schema` makes it anew for a schema. `of_run`: it
+    takes up a run, and has what may differ then of the options of that run, too.
     """
 
     def decorate(command: Callable[..., Any], schema: Schema | None = None) -> Callable[..., Any]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
         schema = schema or schema_of()
         fields = schema.fields
-        options = _parameters(schema, names, {*without, *(p.name for p in own)}, usual)
+        wanted = [*changeable(schema), *names] if of_run else names
+        options = _parameters(schema, wanted, {*without, *(p.name for p in own)}, usual)
 
         def wrapper(**arguments: Any) -> Any:
             mine = {p.name: arguments.pop(p.name) for p in own}
@@ -75,11 +78,25 @@ def with_settings(
         wrapper.__signature__ = signature  # type: ignore[attr-defined]
         wrapper.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
         wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
-        if not names:
-            wrapper.with_schema, wrapper.usual = partial(decorate, command), usual  # type: ignore[attr-defined]
+        if not names or of_run:
+            said = schema_of_run if of_run else partial(schema_said, usual=usual)
+            wrapper.with_schema, wrapper.schema_said = partial(decorate, command), said  # type: ignore[attr-defined]
         return wrapper
 
     return decorate
+
+
+def schema_of_run(words: Sequence[str]) -> Schema:
+    """The options of the run that a command line names; the usual ones where it names none that is here."""
+    from koderz.engines.owners import schema_of_plan
+    from koderz.settings.toml import results_folder
+    from tracker.runs import find_run, read_plan
+
+    places = [value for word, value in pairwise((*words, "")) if word == "--results"]
+    for name in (word for word in words if not word.startswith("-")):
+        with suppress(KoderzError):  # which is told when the run is looked for in earnest
+            return schema_of_plan(read_plan(find_run(results_folder(Path(places[-1]) if places else None), name)))
+    return schema_of()
 
 
 def schema_said(words: Sequence[str], usual: Mapping[str, Any]) -> Schema:

@@ -76,10 +76,14 @@ def restored_settings(record: records.Plan) -> Settings:
     """The settings of a recorded plan."""
     config = dict(record.config)
     config["mode"] = config["mode"] if config.get("mode") in MODES else "iterative"  # a solver goes by its own name
+    return schema_of_plan(record).from_config(config)
+
+
+def schema_of_plan(record: records.Plan) -> Schema:
+    """The options of what takes part in a recorded plan."""
     solvers = [arm.solver for arm in record.arms if not arm.source]
     models = [name for arm in record.arms for name in arm.models.values()]
-    schema = schema_of(*_named({**config, "solvers": solvers, "answering": models}))
-    return schema.from_config(config)
+    return schema_of(*_named({**record.config, "solvers": solvers, "answering": models}))
 
 
 def _named(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
