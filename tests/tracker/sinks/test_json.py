@@ -14,7 +14,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import structs
+from msgspec import Struct, structs
 
 from tests.tracker import builders
 from tests.tracker.builders import call, fault, judged
@@ -186,7 +186,13 @@ def test_where_the_disk_refuses_the_old_summary_stays_and_the_way_on_is_told(
 
 
 def at_once(summary: Summary) -> bytes:
-    return orjson.dumps(whole(summary), default=structs.asdict, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(whole(summary), default=_flat, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _flat(struct: Struct) -> dict[str, Any]:
+    """What a suite tells of a result stands beside what every result has."""
+    fields = structs.asdict(struct)
+    return fields | dict(fields.pop("facts", {}))
 
 
 def whole(summary: Summary) -> dict[str, Any]:
@@ -198,6 +204,7 @@ def whole(summary: Summary) -> dict[str, Any]:
             arms = {name: asdict(arm) for name, arm in value.items()}
             for arm in arms.values():
                 assert not arm.pop("baseline")
+                arm["summary"] |= arm.pop("more")
             if len(arms) == 1:
                 document |= next(iter(arms.values()))
             elif arms.keys() == set(BOTH):
