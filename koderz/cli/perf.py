@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from koderz.suites.performance.tasks import PerfTask
 
 COMMANDS = {
+    "opt-at-k": (
+        "koderz.cli.opt_at_k:opt_at_k",
+        "Grade predictions as GSO does: how often is one of K as good as a human.",
+    ),
     "serve-bench": ("koderz.cli.serve_bench:serve_bench", "Put a server of completions under load, and time it."),
 }
 """Command → the module that holds it, loaded when it is run, and its line of help."""

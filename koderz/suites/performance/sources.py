@@ -4,8 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from koderz.errors import KoderzError
+from koderz.suites.dataset import read_rows
 from koderz.suites.performance.mini import mini_tasks
 from koderz.suites.performance.tasks import PerfTask, read_tasks
+
+
+def ids_of(dataset: Path | None) -> list[str]:
+    """The ids of a dataset's tasks; of GSO's and ISO-Bench's JSON, which may hold more than tasks need, alone.
+
+    Raises KoderzError for a file that has none.
+    """
+    if dataset is None or dataset.suffix == ".toml":
+        return [task.id for task in tasks_of(dataset)]
+    ids = [row.text("instance_id") for row in read_rows(dataset)]
+    if not ids:
+        raise KoderzError(f"{dataset} has no instance")
+    return [*dict.fromkeys(ids)]
 
 
 def tasks_of(dataset: Path | None) -> tuple[PerfTask, ...]:

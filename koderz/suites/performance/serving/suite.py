@@ -150,7 +150,11 @@ def target_of(model: str, options: ServingOptions, settings: Settings) -> Target
         base_url=settings.base_url or BASE_URL,
         api_key_env=settings.api_key_env,
     )
-    chosen = {"temperature": settings.temperature, "top_p": settings.top_p, "ignore_eos": options.ignore_eos or None}
+    chosen = {
+        "temperature": settings.sampling_temperature,
+        "top_p": settings.top_p,
+        "ignore_eos": options.ignore_eos or None,
+    }
     is_chat = options.backend == "openai-chat"
     return Target(
         str(endpoint.base_url),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -10,9 +11,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from koderz.settings.schema import Settings
 from koderz.suites.performance.serving.client import Target, Timing, first_model
 from koderz.suites.performance.serving.load import Load, measured
+from koderz.suites.performance.serving.options import ServingOptions
 from koderz.suites.performance.serving.prompts import Prompt
+from koderz.suites.performance.serving.suite import target_of
 from koderz.testing import StreamingServer
 from tests.conftest import PATIENCE
 
@@ -191,3 +195,18 @@ def test_the_first_model_of_a_server_is_found_below_any_form_of_its_address() ->
             return [await first_model(target) for target in targets]
 
     assert asyncio.run(run()) == ["first", "first"]
+
+
+def test_what_is_sent_is_what_the_run_says() -> None:
+    settings = Settings(base_url="http://127.0.0.1:1/v1/", temperature=0.5)
+    target = target_of("org/m", ServingOptions(ignore_eos=True), settings)
+    assert target.url == "http://127.0.0.1:1/v1/completions"
+    assert json.loads(target.body(PROMPT)) == {
+        "model": "org/m", "prompt": "a b c", "max_tokens": 6, "temperature": 0.5, "ignore_eos": True,
+        "stream": True, "stream_options": {"include_usage": True},
+    }
+    chat = target_of(
+        "m", ServingOptions(backend="openai-chat", endpoint="/v2/chat"), Settings(base_url="http://127.0.0.1:1")
+    )
+    assert chat.url == "http://127.0.0.1:1/v2/chat"
+    assert json.loads(chat.body(PROMPT))["messages"] == [{"role": "user", "content": "a b c"}]
