@@ -19,6 +19,7 @@ from koderz.models.prices import could_spend
 from koderz.sandbox import FULL, DockerOptions, Job
 from koderz.settings.schema import OF_SINKS
 from koderz.settings.toml import NAME, load_config, results_folder, settings_here
+from koderz.solvers import SOLVERS
 from koderz.suites.code.calibration import calibrated_sandbox, cpu_scale
 from tracker.registry import find
 from tracker.runs import run_folders
@@ -49,6 +50,10 @@ async def diagnose(results: Path | None = None, environ: Mapping[str, str] = os.
         _results(results, environ),
         await _sandbox(),
         await _docker(environ),
+        await _workspaces(environ),
+        Finding(
+            "agents", "ok", ", ".join(name.removeprefix("agent:") for name in SOLVERS if name.startswith("agent:"))
+        ),
         await _modal(environ),
         await _ollama(environ),
         *(_key(provider, variable, environ) for provider, variable in _KEYS.items()),
@@ -106,6 +111,22 @@ async def _sandbox() -> Finding:
     if level != FULL:
         return Finding("sandbox", "ok", f"reduced isolation: {level} (full: {FULL}); {speed}")
     return Finding("sandbox", "ok", f"{level}; {speed}")
+
+
+async def _workspaces(environ: Mapping[str, str]) -> Finding:
+    """Where agents' commands would run here: which of the sandboxes, and what is to be had besides."""
+    from koderz.sandbox.workspace.backends import chosen
+    from koderz.sandbox.workspace.local import Local
+
+    try:
+        name = await chosen(environ)
+        async with Local() as local:
+            found = f"local ({local.isolation})"
+    except Unreachable as error:
+        return Finding("rollouts", "missing", str(error), "--sandbox uncontained runs what is trusted")
+    except KoderzError as error:
+        return Finding("rollouts", "broken", str(error))
+    return Finding("rollouts", "ok", f"--sandbox {name} where none is named; {found}, docker, uncontained")
 
 
 async def _docker(environ: Mapping[str, str]) -> Finding:

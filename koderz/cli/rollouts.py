@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -59,8 +60,11 @@ def run(
     ] = 0,
 ) -> None:
     """Run the rollouts of a configuration; without one the embedded tasks, on the simulated model."""
+    import asyncio
+
     from koderz.cli.rollout_files import Place
     from koderz.cli.rollouts_screen import RolloutsScreen
+    from koderz.sandbox.workspace.backends import chosen
     from koderz.suites.rollouts.config import read_config
     from koderz.suites.rollouts.suite import SAMPLE
 
@@ -71,6 +75,10 @@ def run(
         given["agent_timeout"] = timeout_sec
     most = rollouts or max(entry.rollouts for entry in found.entries)  # one alone is asked at another temperature
     usual = {**front.usual, "concurrency": parallel or found.parallel, "samples": most}
+    if "sandbox" not in given:
+        given["sandbox"] = asyncio.run(chosen(os.environ))
+    if not front.shown.json:
+        say(f"[rollouts] sandbox={given['sandbox']}")
     model = given.get("local_model") or ("simulated" if config is None else None)
     matrix = matrix_of(found, agent=agent, model=model, rollouts=rollouts)
     at_once = given.get("concurrency", usual["concurrency"])

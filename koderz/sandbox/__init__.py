@@ -111,6 +111,7 @@ SANDBOXES = Registry(
     {
         "contained": "koderz.sandbox.contained:opened",
         "docker": "koderz.sandbox.docker:opened",
+        "local": "koderz.sandbox.contained:opened",
         "modal": "koderz.modal.sandbox:opened",
         "uncontained": "koderz.sandbox.contained:opened",
     },

@@ -67,17 +67,23 @@ def container(image: str, memory_mb: int) -> list[str]:
     return [*run, *unseen, *limits, *cut_off, *powerless, *environment, *inside]
 
 
-async def server_version(image: str) -> str:
-    """The daemon's version, if `image` is there too. Raises Unreachable, saying what is missing."""
+async def daemon_version() -> str:
+    """The daemon's version. Raises Unreachable, saying what is missing."""
     if shutil.which("docker") is None:
         raise Unreachable("--sandbox docker: there is no docker command here; is Docker installed?")
     version = await _asked(["version", "--format", "{{.Server.Version}}"])
     if version.returncode:
         why = (version.stderr.strip().splitlines() or ["it gave no reason"])[-1]
         raise Unreachable(f"--sandbox docker: its daemon doesn't answer: {why}")
+    return version.stdout.strip()
+
+
+async def server_version(image: str) -> str:
+    """The daemon's version, if `image` is there too. Raises Unreachable, saying what is missing."""
+    version = await daemon_version()
     if (await _asked(["image", "inspect", "--format", "{{.Id}}", "--", image])).returncode:
         raise Unreachable(f"--sandbox docker: the image {image} isn't here; get it with: docker pull {image}")
-    return version.stdout.strip()
+    return version
 
 
 async def _asked(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+from koderz.settings.registry import Registry
 
 CHECKOUT = "/workspace"  # where a command sees the checkout that it works in
 HOME = "/home/user"  # and its home, which is kept from one command to the next, as is /tmp
@@ -39,6 +42,14 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """What programs there are besides the checkout, where a backend has images."""
+
+    context: Path  # a folder with a Dockerfile
+    digest: str  # another one where any of its files is
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """What is to be run, and how. It has no network but its own loopback."""
 
@@ -46,6 +57,7 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict)  # beside PATH, HOME and the like
     mounts: Sequence[Mount] = ()
     checkout: str = CHECKOUT  # where it sees the checkout, in which it begins
+    image: Image | None = None  # None: the backend's usual one
     read_only: bool = False  # whether the checkout is
     core: int = -1  # the only one that it runs on, unless negative
     forks: bool = True  # whether it may start other processes; threads it always may
@@ -68,6 +80,7 @@ class Backend(Protocol):
 
     name: str
     isolation: str  # what contains commands, once it is entered
+    has_images: bool  # whether commands run on `Command.image`; else on the host's userland
 
     async def run(self, command: Command, place: Path) -> Ended:
         """Runs a command in a folder of `folders`, until its whole process tree has ended.
@@ -75,3 +88,30 @@ class Backend(Protocol):
         Raises Fault where it can't be started.
         """
         ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Images(Backend, Protocol):
+    """A backend that has images."""
+
+    async def copy_out(self, image: Image, folder: str, target: Path) -> None:
+        """Puts what the image has in a folder into `target`; nothing where it hasn't got that. Raises Fault."""
+        ...
+
+
+BACKENDS = Registry(
+    "sandbox of workspaces",
+    "koderz.workspaces",
+    {
+        "local": "koderz.sandbox.workspace.backends:local",
+        "contained": "koderz.sandbox.workspace.backends:local",
+        "docker": "koderz.sandbox.workspace.backends:docker",
+        "uncontained": "koderz.sandbox.workspace.backends:uncontained",
+    },
+)
+"""Functions that take settings and give a `Backend`, not yet entered."""

@@ -28,7 +28,7 @@ from koderz.sandbox.workspace.folders import scratch
 _PACKAGE = Path(__file__).resolve().parents[1]  # koderz.sandbox, which process 1 is made of
 _START_SECONDS = 30.0
 _END_SECONDS = 5.0  # beyond the grace
-_TREE = ("checkout", "home", "tmp")  # folders of a place
+TREE = ("checkout", "home", "tmp")  # folders of a place
 _LEAST_PAUSE, _PAUSES = 1.0, 20  # seconds between two looks at the disk, and in times of what a look takes
 
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
@@ -51,6 +51,7 @@ class Local:
     """Runs commands in namespaces of their own, with Landlock and seccomp."""
 
     name = "local"
+    has_images = False
 
     def __init__(self, *, bubblewrap_allowed: bool = True) -> None:
         self.isolation = ""
@@ -98,7 +99,7 @@ class Local:
                 await asyncio.gather(begun, ended, return_exceptions=True)
 
     async def _run(self, command: Command, place: Path, channel: socket.socket | None) -> Ended:
-        for name in _TREE:
+        for name in TREE:
             (place / name).mkdir(exist_ok=True)
         control, theirs = socket.socketpair()
         control.setblocking(False)
@@ -166,7 +167,7 @@ class Local:
                 await asyncio.wait([reading], timeout=1)
                 raise Fault(f"the sandbox of a workspace can't be made: {hello.get('error') or output.text()[-300:]}")
             self.isolation = "+".join(hello["layers"]) + (" by bubblewrap" if self._bubblewrap else "")
-            watching = asyncio.create_task(_too_large(place, limits.disk_mb << 20))
+            watching = asyncio.create_task(too_large(place, limits.disk_mb << 20))
             farewell, cause = await _farewell(lines, control, limits, watching)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_END_SECONDS):
@@ -269,7 +270,7 @@ class Output:
 
 def _entries(wanted: Command, place: Path, more: Sequence[Entry] = ()) -> list[Entry]:
     """The whole tree, folders before what lies in them."""
-    checkout, home, tmp = (str(place / name) for name in _TREE)
+    checkout, home, tmp = (str(place / name) for name in TREE)
     of_command = [
         Entry("read" if wanted.read_only else "write", checkout, wanted.checkout),
         Entry("write", home, HOME),
@@ -284,7 +285,7 @@ def _entries(wanted: Command, place: Path, more: Sequence[Entry] = ()) -> list[E
     return sorted(by_target.values(), key=lambda entry: entry.target.count("/"))
 
 
-async def _too_large(place: Path, limit: int) -> None:
+async def too_large(place: Path, limit: int) -> None:
     """Returns when the folder takes more bytes than that."""
     while True:
         began = time.monotonic()

@@ -30,7 +30,7 @@ async def check_tasks(folders: Sequence[Path], *, times: int = 1) -> list[Checke
     """Each task tried `times` times. Raises KoderzError for a folder that is no task, Unreachable without a sandbox."""
     tasks = [load_task(folder) for folder in folders]
     async with Local() as local:
-        stores = Stores(local)
+        stores = Stores({"": local})
         return [await _checked(task, stores, times) for task in tasks]
 
 
@@ -56,7 +56,7 @@ async def _graded(task: Rollout, stores: Stores, *, solve: bool) -> Graded:
         if solve:
             await workspace.solve()
         diff = str((await workspace.diff())["diff"])
-    return await grade(task, diff, await stores.of(task), stores.backend)
+    return await grade(task, diff, await stores.of(task), stores.backend_of(task))
 
 
 async def _at_once(_name: str, make: Any, **_: object) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from koderz.errors import KoderzError
+from koderz.sandbox.workspace import BACKENDS
 from koderz.suites.rollouts.formats import load_task
 from koderz.suites.rollouts.tasks import Rollout
 
@@ -110,10 +111,8 @@ def _entry(path: Path, text: str, row: Mapping[str, Any], number: int) -> Entry:
         raise KoderzError(f"{path}: [[tasks]] number {number}: rollouts, timeout_sec or max_diff_mb is out of bounds")
     if not entry.prepared_dir:
         raise KoderzError(f"{path}: [[tasks]] number {number} has no prepared_dir")
-    if entry.sandbox not in (None, "local"):
-        raise KoderzError(
-            f"{path}: [[tasks]] number {number}: the sandbox {entry.sandbox} isn't supported yet, only local"
-        )
+    if entry.sandbox and not BACKENDS.has(entry.sandbox):
+        raise KoderzError(f"{path}: [[tasks]] number {number}: sandbox has to be one of {', '.join(BACKENDS)}")
     return entry
 
 
@@ -126,10 +125,15 @@ def _task(path: Path, entry: Entry) -> Rollout:
     task = load_task(folder, overrides, apply_overrides=entry.apply_overrides)
     own = {**task.environment, **entry.environment_variables}
     seconds = entry.seconds or task.agent_seconds
-    changed = repr((task.digest, own, seconds, entry.max_diff_mb))
+    changed = repr((task.digest, own, seconds, entry.max_diff_mb, entry.sandbox))
     digest = hashlib.sha256(changed.encode()).hexdigest()[:16]
     return dataclasses.replace(
-        task, environment=own, agent_seconds=seconds, max_diff_mb=entry.max_diff_mb, digest=digest
+        task,
+        environment=own,
+        agent_seconds=seconds,
+        max_diff_mb=entry.max_diff_mb,
+        digest=digest,
+        sandbox=entry.sandbox or "",
     )
 
 

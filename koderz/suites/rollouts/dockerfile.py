@@ -18,13 +18,15 @@ _USUAL = "/app"
 class Image:
     """What a Dockerfile comes to over the host's userland."""
 
+    refused: str = ""  # why it needs its image
+
     workdir: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
 
 
 def read_dockerfile(path: Path) -> Image:
-    """Raises KoderzError, naming the line and docker, for one that needs more than the host's userland."""
+    """`refused` names the line and docker where it needs more than the host's userland. KoderzError: unreadable."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -35,7 +37,7 @@ def read_dockerfile(path: Path) -> Image:
         try:
             _take(image, word.upper(), rest.strip())
         except ValueError as error:
-            raise KoderzError(f"{path}, line {number}: {error}; use --sandbox docker") from None
+            image.refused = image.refused or f"{path}, line {number}: {error}; use --sandbox docker"
     image.workdir = image.workdir or _USUAL
     return image
 
@@ -47,6 +49,7 @@ def _take(image: Image, word: str, rest: str) -> None:
     if word == "WORKDIR":
         wanted = posixpath.normpath(posixpath.join(image.workdir or "/", rest))
         if image.workdir not in ("", wanted) or wanted == "/" or wanted.startswith(("/usr", "/etc", "/proc", "/dev")):
+            image.workdir = wanted
             raise ValueError(f"WORKDIR {rest} can't be the checkout")
         image.workdir = wanted
     elif word == "ENV":

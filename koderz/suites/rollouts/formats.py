@@ -81,6 +81,7 @@ def _of_tb_meta(folder: Path, overrides: Mapping[str, Any]) -> Rollout:
         scripts=tuple(_converted(evaluation.get("test_scripts", []), list[Script], where)),
         environment=_converted(overrides.get("environment_variables", {}), dict[str, str], where),
         metrics=_converted(evaluation.get("metrics") or "", str, where),
+        context=folder if (folder / "Dockerfile").is_file() else None,
         details=_parsed(shown["repo_info.json"], where) if shown.get("repo_info.json") else {},
     )
 
@@ -142,6 +143,7 @@ def _of_harbor(folder: Path) -> Rollout:
         workdir=str(environment.get("workdir") or image.workdir),
         context=folder / "environment",
         steps=image.steps,
+        refused=image.refused,
         agent_seconds=_seconds(_table(meta, "agent", where), "timeout_sec", 1800, where),
         test_seconds=_seconds(verifier, "timeout_sec", 600, where),
     )
@@ -170,6 +172,7 @@ def _of_terminal_bench(folder: Path) -> Rollout:
         workdir=image.workdir,
         context=folder,
         steps=image.steps,
+        refused=image.refused,
         agent_seconds=_seconds(meta, "max_agent_timeout_sec", 360, where),
         test_seconds=_seconds(meta, "max_test_timeout_sec", 60, where),
     )

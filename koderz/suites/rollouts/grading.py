@@ -48,7 +48,9 @@ class Graded:
 
 async def grade(task: Rollout, diff: str, store: git.Store, backend: Backend) -> Graded:
     """Grades a diff. Raises GitError where it doesn't apply, Fault where nothing can be said of it."""
-    wanted = Command([], task.environment, checkout=task.workdir, limits=Limits(seconds=task.test_seconds))
+    wanted = Command(
+        [], task.environment, checkout=task.workdir, image=task.image, limits=Limits(seconds=task.test_seconds)
+    )
     if task.format == "tb":
         return await _by_scripts(task, diff, store, backend, wanted)
     with scratch() as place:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from koderz.errors import KoderzError, Unreachable
+from koderz.errors import KoderzError
+from koderz.sandbox.workspace import BACKENDS
 from koderz.sandbox.workspace.git import GitError
-from koderz.sandbox.workspace.local import Local
 from koderz.settings.schema import Settings
 from koderz.suites.rollouts.config import read_config
 from koderz.suites.rollouts.formats import load_task
@@ -89,7 +89,7 @@ class RolloutsSuite:
             Task(task.id, task.instructions, payload=task, needs=NEEDS, digest=task.digest) for task in tasks
         )
         self._options = options
-        self._stores = Stores(Local())
+        self._stores = Stores()
 
     def messages(self, task: Task[Rollout], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
         """The task's instructions."""
@@ -97,11 +97,13 @@ class RolloutsSuite:
 
     @asynccontextmanager
     async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Shared]:  # noqa: ARG002
-        """Raises Unreachable where no command can be contained."""
-        if settings.sandbox != "contained":
-            raise Unreachable(f"--sandbox {settings.sandbox}: workspaces are contained on this machine only, so far")
-        async with Local() as local:
-            yield Shared(self._stores, [f"agents' commands and tests run here, contained: {local.isolation}"])
+        """Raises Unreachable where commands can't be run as asked for."""
+        async with AsyncExitStack() as stack:
+            for name in sorted({settings.sandbox} | {task.payload.sandbox for task in self.tasks} - {""}):
+                backend = await stack.enter_async_context(BACKENDS.find(name)(settings))
+                self._stores.backends[name] = backend
+            run = self._stores.backends[""] = self._stores.backends[settings.sandbox]
+            yield Shared(self._stores, [f"agents' commands and tests run in the sandbox {run.name}: {run.isolation}"])
 
     @asynccontextmanager
     async def open_workspace(
@@ -116,19 +118,21 @@ class RolloutsSuite:
     async def judge(self, task: Task[Rollout], answer: Reply | str, sandbox: Any, how: Any) -> Verdict:  # noqa: ARG002
         """The verdict on a diff. Raises Fault where nothing can be said of it, as where pytest is missing."""
         diff = answer.text if isinstance(answer, Reply) else answer
-        store = await self._stores.of(task.payload)
+        store, backend = await self._stores.of(task.payload), self._stores.backend_of(task.payload)
         try:
-            graded = await grade(task.payload, diff, store, self._stores.backend)
+            graded = await grade(task.payload, diff, store, backend)
         except GitError as error:
             return Verdict("failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0)
-        return _verdict(task.payload, diff, graded, self._stores.backend.isolation)
+        return _verdict(task.payload, diff, graded, backend.isolation)
 
     def outline(self, plan: Any) -> Iterator[str]:
         """Where agents work, and what they see of this machine."""
-        yield "Workspace: contained on this machine, without network"
+        alone = "" if plan.settings.sandbox == "uncontained" else ", without network"
+        yield f"Workspace: {plan.settings.sandbox}{alone}"
         for place in dict.fromkeys(task.payload.workdir for task in plan.tasks):
             yield f"Mount: the checkout at {place}"
-        yield "Mount: this machine's programs, read-only"
+        if plan.settings.sandbox in ("local", "contained"):
+            yield "Mount: this machine's programs, read-only"
         for script in dict.fromkeys(filter(None, (arm.solver.parameters.get("script") for arm in plan.arms))):
             yield f"Mount: {script}, read-only"
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from koderz.sandbox.workspace import Image
+
 Format = Literal["tb", "harbor", "terminal-bench"]
 
 SCRIPT_SECONDS = 60.0  # of one test script
@@ -69,11 +71,18 @@ class Rollout:
     scripts: tuple[Script, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     workdir: str = "/workspace"  # where the checkout is seen
-    context: Path | None = None  # of the Dockerfile
+    context: Path | None = None  # of the Dockerfile, if there is one
     steps: tuple[Step, ...] = ()
+    refused: str = ""  # why only the image of the Dockerfile will do
     agent_seconds: float = 1800.0
     max_diff_mb: int | None = None  # the largest diff that is graded; None: the run's
     test_seconds: float = 600.0  # of a task whose tests aren't scripts of pytest
     metrics: str = ""  # a command that prints metrics of the task's own
     details: Mapping[str, Any] = field(default_factory=dict)  # repo_info.json
     digest: str = ""
+    sandbox: str = ""  # the backend that its entry names; empty: the run's
+
+    @property
+    def image(self) -> Image | None:
+        """That of its Dockerfile."""
+        return Image(self.context, self.digest) if self.context else None

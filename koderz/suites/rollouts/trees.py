@@ -8,9 +8,10 @@ import shlex
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
+from typing import cast
 
 from koderz.errors import Fault, KoderzError
-from koderz.sandbox.workspace import Backend, Command, Limits, git
+from koderz.sandbox.workspace import Backend, Command, Images, Limits, git
 from koderz.sandbox.workspace.folders import scratch
 from koderz.suites.rollouts.tasks import Repo, Rollout, Step
 
@@ -80,7 +81,14 @@ def _remove(tree: Path, patterns: Iterable[str]) -> None:
 
 
 async def _build(task: Rollout, tree: Path, backend: Backend) -> None:
-    """Carries out the lines of the task's Dockerfile, with the host's userland in place of its image."""
+    """Puts in what the task's image has; without images carries out its Dockerfile over the host's userland."""
+    if task.format == "tb":
+        return
+    if backend.has_images and task.image:
+        await cast("Images", backend).copy_out(task.image, task.workdir, tree)
+        return
+    if task.refused:
+        raise KoderzError(task.refused)
     for step in task.steps:
         if step.word == "COPY":
             for path, source in _copied(step, task.context or task.folder).items():

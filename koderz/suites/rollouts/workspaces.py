@@ -13,6 +13,7 @@ from typing import Any
 from koderz.errors import Fault, KoderzError
 from koderz.sandbox.workspace import Backend, Command, Limits, Mount, git
 from koderz.sandbox.workspace.folders import own_folder
+from koderz.sandbox.workspace.local import Local
 from koderz.suites.rollouts.options import RolloutsOptions
 from koderz.suites.rollouts.tasks import Rollout
 from koderz.suites.rollouts.trees import prepared
@@ -24,15 +25,19 @@ _SHOWN = 16_000  # characters of a command's output that an agent is told
 class Stores:
     """The repositories of tasks, each prepared once."""
 
-    backend: Backend
+    backends: dict[str, Backend] = field(default_factory=lambda: {"": Local()})  # by name; empty: the run's
     _made: dict[str, asyncio.Task[git.Store]] = field(default_factory=dict)
+
+    def backend_of(self, task: Rollout) -> Backend:
+        """Where its commands run."""
+        return self.backends[task.sandbox if task.sandbox in self.backends else ""]
 
     async def of(self, task: Rollout) -> git.Store:
         """Raises Fault where the task can't be prepared."""
         making = self._made.get(task.digest)
         if making is None or (making.done() and (making.cancelled() or making.exception())):
             folder = own_folder() / f"store-{task.digest}-{time.monotonic_ns()}"
-            making = self._made[task.digest] = asyncio.create_task(prepared(task, folder, self.backend))
+            making = self._made[task.digest] = asyncio.create_task(prepared(task, folder, self.backend_of(task)))
         return await asyncio.shield(making)
 
 
@@ -114,9 +119,10 @@ class Workspace:
             self._task.environment,
             mounts,
             checkout=self._task.workdir,
+            image=self._task.image,
             limits=replace(self._limits, seconds=limit),
         )
-        ended = await self._stores.backend.run(wanted, self._place)
+        ended = await self._stores.backend_of(self._task).run(wanted, self._place)
         output = ended.output
         if len(output) > _SHOWN:
             output = f"{output[: _SHOWN // 2]}\n[…]\n{output[-_SHOWN // 2 :]}"

@@ -58,7 +58,7 @@ def test_equal_entries_add_up_and_are_no_product(tmp_path: Path) -> None:
         ('[[tasks]]\nmodel = "x"\n', "has no prepared_dir"),
         ('[[tasks]]\nprepared_dir = "SAMPLE/median"\nrollouts = 0\n', "out of bounds"),
         ('[[tasks]]\nprepared_dir = "SAMPLE/median"\nrollouts = "2"\n', "number 1: .*rollouts"),
-        ('[[tasks]]\nprepared_dir = "SAMPLE/median"\nsandbox = "docker"\n', "docker isn't supported yet"),
+        ('[[tasks]]\nprepared_dir = "SAMPLE/median"\nsandbox = "dokcer"\n', "sandbox has to be one of local"),
         ('name = "../x"\n[[tasks]]\nprepared_dir = "SAMPLE/median"\n', "name has to be"),
         ("[[tasks", "nightly.toml: "),
     ],

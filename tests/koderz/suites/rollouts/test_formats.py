@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from koderz.errors import Fault, KoderzError
+from koderz.sandbox.workspace import Backend, Image
 from koderz.sandbox.workspace.local import Local
 from koderz.suites.rollouts.formats import load_task
 from koderz.suites.rollouts.options import RolloutsOptions
@@ -18,6 +20,7 @@ from koderz.suites.rollouts.rubrics import rewarded, scored
 from koderz.suites.rollouts.scripts import ScriptResult
 from koderz.suites.rollouts.suite import SAMPLE, rollouts
 from koderz.suites.rollouts.trees import prepared
+from koderz.suites.rollouts.workspaces import Stores
 
 
 def _repository(folder: Path) -> str:
@@ -38,9 +41,9 @@ def _meta(folder: Path, **more: Any) -> Path:
     return folder
 
 
-def _tree(task: Any, folder: Path) -> dict[str, str]:
+def _tree(task: Any, folder: Path, backend: Backend | None = None) -> dict[str, str]:
     async def listed() -> str:
-        store = await prepared(task, folder / "store", Local())
+        store = await prepared(task, folder / "store", backend or Local())
         await store.checkout(folder / "checkout")
         return store.commit
 
@@ -144,13 +147,32 @@ def test_a_dockerfile_is_carried_out_over_the_host(tmp_path: Path) -> None:
     assert _tree(task, tmp_path) == {"in/data.txt": "data", "made/file": "on\n"}
 
 
-@pytest.mark.parametrize(
-    ("line", "error"),
-    [("USER x", KoderzError), ("COPY data.txt /etc/x", KoderzError), ("COPY --from=a b c", KoderzError)],
-)
-def test_other_lines_name_docker(tmp_path: Path, line: str, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r"line 3.*docker"):
-        load_task(_harbor(tmp_path / "task", dockerfile=f"FROM x\nWORKDIR /app\n{line}\n"))
+@pytest.mark.parametrize("line", ["USER x", "COPY data.txt /etc/x", "COPY --from=a b c", "WORKDIR /etc"])
+def test_other_lines_are_a_fault_that_names_docker(tmp_path: Path, line: str) -> None:
+    task = load_task(_harbor(tmp_path / "task", dockerfile=f"FROM x\nWORKDIR /app\n{line}\n"))
+    with pytest.raises(Fault, match=r"line 3.*docker"):
+        _tree(task, tmp_path)
+
+
+class _Images(Local):
+    """A backend with images; what one has is laid into it by hand."""
+
+    has_images = True
+
+    async def copy_out(self, image: Image, folder: str, target: Path) -> None:
+        (target / "from-image").write_text(f"{image.context.name} {folder}")
+
+
+def test_with_images_the_checkout_is_what_the_image_has(tmp_path: Path) -> None:
+    task = load_task(_harbor(tmp_path / "task", dockerfile="FROM x\nUSER y\nWORKDIR /srv\nRUN false\n"))
+    assert _tree(task, tmp_path, _Images()) == {"from-image": "environment /srv"}
+
+
+def test_a_task_may_name_its_sandbox(tmp_path: Path) -> None:
+    stores = Stores({"": Local(), "docker": _Images()})
+    task = load_task(_harbor(tmp_path / "task"))
+    assert isinstance(stores.backend_of(replace(task, sandbox="docker")), _Images)
+    assert not isinstance(stores.backend_of(task), _Images)
 
 
 def test_a_line_that_fails_names_docker(tmp_path: Path) -> None:

@@ -1,0 +1,195 @@
+"""Commands in containers: one for each, over the folders of a place, on an image that is built once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Self
+
+from koderz.errors import Fault
+from koderz.sandbox.docker import daemon_version
+from koderz.sandbox.workspace import HOME, Command, Ended, Image
+from koderz.sandbox.workspace.local import TREE, Output, too_large
+
+LABEL = "koderz=workspace"  # docker ps --filter label=koderz=workspace
+_ENVIRONMENT = {"HOME": HOME, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}  # noqa: S108
+_BUILD_SECONDS = 1800.0
+_ANSWER_SECONDS = 60.0
+_NO_PROGRAM = (126, 127)  # what the client ends with where the image lacks the program
+# Removes the container however koderz ends. The second time is for one that was only about to be made.
+_REAPER = 'cat >/dev/null; "$0" rm --force "$1"; sleep 1; exec "$0" rm --force "$1"'
+
+
+class Docker:
+    """Runs commands in containers without network, as the user that koderz runs as and without capabilities."""
+
+    name = isolation = "docker"
+    has_images = True
+
+    def __init__(self, image: str) -> None:
+        self._usual = image
+        self._building: dict[str, asyncio.Task[str]] = {}
+
+    async def __aenter__(self) -> Self:
+        """Raises Unreachable where no daemon answers."""
+        await daemon_version()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+    async def run(self, command: Command, place: Path) -> Ended:
+        """See `Backend`."""
+        for name in TREE:
+            (place / name).mkdir(exist_ok=True)
+        name = f"koderz-{secrets.token_hex(8)}"
+        image = await self._built(command.image)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        output = Output(command.limits.output_bytes)
+        async with _removed(name):
+            words = [*_bounds(name, command), *_seen(command, place), "--entrypoint", command.argv[0], image]
+            client = await _docker(*words, *command.argv[1:])
+            assert client.stdout
+            reading = asyncio.create_task(output.read(client.stdout))
+            cause = await _followed(client, name, command, place)
+            await reading
+            killed = await _said("inspect", "--format", "{{.State.OOMKilled}} {{.State.Error}}", name)
+        status = client.returncode or 0
+        out_of_memory, _, error = killed.partition(" ")
+        if status == 125 or (error and status not in _NO_PROGRAM):
+            raise Fault(f"docker can't start a container: {error or output.text()[-300:].strip()}")
+        if out_of_memory == "true":
+            cause = cause or "memory"
+        return Ended(status, output.text(), cause, loop.time() - began)  # type: ignore[arg-type]
+
+    async def copy_out(self, image: Image, folder: str, target: Path) -> None:
+        """Puts what the image has in a folder into `target`; nothing where it hasn't got that. Raises Fault."""
+        name = f"koderz-{secrets.token_hex(8)}"
+        built = await self._built(image)
+        async with _removed(name):
+            await _said("create", "--name", name, "--label", LABEL, "--network", "none", built, "true")
+            with contextlib.suppress(Fault):
+                await _said("cp", f"{name}:{folder}/.", str(target))
+
+    async def _built(self, image: Image | None) -> str:
+        """The image's name. Raises Fault where it can't be built."""
+        if image is None:
+            return self._usual
+        making = self._building.get(image.digest)
+        if making is None or (making.done() and (making.cancelled() or making.exception())):
+            making = self._building[image.digest] = asyncio.create_task(_build(image))
+        return await asyncio.shield(making)
+
+
+async def _build(image: Image) -> str:
+    tag = f"koderz-workspace:{image.digest}"
+    try:
+        await _said("image", "inspect", "--format", "{{.Id}}", tag)
+    except Fault:
+        await _said("build", "--quiet", "--label", LABEL, "--tag", tag, str(image.context), seconds=_BUILD_SECONDS)
+    return tag
+
+
+def _bounds(name: str, command: Command) -> list[str]:
+    limits = command.limits
+    memory = f"{limits.memory_mb}m"
+    return [
+        *("run", "--name", name, "--label", LABEL, "--init", "--network", "none", "--log-driver", "none"),
+        *("--memory", memory, "--memory-swap", memory, "--pids-limit", str(limits.processes)),
+        *("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", f"{os.getuid()}:{os.getgid()}"),
+        *(("--cpuset-cpus", str(command.core)) if command.core >= 0 else ()),
+    ]
+
+
+def _seen(command: Command, place: Path) -> Iterator[str]:
+    """What there is besides the image: folders, and variables, which other users of this machine don't see."""
+    checkout, home, tmp = (place / name for name in TREE)
+    for source, target, writable in (
+        (checkout, command.checkout, not command.read_only),
+        (home, HOME, True),
+        (tmp, "/tmp", True),  # noqa: S108
+        *((mount.source.absolute(), mount.target, mount.writable) for mount in command.mounts),
+    ):
+        yield "--mount"
+        yield f'type=bind,"source={source}","target={target}"{"" if writable else ",readonly"}'
+    variables = _ENVIRONMENT | dict(command.environment)
+    listed = place / "environment"
+    listed.touch(mode=0o600)
+    listed.write_text("".join(f"{name}={value}\n" for name, value in variables.items() if "\n" not in value))
+    yield from ("--env-file", str(listed), "--workdir", command.checkout)
+    for name, value in variables.items():
+        if "\n" in value:
+            yield from ("--env", f"{name}={value}")
+
+
+async def _followed(client: asyncio.subprocess.Process, name: str, command: Command, place: Path) -> str:
+    """Waits for the container's end, and brings it about where a limit is exceeded: that limit."""
+    limits = command.limits
+    ended = asyncio.create_task(client.wait())
+    watching = asyncio.create_task(too_large(place, limits.disk_mb << 20))
+    try:
+        await asyncio.wait([ended, watching], timeout=limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            return ""
+        with contextlib.suppress(Fault):
+            await _said("stop", "--time", str(round(limits.grace)), name, seconds=limits.grace + _ANSWER_SECONDS)
+        await ended
+        return "disk" if watching.done() else "timeout"
+    finally:
+        watching.cancel()
+        if not ended.done():
+            client.kill()
+            await ended
+
+
+@asynccontextmanager
+async def _removed(name: str) -> AsyncIterator[None]:
+    """Removes a container when this is left, or koderz is killed."""
+    reaper = await asyncio.create_subprocess_exec(
+        *("/bin/sh", "-c", _REAPER, shutil.which("docker") or "docker", name),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Fault):
+            await _said("rm", "--force", name)
+        reaper.kill()
+        await reaper.wait()
+
+
+async def _said(*words: str, seconds: float = _ANSWER_SECONDS) -> str:
+    """What docker prints. Raises Fault with its own words where it fails."""
+    client = await _docker(*words)
+    try:
+        async with asyncio.timeout(seconds):
+            said, _ = await client.communicate()
+    except TimeoutError:
+        raise Fault(f"docker {words[0]} takes longer than {seconds:.0f} s") from None
+    finally:
+        if client.returncode is None:
+            client.kill()
+            await client.wait()
+    text = said.decode(errors="replace").strip()
+    if client.returncode:
+        raise Fault(f"docker {words[0]}: {(text.splitlines() or [f'exit code {client.returncode}'])[-1][:500]}")
+    return text
+
+
+async def _docker(*words: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(shutil.which("docker") or "docker", *words),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )

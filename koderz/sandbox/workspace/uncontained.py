@@ -1,0 +1,92 @@
+"""Commands that nothing holds back but their limits of time, disk and output: for tasks and agents that are trusted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from koderz.errors import Fault
+from koderz.sandbox.workspace import HOME, Command, Ended, userland
+from koderz.sandbox.workspace.local import TREE, Output, too_large
+
+
+class Uncontained:
+    """Runs commands as processes of this machine, in their folders where these lie."""
+
+    name = isolation = "uncontained"
+    has_images = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+    async def run(self, command: Command, place: Path) -> Ended:
+        """See `Backend`. Paths in the command's words and variables are those that it would see; Fault for others."""
+        for name in TREE:
+            (place / name).mkdir(exist_ok=True)
+        places = _places(command, place)
+        own = userland.environment() | {"TMPDIR": str(place / "tmp")} | dict(command.environment)
+        output, limits = Output(command.limits.output_bytes), command.limits
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(_here(word, places) for word in command.argv),
+                cwd=place / TREE[0],
+                env={name: _here(value, places) for name, value in own.items()},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return Ended(127, f"{command.argv[0]}: {error.strerror}\n")
+        ended = asyncio.create_task(_read(process, output))
+        watching = asyncio.create_task(too_large(place, limits.disk_mb << 20))
+        try:
+            await asyncio.wait([ended, watching], timeout=limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+            cause = "" if ended.done() else "disk" if watching.done() else "timeout"
+            if cause:
+                _signal(process.pid, signal.SIGTERM)
+                await asyncio.wait([ended], timeout=limits.grace)
+        finally:
+            watching.cancel()
+            _signal(process.pid, signal.SIGKILL)
+            await ended
+        return Ended(process.returncode or 0, output.text(), cause, loop.time() - began)  # type: ignore[arg-type]
+
+
+async def _read(process: asyncio.subprocess.Process, output: Output) -> None:
+    assert process.stdout
+    reading = asyncio.create_task(output.read(process.stdout))
+    await process.wait()
+    _signal(process.pid, signal.SIGKILL)  # what it has left behind
+    await reading
+
+
+def _places(command: Command, place: Path) -> Mapping[str, str]:
+    """Where the folders lie that a command would see elsewhere. Fault for those that its own scripts name."""
+    for mount in command.mounts:
+        if not mount.target.startswith("/opt/koderz/"):
+            raise Fault(f"{mount.target} can't be shown to a command that isn't contained; use --sandbox docker")
+    found = {mount.target: str(mount.source.absolute()) for mount in command.mounts}
+    return {**found, command.checkout: str(place / TREE[0]), HOME: str(place / TREE[1])}
+
+
+def _here(word: str, places: Mapping[str, str]) -> str:
+    for target in sorted(places, key=len, reverse=True):
+        if word == target or word.startswith(f"{target}/"):
+            return places[target] + word[len(target) :]
+    return word
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)

@@ -1,0 +1,36 @@
+"""Which backend is meant where none is named."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from koderz.errors import KoderzError
+from koderz.sandbox.workspace.backends import chosen
+from tests.conftest import Shell
+from tests.koderz.sandbox.workspace.test_docker import stand_in
+
+
+def test_the_variable_names_it() -> None:
+    assert asyncio.run(chosen({"SANDBOX_BACKEND": "uncontained"})) == "uncontained"
+    with pytest.raises(KoderzError, match="SANDBOX_BACKEND=dokcer: there are local"):
+        asyncio.run(chosen({"SANDBOX_BACKEND": "dokcer"}))
+
+
+def test_docker_is_taken_where_a_daemon_answers_and_else_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as without:
+        without.setenv("PATH", str(tmp_path))
+        assert asyncio.run(chosen({})) == "local"
+    stand_in(tmp_path, monkeypatch)
+    assert asyncio.run(chosen({})) == "docker"
+
+
+def test_where_it_can_t_run_it_is_exit_4_and_never_another(koderz: Shell) -> None:
+    words, environ = ("rollouts", "run", "--agent", "nop"), {"DOCKER_HOST": "tcp://127.0.0.1:9"}
+    assert "docker" in koderz(*words, env={**environ, "SANDBOX_BACKEND": "docker"}, code=4).err
+    done = koderz(*words, "--sandbox", "local", env={**environ, "SANDBOX_BACKEND": "docker"})
+    assert done.out.startswith("[rollouts] sandbox=local\n")

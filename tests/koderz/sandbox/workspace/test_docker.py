@@ -1,0 +1,226 @@
+"""Commands in containers: what docker is asked for, by a stand-in that runs it here, and the real one where wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koderz.errors import Fault, Unreachable
+from koderz.sandbox.workspace import Command, Ended, Image, Limits, Mount
+from koderz.sandbox.workspace.docker import Docker
+from koderz.sandbox.workspace.uncontained import Uncontained
+from tests.conftest import PATIENCE, are_gone, wait_for
+
+STAND_IN = """#!{python}
+import json, os, pathlib, signal, subprocess, sys
+words, state = sys.argv[1:], pathlib.Path({state!r})
+with open(state / "log", "a") as log:
+    log.write(json.dumps(words) + "\\n")
+def after(flag):
+    return [value for name, value in zip(words, words[1:]) if name == flag]
+match words:
+    case ["version", *_]:
+        print("27.5.1")
+    case ["image", "inspect", *_, tag]:
+        sys.exit(not (state / tag.replace(":", "-")).exists())
+    case ["build", *_, folder]:
+        if "broken" in pathlib.Path(folder, "Dockerfile").read_text():
+            sys.exit("no such instruction")
+        (state / after("--tag")[0].replace(":", "-")).write_text(folder)
+    case ["create", *_, image, _]:
+        (state / after("--name")[0]).write_text((state / image.replace(":", "-")).read_text())
+    case ["cp", source, target]:
+        name, _, folder = source.partition(":")
+        if not folder.startswith("/app"):
+            sys.exit("no such folder")
+        subprocess.run(["cp", "-r", (state / name).read_text() + "/.", target], check=True)
+    case ["run", *_]:
+        (name,) = after("--name")
+        binds = []
+        for mount in after("--mount"):
+            kind, source, target, *rest = [part.strip('"').partition("=")[2] or part for part in mount.split(",")]
+            binds += ["--ro-bind" if rest else "--bind", source, target]
+        variables = dict(line.split("=", 1) for line in open(after("--env-file")[0]).read().splitlines())
+        variables |= dict(each.split("=", 1) for each in after("--env"))
+        at = words.index("--entrypoint")
+        host = [word for path in ("/usr", "/bin", "/lib", "/lib64") for word in ("--ro-bind-try", path, path)]
+        bounds = ["bwrap", "--unshare-all", "--die-with-parent", *host, "--proc", "/proc", "--dev", "/dev", *binds]
+        command = [*bounds, "--chdir", after("--workdir")[0], words[at + 1], *words[at + 3:]]
+        process = subprocess.Popen(command, env={{"PATH": os.environ["PATH"], **variables}}, start_new_session=True)
+        (state / name).write_text(str(process.pid))
+        status = process.wait()
+        sys.exit(137 if status == -9 else status)
+    case ["stop", *_, name] | ["rm", "--force", name]:
+        try:
+            os.killpg(int((state / name).read_text()), signal.SIGKILL)
+        except (OSError, ValueError):
+            pass
+    case ["inspect", *_]:
+        print({inspected!r})
+"""
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A `docker` that runs what it is told to here, and the folder with the log of its command lines."""
+    return stand_in(tmp_path, monkeypatch)
+
+
+def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, inspected: str = "false ") -> Path:
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap isn't installed, by which the stand-in runs what it is told to")
+    program, state = folder / "bin/docker", folder / "state"
+    program.parent.mkdir()
+    state.mkdir()
+    program.write_text(STAND_IN.format(python=os.path.realpath(sys.executable), state=str(state), inspected=inspected))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return state
+
+
+def ran(line: str, place: Path, limits: Limits | None = None, **more: Any) -> Ended:
+    async def in_loop() -> Ended:
+        async with Docker("python:3.12-slim") as docker:
+            wanted = Command(["bash", "-c", line], limits=limits or Limits(seconds=PATIENCE), **more)
+            return await docker.run(wanted, place)
+
+    return asyncio.run(in_loop())
+
+
+def asked(state: Path, word: str) -> list[list[str]]:
+    said = map(json.loads, (state / "log").read_text().splitlines())
+    return [words for words in said if words[0] == word]
+
+
+def test_a_command_runs_in_a_container_of_its_own_without_network(state: Path, place: Path) -> None:
+    ended = ran("pwd; echo new > file; echo $MODE; exit 3", place, environment={"MODE": "a=b"})
+    assert (ended.status, ended.output, ended.cause) == (3, "/workspace\na=b\n", "")
+    assert (place / "checkout/file").read_text() == "new\n"
+    (run,) = asked(state, "run")
+    for words in (["--network", "none"], ["--cap-drop", "ALL"], ["--user", f"{os.getuid()}:{os.getgid()}"]):
+        assert any(run[number : number + 2] == words for number in range(len(run)))
+    assert "a=b" not in " ".join(run)  # other users of this machine see command lines
+    assert "docker.sock" not in " ".join(run)
+    name = run[run.index("--name") + 1]
+    assert ["rm", "--force", name] in asked(state, "rm")
+
+
+def test_home_and_mounts_are_there(state: Path, place: Path, tmp_path: Path) -> None:
+    (tmp_path / "shown").write_text("shown\n")
+    ran("echo kept > ~/mine", place)
+    line = 'cat ~/mine /tests; echo x > /tests || echo refused; printf %s "$MORE"'
+    ended = ran(line, place, mounts=[Mount(tmp_path / "shown", "/tests")], environment={"MORE": "two\nlines"})
+    assert ended.output.startswith("kept\nshown\n")
+    assert ended.output.endswith("refused\ntwo\nlines")
+
+
+def test_an_image_is_built_once_for_each_digest(state: Path, place: Path, tmp_path: Path) -> None:
+    context = tmp_path / "context"
+    context.mkdir()
+    (context / "Dockerfile").write_text("FROM x\n")
+    image = Image(context, "abc")
+    for _ in range(2):
+        ran("true", place, image=image)
+    ran("true", place, image=Image(context, "def"))
+    assert [words[words.index("--tag") + 1] for words in asked(state, "build")] == [
+        "koderz-workspace:abc",
+        "koderz-workspace:def",
+    ]
+    assert [words[words.index("--entrypoint") + 2] for words in asked(state, "run")][:2] == ["koderz-workspace:abc"] * 2
+
+
+def test_an_image_that_can_t_be_built_is_a_fault(state: Path, place: Path, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("broken\n")
+    with pytest.raises(Fault, match="docker build: no such instruction"):
+        ran("true", place, image=Image(tmp_path, "abc"))
+
+
+def test_what_runs_too_long_is_stopped(state: Path, place: Path) -> None:
+    ended = ran("echo begun; sleep 1000", place, Limits(seconds=2.0, grace=0.3))
+    assert ended.cause == "timeout"
+    assert asked(state, "stop")
+
+
+def test_what_the_host_says_of_memory_is_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path
+) -> None:
+    stand_in(tmp_path, monkeypatch, inspected="true ")
+    assert ran("exit 137", place).cause == "memory"
+
+
+def test_a_container_that_can_t_be_started_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path
+) -> None:
+    stand_in(tmp_path, monkeypatch, inspected="false no space left on device")
+    with pytest.raises(Fault, match="no space left"):
+        ran("exit 1", place)
+
+
+_KILLED = """
+import asyncio, sys
+from pathlib import Path
+from koderz.sandbox.workspace import Command
+from koderz.sandbox.workspace.docker import Docker
+asyncio.run(Docker("x").run(Command(["bash", "-c", "touch begun; sleep 1000"]), Path(sys.argv[1])))
+"""
+
+
+def test_a_container_is_removed_when_koderz_is_killed(state: Path, place: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", _KILLED, str(place)]) as koderz:
+        until = time.monotonic() + PATIENCE
+        while not (place / "checkout/begun").exists():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        koderz.send_signal(signal.SIGKILL)
+    while not asked(state, "rm"):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_without_a_daemon_it_is_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unreachable, match="docker"):
+        ran("true", place)
+
+
+@pytest.mark.docker
+def test_a_real_container_has_no_network(place: Path) -> None:
+    ended = ran("python3 -c 'import os, socket; print(os.listdir(\"/sys/class/net\"))'; echo x > file", place)
+    assert ended.output == "['lo']\n"
+    assert (place / "checkout/file").read_text() == "x\n"
+
+
+def test_uncontained_commands_see_their_folders_where_they_lie(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "tool").write_text("tool")
+
+    async def run(*argv: str, **more: Any) -> Ended:
+        async with Uncontained() as here:
+            return await here.run(Command(argv, limits=Limits(seconds=PATIENCE), **more), place)
+
+    mounts = [Mount(tmp_path / "tool", "/opt/koderz/tool")]
+    told = asyncio.run(run("bash", "-c", "pwd; echo ~; cat $0; env", "/opt/koderz/tool", mounts=mounts)).output
+    assert told.startswith(f"{place}/checkout\n{place}/home\ntool")
+    assert "PYTEST_CURRENT_TEST" not in told
+    assert asyncio.run(run("no-such-program")).status == 127
+    with pytest.raises(Fault, match="docker"):
+        asyncio.run(run("true", mounts=[Mount(tmp_path, "/tests")]))
+
+
+def test_what_an_uncontained_command_leaves_ends_with_it(place: Path) -> None:
+    async def run(seconds: float) -> Ended:
+        wanted = Command(["bash", "-c", "sleep 1000 & echo $!; wait"], limits=Limits(seconds=seconds, grace=0.2))
+        return await Uncontained().run(wanted, place)
+
+    ended = asyncio.run(run(0.5))
+    assert ended.cause == "timeout"
+    wait_for(lambda: are_gone({int(ended.output)}))
