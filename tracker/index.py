@@ -171,7 +171,16 @@ class Index:
     @property
     def crc(self) -> int:
         """CRC-32 of the journal up to `end`."""
-        return Entry(*_ENTRY.unpack(self.packed[-_ENTRY.size :])).crc
+        return self._last.crc
+
+    @property
+    def last(self) -> int:
+        """The code of the last line's kind."""
+        return self._last.code
+
+    @property
+    def _last(self) -> Entry:
+        return Entry(*_ENTRY.unpack(self.packed[-_ENTRY.size :]))
 
     @property
     def damaged(self) -> list[int]:

@@ -36,6 +36,7 @@ class Tracker:
         self._lost: set[int] = set()  # experiments of which something on record can't be read
         index = load_index(folder / NAME)
         self.tally = self._tally_of(index)
+        self.is_finished = index.last == CODES["finished"]
         self._is_damaged = bool(index.damaged)
         self.privacy: Privacy | None = None  # encrypts what is recorded
         self._index: Index | None = index

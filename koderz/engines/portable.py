@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -18,7 +19,7 @@ from koderz.errors import KoderzError
 from koderz.experiments.experiment import PendingExperiment
 from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan, restore_plan
-from koderz.settings.layers import replaced
+from koderz.settings.schema import Settings
 from tracker import records
 from tracker.records import Attempt, Call, Record, Text, decode, encode
 
@@ -43,7 +44,7 @@ def unpack_plan(data: bytes, folder: Path) -> Plan:
     """The plan, its files laid out in `folder`. KoderzError where this koderz' suite or prompts are others."""
     lay_out(data, folder)
     record = plan_record(data)
-    settings = replaced(restored_settings(record), laid_out(folder))
+    settings = laid_out(restored_settings(record), folder)
     return restore_plan(record, settings, accept_changes=False, solver_files=solver_files(folder))
 
 
@@ -57,13 +58,12 @@ def lay_out(data: bytes, folder: Path) -> None:
             (place / Path(file).name).write_bytes(base64.b64decode(coded))
 
 
-def laid_out(folder: Path) -> dict[str, Any]:
-    """The settings that name what `lay_out` has written to `folder`; none where it has written nothing."""
-    settings: dict[str, Any] = {}
+def laid_out(settings: Settings, folder: Path) -> Settings:
+    """The settings with what `lay_out` has written to `folder`, if anything, in the place of what they name."""
     if (folder / "dataset").is_dir():
-        settings["dataset"] = next((folder / "dataset").iterdir())
+        settings = dataclasses.replace(settings, dataset=next((folder / "dataset").iterdir()))
     if (folder / "prompt_dir").is_dir():
-        settings["prompt_dir"] = folder / "prompt_dir"
+        settings = dataclasses.replace(settings, prompt_dir=folder / "prompt_dir")
     return settings
 
 
@@ -123,8 +123,9 @@ _SOURCES = (".py", ".md", ".html", ".css", ".js", ".toml")
 def _files(plan: Plan) -> dict[str, dict[str, str]]:
     """The contents of what settings name by path: by setting and file name."""
     settings = plan.settings
+    packed = getattr(plan.suite, "packed", None)
     found: dict[str, list[Path]] = {}
-    if settings.dataset is not None:
+    if settings.dataset is not None and not packed:
         found["dataset"] = [settings.dataset]
     if settings.prompt_dir is not None:
         found["prompt_dir"] = sorted(settings.prompt_dir.glob("*.md"))
@@ -132,9 +133,12 @@ def _files(plan: Plan) -> dict[str, dict[str, str]]:
         found["solver"] = sorted(own)
         if len({path.name for path in own}) < len(own):
             raise KoderzError(f"two files of solvers are called {found['solver'][0].name}; rename one of them")
+    contents = {name: {path.name: path.read_bytes() for path in paths} for name, paths in found.items()}
+    if packed:
+        contents["dataset"] = {"packed": packed()}
     return {
-        name: {path.name: base64.b64encode(path.read_bytes()).decode() for path in paths}
-        for name, paths in found.items()
+        name: {file: base64.b64encode(content).decode() for file, content in files.items()}
+        for name, files in contents.items()
     }
 
 

@@ -66,13 +66,15 @@ async def resume_run(
         settings = restored_settings(tracker.plan)
         _require_own(tracker, fields_in(settings), way.trust_config, environ)
         _refuse_imported(tracker, way)
-        overrides = _overrides(given, fields_in(settings)) | {"results": folder.parent} | laid_out(folder / FILES)
-        settings = replaced(settings, overrides)
+        overrides = _overrides(given, fields_in(settings)) | {"results": folder.parent}
+        settings = laid_out(replaced(settings, overrides), folder / FILES)
         plan = restore_plan(
             tracker.plan, settings, accept_changes=way.accept_changes, solver_files=solver_files(folder / FILES)
         )
         tracker.select(faults=way.how != "resume", judged=way.how == "rescore")
         if way.how != "rescore" and tracker.tally.judged + tracker.tally.faults == plan.record.planned:
+            if not tracker.is_finished:  # it was killed before it could say so, or brought from elsewhere
+                await tracker.finish("incomplete" if tracker.tally.faults else "complete")
             return reopened(plan, tracker, Ended("complete", NOTHING_TO_DO), environ)
         require_able(plan)
         observer = observer or NullObserver()

@@ -38,6 +38,8 @@ class Suite(Protocol):
       elsewhere in each of its containers, and left after the last; `open_session` and `open_workspace` are then handed
       what it yields as one more parameter, `shared`. `settings.of(ITS_DATACLASS)` has the suite's options. What it
       raises ends the command before anything is recorded or spent;
+    - `packed()`, its tasks as the bytes of one file that it can be loaded from as its dataset, where they come from
+      several files or from large ones: what an engine elsewhere is handed;
     - `export(folder)`, which writes the rows that the suite makes up, and yields each file with their number;
     - `sent(task, messages)`, a coroutine: the messages with the texts that their parts of the type `reference` stand
       for, which are recorded by reference and made again when they are sent;

@@ -82,6 +82,17 @@ def test_a_finished_run_has_nothing_to_resume(koderz: Shell) -> None:
     assert koderz.journal() == before
 
 
+def test_a_run_that_was_killed_before_it_could_say_so_ends_when_it_is_resumed(koderz: Shell) -> None:
+    koderz("benchmark", 0, 1, "--quiet")
+    (journal,) = koderz.results.glob("*/journal.jsonl")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:-1]))
+
+    koderz("benchmark", "resume", "latest")
+
+    assert (koderz.journal()[-1]["kind"], koderz.summary()["status"]) == ("finished", "complete")
+
+
 def _kill_after_first_lines(koderz: Shell, running: subprocess.Popen[str], moment: float) -> None:
     """Waits for the run to have begun, then a little, then ends it as nothing can be ended more abruptly."""
     before = _size(koderz)

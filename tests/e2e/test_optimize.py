@@ -102,29 +102,12 @@ BAD = {
     "table": (("--optimizers", "few_shot", "--optimizer-params", "table.json"), "by optimizer"),
     "absent": (("--optimizers", "few_shot", "--optimizer-params", "absent.json"), "can't be read"),
     "writer": (("--optimizers", "meta_prompt", "--no-reasoning"), "--reasoning-model"),
-    "elsewhere": (
-        (
-            "--dataset",
-            "mine=mine.csv",
-            "--demo-datasets",
-            "mine",
-            "--input-column",
-            "q",
-            "--output-column",
-            "a",
-            "--metric",
-            "exact_match",
-            "--modal",
-        ),
-        "aren't sent there",
-    ),
     "judge": (("--metric", "judge"), "--judge-model"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_what_does_not_fit_ends_before_anything_is_created(koderz: Shell, name: str) -> None:
-    (koderz.folder / "mine.csv").write_text("q,a\n" + "".join(f"what is item number {n}?,{n}\n" for n in range(90)))
     (koderz.folder / "key.json").write_text('{"few_shot": {"colour": 1}}')
     (koderz.folder / "value.json").write_text('{"few_shot": {"max_examples": "many"}}')
     (koderz.folder / "table.json").write_text("[1]")
@@ -233,13 +216,25 @@ def test_on_modal_optimizers_are_submitted_by_the_scripts_and_picked_up_anywhere
         deployed = modal("deploy", str(SCRIPTS / "benchmark_worker.py"))
         assert deployed.returncode == 0, deployed.stderr
         assert "the same as here" in koderz("modal", "status", env=server.environment).out
-        options = ("--demo-datasets", "labels", "--models", "simulated", "--test-mode", "--optimizers", "few_shot")
-        command = [sys.executable, str(SCRIPTS / "run_benchmark_modal.py"), *options]
+        rows, metric = koderz.folder / "mine.csv", koderz.folder / "own.py"
+        rows.write_text("q,a\n" + "".join(f"what is item number {n}?,{n}\n" for n in range(90)))
+        metric.write_text("def same(item, reply):\n    return item.gold == reply\n")
+        options = (
+            "--demo-datasets mine --dataset mine=mine.csv --input-column q --output-column a --metric own.py:same "
+            "--models simulated --test-mode --optimizers few_shot"
+        )
+        command = [sys.executable, str(SCRIPTS / "run_benchmark_modal.py"), *options.split()]
         done = subprocess.run(command, cwd=koderz.folder, env=environ, capture_output=True, text=True, check=True)
         assert "your machine may disconnect" in done.stderr
+        run = done.stdout.split()[3]
+        assert f"Check it with: koderz optimize results --watch --run-id {run}\n" in done.stdout
         koderz("optimize", "run", "--modal", "--resume-run-id", "latest", env=server.environment)
-        koderz("benchmark", "resume", "latest", env=server.environment)
-        summary = koderz.summary()
+        rows.unlink()
+        metric.unlink()
+        elsewhere = Shell(koderz.folder / "elsewhere")
+        elsewhere.folder.mkdir()
+        elsewhere("benchmark", "resume", run, "--trust-config", env=server.environment)
+        summary = elsewhere.summary()
         assert (summary["status"], [*summary["arms"]]) == ("complete", ["none", "few_shot"])
         checked = modal("run", str(SCRIPTS / "check_results.py"), "--list-runs")
-        assert (checked.returncode, summary["run_id"] in checked.stdout) == (0, True), checked.stderr
+        assert (checked.returncode, run in checked.stdout) == (0, True), checked.stderr

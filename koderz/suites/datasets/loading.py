@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -67,12 +67,10 @@ def _generated(name: str, options: DatasetOptions) -> Dataset:
     found = cut(
         name, {"generated": items}, _sized(made.preset, options), seed=options.data_seed, policy=options.on_leak
     )
-    metric = _metric(options, found) or made.metric
     return _dataset(
         name,
         found,
         _system(made.instruction, made.user),
-        metric,
         options,
         source=f"generated from templates, seed {options.data_seed}",
         licence="koderz' own",
@@ -95,27 +93,22 @@ def _published(name: str, places: Mapping[str, Path], options: DatasetOptions) -
     sources = source_splits(name, places[name], make, usual, (about.config, "data"))
     found = _cut(name, sources, about.preset, options)
     user = about.closed_book if options.closed_book and about.closed_book else about.user
-    metric = about.original if options.metric == "opik" else _metric(options, found) or about.metric
     source = f"{about.source}, {places[name]}"
-    return _dataset(
-        name, found, _system(about.instruction, user), metric, options, source=source, licence=about.licence
-    )
+    return _dataset(name, found, _system(about.instruction, user), options, source=source, licence=about.licence)
 
 
 def _own(name: str, place: Path, options: DatasetOptions) -> Dataset:
     sources = source_splits(name, place, own_item(name, options), "train", ("data",))
     preset = {split: Piece(split, 0, _SIZE) for split in SPLITS}
     found = _cut(name, sources, preset, options)
-    metric = _metric(options, found) or chosen_metric("exact_match", ())
     messages = plain_messages(options.input_columns)
-    return _dataset(name, found, messages, metric, options, source=str(place), licence="one's own")
+    return _dataset(name, found, messages, options, source=str(place), licence="one's own")
 
 
 def _dataset(
     name: str,
     found: Cut,
     messages: tuple[Message, ...],
-    metric: Metric,
     options: DatasetOptions,
     *,
     source: str,
@@ -124,6 +117,7 @@ def _dataset(
 ) -> Dataset:
     if options.initial_prompt:
         messages = read_prompt(options.initial_prompt, messages, found.splits["test"][0].columns)
+    metric = metric_of(name, found.splits, options)
     return Dataset(
         name=name,
         source=source,
@@ -138,13 +132,16 @@ def _dataset(
     )
 
 
-def _metric(options: DatasetOptions, found: Cut) -> Metric | None:
-    """The metric that is asked for, if any is."""
-    if options.metric is None:
-        return None
+def metric_of(name: str, splits: Mapping[SplitName, Sequence[Item]], options: DatasetOptions) -> Metric:
+    """The metric that is asked for, else the dataset's own. Raises KoderzError where that can't score the items."""
     if options.metric == "opik":
-        raise KoderzError("--metric opik: the original of these benchmarks knows the nine published datasets alone")
-    return chosen_metric(options.metric, [*chain.from_iterable(found.splits.values())])
+        if name not in PUBLISHED:
+            raise KoderzError("--metric opik: the original of these benchmarks knows the nine published datasets alone")
+        return PUBLISHED[name].original
+    if options.metric:
+        return chosen_metric(options.metric, [*chain.from_iterable(splits.values())])
+    usual = PUBLISHED.get(name) or GENERATED.get(name)
+    return usual.metric if usual else chosen_metric("exact_match", ())
 
 
 def _cut(name: str, sources: list[FileRows], preset: Preset, options: DatasetOptions) -> Cut:

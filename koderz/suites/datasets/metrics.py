@@ -177,6 +177,7 @@ class OwnMetric:
     name: str
     function: Callable[[Item, str], Any] = field(repr=False)
     digest: str = ""  # of its file
+    source: str = field(default="", repr=False)  # the file's text
     format_line: str = ""
     others: tuple[str, ...] = field(default=(), init=False)
     asks_judge: bool = field(default=False, init=False)

@@ -91,7 +91,8 @@ def _from_file(name: str) -> Metric:
     if not callable(function):
         raise KoderzError(f"--metric {name}: that is no function")
     file, _, attribute = name.rpartition(":")
-    return OwnMetric(attribute, function, hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16])
+    source = Path(file).read_bytes()
+    return OwnMetric(attribute, function, hashlib.sha256(source).hexdigest()[:16], source.decode())
 
 
 def _as_json(text: str) -> Any:

@@ -15,6 +15,7 @@ from koderz.suites.datasets import BASELINE
 from koderz.suites.datasets.evaluator import WORDS, Evaluator, open_evaluator
 from koderz.suites.datasets.loading import load_datasets, write_rows
 from koderz.suites.datasets.options import DatasetOptions
+from koderz.suites.datasets.packing import packed, unpacked
 from koderz.suites.datasets.payload import SPLITS, Dataset
 from koderz.suites.datasets.published import PUBLISHED
 from koderz.suites.datasets.search import expected_calls, require_budget
@@ -27,15 +28,15 @@ EVALUATOR = "evaluator"
 def datasets(dataset: Path | None = None, options: DatasetOptions | None = None, *, part: str = "") -> DatasetSuite:
     """Graded items for optimizers of prompts: nine published datasets, one's own, and two that are made up.
 
-    `part`: the one of its `parts` that `dataset` is the place of. Raises KoderzError for a dataset that isn't known,
-    found, or as it should be.
+    `part`: the one of its `parts` that `dataset` is the place of; without it that is a file of `packed`. Raises
+    KoderzError for a dataset that isn't known, found, or as it should be.
     """
     options = options or DatasetOptions()
     if part:
         options = replace(options, dataset=(f"{part}={dataset}",), demo_datasets=(part,))
         options = replace(options, train_items=1, validation_items=1, test_items=1)  # all rows are read
     elif dataset is not None:
-        options = replace(options, dataset=(str(dataset), *options.dataset))
+        return DatasetSuite(unpacked(dataset, options))
     return DatasetSuite(*load_datasets(options))
 
 
@@ -81,11 +82,9 @@ class DatasetSuite:
         options = settings.of(DatasetOptions)
         for task in tasks:
             require_budget(task.id, len(task.payload.validation), options.budget_calls)
-            if settings.engine != "local" and not task.payload.generated:
-                raise KoderzError(f"--engine {settings.engine}: the files of {task.id} aren't sent there; run it here")
         if self.asks_judge and not (options.judge_model or settings.given_roles.get(JUDGE)):
             raise KoderzError("this metric asks a model; name one with --judge-model")
-        return {task.id: _details(task.payload) for task in tasks}
+        return {task.id: described(task.payload) for task in tasks}
 
     def simulate(self, messages: Sequence[Message], sampling: Any) -> str:
         """What the simulated model replies to an item, or to a request for prompts."""
@@ -96,6 +95,10 @@ class DatasetSuite:
     ) -> AbstractAsyncContextManager[Evaluator]:
         """What scores prompts on the dataset's items."""
         return open_evaluator(task.payload, handles, settings)
+
+    def packed(self) -> bytes:
+        """All datasets as one file, without what no item of theirs was cut from."""
+        return packed([task.payload for task in self.tasks])
 
     def export(self, folder: Path) -> Iterator[tuple[Path, int]]:
         """The splits of each dataset, in a folder each."""
@@ -108,7 +111,8 @@ def _task(dataset: Dataset) -> Task[Dataset]:
     return Task(dataset.name, payload=dataset, needs=frozenset({EVALUATOR}), digest=task_digest(*known))
 
 
-def _details(dataset: Dataset) -> dict[str, Any]:
+def described(dataset: Dataset) -> dict[str, Any]:
+    """What the record of a plan says of a dataset."""
     leakage, digests = dataset.leakage, dataset.digests
     exact, near = leakage.total
     return {

@@ -22,8 +22,9 @@ from koderz.solvers import load_solver
 from koderz.suites.datasets import BASELINE
 from koderz.suites.datasets.evaluator import WORDS, Evaluator, open_evaluator
 from koderz.suites.datasets.metrics import TextMetric
-from koderz.suites.datasets.payload import Dataset, Item, Leakage
+from koderz.suites.datasets.payload import SPLITS, Dataset, Item, Leakage
 from koderz.suites.datasets.search import SearchOptions
+from koderz.suites.datasets.suite import described
 from koderz.types import Judging, Message, Reply, Sampling, Task, Verdict
 from tests.koderz.world import FREE, Run, Scripted, begun, settings_of
 from tracker.records import Cell
@@ -54,7 +55,7 @@ class World:
             messages=({"role": "system", "content": "Answer the question."}, {"role": "user", "content": "{question}"}),
             format_line="Answer with one word.",
             metric=TextMetric("equals"),
-            leakage=Leakage("drop", {}, {}),
+            leakage=Leakage("drop", dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0)),
             generated=True,
         )
 
@@ -115,6 +116,9 @@ class WorldSuite:
 
     async def judge(self, task: Task[Dataset], answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
         raise AssertionError
+
+    def details(self, tasks: Sequence[Task[Dataset]], settings: Settings) -> dict[str, Any]:
+        return {task.id: described(task.payload) for task in tasks}
 
     def open_evaluator(
         self, task: Task[Dataset], handles: Any, settings: Settings

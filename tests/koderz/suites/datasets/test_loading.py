@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
+from koderz.settings.schema import Settings
 from koderz.suites import add_dataset, load_suite
 from koderz.suites.datasets.options import DatasetOptions
 from koderz.suites.datasets.payload import Dataset, fill
@@ -378,6 +379,31 @@ def test_a_metric_of_ones_own_is_a_function_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("def same(item, reply):\n    return item.gold == reply\n")
 
     assert own(tmp_path, metric=f"{tmp_path / 'own.py'}:same").metric.name == "same"
+
+
+def test_datasets_are_the_same_out_of_one_packed_file(tmp_path: Path) -> None:
+    rows = write(tmp_path / "own.csv", [{"text": f"Message {n}", "label": ("good", "bad")[n % 2]} for n in range(12)])
+    metric = tmp_path / "own.py"
+    metric.write_text("def same(item, reply):\n    return item.gold == reply\n")
+    options = replace(
+        SMALL,
+        dataset=(f"mine={rows}",),
+        demo_datasets=("mine", "labels"),
+        input_columns=("text",),
+        output_column="label",
+        metric=f"{metric}:same",
+    )
+    here = datasets(None, options)
+    (tmp_path / "packed").write_bytes(here.packed())
+    rows.unlink()
+    metric.unlink()
+
+    there = datasets(tmp_path / "packed", options)
+
+    assert [(task.id, task.digest) for task in there.tasks] == [(task.id, task.digest) for task in here.tasks]
+    assert there.details(there.tasks, Settings(own=(options,))) == here.details(here.tasks, Settings(own=(options,)))
+    with pytest.raises(KoderzError, match="holds no packed datasets"):
+        datasets(write(tmp_path / "rows.csv", [{"a": "b"}]), options)
 
 
 def test_a_placeholder_in_an_item_is_never_filled() -> None:
