@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -132,6 +133,15 @@ def compare_runs(
         return Answer(side, why_shut(gates, side, None), caution_on(gates, side))
     comparison = of_sides(sides, alpha, by)
     return Answer(comparison, why_shut(gates, comparison.b, comparison), caution_on(gates, comparison.b))
+
+
+def own_answer(mode: str, folder: Path) -> Compared | None:
+    """What one run has come to, where runs of its mode are compared in a way of their own; None before it has."""
+    if COMPARISONS.has(mode):
+        with suppress(KoderzError):
+            own: Compared = COMPARISONS.find(mode)([folder])
+            return own
+    return None
 
 
 def comparison_document(one: Comparison) -> dict[str, Any]:

@@ -19,6 +19,7 @@ OPTIMIZERS = ("few_shot", "meta_prompt", "evolutionary_optimizer", "hierarchical
 CONCURRENCY = 5
 TEST_BUDGET = 150
 _MOST_CONNECTIONS = 4096
+_CHECK = "optimize results --watch --run-id"
 
 COMMANDS = {"results": ("koderz.cli.optimizer_results:results", "Show what a run has come to, also while it goes on.")}
 """Command → the module that holds it, loaded when it is run, and its line of help."""
@@ -82,7 +83,7 @@ def run(
 
     The initial prompt (none) is measured on the test items as well, once: its scores are every other's baseline.
     """
-    given = dict(front.given)
+    given, front = dict(front.given), replace(front, shown=replace(front.shown, check=_CHECK))
     if checkpoint_dir is not None:
         given["results"] = checkpoint_dir
     if resume_run_id or retry_failed_run_id:
@@ -93,13 +94,7 @@ def run(
     given |= _models(models or ()) | _sizes(given, seeds, max_concurrent, modal=modal)
     chosen = [word for text in optimizers or OPTIMIZERS for word in text.replace(",", " ").split()]
     front = replace(front, given=given, detach=front.detach or modal)
-    front.run(matrix=_matrix(chosen, optimizer_params), asks_first=not yes, figures=_show_rows)
-
-
-def _show_rows(folder: Path) -> None:
-    from koderz.cli.optimizer_results import show_rows
-
-    show_rows(folder)
+    front.run(matrix=_matrix(chosen, optimizer_params), asks_first=not yes)
 
 
 def _take_up(front: Front, given: Mapping[str, Any], run: str, how: str) -> None:

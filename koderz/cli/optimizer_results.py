@@ -157,22 +157,17 @@ def _address(place: str) -> str:
     return Path(place).as_uri() if place.startswith("/") and is_live() and sys.stdout.isatty() else place
 
 
-def show_rows(folder: Path) -> None:
-    """Prints what may be said of each optimizer of the run in `folder`."""
-    from koderz.analysis.optimizers.runs import View
-
-    _say_rows(View(folder).rows())
-
-
 def _say_rows(rows: Sequence[Row]) -> None:
-    from koderz.analysis.optimizers.report import against_random, reasons_of, rows_table
+    from koderz.analysis.blocks import Text
+    from koderz.analysis.optimizers.report import row_blocks
     from koderz.cli.tables import print_blocks
 
-    say_all(reasons_of(rows))
-    if rows:
-        say()
-        print_blocks([rows_table(rows)])
-        say_all(against_random(rows))
+    for block in row_blocks(rows) if rows else ():
+        if isinstance(block, Text):
+            say(block.text)
+        else:
+            say()
+            print_blocks([block])
 
 
 def _configuration(view: View) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.blocks import Block, Table, Text
 from koderz.analysis.breakdown import breakdown_blocks
+from koderz.analysis.compare import own_answer
 from koderz.cli.console import counted, elapsed, shortened
 from koderz.engines.owners import schema_of
 from tracker.sinks.process import describe_sinks
@@ -30,6 +31,11 @@ def overview(run: Run, arms: Sequence[str]) -> Iterator[Block]:
 
 def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Block]:
     yield from _head(run)
+    if own := own_answer(run.mode, run.folder) if run.folder and len(arms) == len(run.arms) else None:
+        yield ""
+        yield from own.blocks()
+        yield from _faults(run)
+        return
     for name in arms:
         yield ""
         if run.arms[name].results:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,6 @@ from koderz.types import MAIN
 from tracker.summary import USUAL
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from koderz.plans.plan import Plan
     from koderz.runs.observer import SessionView
     from koderz.runs.session import Session
@@ -26,11 +24,9 @@ _RULE = "----------------+-----------------+--------------+----------------"
 class SessionScreen:
     """Shows a session. With `quiet` only what went wrong; with `json` nothing on standard output."""
 
-    def __init__(
-        self, *, quiet: bool = False, json: bool = False, figures: Callable[[Path], object] | None = None
-    ) -> None:
-        """`figures`: prints what the run in a folder has come to, in place of its success rates."""
-        self._quiet, self._json, self._figures = quiet, json, figures
+    def __init__(self, *, quiet: bool = False, json: bool = False, check: str = "benchmark watch") -> None:
+        """`check`: the command that shows a run which goes on without this machine."""
+        self._quiet, self._json, self._check = quiet, json, check
 
     def header(self, plan: Plan) -> None:
         """What is about to happen."""
@@ -84,16 +80,19 @@ class SessionScreen:
         summary = session.summary
         if not _has_ended(summary):
             say(_heading(summary))
+            say(f"Check it with: koderz {self._check} {summary.run_id}")
             return
-        if self._figures:
+        from koderz.analysis.compare import own_answer
+        from koderz.cli.tables import print_blocks
+
+        if own := own_answer(summary.mode, session.folder):
             say_all((*summary.cautions, "") if summary.cautions else ())
-            say(_heading(summary))
-            self._figures(session.folder)
+            say(f"{_heading(summary)}\n")
+            print_blocks(own.blocks())
         else:
             say_all(_result_lines(summary))
         if summary.breakdown:
             from koderz.analysis.breakdown import breakdown_blocks
-            from koderz.cli.tables import print_blocks
 
             say()
             print_blocks(breakdown_blocks(summary.breakdown))

@@ -67,6 +67,13 @@ def test_a_task_is_shown_with_both_prompts_and_its_log(ended: Shell) -> None:
     assert "has no task 'x'" in ended("optimize", "results", "--task", "x", code=2).err
 
 
+def test_commands_for_all_runs_show_gains_in_place_of_success_rates(ended: Shell) -> None:
+    for command in ("show", "resume", "compare"):
+        done = ended("benchmark", command, "latest")
+        assert "GAIN [95 %]" in done.out, done.err
+        assert "0.0%" not in done.out
+
+
 def test_watching_ends_with_the_run(ended: Shell) -> None:
     assert "2 of 2 tasks completed, 0 failed" in ended("optimize", "results", "--watch").out
 

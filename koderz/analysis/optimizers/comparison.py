@@ -19,6 +19,7 @@ from koderz.analysis.optimizers.gains import (
     rows_of,
     searches_of,
 )
+from koderz.analysis.optimizers.report import named, row_blocks
 from koderz.errors import KoderzError
 from koderz.suites.datasets import BASELINE
 from tracker.records import Plan
@@ -59,15 +60,14 @@ class OptimizerAnswer:
 
     def blocks(self) -> Iterator[Block]:
         """What is to be read of it."""
-        if len(self.names) == 2:
-            yield Text(f"A: {self.names[0]}, B: {self.names[1]}; B less A on the same test items, corrected by Holm")
-            yield _pair_table(self.pairs)
-        else:
-            yield Text(f"{self.names[0]}: gains over the initial prompt on the test items, corrected by Holm")
-            yield _row_table(self.rows)
-        for each in self.pairs if len(self.names) == 2 else self.rows:
-            for reason in each.reasons:
-                yield Text(f"Not comparable: {each.dataset}, {each.optimizer}: {reason}")
+        if len(self.names) == 1:
+            yield from row_blocks(self.rows)
+            return
+        yield Text(f"A: {self.names[0]}, B: {self.names[1]}; B less A on the same test items, corrected by Holm")
+        yield _pair_table(self.pairs)
+        for pair in self.pairs:
+            for reason in pair.reasons:
+                yield Text(f"Not comparable: {pair.dataset}, {pair.optimizer}: {reason}")
 
     def markdown(self) -> Iterator[str]:
         """Lines for a CI job's summary page; what the gate says comes first."""
@@ -106,7 +106,7 @@ def compare_optimizers(
 def _shut(rows: Sequence[Row], least: float) -> list[str]:
     found = []
     for row in rows:
-        what = f"{row.optimizer} on {row.dataset} for {row.model}"
+        what = named(row)
         if row.gain is None:
             raise KoderzError(f"--min-gain can't be judged: {what} has no gain; {'; '.join(row.reasons)}")
         if row.gain < least:
@@ -180,20 +180,6 @@ def _pair_table(pairs: Sequence[Pair]) -> Table:
         for each in pairs
     ]  # fmt: skip
     return Table(header, rows, optional=("Model",))
-
-
-def _row_table(rows: Sequence[Row]) -> Table:
-    header = ("Dataset", "Model", "Optimizer", "n", "baseline", "test", "gain [95 %]", "adjusted p", "verdict")
-    cells = [
-        (row.dataset, row.model, row.optimizer, str(row.n), _known(row.baseline), _known(row.score),
-         "-" if row.gain is None else _with_interval(row.gain, row.interval), _known(row.p_adjusted), row.verdict)
-        for row in rows
-    ]  # fmt: skip
-    return Table(header, cells, optional=("Model",))
-
-
-def _known(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
 
 
 def _with_interval(value: float, interval: Interval | None) -> str:

@@ -35,24 +35,24 @@ def section_of(plan: Plan, folder: Path) -> Section | None:
     return Section("Optimizers", [*_contents(state, rows)]) if rows else None
 
 
-def rows_table(rows: Sequence[Row]) -> Table:
-    """A line an optimizer, dataset and model."""
-    return Table(_HEADS.split(","), [_cells(row) for row in rows], ("METRIC CALLS", "N", "MODEL"), ruled=False)
-
-
-def reasons_of(rows: Sequence[Row]) -> list[str]:
-    """Why some of them aren't comparable, each reason once."""
-    return [*dict.fromkeys(f"Not comparable: {reason}" for row in rows for reason in row.reasons)]
-
-
-def against_random(rows: Sequence[Row]) -> Iterator[str]:
-    """Which optimizers beat random search, and whether the spread between seeds is known."""
+def row_blocks(rows: Sequence[Row]) -> Iterator[Text | Table]:
+    """Why some of them aren't comparable, all of them in a table, and which of them beat random search."""
+    for reason in dict.fromkeys(reason for row in rows for reason in row.reasons):
+        having = [row for row in rows if reason in row.reasons]
+        which = "" if len(having) == len(rows) else f"{', '.join(dict.fromkeys(map(named, having)))}: "
+        yield Text(f"Not comparable: {which}{reason}")
+    yield Table(_HEADS.split(","), [_cells(row) for row in rows], ("METRIC CALLS", "N", "MODEL"), ruled=False)
     for row in rows:
         if row.vs_random:
             beats = "beats random search" if row.vs_random["beats"] else "does not beat random search"
-            yield f"{row.dataset}, {row.model}: {row.optimizer} {beats} ({row.vs_random['gain']:+.3f})"
-    if rows and any(len(row.seeds) < 3 for row in rows):
-        yield "Below 3 seeds the spread between seeds is unknown."
+            yield Text(f"{row.dataset}, {row.model}: {row.optimizer} {beats} ({row.vs_random['gain']:+.3f})")
+    if any(len(row.seeds) < 3 for row in rows):
+        yield Text("Below 3 seeds the spread between seeds is unknown.")
+
+
+def named(row: Row) -> str:
+    """What a row is about, in words."""
+    return f"{row.optimizer} on {row.dataset} for {row.model}"
 
 
 def _cells(row: Row) -> list[str]:
@@ -78,9 +78,7 @@ def _number(value: float | None) -> str:
 
 
 def _contents(state: State, rows: Sequence[Row]) -> Iterator[Content]:
-    yield from map(Text, reasons_of(rows))
-    yield rows_table(rows)
-    yield from map(Text, against_random(rows))
+    yield from row_blocks(rows)
     ended = [cell for cell in state.cells.values() if (trial := state.trials.get(cell.experiment_id)) and trial.result]
     searched = [cell for cell in ended if cell.optimizer != BASELINE]
     for (dataset, model), cells in groupby(sorted(searched, key=_place), _place):
@@ -104,18 +102,8 @@ def _place(cell: Cell) -> tuple[str, str]:
 
 
 def _curve(cell: Cell, trial: Trial) -> Curve | None:
-    """The candidates that were scored on the whole minibatch, in the order of the calls that were made by then."""
-    least = int(trial.result.get("minibatch_n") or 0)
-    tried = sorted(trial.candidates.values(), key=lambda each: (each["metric_calls"], each["number"]))
-    points: list[tuple[float, float]] = []
-    for candidate in tried:
-        found = trial.mean("validation", str(candidate["digest"]))
-        if found and found[1] >= least and (not points or found[0] > points[-1][1]):
-            points.append((float(candidate["metric_calls"] + least), found[0]))
-    if not points:
-        return None
-    end = max(points[-1][0], float(trial.result["metric_calls"]))
-    return Curve(cell.optimizer, f"{cell.optimizer}, seed {cell.seed}", [*points, (end, points[-1][1])])
+    found = [(float(calls), mean) for calls, mean in trial.best_so_far()]
+    return Curve(cell.optimizer, f"{cell.optimizer}, seed {cell.seed}", found) if found else None
 
 
 def _promised(trial: Trial) -> float | None:

@@ -116,6 +116,21 @@ class Trial:
         found = self.scores.get((split, digest), {})
         return {item: grade for item, grade in found.items() if "fault" not in grade.labels}
 
+    def best_so_far(self) -> Iterator[tuple[int, float]]:
+        """Metric calls, and the best mean by then of a candidate that was scored on the whole minibatch.
+
+        Each time that a better one is found, and at the end.
+        """
+        least, best = int(self.result.get("minibatch_n") or 0), 0.0
+        calls = 0
+        for candidate in sorted(self.candidates.values(), key=lambda each: (each["metric_calls"], each["number"])):
+            found = self.mean("validation", str(candidate["digest"]))
+            if found and found[1] >= least and (not calls or found[0] > best):
+                calls, best = candidate["metric_calls"] + least, found[0]
+                yield calls, best
+        if calls:
+            yield max(calls, int(self.result["metric_calls"])), best
+
     @property
     def prompt(self) -> list[Message]:
         """The messages that the search ended with, examples and all, without the format line; empty before."""
