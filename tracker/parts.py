@@ -44,6 +44,26 @@ class FoundPrompt:
     tags: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """A value of a curve at a step."""
+
+    name: str
+    step: int
+    value: float
+    time: str  # ISO 8601
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Rows that a run worked on."""
+
+    name: str
+    digest: str
+    rows: int
+    context: str  # what they were for, such as `test`
+
+
 class Part:
     """A key of a run's summary that a suite or a solver owns, and what its experiments tell elsewhere.
 
@@ -71,6 +91,14 @@ class Part:
 
     def steps(self, story: Sequence[Record]) -> Iterable[Step]:  # noqa: ARG002
         """What the trace of an experiment, given its records, shows in place of its calls."""
+        return ()
+
+    def curve(self, plan: Plan, story: Sequence[Record]) -> Iterable[CurvePoint]:  # noqa: ARG002
+        """How an experiment, given its records, went along."""
+        return ()
+
+    def data(self, plan: Plan) -> Iterable[Data]:  # noqa: ARG002
+        """The rows that the plan's tasks consist of."""
         return ()
 
     def prompts(self, plan: Plan, folder: Path) -> Iterable[FoundPrompt]:  # noqa: ARG002
@@ -122,6 +150,16 @@ def excerpts(plan: Plan, story: Sequence[Record]) -> Iterator[str]:
 def steps_of(plan: Plan, story: Sequence[Record]) -> list[Step]:
     """The steps that the parts which a plan names make of an experiment."""
     return [*_each(plan, lambda part: part.steps(story))]
+
+
+def curve_of(plan: Plan, story: Sequence[Record]) -> list[CurvePoint]:
+    """How an experiment went along, as the parts which a plan names tell."""
+    return [*_each(plan, lambda part: part.curve(plan, story))]
+
+
+def data_of(plan: Plan) -> list[Data]:
+    """The rows that the parts which a plan names say that it works on."""
+    return [*_each(plan, lambda part: part.data(plan))]
 
 
 def found_prompts(plan: Plan, folder: Path) -> list[FoundPrompt]:

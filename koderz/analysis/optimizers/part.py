@@ -16,7 +16,7 @@ from koderz.suites.datasets import BASELINE
 from koderz.types import Message
 from tracker import records
 from tracker.messages import text_of
-from tracker.parts import FoundPrompt, Part, Step
+from tracker.parts import CurvePoint, Data, FoundPrompt, Part, Step
 from tracker.stories import Stories
 from tracker.summary import Result
 
@@ -77,6 +77,22 @@ class OptimizerPart(Part):
             inputs = {key: candidate.get(key) for key in ("messages", "demos", "metric_calls")}
             kept = digest == trial.result.get("winner")
             yield Step(name, begun[digest], ended.get(digest, begun[digest]), inputs, {**scored, "kept": kept})
+
+    def curve(self, plan: records.Plan, story: Sequence[records.Record]) -> Iterator[CurvePoint]:
+        """The best validation score so far, by metric calls."""
+        trial = Trial()
+        for line in story:
+            trial.fold(line)
+        if isinstance(end := trial.outcome, records.Experiment):
+            seed = int(plan.config.get("seed") or 0) + end.sample
+            for calls, mean in trial.best_so_far():
+                yield CurvePoint(f"best_validation/{end.problem_id}/{end.arm}/{seed}", calls, mean, end.time)
+
+    def data(self, plan: records.Plan) -> Iterator[Data]:
+        """The splits of its datasets."""
+        for dataset, about in (plan.details.get("suite") or {}).items():
+            for split, known in about["splits"].items():
+                yield Data(f"{dataset}_{split}", known["digest"], known["n"], split)
 
     def prompts(self, plan: records.Plan, folder: Path) -> Iterator[FoundPrompt]:
         """The best by validation, never by test, of each dataset and model whose searches have all ended."""

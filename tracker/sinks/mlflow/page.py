@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from tracker.parts import curve_of
 from tracker.records import Attempt, Call, Experiment, Fault, Plan, Record
 
 _CHILD_PARAMS = ("suite", "temperature", "max_iterations", "feedback", "seed")
@@ -170,6 +171,12 @@ def points(figures: Mapping[str, float | None], time: int, step: int = 0) -> Ite
     for key, value in figures.items():
         if value is not None and math.isfinite(value):
             yield Point(_UNNAMEABLE.sub("-", key), float(value), time, step)
+
+
+def curve_points(plan: Plan, story: Sequence[Record]) -> Iterator[Point]:
+    """How an experiment went along, as what its suite adds to runs tells it."""
+    for each in curve_of(plan, story):
+        yield from points({each.name: each.value}, milliseconds(each.time), each.step)
 
 
 def _attempt_points(story: Sequence[Record]) -> Iterator[Point]:

@@ -17,7 +17,7 @@ from tracker.records import Experiment, Fault, Finished, Record, Resumed
 from tracker.runs import is_locked
 from tracker.sinks import Source
 from tracker.sinks.mlflow.outbox import RUN, Entry, Outbox
-from tracker.sinks.mlflow.page import Page, child_page
+from tracker.sinks.mlflow.page import Page, Point, child_page, curve_points
 from tracker.sinks.mlflow.run import curve, first_page, identity, latest_page, outcomes_of, write_files
 from tracker.sinks.mlflow.store import Store, chunks
 from tracker.sinks.mlflow.target import (
@@ -186,19 +186,21 @@ class MlflowSink:
         """Brings the traces of these experiments level with their stories."""
         place = Place(self._store.experiment, run)
         told: dict[str, int] = {}
-        traces = []
+        traces, curves = [], list[Point]()
         for name in experiment_ids:
             before, lines = (self._outbox.get(name) or Entry()).trace_lines, self._stories.lines_of(name)
             story, outcome = _to_its_end(self._stories.of(name))
             if outcome is None or before >= lines:
                 continue
             traces.append(trace_of(self._plan, story, outcome, place))
+            curves += curve_points(self._plan, story)
             told[name] = lines
             if before and isinstance(outcome, Fault):  # it was judged, and that holds no longer
                 trace = trace_id(self._plan, place.experiment, name)
                 self._store.take_back(trace, judgement_ids(trace, story))
         if traces:
             self._store.trace(traces)
+            self._store.plot(run, curves)
             self._outbox.traced(told)
 
     def _nest(self, run: str, experiment_ids: Iterable[str]) -> None:

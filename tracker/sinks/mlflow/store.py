@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tracker.parts import FoundPrompt
+from tracker.parts import FoundPrompt, data_of
 from tracker.records import Plan
 from tracker.sinks import SinkDown
 from tracker.sinks.mlflow.page import Page, Point
@@ -113,8 +113,12 @@ class Store:
         source = as_json({"dataset_id": found.key})
         profile = as_json({"num_records": len(plan.tasks)})
         digest = found.version[:_DIGEST_CHARACTERS]
-        dataset = Dataset(found.name, digest, "mlflow_evaluation_dataset", source, profile=profile)
-        self._client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "evaluation")])])
+        named = [(Dataset(found.name, digest, "mlflow_evaluation_dataset", source, profile=profile), "evaluation")]
+        for data in data_of(plan):
+            profile = as_json({"num_rows": data.rows})
+            named.append((Dataset(data.name, data.digest, "koderz", as_json({}), profile=profile), data.context))
+        inputs = [DatasetInput(dataset, [InputTag("mlflow.data.context", context)]) for dataset, context in named]
+        self._client.log_inputs(run_id, inputs)
         if prompts := register_prompts(self._client, self.experiment, plan):
             linked = as_json([{"name": prompt.name, "version": prompt.version} for prompt in prompts])
             self._client.set_tag(run_id, "mlflow.linkedPrompts", linked)

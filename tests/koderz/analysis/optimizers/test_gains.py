@@ -239,6 +239,16 @@ def test_mlflow_has_a_span_a_candidate_and_the_winner_by_validation_once(tmp_pat
     assert version.tags["koderz.optimizer"] == "meta_prompt"
     assert version.tags["benchmark_run_id"] == run.folder.name
     assert version.tags["koderz.verdict"] == rows(run)["meta_prompt"].verdict
+    (told,) = store.search_runs([version.tags["_mlflow_experiment_ids"].strip(",")])
+    for seed in rows(run)["meta_prompt"].seeds:
+        curve = store.get_metric_history(told.info.run_id, f"best_validation/world/meta_prompt/{seed['seed']}")
+        assert [point.value for point in curve] == sorted(point.value for point in curve)
+        assert (curve[0].step, curve[-1].step) == (20, seed["metric_calls"])
+    splits = read_plan(run.folder).details["suite"]["world"]["splits"]
+    inputs = {each.dataset.name: (each.dataset.digest, each.tags[0].value) for each in told.inputs.dataset_inputs}
+    assert {name: inputs[f"world_{name}"] for name in splits} == {
+        name: (about["digest"], name) for name, about in splits.items()
+    }
     place = f"koderz/{read_plan(run.folder).suite}"
     traces = {trace.info.client_request_id: trace for trace in seen(run.folder, experiment=place).traces}
     for end in run.of("experiment"):
