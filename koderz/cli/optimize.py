@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from koderz.cli.console import warn
 from koderz.cli.front import Front, run_options, take_up
 from koderz.cli.groups import LazyGroup, PanelCommand
 from koderz.errors import KoderzError
@@ -20,6 +22,9 @@ CONCURRENCY = 5
 TEST_BUDGET = 150
 _MOST_CONNECTIONS = 4096
 _CHECK = "optimize results --watch --run-id"
+_GIVING_WAY = dict.fromkeys(("n_threads", "max_parallel_batches"), "--item-concurrency")
+_OPTIONS = {"seed": "--seed", "temperature": "--temperature", "n_samples": "half of --validation-items, at most 100"}
+"""Parameters of the original's optimizers, and what they are here: those that change nothing, and others."""
 
 COMMANDS = {"results": ("koderz.cli.optimizer_results:results", "Show what a run has come to, also while it goes on.")}
 """Command → the module that holds it, loaded when it is run, and its line of help."""
@@ -166,25 +171,33 @@ def _parameters(path: Path, names: Mapping[str, str]) -> dict[str, dict[str, Any
         if shown not in solvers:
             raise KoderzError(f"{path}: there is no optimizer {shown!r} in this run; there are {', '.join(solvers)}")
         known = inspect.signature(load_solver(solvers[shown], own, {}).function).parameters
-        for key, value in own.items():
+        for key, value in [*own.items()]:
+            if key in _GIVING_WAY:
+                warn(f"note: {path}: {shown}'s {key} gives way to {_GIVING_WAY[key]}")
+                del own[key]
+                continue
             default = known[key].default if key in known and known[key].kind is inspect.Parameter.KEYWORD_ONLY else None
             if default is None:
                 choose = [name for name, each in known.items() if each.kind is inspect.Parameter.KEYWORD_ONLY]
-                raise KoderzError(f"{path}: {shown} has no parameter {key!r}; it has {', '.join(choose) or 'none'}")
+                instead = f"; that is {_OPTIONS[key]}" if key in _OPTIONS else ""
+                raise KoderzError(
+                    f"{path}: {shown} has no parameter {key!r}{instead}; it has {', '.join(choose) or 'none'}"
+                )
             _require_like(f"{path}, {shown}, {key}", value, default)
     return table
 
 
 def _require_like(where: str, value: Any, default: Any) -> None:
-    """Raises KoderzError for a value that isn't of the default's type, or a number below 0."""
+    """Raises KoderzError for a value that isn't of the default's type, or a number below 0, or 0 in place of a count."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    wanted = {bool: "true or false", int: "a whole number from 0", float: "a number from 0"}.get(
+    least = int(type(default) is int and default > 0)
+    wanted = {bool: "true or false", int: f"a whole number from {least}", float: "a number from 0"}.get(
         type(default), "a text"
     )
     fine = {
         bool: isinstance(value, bool),
-        int: number and isinstance(value, int) and value >= 0,
-        float: number and value >= 0,
+        int: number and isinstance(value, int) and value >= least,
+        float: number and 0 <= value < math.inf,
     }.get(type(default), isinstance(value, str))
     if not fine:
         raise KoderzError(f"{where}: {value!r} is not {wanted}")

@@ -82,13 +82,15 @@ class SessionScreen:
             say(_heading(summary))
             say(f"Check it with: koderz {self._check} {summary.run_id}")
             return
-        from koderz.analysis.compare import own_answer
+        from koderz.analysis.compare import COMPARISONS, own_answer
         from koderz.cli.tables import print_blocks
 
-        if own := own_answer(summary.mode, session.folder):
+        if COMPARISONS.has(summary.mode):
             say_all((*summary.cautions, "") if summary.cautions else ())
-            say(f"{_heading(summary)}\n")
-            print_blocks(own.blocks())
+            say(_heading(summary))
+            if own := own_answer(summary.mode, session.folder):
+                say()
+                print_blocks(own.blocks())
         else:
             say_all(_result_lines(summary))
         if summary.breakdown:

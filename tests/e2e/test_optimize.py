@@ -71,8 +71,9 @@ def test_test_mode_is_one_seed_of_five_items_a_split(koderz: Shell) -> None:
 
 
 def test_parameters_come_from_a_file_and_are_on_record(koderz: Shell) -> None:
-    (koderz.folder / "own.json").write_text('{"few_shot": {"max_trials": 2, "max_examples": 3}}')
-    koderz(*SIMULATED, "--optimizers", "few_shot", "--seeds", 1, "--optimizer-params", "own.json")
+    (koderz.folder / "own.json").write_text('{"few_shot": {"max_trials": 2, "max_examples": 3, "n_threads": 4}}')
+    done = koderz(*SIMULATED, "--optimizers", "few_shot", "--seeds", 1, "--optimizer-params", "own.json")
+    assert "few_shot's n_threads gives way to --item-concurrency" in done.err
     (result,) = (line["value"] for line in koderz.journal() if line["kind"] == "once" and line["name"] == "result"
                  and line["value"]["finish_reason"])  # fmt: skip
     assert result["finish_reason"] == "limit"
@@ -98,6 +99,8 @@ BAD = {
     "run": (("--resume-run-id", "bench_1"), "bench_1"),
     "other": (("--resume-run-id", "run_20250423_153045"), "another program"),
     "key": (("--optimizers", "few_shot", "--optimizer-params", "key.json"), "has no parameter 'colour'"),
+    "option": (("--optimizers", "few_shot", "--optimizer-params", "option.json"), "'seed'; that is --seed"),
+    "none": (("--optimizers", "meta_prompt", "--optimizer-params", "none.json"), "whole number from 1"),
     "value": (("--optimizers", "few_shot", "--optimizer-params", "value.json"), "whole number"),
     "table": (("--optimizers", "few_shot", "--optimizer-params", "table.json"), "by optimizer"),
     "absent": (("--optimizers", "few_shot", "--optimizer-params", "absent.json"), "can't be read"),
@@ -109,6 +112,8 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_what_does_not_fit_ends_before_anything_is_created(koderz: Shell, name: str) -> None:
     (koderz.folder / "key.json").write_text('{"few_shot": {"colour": 1}}')
+    (koderz.folder / "option.json").write_text('{"few_shot": {"seed": 1}}')
+    (koderz.folder / "none.json").write_text('{"meta_prompt": {"prompts_per_round": 0}}')
     (koderz.folder / "value.json").write_text('{"few_shot": {"max_examples": "many"}}')
     (koderz.folder / "table.json").write_text("[1]")
     arguments, said = BAD[name]

@@ -33,6 +33,7 @@ async def evolutionary_optimizer(
     """
     search = _Evolution(evaluator, prompts, tournament_size, crossover_rate, mutation_rate)
     population = await search.begin(population_size)
+    elitism_size = min(elitism_size, population_size - 1)  # or no generation would have a child
     generation = 0
     while not (num_generations and generation >= num_generations):
         generation += 1

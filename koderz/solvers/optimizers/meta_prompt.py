@@ -10,9 +10,6 @@ from koderz.solvers.optimizers.writing import Writer, needs_writer, shown_failur
 if TYPE_CHECKING:
     from koderz.suites.datasets.evaluator import Evaluator
 
-_SYNTHESIS = 3  # the first round with one, and rounds from one to the next
-_SYNTHESIS_PROMPTS = 2
-
 
 async def meta_prompt(
     evaluator: Evaluator,
@@ -21,9 +18,11 @@ async def meta_prompt(
     prompts_per_round: int = 4,
     hall_of_fame: int = 10,
     task_examples: int = 5,
+    synthesis_round_interval: int = 3,
+    synthesis_prompts_per_round: int = 2,
     max_trials: int = 0,
 ) -> str:
-    """Rounds of `prompts_per_round` rewritings; every third puts the best of the `hall_of_fame` together.
+    """Rounds of `prompts_per_round` rewritings; every third puts the best of the `hall_of_fame` together, into two.
 
     `task_examples` items that the best prompt fails at are shown. `max_trials` candidates end it; 0: none do.
     """
@@ -33,9 +32,9 @@ async def meta_prompt(
     while not max_trials or trials < max_trials:
         number += 1
         fame = evaluator.ranked[:hall_of_fame]
-        if number % _SYNTHESIS == 0 and len(fame) > 1:
+        if number % synthesis_round_interval == 0 and len(fame) > 1:
             found = await writer.written(
-                "meta_prompt-synthesis", _SYNTHESIS_PROMPTS, instructions=shown_instructions(fame)
+                "meta_prompt-synthesis", synthesis_prompts_per_round, instructions=shown_instructions(fame)
             )
         else:
             found = await writer.written(

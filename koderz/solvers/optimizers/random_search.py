@@ -22,7 +22,8 @@ async def random_search(
     while not max_trials or trial < max_trials:
         trial += 1
         if trial % 2 or not evaluator.has_writer:
-            count = evaluator.random.randint(min(min_examples, len(ids)), min(max_examples, len(ids)))
+            most = min(max_examples, len(ids))
+            count = evaluator.random.randint(min(min_examples, most), most)
             await evaluator.score(evaluator.initial.with_demos(evaluator.random.sample(ids, count)))
             continue
         told = evaluator.initial.instruction

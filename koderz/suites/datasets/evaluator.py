@@ -163,7 +163,8 @@ class Evaluator:
         """What the reasoning model replies: a JSON object with `prompts` (texts) or `failure_modes`.
 
         These are objects with `name`, `description` and `root_cause`. A reply with neither is asked for once more; {}
-        where the second has neither, too. Raises BudgetSpent where no money is left.
+        where the second has neither, too. Raises BudgetSpent where no money is left, and where 20 proposals in a row
+        brought nothing new.
         """
         self._requests += 1
         request, role = self._requests, "reasoning" if "reasoning" in self._handles.identity.arm.models else None
@@ -173,6 +174,8 @@ class Evaluator:
             reply = await self._ask(messages, role, purpose, temperature=1.0, seed=seed, max_tokens=_REASONING_TOKENS)
             self._counts.reasoning_calls += 1
             if found := read_object(reply.text):
+                if "prompts" not in found and purpose == "propose":
+                    self._count_stale()
                 return found
         self._counts.unreadable += 1
         self._count_stale()

@@ -217,7 +217,9 @@ def test_of_a_run_that_was_only_handed_over_no_results_are_drawn(
 ) -> None:
     handed_over = Finished(status="detached", reason="3 experiments are with Modal")
 
-    assert shown(tmp_path / "a", capsys, handed_over)[0] == ["BENCHMARK DETACHED"]
+    heading, check = shown(tmp_path / "a", capsys, handed_over)[0]
+    assert heading == "BENCHMARK DETACHED"
+    assert check.startswith("Check it with: koderz benchmark watch bench_")
     assert "Problems: 1" in shown(tmp_path / "b", capsys, judged(0), handed_over)[0]
 
 

@@ -195,6 +195,20 @@ def test_replies_that_cannot_be_read_are_asked_for_once_more_and_counted(tmp_pat
     assert (result["finish_reason"], result["unreadable"], result["reasoning_calls"]) == ("stale", 20, 40)
 
 
+@pytest.mark.parametrize("reply", ['{"failure_modes": [{"name": "all"}]}', '{"prompts": ["Answer.", "{}", "Answer."]}'])
+@pytest.mark.parametrize("solver", ["meta_prompt", "evolutionary_optimizer", "hierarchical_reflective", "gepa"])
+def test_a_search_ends_where_replies_bring_nothing_that_was_asked_for(tmp_path: Path, solver: str, reply: str) -> None:
+    world = World("rule")
+
+    def useless(messages: Sequence[Message], sampling: Sampling) -> str:
+        return reply if sampling.temperature else world(messages, sampling)
+
+    run = searched(tmp_path, world, solver, model=Scripted(useless))
+    (result,) = results_of(run).values()
+    assert result["finish_reason"] in ("stale", "converged")
+    assert result["reasoning_calls"] <= 100
+
+
 def test_requests_for_prompts_are_drawn_at_one_each_with_a_seed_of_its_own(tmp_path: Path) -> None:
     world, model = World("rule"), Scripted(World("rule"))
     searched(tmp_path, world, "meta_prompt", model=model, budget_calls=200)
