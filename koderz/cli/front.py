@@ -103,14 +103,15 @@ class Front:
         solver_arguments: Mapping[str, str] | None = None,
         matrix: Matrix | None = None,
         asks_first: bool = False,
+        figures: Callable[[Path], object] | None = None,
         screen: SessionScreen | None = None,
         complete: Callable[[Plan], Plan] = lambda plan: plan,
     ) -> None:
         """Plans the tasks in `span` and carries the plan out, or with --dry-run prints it. Ends with the exit code.
 
         `matrix`: the arms and cells, where options don't state them; `asks_first`: in a terminal the plan is shown, and
-        begun only where the user says so; `screen`: in place of the usual one; `complete`: adds to the plan what is
-        known only once it is about to begin.
+        begun only where the user says so; `figures`: prints what the run in a folder has come to; `screen`: in place of
+        the usual one; `complete`: adds to the plan what is known only once it is about to begin.
         """
         import asyncio
 
@@ -118,7 +119,9 @@ class Front:
         from koderz.engines.owners import schema_here
         from koderz.runs.prepare import prepare
 
-        screen = screen or SessionScreen(quiet=self.shown.quiet, json=self.shown.json, check=self.shown.check)
+        screen = screen or SessionScreen(
+            quiet=self.shown.quiet, json=self.shown.json, figures=figures, check=self.shown.check
+        )
         given = dict(self.given)
         if self.usual:
             known = schema_here({**self.usual, **given}).fields

@@ -188,7 +188,7 @@ def _parameters(path: Path, names: Mapping[str, str]) -> dict[str, dict[str, Any
 
 
 def _require_like(where: str, value: Any, default: Any) -> None:
-    """Raises KoderzError for a value that isn't of the default's type, or a number below 0, or 0 in place of a count."""
+    """Raises KoderzError for a value that isn't of the default's type, or a number below 0, or 0 for a count."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     least = int(type(default) is int and default > 0)
     wanted = {bool: "true or false", int: f"a whole number from {least}", float: "a number from 0"}.get(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,8 @@ from koderz.types import MAIN
 from tracker.summary import USUAL
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from koderz.plans.plan import Plan
     from koderz.runs.observer import SessionView
     from koderz.runs.session import Session
@@ -24,9 +26,18 @@ _RULE = "----------------+-----------------+--------------+----------------"
 class SessionScreen:
     """Shows a session. With `quiet` only what went wrong; with `json` nothing on standard output."""
 
-    def __init__(self, *, quiet: bool = False, json: bool = False, check: str = "benchmark watch") -> None:
-        """`check`: the command that shows a run which goes on without this machine."""
-        self._quiet, self._json, self._check = quiet, json, check
+    def __init__(
+        self,
+        *,
+        quiet: bool = False,
+        json: bool = False,
+        figures: Callable[[Path], object] | None = None,
+        check: str = "benchmark watch",
+    ) -> None:
+        """`figures`: prints what the run in a folder has come to, in place of its success rates; `check`: the command
+        that shows a run which goes on without this machine.
+        """
+        self._quiet, self._json, self._figures, self._check = quiet, json, figures, check
 
     def header(self, plan: Plan) -> None:
         """What is about to happen."""
@@ -85,10 +96,12 @@ class SessionScreen:
         from koderz.analysis.compare import COMPARISONS, own_answer
         from koderz.cli.tables import print_blocks
 
-        if COMPARISONS.has(summary.mode):
+        if self._figures or COMPARISONS.has(summary.mode):
             say_all((*summary.cautions, "") if summary.cautions else ())
             say(_heading(summary))
-            if own := own_answer(summary.mode, session.folder):
+            if self._figures:
+                self._figures(session.folder)
+            elif own := own_answer(summary.mode, session.folder):
                 say()
                 print_blocks(own.blocks())
         else:
