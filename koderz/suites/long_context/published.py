@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import UnionType
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -19,6 +20,7 @@ Place = Line | tuple[int, int]
 
 Fields = Mapping[str, Any]
 Filter = Callable[[Fields], bool]
+Kind = type | UnionType
 OfRow = Callable[[Fields, Fields], tuple[Reading, Any]]
 """Makes a text, and what belongs into the answer, of a row's fields and of those that are read late."""
 
@@ -26,6 +28,7 @@ ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 
 _BATCH = 64  # rows that are read at once
 _LIKE: Mapping[type, str] = {str: "string", list: "list"}  # what pyarrow calls a column of that type
+_NAMES: Mapping[Kind, str] = {str: "text", int: "a whole number", list: "a list", int | str: "text or a whole number"}
 
 
 @dataclass(frozen=True)
@@ -33,14 +36,14 @@ class Layout:
     """The columns of a file."""
 
     late: Mapping[str, type]  # the long ones, which are read when they are needed: str, or list
-    wanted: tuple[str, ...]  # the others that there have to be
+    wanted: Mapping[str, Kind]  # the others that there have to be
     optional: tuple[str, ...] = ()  # and those that there may be
     window: tuple[str, ...] = ()  # what rows with the same late columns have in common; without these, they share none
 
     def window_of(self, fields: Fields, place: Any) -> Any:
         """Differs between rows whose late columns do."""
-        found = tuple(fields.get(name) for name in self.window)
-        return found if found and found[0] is not None else place
+        is_known = self.window and fields.get(self.window[0]) is not None
+        return tuple(str(fields.get(name)) for name in self.window) if is_known else place
 
 
 class Late:
@@ -143,22 +146,17 @@ def _rows_in(path: Path, group: int, numbers: Collection[int], columns: Collecti
 def _of_lines(path: Path, layout: Layout) -> Iterator[tuple[Place, Fields, str]]:
     for line in file_lines(path):
         row = line.row()
-        _require(row, (*layout.wanted, *layout.late))
-        for name, kind in layout.late.items():
-            if kind is str:
-                row.text(name)
-            elif not isinstance(row.fields[name], kind):
-                raise row.error(f"the column {name!r} has to be a {kind.__name__}")
+        _require(row, {**layout.wanted, **layout.late})
         yield line, {name: row.fields.get(name) for name in (*layout.wanted, *layout.optional)}, line.digest
 
 
 def _of_parquet(path: Path, layout: Layout) -> Iterator[tuple[Place, Fields, str]]:
     with opened_parquet(path) as file:
         names, groups = file.schema_arrow.names, file.num_row_groups
-        _require(Row(str(path), dict.fromkeys(names, "")), (*layout.wanted, *layout.late))
+        _require(Row(str(path), dict.fromkeys(names, "")), dict.fromkeys((*layout.wanted, *layout.late), object))
         for name, kind in layout.late.items():
             if _LIKE[kind] not in str(file.schema_arrow.field(name).type):
-                raise KoderzError(f"{path}: the column {name!r} has to be a {kind.__name__}")
+                raise KoderzError(f"{path}: the column {name!r} has to be {_NAMES[kind]}")
         columns = [name for name in (*layout.wanted, *layout.optional) if name in names]
         text = names.index(next(iter(layout.late)))
         for group in range(groups):
@@ -169,7 +167,12 @@ def _of_parquet(path: Path, layout: Layout) -> Iterator[tuple[Place, Fields, str
                 yield (group, number), fields, digest
 
 
-def _require(row: Row, columns: Iterable[str]) -> None:
-    for name in columns:
-        if row.fields.get(name) is None:
-            raise row.error(f"the column {name!r} is missing; there are {', '.join(row.fields)}")
+def _require(row: Row, columns: Mapping[str, Kind]) -> None:
+    if absent := [name for name in columns if row.fields.get(name) is None]:
+        raise row.error(f"the column {absent[0]!r} is missing; there are {', '.join(row.fields)}")
+    for name, kind in columns.items():
+        value = row.fields[name]
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise row.error(f"the column {name!r} has to be {_NAMES[kind]}")
+        if isinstance(value, str):
+            row.text(name)

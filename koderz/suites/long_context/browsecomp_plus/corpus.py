@@ -13,7 +13,7 @@ from koderz.suites.long_context.browsecomp_plus.documents import Document
 from koderz.suites.long_context.contexts import recipe_digest
 from koderz.suites.long_context.published import Layout, Place, files_in, listed, rows_at
 
-_LAYOUT = Layout({"text": str}, ("docid",))
+_LAYOUT = Layout({"text": str}, {"docid": int | str})
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,10 @@ from koderz.suites.long_context.contexts import Reading
 from koderz.suites.long_context.published import Fields, Layout, PublishedRow, published
 from tracker.privacy import xored
 
-_LAYOUT = Layout({"gold_docs": list, "evidence_docs": list, "negative_docs": list}, ("query_id", "query", "answer"))
+_LAYOUT = Layout(
+    {"gold_docs": list, "evidence_docs": list, "negative_docs": list},
+    {"query_id": int | str, "query": str, "answer": str},
+)
 
 
 def key_of(canary: str) -> bytes:

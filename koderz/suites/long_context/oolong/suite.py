@@ -19,12 +19,14 @@ from koderz.types import Measure, Task
 _TEXT, _WINDOW = "context_window_text", "context_window_id"
 _SYNTHETIC = Layout(
     {_TEXT: str},
-    ("id", "context_len", "dataset", "question", "answer", "answer_type"),
+    {"id": int | str, "context_len": int, **dict.fromkeys(("dataset", "question", "answer", "answer_type"), str)},
     ("task_group", "task", "input_subset", "num_labels", _WINDOW),
     window=(_WINDOW, "dataset", "context_len", "input_subset"),
 )
-_REAL = Layout({_TEXT: str}, ("id", "question", "answer"), (_WINDOW, "question_type"), window=(_WINDOW,))
-_PAIRS = Layout({"context": str}, ("id", "question", "answer"))
+_REAL = Layout(
+    {_TEXT: str}, {"id": int | str, "question": str, "answer": int | str}, (_WINDOW, "question_type"), window=(_WINDOW,)
+)
+_PAIRS = Layout({"context": str}, {"id": int | str, "question": str, "answer": list})
 
 _MEASURES = (Measure("score", "higher", "share"), Measure("score_rlm", "higher", "share"))
 _GROUPS = {"length": "context_len", "dataset": "dataset", "task": "task", "kind": "question_type"}  # by column
@@ -137,8 +139,8 @@ def _reading(fields: Fields, late: Fields, **more: Any) -> Reading:
 def _is_of_pairs(path: Path) -> Filter:
     def check(fields: Fields) -> bool:
         try:
-            score_pairs(fields["answer"], "")
-        except (TypeError, ValueError):
+            score_pairs([(a, b) for a, b in fields["answer"]], "")
+        except (TypeError, ValueError, OverflowError):
             raise KoderzError(f"{path}, id {fields['id']}: the answer has to be a list of pairs of numbers") from None
         return True
 

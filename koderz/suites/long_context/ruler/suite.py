@@ -103,6 +103,8 @@ def _folder_tasks(folder: Path, tokenizer: Tokenizer) -> Iterator[Task[Recipe]]:
         for number, line in enumerate(file_lines(file)):
             row = line.row()
             row.text("input")
+            for name in ("length", "token_position_answer"):
+                row.number(name, 0)
             if not row.texts("outputs"):
                 raise row.error("the field 'outputs' is empty")
             recipe = FileLine(line, make)

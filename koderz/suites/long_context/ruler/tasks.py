@@ -215,7 +215,7 @@ def reading_of(row: Mapping[str, Any], tokenizer: Tokenizer, generator: str) -> 
     context, between, question = row["input"].rpartition("\n")
     more = {"generator": generator, "answer_prefix": "not sent"}
     if "token_position_answer" in row:
-        more["position"] = row["token_position_answer"] / max(1, row["length"])
+        more["position"] = row["token_position_answer"] / max(1, row.get("length", 0))
     return Reading(context, question, tokenizer.count(row["input"]), tokenizer.name, between, more)
 
 

@@ -206,6 +206,12 @@ def test_rows_are_chosen_before_a_text_is_read_and_a_shared_text_is_held_once(
         ({"answer": "entity"}, "the answer 'entity' can't be read"),
         ({"answer": "[]"}, "can't be read"),
         ({"id": 0}, "two rows have the id 0"),
+        ({"context_len": "long"}, "'context_len' has to be a whole number"),
+        ({"context_len": 1e400}, "'context_len' has to be a whole number"),
+        ({"id": {"a": 1}}, "'id' has to be text or a whole number"),
+        ({"question": 7}, "'question' has to be text"),
+        ({"context_window_text": ["t"]}, "'context_window_text' has to be text"),
+        ({"question": "\ud800"}, "half a surrogate pair"),
     ],
 )
 def test_malformed_rows_are_one_clear_error(tmp_path: Path, fields: dict[str, Any], problem: str) -> None:
@@ -233,7 +239,7 @@ def test_damaged_and_absent_files_are_one_clear_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"context_window_text": [1, 2]}, r"'context_window_text' has to be a str"),
+        ({"context_window_text": [1, 2]}, r"'context_window_text' has to be text"),
         ({"answer": ["[1]", None]}, r"row 1: the column 'answer' is missing"),
     ],
 )
@@ -269,11 +275,16 @@ def test_real_and_pairs_come_from_the_users_file(tmp_path: Path) -> None:
     pairs = as_lines(tmp_path / "pairs.jsonl", [{"id": 1, "context": "t", "question": "q", "answer": [[1, 2]]}])
     found = oolong_pairs(pairs)
     assert asyncio.run(found.judge(found.tasks[0], "(2, 1)", None, Judging())).passed
-    as_lines(pairs, [{"id": 1, "context": "t", "question": "q", "answer": "1, 2"}])
     with pytest.raises(KoderzError, match="the column 'context' is missing"):
         oolong_pairs(real)
-    with pytest.raises(KoderzError, match="the answer has to be a list of pairs of numbers"):
-        oolong_pairs(pairs)
+    for answer, problem in {
+        "1, 2": "a list",
+        ((1, 2), (3,)): "a list of pairs",
+        ((1e400, 2),): "a list of pairs",
+    }.items():
+        as_lines(pairs, [{"id": 1, "context": "t", "question": "q", "answer": answer}])
+        with pytest.raises(KoderzError, match=f"answer'? has to be {problem}"):
+            oolong_pairs(pairs)
     with pytest.raises(KoderzError, match="get oolongbench/oolong-real from Hugging Face"):
         oolong_real(None)
 

@@ -228,6 +228,10 @@ def test_a_folder_of_rows_is_a_suite_whose_lines_are_checked(tmp_path: Path) -> 
         ('{"input": "a"}', "the field 'outputs' is empty"),
         ('{"input": ', "not JSON"),
         ("[1]", "not a JSON object"),
+        (
+            '{"input": "a", "outputs": ["b"], "token_position_answer": "c"}',
+            "the field 'token_position_answer' has to be a number from 0 up",
+        ),
     ],
 )
 def test_a_malformed_row_of_a_folder_is_named(tmp_path: Path, text: str, problem: str) -> None:
