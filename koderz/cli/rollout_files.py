@@ -37,6 +37,7 @@ class Place:
         about = {
             "output": str(self.data.absolute()),
             "files": [f"rollouts/{self.config.name}/{stamp}/manifest.json"],
+            "is_own": True,
             "data": str(self.data),
             "config": self.shown,
             "name": self.config.name,

@@ -14,7 +14,7 @@ from koderz.cli.console import print_json, say, say_all, warn
 from koderz.cli.front import AcceptChanges, Front, Json, Quiet, Shown, Trust, Wait, run_options, take_up
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import changeable, with_settings
-from koderz.errors import KoderzError
+from koderz.errors import KoderzError, StorageError
 from tracker.files import write_whole
 
 if TYPE_CHECKING:
@@ -132,7 +132,10 @@ def summarize(name: Name, latest: Latest = False, rollout: Stamp = None, data: D
         return
     lines = [*table_lines(found.rows, str(found.folder))]
     say_all(lines)
-    write_whole(found.folder / "summary.md", ["\n".join([*lines, ""]).encode("utf-8", "backslashreplace")])
+    try:
+        write_whole(found.folder / "summary.md", ["\n".join([*lines, ""]).encode("utf-8", "backslashreplace")])
+    except OSError as error:
+        raise StorageError(f"{found.folder / 'summary.md'} can't be written ({error.strerror})") from None
     say(f"[rollouts] summary.md written: {found.folder / 'summary.md'}")
 
 

@@ -16,7 +16,7 @@ from koderz.cli.front import Shown
 from koderz.cli.session import SessionScreen
 from koderz.suites.rollouts.figures import told
 from koderz.suites.rollouts.files import launched
-from tracker.records import Attempt, Call, Experiment, Fault, Once, Record
+from tracker.records import Attempt, Call, Experiment, Fault, OfExperiment, Once, Record
 
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan
@@ -40,7 +40,6 @@ class RolloutsScreen(SessionScreen):
             entries,
         )
         self._about: Mapping[str, Any] = {}
-        self._started: set[str] = set()
         self._ended: dict[str, str] = {}  # status by run_id
         self._spinner = ""
 
@@ -64,14 +63,14 @@ class RolloutsScreen(SessionScreen):
 
     def recorded(self, record: Record) -> None:
         """An outcome is a line; with -vv so is what led to it."""
-        if isinstance(record, Call | Once):
-            self._started.add(record.experiment_id)
-        if self._verbose > 1 and self._says:
-            self._say_all(_told(record))
-        if not isinstance(record, Experiment | Fault) or record.experiment_id not in self._numbers:
+        if not isinstance(record, OfExperiment) or record.experiment_id not in self._numbers:
             return
         run_id = f"{self._about['stamp']}-{self._numbers[record.experiment_id]}"
-        status = launched(record, started=record.experiment_id in self._started)["status"]
+        if self._verbose > 1 and self._says:
+            self._say_all(_told(run_id, record))
+        if not isinstance(record, Experiment | Fault):
+            return
+        status = launched(record)["status"]
         self._ended[run_id] = status
         if self._says and self._verbose:
             self._say_all([f"[rollouts] finished: run_id={run_id} status={status}"])
@@ -140,7 +139,7 @@ def summary_lines(about: Mapping[str, Any], ended: Mapping[str, str], numbers: M
             yield f"| {Path(about['runs'][experiment]['task_dir']).name} | {run_id} | {ended[run_id]} |"
 
 
-def _told(record: Record) -> Iterator[str]:
+def _told(run_id: str, record: OfExperiment) -> Iterator[str]:
     """What a record says of the agent's work, or of the tests."""
     match record:
         case Call():
@@ -149,9 +148,11 @@ def _told(record: Record) -> Iterator[str]:
             what, text = record.name, str(record.value.get("output", record.value.get("diff", "")))
         case Attempt():
             what, text = "tests", str(record.feedback)
+        case Fault():
+            what, text = "fault", record.reason
         case _:
             return
-    yield f"[{record.experiment_id}] {what}:"
+    yield f"[{run_id}] {what}:"
     yield from (f"    {line}" for line in text[:_TOLD].splitlines())
 
 

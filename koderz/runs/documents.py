@@ -36,7 +36,10 @@ class Document(Protocol):
     """Some files of a run's own. What they raise is an OSError."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """Of the run in `folder`. `about`: at least in which folder (`output`) which `files` are."""
+        """Of the run in `folder`. `about`: in which folder (`output`) which `files` are, and more of its own.
+
+        Where it says `is_own`, no other run writes these files.
+        """
 
     def take(self, outcome: Experiment | Fault) -> None:
         """An experiment has ended, of a run that goes on."""
@@ -83,10 +86,10 @@ def write_documents(folder: Path, summary: Summary, environ: Mapping[str, str] =
             ) from None
 
 
-def lacks_documents(folder: Path, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether one of the documents isn't there."""
-    found = _documents(folder, environ).values()
-    return any(not Path(about["output"], file).exists() for _, about in found for file in about["files"])
+def lacks_documents(folder: Path, environ: Mapping[str, str] = os.environ, *, shared: bool = True) -> bool:
+    """Whether one of the documents isn't there. `shared`: also one in a place that other runs write into, too."""
+    found = [about for _, about in _documents(folder, environ).values() if shared or about.get("is_own")]
+    return any(not Path(about["output"], file).exists() for about in found for file in about["files"])
 
 
 def _documents(folder: Path, environ: Mapping[str, str]) -> dict[str, tuple[Document, Mapping[str, Any]]]:

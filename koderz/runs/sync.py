@@ -81,8 +81,8 @@ def _lacking(folder: Path, choice: Choice) -> tuple[str, ...]:
 
 
 def _is_away(folder: Path, *, named: bool) -> bool:
-    """Whether the summary file is gone; or, of a run that was asked for by name, a document of its own."""
-    return not folder.with_suffix(".json").exists() or (named and lacks_documents(folder))
+    """Whether the summary file is gone, or a document; one that other runs write, too, only where the run is named."""
+    return not folder.with_suffix(".json").exists() or lacks_documents(folder, shared=named)
 
 
 def sync_runs(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -67,7 +69,8 @@ def test_the_screen_is_that_of_the_original(koderz: Shell, config: Path) -> None
     assert len(re.findall(rf"\[rollouts\] finished: run_id={STAMP}-\d status=launched\n", said)) == 3
     assert "✓" not in said
     assert "Running in quiet mode" not in said
-    assert "Hello" in koderz("rollouts", "run", config, "-vv", "--data", "third").out  # the oracle's diff
+    said = koderz("rollouts", "run", config, "-vv", "--data", "third").out
+    assert re.search(rf"\[{STAMP}-0\] diff:\n    diff --git a/greeting.txt", said)
     assert json.loads(koderz("rollouts", "run", config, "--json", "--data", "fourth").out)["mode"] == "rollouts"
 
 
@@ -95,9 +98,10 @@ def test_files_are_where_the_original_has_them_and_are_redone_by_sync(koderz: Sh
     assert index["tasks"] == ["tasks/greeting"] * 3
 
     before = _files(data)
-    shutil.rmtree(data)
-    koderz("sync", manifest["benchmark_run_id"])
-    assert _files(data) == before
+    for named in ((manifest["benchmark_run_id"],), ()):
+        shutil.rmtree(data)
+        koderz("sync", *named)
+        assert _files(data) == before
 
 
 def test_rollouts_are_summed_up_and_graded_again(koderz: Shell, config: Path) -> None:
@@ -197,3 +201,41 @@ def test_a_nightly_run_is_compared_with_the_one_before(koderz: Shell, config: Pa
     )
     assert first in out
     assert second in out
+
+
+def test_a_spinner_turns_on_a_terminal(koderz: Shell, config: Path) -> None:
+    above, below = os.openpty()
+    environ = koderz.environment({"TERM": "xterm", "KODERZ_SINKS": "json"})
+    command = [sys.executable, "-m", "koderz", "rollouts", "run", config.name]
+    with subprocess.Popen(command, cwd=koderz.folder, env=environ, stdin=below, stdout=below, stderr=below) as run:
+        os.close(below)
+        said = b""
+        with contextlib.suppress(OSError):  # which is how a terminal ends
+            while piece := os.read(above, 1 << 16):
+                said += piece
+        assert run.wait() == 0
+    os.close(above)
+    shown = said.decode()
+    assert re.search(r"⠋ Running tasks\.\.\. 0/3 completed\r +\r⠙ Running", shown)
+    assert re.search(r"\r +\r✓ Task .* completed \(launched\)\r\n", shown)
+
+
+def test_a_fault_ends_with_3_and_is_no_score(koderz: Shell, config: Path) -> None:
+    config.write_text(config.read_text().replace('"nop"', '"koderz"\nmodel = "simulated"'))
+    dockerfile = koderz.folder / "tasks/broken/environment/Dockerfile"
+    shutil.copytree(koderz.folder / "tasks/greeting", koderz.folder / "tasks/broken")
+    dockerfile.write_text(dockerfile.read_text() + "RUN exit 3\n")
+    config.write_text(config.read_text() + '[[tasks]]\nprepared_dir = "tasks/broken"\nagent = "nop"\n')
+    said = koderz("rollouts", "run", config, "--simulated-fault-rate", 1, code=3).out
+    assert len(re.findall(r"✗ Task .* completed \(launch_failed\)", said)) == 1
+    rollout = _rollout(koderz)
+    entries = _read(rollout / "manifest.json")["results"]
+    assert [(each["status"], each["launch_rc"], bool(each["fault"])) for each in entries] == [
+        ("launched", 0, False),
+        ("launched", 0, True),  # the agent was there, its model wasn't
+        ("launched", 0, False),
+        ("launch_failed", 1, True),
+    ]
+    assert not (koderz.folder / entries[1]["run_dir"] / "evaluation_results.json").exists()
+    assert [each["eval_rc"] for each in _read(rollout / "eval_manifest.json")["results"]] == [0, 1, 0, 1]
+    assert f"| {rollout.name}-1 | N/A |" in koderz("rollouts", "summarize", "nightly").out

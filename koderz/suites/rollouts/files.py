@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from koderz.suites.rollouts.results import row_of, table_lines
+from koderz.suites.rollouts.trees import UNPREPARED
 from tracker.files import write_whole
 from tracker.records import Attempt, Call, Experiment, Fault, Once, Record
 from tracker.stories import Stories
@@ -94,7 +95,7 @@ class RolloutFiles:
             "task_dir": run["task_dir"],
             "run_dir": str(Path(self._about["data"], "runs", run_id)),
             "run_id": run_id,
-            **launched(outcome, started=any(isinstance(record, Call | Once) for record in story)),
+            **launched(outcome),
             "experiment_id": outcome.experiment_id,
             "task_id": run["task_id"],
             "verdict": outcome.verdict if isinstance(outcome, Experiment) else None,
@@ -145,10 +146,13 @@ class RolloutFiles:
         write_whole(place, [text.encode("utf-8", "backslashreplace")], durable=False)
 
 
-def launched(outcome: Outcome, *, started: bool) -> dict[str, Any]:
+def launched(outcome: Outcome) -> dict[str, Any]:
     """`launch_rc` and `status` of a rollout: whether its agent was started, however it ended."""
-    if isinstance(outcome, Fault) and (outcome.reason.startswith(LAUNCH_FAILED) or not started):
-        return {"launch_rc": _NOT_FOUND if outcome.reason.startswith(LAUNCH_FAILED) else 1, "status": LAUNCH_FAILED}
+    why = outcome.reason if isinstance(outcome, Fault) else ""
+    if why.startswith(LAUNCH_FAILED):
+        return {"launch_rc": _NOT_FOUND, "status": LAUNCH_FAILED}
+    if why.startswith(f"{outcome.problem_id} {UNPREPARED}"):
+        return {"launch_rc": 1, "status": LAUNCH_FAILED}
     return {"launch_rc": 0, "status": "launched"}
 
 
@@ -208,7 +212,7 @@ def _results(run_id: str, run: Mapping[str, Any], story: Sequence[Record], outco
         for record in story
         if isinstance(record, Once) and record.name in _WHOLE_AGENTS and isinstance(record.value, dict)
     ]
-    started = launched(outcome, started=len(story) > 1)["launch_rc"] == 0
+    started = launched(outcome)["launch_rc"] == 0
     first = story[0]
     waited = first.latency if isinstance(first, Call) else 0.0
     begun = datetime.fromisoformat(first.time).timestamp() - waited

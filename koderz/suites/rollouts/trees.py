@@ -15,6 +15,7 @@ from koderz.sandbox.workspace import Backend, Command, Images, Limits, git
 from koderz.sandbox.workspace.folders import scratch
 from koderz.suites.rollouts.tasks import Repo, Rollout, Step
 
+UNPREPARED = "can't be prepared"  # what a fault says of a task where no agent was started
 _RUN_SECONDS = 600.0
 
 
@@ -46,7 +47,7 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
             await _build(task, tree, backend)
             return await git.stored(tree, folder)
     except (KoderzError, OSError) as error:
-        raise Fault(f"{task.id} can't be prepared: {error}") from error
+        raise Fault(f"{task.id} {UNPREPARED}: {error}") from error
 
 
 async def _export(repo: Repo, folder: Path, tree: Path) -> None:

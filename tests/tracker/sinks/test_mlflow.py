@@ -228,6 +228,18 @@ def test_the_run_has_curves_figures_table_and_files(results: Path) -> None:
     assert [row[0] for row in table["data"]] == [f"T/{n} · zero-shot" for n in range(3)]
 
 
+def test_what_attempts_leave_as_texts_is_among_the_files(results: Path) -> None:
+    left = {"diff.patch": "+x\n", "logs/eval.log": "1 passed\n"}
+    first, second = attempt(0, artifacts={"diff.patch": "-x\n"}), attempt(0, 2, verdict="passed", artifacts=left)
+    folder = record(results, new_plan(1), first, second, judged(0, iterations=2), Finished(status="complete"))
+    project(folder)
+    place = Path(seen(folder).run.info.artifact_uri.removeprefix("file://")) / "experiments" / experiment_id(0)
+    assert {path.name: path.read_text() for path in place.iterdir()} == {
+        "diff.patch": "+x\n",
+        "logs_eval.log": "1 passed\n",
+    }
+
+
 def test_both_arms_of_a_comparative_run_have_measures_of_their_own(results: Path) -> None:
     plan = new_plan(1, solvers=BOTH)
     folder = record(results, plan, judged(0, False), judged(0, True, solver="iterative"), Finished(status="complete"))
