@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -106,12 +106,14 @@ class Front:
         figures: Callable[[Path], object] | None = None,
         screen: SessionScreen | None = None,
         complete: Callable[[Plan], Plan] = lambda plan: plan,
+        resumes: bool = False,
     ) -> None:
         """Plans the tasks in `span` and carries the plan out, or with --dry-run prints it. Ends with the exit code.
 
         `matrix`: the arms and cells, where options don't state them; `asks_first`: in a terminal the plan is shown, and
         begun only where the user says so; `figures`: prints what the run in a folder has come to; `screen`: in place of
-        the usual one; `complete`: adds to the plan what is known only once it is about to begin.
+        the usual one; `complete`: adds to the plan what is known only once it is about to begin; `resumes`: goes on
+        with the last run of the same plan, where there is one.
         """
         import asyncio
 
@@ -142,6 +144,8 @@ class Front:
             show_plan(plan, json=self.shown.json)
         if self.dry_run or (asks and not typer.confirm("Begin?", default=True)):
             return
+        if resumes and (before := _last_of(plan)):
+            take_up(before.name, {"results": before.parent}, self.shown, screen=screen, trust_config=self.trust_config)
         from koderz.runs.session import begin
 
         finish(begin(complete(plan), screen, detach=self.detach), self.shown, tell=screen.results)
@@ -248,6 +252,17 @@ def take_up(run: str, given: dict[str, Any], shown: Shown, *, screen: SessionScr
     results: Path | None = given.pop("results", None)
     session = resume_run(run, ResumeOptions(**way), results=results, changes=given, observer=screen)
     finish(session, shown, tell=screen.results)
+
+
+def _last_of(plan: Plan) -> Path | None:
+    """The last run of the same plan, in its results folder."""
+    from tracker.runs import read_plan, run_folders
+
+    for folder in reversed(run_folders(plan.settings.results)):
+        with suppress(KoderzError):  # what can't be read is no such run
+            if read_plan(folder).details.get("digest") == plan.record.details["digest"]:
+                return folder
+    return None
 
 
 def exit_code(session: Session) -> int:

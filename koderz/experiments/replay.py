@@ -144,6 +144,11 @@ class Handles:
                     self._judge_calls[record.key] = record
         self._recording = Reuse(recorded) if self._how.restart else Recording(recorded, strict=not self._how.is_lenient)
 
+    @property
+    def experiment_id(self) -> str:
+        """The id of its experiment."""
+        return self.identity.experiment_id
+
     @cached_property
     def rng(self) -> random.Random:
         """Random numbers that are the same each time the experiment runs."""

@@ -34,8 +34,8 @@ class BenchHandle(Protocol):
         """The diff that a reply means; empty where it has none."""
         ...
 
-    async def given(self) -> str:
-        """The patch that the user has given for this sample. Raises Fault where there is none any more."""
+    async def given(self, agent: str) -> str:
+        """The patch that the user has of an agent for this sample. Raises Fault where it is there no more."""
         ...
 
     async def measured(self, exclusive: ExclusiveHandle, arm: str, patch: str = "") -> str:
@@ -53,9 +53,11 @@ async def human(task: Task, judge: JudgeHandle, workspace: BenchHandle, exclusiv
     return await judge(task, await workspace.measured(exclusive, "human"))
 
 
-async def given(task: Task, judge: JudgeHandle, workspace: BenchHandle, exclusive: ExclusiveHandle) -> Verdict:
-    """What a patch of the user's comes to."""
-    return await judge(task, await workspace.measured(exclusive, "agent", await workspace.given()))
+async def given(
+    task: Task, judge: JudgeHandle, workspace: BenchHandle, exclusive: ExclusiveHandle, *, agent: str = ""
+) -> Verdict:
+    """What a patch of the user's comes to: of --predictions, or of that agent's in --patches."""
+    return await judge(task, await workspace.measured(exclusive, "agent", await workspace.given(agent)))
 
 
 async def patching(

@@ -96,3 +96,56 @@ def test_the_plan_is_shown_and_nothing_is_written(koderz: Shell) -> None:
     plan = json.loads(koderz("perf", "run", "--start-from", 7, "--dry-run", "--json").out)
     assert plan["planned"] == 6
     assert not [*koderz.results.glob("*")]
+
+
+def test_patches_of_a_file_are_measured_as_samples_and_a_finished_run_is_left_alone(koderz: Shell) -> None:
+    from koderz.suites.performance.mini import mini_tasks
+
+    task = next(task for task in mini_tasks() if task.id == ONE)
+    diffs = {canned.kind: canned.diff for canned in task.canned}
+    rows = [
+        {"instance_id": ONE, "model_patch": diffs[kind], "model_name_or_path": "gpt-4o"} for kind in ("wrong", "good")
+    ]
+    rows.append({**rows[0], "model_patch": ""})
+    (koderz.folder / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("perf", "run", ONE, task.human_commit[:8], "--mode", "agent", "--predictions", "p.jsonl", "--quiet")
+    koderz(*words, "--resume")
+    results = koderz.summary()["arms"]["agent"]["results"]
+    assert [(each["status"], each["opt"], each["model"]) for each in results] == [
+        *(("test_failed", "not", "gpt-4o"), ("passed", "opt", "gpt-4o"), ("empty_patch", "not", "gpt-4o"))
+    ]
+    assert koderz.summary()["arms"]["agent"]["summary"]["opt_at_k"]["3"]["value"] == 1.0
+    assert not koderz.summary()["simulated"]
+    assert "nothing to do" in koderz(*words, "--resume").err
+    koderz("benchmark", "export", "latest", "--format", "predictions", "--output", "out.jsonl")
+    written = [json.loads(line) for line in (koderz.folder / "out.jsonl").read_text().splitlines()]
+    assert [(row["instance_id"], row["model_patch"]) for row in written] == [
+        (row["instance_id"], row["model_patch"] or "") for row in rows
+    ]
+
+
+def test_patches_of_agents_have_arms_and_tasks_without_one_count_as_not(koderz: Shell) -> None:
+    from koderz.suites.performance.mini import mini_tasks
+
+    task = mini_tasks()[0]
+    for agent, kind in (("claude_code", "no-op"), ("codex", "tests")):
+        (diff,) = (canned.diff for canned in task.canned if canned.kind == kind)
+        run = koderz.folder / "patches" / agent / "run"
+        run.mkdir(parents=True)
+        (run / "model_patch.diff").write_text(diff)
+        (run / "journal.json").write_text(json.dumps({"commits": {"human": task.human_commit}}))
+    wanted = (task.id, ONE, "--mode", "agent")
+    koderz("perf", "run", *wanted, code=2)
+    said = koderz("perf", "run", *wanted, "--agent-type", "claude_code", "--agent-type", "codex", "--max-blocks", 7).err
+    assert "has no patch of 1 tasks" in said
+    arms = koderz.summary()["arms"]
+    assert {name: arm["results"][0]["status"] for name, arm in arms.items()} == {
+        "agent · claude_code": "passed",
+        "agent · codex": "test_failed",
+    }
+    assert arms["agent · codex"]["summary"]["opt_at_k"]["1"]["value"] == 0
+
+
+def test_a_task_is_checked(koderz: Shell) -> None:
+    assert koderz("perf", "check", ONE, "--max-blocks", 12).out.startswith(f"ok      {ONE}: opt: ")
+    koderz("perf", "check", "0000000", code=2)

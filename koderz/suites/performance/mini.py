@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from koderz.suites.performance.patches import diff_of
-from koderz.suites.performance.tasks import Canned, PerfTask, workload
+from koderz.suites.performance.tasks import Canned, Needs, PerfTask, workload
 
 KINDS = ("good", "weak", "no-op", "wrong", "memoise", "disk", "clocks", "fork", "tests")
 
@@ -122,6 +122,7 @@ def _task(number: int, path: Path) -> PerfTask:
         workloads={name: workload(path, texts["workload"])},
         tests=(test,),
         prompt=texts["prompt"],
+        needs=Needs(minutes=1.0),
         canned=tuple(Canned(kind, diff_of(base, patches[kind])) for kind in kinds),
     )
 

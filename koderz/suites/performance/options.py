@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from koderz.settings.options import option
@@ -18,4 +19,13 @@ class PerformanceOptions:
         0.95, "Share of the human's speed that a patch has to exceed.", "SHARE", bounds=(0, 1), changeable=True
     )
     clock: Literal["cpu", "wall"] = option("cpu", "The clock that decides: cpu or wall.", "CLOCK", changeable=True)
+    predictions: tuple[str, ...] = option(
+        (),
+        "Files of patches: lines of instance_id and model_patch; several of one id are samples.",
+        "FILE",
+        listed=True,
+    )
+    patches: Path | None = option(
+        None, "A folder of agents' patches: run folders below NAME/, or NAME.jsonl. Default: patches.", "DIR"
+    )
     gso_strict: bool = option(False, "Let GSO's rule of points decide, without intervals.", changeable=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from koderz.errors import Unreachable
+from koderz.errors import Fault, Unreachable
 from koderz.sandbox.workspace.local import Local
 from koderz.settings.schema import Settings
+from koderz.suites.performance.given import given_by
 from koderz.suites.performance.judging import verdict_on
 from koderz.suites.performance.measuring.bench import Bench
 from koderz.suites.performance.measuring.verdicts import Rule
@@ -79,7 +81,14 @@ class PerformanceSuite:
         self, task: Task[PerfTask], folder: Path, handles: Handles, shared: Trees
     ) -> AsyncIterator[Bench]:
         """What a solver measures patches by."""
-        yield Bench(task.payload, shared, folder, handles, self._rule, seconds=self._options.timeout)
+        given = partial(self._given, task.payload, handles.identity.sample)
+        yield Bench(task.payload, shared, folder, handles, self._rule, seconds=self._options.timeout, given=given)
+
+    def _given(self, task: PerfTask, sample: int, agent: str) -> str:
+        samples = given_by(self._options, agent, [task.payload for task in self.tasks]).patches.get(task.id, ())
+        if sample >= len(samples):
+            raise Fault(f"there is no patch number {sample} of {task.id} any more")
+        return samples[sample]
 
     async def judge(self, task: Task, answer: Reply | str, sandbox: Any, how: Any) -> Verdict:  # noqa: ARG002
         """The verdict on what was measured. Raises Fault where base is too far off from itself for one."""

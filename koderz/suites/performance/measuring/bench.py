@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -21,7 +21,6 @@ from koderz.suites.performance.tasks import PerfTask
 from koderz.suites.performance.trees import Applied, Trees, texts_of
 
 if TYPE_CHECKING:
-    from koderz.experiments.replay import Handles
     from koderz.solvers.handles import ExclusiveHandle
 
 LEGS: Mapping[str, tuple[str, ...]] = {
@@ -46,6 +45,17 @@ class Measured:
     stopped: bool = False  # before its time, as no more may be measured
 
 
+class Recorder(Protocol):
+    """How what a bench does is recorded: the handles of an experiment."""
+
+    @property
+    def experiment_id(self) -> str: ...
+
+    async def once(self, name: str, fn: Callable[[], Any]) -> Any: ...
+
+    def can_make(self, name: str) -> bool: ...
+
+
 class Bench:
     """Tries patches of one experiment. Whatever it does is recorded, and each block by itself."""
 
@@ -54,13 +64,13 @@ class Bench:
         task: PerfTask,
         trees: Trees,
         folder: Path,
-        handles: Handles,
+        handles: Recorder,
         rule: Rule,
         *,
         seconds: float,
-        given: Callable[[str], Sequence[str]] = lambda _: (),
+        given: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """`seconds`: the most that a leg may take; `given`: the user's patches for the samples of a task, by its id."""
+        """`seconds`: the most that a leg may take; `given`: the patch that an agent of that name has for the sample."""
         self._task, self._trees, self._folder, self._handles, self._rule = task, trees, folder, handles, rule
         self._given = given
         self._files: Mapping[str, str] | None = None
@@ -75,16 +85,9 @@ class Bench:
         """The diff that a reply means; empty where it has none."""
         return patch_of(reply, await self._shown())
 
-    async def given(self) -> str:
-        """The patch that the user has given for this sample. Raises Fault where there is none any more."""
-        return str(await self._handles.once("patch", self._find_given))
-
-    def _find_given(self) -> str:
-        samples = self._given(self._task.id)
-        sample = self._handles.identity.sample
-        if sample >= len(samples):
-            raise Fault(f"there is no patch number {sample} of {self._task.id} any more")
-        return samples[sample]
+    async def given(self, agent: str) -> str:
+        """The patch that the user has of an agent for this sample. Raises Fault where it is there no more."""
+        return str(await self._handles.once("patch", partial(self._given, agent)))
 
     async def _shown(self) -> Mapping[str, str]:
         if self._files is None:
@@ -179,7 +182,7 @@ class Bench:
 
     @property
     def _seed(self) -> str:
-        return self._handles.identity.experiment_id
+        return self._handles.experiment_id
 
 
 def _require(leg: Leg, what: str) -> None:

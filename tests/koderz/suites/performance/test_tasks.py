@@ -56,7 +56,7 @@ def test_tasks_are_listed_with_their_commits_and_needs(koderz: Shell) -> None:
     assert len(others) == 8
     assert first["id"] == "koderz-mini__dedupe"
     assert first["kind"] == "workload"
-    assert first["needs"] == {"cores": 1, "minutes": 5.0, "processes": False}
+    assert first["needs"] == {"cores": 1, "minutes": 1.0, "processes": False}
     assert len(first["base_commit"]) == len(first["human_commit"]) == 40
     assert first["human_commit"][:7] in koderz("perf", "tasks").out
 

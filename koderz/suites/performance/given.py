@@ -1,0 +1,113 @@
+"""Patches that the user has: files of predictions, and folders that agents have left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from koderz.errors import KoderzError
+from koderz.suites.performance.options import PerformanceOptions
+from koderz.suites.performance.tasks import PerfTask
+
+_SUMMARIES = ("run_summary.json", "journal.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Patches by task, each task's samples in their order, and who wrote them."""
+
+    patches: Mapping[str, tuple[str, ...]]
+    model: str
+
+
+def given_by(options: PerformanceOptions, agent: str, tasks: Sequence[PerfTask]) -> Given:
+    """The patches of an agent of --patches; without a name, those of --predictions. Raises KoderzError for none."""
+    if agent:
+        return read_agent(options.patches or Path("patches"), agent, tasks)
+    return read_predictions([Path(file) for file in options.predictions], tasks)
+
+
+def agents_in(folder: Path) -> list[str]:
+    """The agents that a folder of patches has: its folders, and its .jsonl files."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted({path.stem for path in found if path.suffix == ".jsonl" or path.is_dir()})
+
+
+def read_agent(folder: Path, agent: str, tasks: Sequence[PerfTask]) -> Given:
+    """The patches of one agent: run folders with a model_patch.diff, else predictions.
+
+    Raises KoderzError where there are none.
+    """
+    place, file = folder / agent, folder / f"{agent}.jsonl"
+    if place.is_dir():
+        return _given([*_runs(place, tasks)], agent, place)
+    if file.is_file():
+        return read_predictions([file], tasks)
+    known = ", ".join(agents_in(folder)) or "none"
+    raise KoderzError(f"there are no patches of {agent!r}: neither {place} nor {file} is there; there are {known}")
+
+
+def read_predictions(files: Sequence[Path], tasks: Sequence[PerfTask]) -> Given:
+    """Those of .jsonl files, or of .json ones with a list or an object by id; several of one id are its samples.
+
+    Raises KoderzError for a file that can't be read, a prediction without an id, or of a task that isn't there.
+    """
+    ids = {task.id for task in tasks}
+    found: list[tuple[str, str]] = []
+    names: list[str] = []
+    for file in files:
+        for number, row in enumerate(_rows(file), 1):
+            where = f"{file}, prediction {number}"
+            if not isinstance(row, dict) or not isinstance(row.get("instance_id"), str):
+                raise KoderzError(f"{where}: it has no instance_id")
+            patch = row.get("model_patch") or ""
+            if not isinstance(patch, str):
+                raise KoderzError(f"{where}: model_patch is no text")
+            if row["instance_id"] not in ids:
+                raise KoderzError(f"{where}: there is no task {row['instance_id']!r}: koderz perf tasks lists them")
+            found.append((row["instance_id"], patch))
+            names.append(str(row.get("model_name_or_path") or ""))
+    model = ", ".join(dict.fromkeys(filter(None, names)))[:100]
+    return _given(found, model or "predictions", *files)
+
+
+def _given(found: Sequence[tuple[str, str]], model: str, *where: Path) -> Given:
+    if not found:
+        raise KoderzError(f"there are no patches of these tasks in {', '.join(map(str, where))}")
+    patches: dict[str, list[str]] = {}
+    for task, patch in found:
+        patches.setdefault(task, []).append(patch)
+    return Given({task: tuple(each) for task, each in patches.items()}, model)
+
+
+def _rows(file: Path) -> list[Any]:
+    try:
+        text = file.read_text(encoding="utf-8")
+        if file.suffix != ".json":
+            return [json.loads(line) for line in text.splitlines() if line.strip()]
+        found = json.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise KoderzError(f"{file} can't be read as predictions: {error}") from None
+    if isinstance(found, dict):
+        return [{"instance_id": name, **row} if isinstance(row, dict) else row for name, row in found.items()]
+    return found if isinstance(found, list) else [found]
+
+
+def _runs(folder: Path, tasks: Sequence[PerfTask]) -> Iterator[tuple[str, str]]:
+    """The patches of run folders whose summary names the human commit of one of the tasks."""
+    for path in sorted(folder.rglob("model_patch.diff")):
+        commit = next(filter(None, (_human_commit(path.with_name(name)) for name in _SUMMARIES)), "")
+        for task in tasks:
+            if len(commit) >= 7 and task.human_commit.startswith(commit.lower()):
+                yield task.id, path.read_text(encoding="utf-8", errors="surrogateescape")
+
+
+def _human_commit(path: Path) -> str:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))["commits"]["human"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return told if isinstance(told, str) else ""

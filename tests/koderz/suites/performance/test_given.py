@@ -1,0 +1,59 @@
+"""Patches that the user has: predictions, and what agents have left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from koderz.errors import KoderzError
+from koderz.suites.performance.given import agents_in, read_agent, read_predictions
+from koderz.suites.performance.mini import mini_tasks
+
+TASKS = mini_tasks()
+ONE, OTHER = TASKS[0].id, TASKS[1].id
+
+
+def _row(task: str, patch: str | None, model: str = "gpt-4o") -> dict[str, str | None]:
+    return {"instance_id": task, "model_patch": patch, "model_name_or_path": model}
+
+
+def test_several_lines_of_one_task_are_its_samples(tmp_path: Path) -> None:
+    rows = [_row(ONE, "first"), _row(OTHER, None), _row(ONE, "second")]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    (tmp_path / "b.json").write_text(json.dumps([_row(ONE, "third")]))
+    (tmp_path / "c.json").write_text(json.dumps({OTHER: {"model_patch": "by id"}}))
+    given = read_predictions([tmp_path / name for name in ("a.jsonl", "b.json", "c.json")], TASKS)
+    assert given.patches == {ONE: ("first", "second", "third"), OTHER: ("", "by id")}
+    assert given.model == "gpt-4o"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"model_patch": ""}', "has no instance_id"),
+        ('{"instance_id": "other__repository-1", "model_patch": ""}', "there is no task 'other__repository-1'"),
+        (f'{{"instance_id": "{ONE}", "model_patch": 1}}', "is no text"),
+        ("{", "can't be read as predictions"),
+        ("", "there are no patches"),
+    ],
+)
+def test_what_is_no_prediction_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "a.jsonl").write_text(text)
+    with pytest.raises(KoderzError, match=said):
+        read_predictions([tmp_path / "a.jsonl"], TASKS)
+
+
+def test_folders_of_runs_are_found_by_the_human_commit_that_they_name(tmp_path: Path) -> None:
+    for number, (name, commit) in enumerate([("run_summary.json", TASKS[0].human_commit), ("journal.json", "0" * 40)]):
+        run = tmp_path / "claude_code" / f"run-{number}"
+        run.mkdir(parents=True)
+        (run / name).write_text(json.dumps({"commits": {"human": commit}}))
+        (run / "model_patch.diff").write_text(f"patch {number}")
+    (tmp_path / "codex.jsonl").write_text(json.dumps(_row(OTHER, "by file", "codex")))
+    assert agents_in(tmp_path) == ["claude_code", "codex"]
+    assert read_agent(tmp_path, "claude_code", TASKS).patches == {ONE: ("patch 0",)}
+    assert read_agent(tmp_path, "codex", TASKS).patches == {OTHER: ("by file",)}
+    with pytest.raises(KoderzError, match="there are claude_code, codex"):
+        read_agent(tmp_path, "aider", TASKS)
