@@ -25,6 +25,7 @@ FORMATS = Registry(
     "koderz.formats",
     {
         **dict.fromkeys(("predictions", "swebench"), "koderz.analysis.predictions:predictions"),
+        "gso": "koderz.analysis.gso.projection:gso",
         "harbor": "koderz.analysis.harbor:harbor",
     },
 )

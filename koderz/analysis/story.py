@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
 from tracker.index import load_index, read_records
 from tracker.journal import NAME
-from tracker.records import Attempt, Call, Experiment, Fault, Grade, Record
+from tracker.records import Attempt, Call, Experiment, Fault, Grade, Once, Record
 from tracker.stories import Stories
 
 _GRADES_TOLD = 20
@@ -40,6 +40,7 @@ class Story:
     steps: tuple[Step, ...]
     outcome: Outcome
     grades: tuple[Grade, ...] = ()
+    made: Mapping[str, Any] = field(default_factory=dict)  # by `once`, the last of each name
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -99,6 +100,7 @@ def told(outcome: Outcome, records: Sequence[Record]) -> Story:
         tuple(_steps(records)),
         outcome,
         tuple(record for record in records if isinstance(record, Grade)),
+        {record.name: record.value for record in records if isinstance(record, Once)},
     )
 
 

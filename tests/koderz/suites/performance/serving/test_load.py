@@ -202,8 +202,13 @@ def test_what_is_sent_is_what_the_run_says() -> None:
     target = target_of("org/m", ServingOptions(ignore_eos=True), settings)
     assert target.url == "http://127.0.0.1:1/v1/completions"
     assert json.loads(target.body(PROMPT)) == {
-        "model": "org/m", "prompt": "a b c", "max_tokens": 6, "temperature": 0.5, "ignore_eos": True,
-        "stream": True, "stream_options": {"include_usage": True},
+        "model": "org/m",
+        "prompt": "a b c",
+        "max_tokens": 6,
+        "temperature": 0.5,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
     }
     chat = target_of(
         "m", ServingOptions(backend="openai-chat", endpoint="/v2/chat"), Settings(base_url="http://127.0.0.1:1")

@@ -1,0 +1,76 @@
+"""A run of patches as GSO's harness leaves its evaluations: predictions, and a log of each.
+
+`koderz perf opt-at-k --run_id RUN --prediction_paths predictions*.jsonl --reformat_reports` grades them where they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from koderz.analysis.gso.reports import LOG, folder_of
+from koderz.analysis.story import Story
+from koderz.errors import KoderzError
+from tracker.files import write_whole
+from tracker.records import Fault, Plan
+
+_NO_PATCHES = ("patch:base", "patch:human")
+_SIDES = {"Base": "base", "Patch": "agent", "Commit": "human"}
+
+
+def gso(stories: Iterable[tuple[Plan, Story]], folder: Path) -> None:
+    """A file of predictions a sample, and logs/run_evaluation/RUN/MODEL/INSTANCE/test_output.txt of each.
+
+    An experiment that ended in a fault has no log, unless it was the task's own. Raises KoderzError for other runs.
+    """
+    predictions: dict[int, list[bytes]] = {}
+    for plan, story in stories:
+        if plan.mode != "perf":
+            raise KoderzError(f"{plan.run_id} is no run of koderz perf: GSO's form is for patches")
+        if story.solver in _NO_PATCHES:
+            continue
+        name = plan.model_of(story.arm) + (f"-run_{story.sample}" if plan.samples > 1 else "")
+        row = {"instance_id": story.problem_id, "model_patch": story.program or "", "model_name_or_path": name}
+        predictions.setdefault(story.sample, []).append(orjson.dumps(row) + b"\n")
+        if (log := log_of(plan, story)) is not None:
+            place = folder / folder_of(plan.run_id or story.experiment_id, row)
+            place.mkdir(parents=True, exist_ok=True)
+            write_whole(place / LOG, [log.encode()])
+    if not predictions:
+        raise KoderzError("no experiment here is about a patch")
+    for sample, rows in predictions.items():
+        write_whole(folder / f"predictions{f'_run_{sample}' if len(predictions) > 1 else ''}.jsonl", rows)
+
+
+gso.is_folder = True  # type: ignore[attr-defined]
+
+
+def log_of(plan: Plan, story: Story) -> str | None:
+    """The log of an experiment as GSO's parser reads it; None for one that has none."""
+    if isinstance(story.outcome, Fault):
+        return "" if story.outcome.reason.startswith("base_failed") else None
+    attempt = story.attempts[-1] if story.attempts else None
+    status = attempt.facts.get("status") if attempt else None
+    if attempt is None or status == "empty_patch":
+        return None
+    if status == "patch_failed":
+        return "Applying patch...\n>>>>> Patch Apply Failed\n"
+    begun = "Applying patch...\n>>>>> Applied Patch\n"
+    if status != "passed":
+        return f"{begun}>>>>> Tests Errored\n"
+    count = int((attempt.metrics or {}).get("blocks", 0))
+    blocks = [story.made[f"block/{number}"]["legs"] for number in range(1, count + 1)]
+    clock = str(plan.config.get("clock", "cpu"))
+    return begun + "".join(_sections(blocks, clock)) + ">>>>> Tests Passed\n"
+
+
+def _sections(blocks: list[Mapping[str, Any]], clock: str) -> Iterator[str]:
+    for side, leg in _SIDES.items():
+        yield f">>>>> Start {side} Output\n"
+        for number, workload in enumerate(blocks[0][leg]["work"] if blocks else ()):
+            yield f">>>>> Test {number}\n"
+            yield from (f"Execution time: {block[leg]['work'][workload][clock]:.9f}s\n" for block in blocks)
+        yield f">>>>> End {side} Output\n"
