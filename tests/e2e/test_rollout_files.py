@@ -239,3 +239,19 @@ def test_a_fault_ends_with_3_and_is_no_score(koderz: Shell, config: Path) -> Non
     assert not (koderz.folder / entries[1]["run_dir"] / "evaluation_results.json").exists()
     assert [each["eval_rc"] for each in _read(rollout / "eval_manifest.json")["results"]] == [0, 1, 0, 1]
     assert f"| {rollout.name}-1 | N/A |" in koderz("rollouts", "summarize", "nightly").out
+
+
+def test_metrics_of_a_tasks_own_are_in_its_evaluation(koderz: Shell) -> None:
+    koderz("rollouts", "sample", "tasks")
+    meta = koderz.folder / "tasks/median/tb_meta.json"
+    task = _read(meta)
+    task["evaluation"]["metrics"] = 'echo {\\"added\\": $(grep -c "^+ " "$KODERZ_DIFF")}'
+    meta.write_text(json.dumps(task))
+    (koderz.folder / "nightly.toml").write_text('[[tasks]]\nprepared_dir = "tasks/median"\nagent = "oracle"\n')
+    koderz("rollouts", "run", "nightly.toml", "--quiet")
+    (path,) = (_rollout(koderz) / "task_results").iterdir()
+    assert _read(path)["custom_metrics"] == {"added": 4}
+    assert _read(path)["standard_metrics"] is None
+    assert koderz.summary()["results"][0]["metrics"]["added"] == 4.0
+    log = koderz.folder / "data/runs" / path.stem / "logs/eval.log"
+    assert '==> evaluation.metrics\n{"added": 4}\n' in log.read_text()
