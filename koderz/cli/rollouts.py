@@ -80,7 +80,8 @@ def run(
     if not front.shown.json:
         say(f"[rollouts] sandbox={given['sandbox']}")
     model = given.get("local_model") or ("simulated" if config is None else None)
-    matrix = matrix_of(found, agent=agent, model=model, rollouts=rollouts)
+    judges = "judge_model" not in given
+    matrix = matrix_of(found, agent=agent, model=model, rollouts=rollouts, judges=judges)
     at_once = given.get("concurrency", usual["concurrency"])
     screen = RolloutsScreen(front.shown, verbose, at_once, len(found.entries))
     place = Place(data, found, str(path), matrix)
@@ -90,13 +91,18 @@ def run(
         place.release()
 
 
-def matrix_of(config: Config, *, agent: str | None, model: str | None, rollouts: int | None) -> Matrix:
-    """Its entries as arms and cells; what is given stands in every entry. KoderzError where an agent has no model."""
+def matrix_of(
+    config: Config, *, agent: str | None, model: str | None, rollouts: int | None, judges: bool = True
+) -> Matrix:
+    """Its entries as arms and cells; what is given stands in every entry. KoderzError where an agent has no model.
+
+    Without `judges` the run names one model for all that entries name.
+    """
     from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
     from koderz.solvers import SOLVERS
     from koderz.suites.rollouts.config import found_beside
 
-    arms: dict[tuple[str, str, str | None], MatrixArm] = {}
+    arms: dict[tuple[str, str, str | None, str | None], MatrixArm] = {}
     cells = []
     for number, (entry, task) in enumerate(zip(config.entries, config.of_entries, strict=True), 1):
         name = agent or entry.agent
@@ -112,11 +118,14 @@ def matrix_of(config: Config, *, agent: str | None, model: str | None, rollouts:
         )
         if name == "scripted" and not (script and Path(script).is_file()):
             raise KoderzError(f'{where}: the agent scripted needs a file: script = "FILE"')
-        key = (name, answering, script)
+        judge = entry.judge_model if judges else None
+        key = (name, answering, script, judge)
         if key not in arms:
             parts = [name, *([] if name in _WITHOUT_MODEL else [answering]), *([Path(script).name] if script else [])]
+            parts += [f"judged by {judge}"] if judge else []
             parameters: dict[str, Any] = {"script": script} if script else {}
-            arms[key] = MatrixArm(" · ".join(parts), f"agent:{name}", answering, parameters=parameters)
+            roles = {"judge": judge} if judge else {}
+            arms[key] = MatrixArm(" · ".join(parts), f"agent:{name}", answering, roles, parameters)
         cells.append(MatrixCells((arms[key].name,), (task,), rollouts or entry.rollouts))
     return Matrix(config.path, tuple(arms.values()), tuple(cells))
 

@@ -19,7 +19,7 @@ from koderz.sandbox.workspace import BACKENDS
 from koderz.suites.rollouts.formats import load_task
 from koderz.suites.rollouts.tasks import Rollout
 
-_NOT_YET = ("judge_model", "agent_mounts")
+_NOT_YET = ("agent_mounts",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class Entry:
     environment_variables: Mapping[str, str] = field(default_factory=dict)
     script: str | None = None
     sandbox: str | None = None
+    judge_model: str | None = None
     timeout_sec: float | None = None
     max_diff_mb: int | None = None
 

@@ -46,21 +46,30 @@ class Graded:
         return "\n".join(filter(None, parts))
 
 
-async def grade(task: Rollout, diff: str, store: git.Store, backend: Backend) -> Graded:
-    """Grades a diff. Raises GitError where it doesn't apply, Fault where nothing can be said of it."""
+async def grade(task: Rollout, diff: str, store: git.Store, backend: Backend, place: Path | None = None) -> Graded:
+    """Grades a diff. Raises GitError where it doesn't apply, Fault where nothing can be said of it.
+
+    `place` is where the agent worked; tests of Harbor and terminal-bench go on there, with all that it left.
+    """
     wanted = Command(
         [], task.environment, checkout=task.workdir, image=task.image, limits=Limits(seconds=task.test_seconds)
     )
     if task.format == "tb":
         return await _by_scripts(task, diff, store, backend, wanted)
-    with scratch() as place:
-        await store.checkout(place / "checkout")
-        await git.apply(diff.encode("utf-8", "backslashreplace"), place / "checkout")
-        if task.format == "harbor":
-            return await _by_reward(task, place, backend, wanted)
-        ended = await backend.run(_tested(task, wanted, "run-tests.sh"), place)
-        result = ScriptResult("run-tests.sh", not ended.status and not ended.cause, ended.output, ended.cause)
-        return Graded(rewarded(task, {"tests": float(result.success)}), (result,))
+    if place:
+        return await _by_own_tests(task, place, backend, wanted)
+    with scratch() as fresh:
+        await store.checkout(fresh / "checkout")
+        await git.apply(diff.encode("utf-8", "backslashreplace"), fresh / "checkout")
+        return await _by_own_tests(task, fresh, backend, wanted)
+
+
+async def _by_own_tests(task: Rollout, place: Path, backend: Backend, wanted: Command) -> Graded:
+    if task.format == "harbor":
+        return await _by_reward(task, place, backend, wanted)
+    ended = await backend.run(_tested(task, wanted, "run-tests.sh"), place)
+    result = ScriptResult("run-tests.sh", not ended.status and not ended.cause, ended.output, ended.cause)
+    return Graded(rewarded(task, {"tests": float(result.success)}), (result,))
 
 
 async def _by_scripts(task: Rollout, diff: str, store: git.Store, backend: Backend, wanted: Command) -> Graded:

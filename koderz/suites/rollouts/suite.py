@@ -16,11 +16,13 @@ from koderz.settings.schema import Settings
 from koderz.suites.rollouts.config import read_config
 from koderz.suites.rollouts.formats import load_task
 from koderz.suites.rollouts.grading import Graded, grade
+from koderz.suites.rollouts.opinions import is_for_judge, opinions, simulated_opinion
 from koderz.suites.rollouts.options import RolloutsOptions
 from koderz.suites.rollouts.simulated import simulate
 from koderz.suites.rollouts.tasks import Rollout
 from koderz.suites.rollouts.workspaces import Stores, Workspace
 from koderz.types import Measure, Message, Reply, Task, Verdict
+from tracker.messages import text_of
 
 SAMPLE = Path(__file__).with_name("sample")
 NEEDS = frozenset({"workspace"})
@@ -89,6 +91,7 @@ class RolloutsSuite:
             Task(task.id, task.instructions, payload=task, needs=NEEDS, digest=task.digest) for task in tasks
         )
         self._options = options
+        self.judge_calls = max((len(task.rubrics) for task in tasks), default=1)
         self._stores = Stores()
 
     def messages(self, task: Task[Rollout], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
@@ -115,15 +118,23 @@ class RolloutsSuite:
         workspace.grade = handles.grade
         yield workspace
 
-    async def judge(self, task: Task[Rollout], answer: Reply | str, sandbox: Any, how: Any) -> Verdict:  # noqa: ARG002
+    async def judge(
+        self,
+        task: Task[Rollout],
+        answer: Reply | str,
+        sandbox: Any,  # noqa: ARG002
+        how: Any,  # noqa: ARG002
+        ask: Callable[..., Awaitable[Reply]] | None = None,
+    ) -> Verdict:
         """The verdict on a diff. Raises Fault where nothing can be said of it, as where pytest is missing."""
         diff = answer.text if isinstance(answer, Reply) else answer
         store, backend = await self._stores.of(task.payload), self._stores.backend_of(task.payload)
         try:
-            graded = await grade(task.payload, diff, store, backend)
+            graded = await grade(task.payload, diff, store, backend, self._stores.left(task.payload, diff))
         except GitError as error:
             return Verdict("failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0)
-        return _verdict(task.payload, diff, graded, backend.isolation)
+        said = await opinions(task.payload, diff, ask) if ask else None
+        return _verdict(task.payload, diff, graded, backend.isolation, said)
 
     def outline(self, plan: Any) -> Iterator[str]:
         """Where agents work, and what they see of this machine."""
@@ -137,11 +148,13 @@ class RolloutsSuite:
             yield f"Mount: {script}, read-only"
 
     def simulate(self, messages: Sequence[Message], sampling: Any) -> str:  # noqa: ARG002
-        """What the simulated model replies as an agent on the embedded tasks."""
+        """What the simulated model replies as an agent on the embedded tasks, and as a judge."""
+        if is_for_judge(text_of(messages[0])):
+            return simulated_opinion()
         return simulate(messages)
 
 
-def _verdict(task: Rollout, diff: str, graded: Graded, isolation: str) -> Verdict:
+def _verdict(task: Rollout, diff: str, graded: Graded, isolation: str, said: Mapping[str, Any] | None) -> Verdict:
     found = graded.scored
     rubrics = found.evaluation["rubrics"].values()
     results = {each.path: {"success": each.success, "output": each.output} for each in graded.results}
@@ -156,12 +169,15 @@ def _verdict(task: Rollout, diff: str, graded: Graded, isolation: str) -> Verdic
         "tampering": [*graded.tampering],
         "standard_metrics": graded.measured.standard,
         "custom_metrics": graded.measured.custom,
+        "lm_evaluation": said,
     }
     metrics = graded.measured.numbers | {
         "tests": float(tests),
         "tests_passed": float(passed),
         "diff_lines": float(len(diff.splitlines())),
     }
+    if said and said["weighted_score"] is not None:
+        metrics["lm_score"] = said["weighted_score"]
     if found.score_of_graded is not None:
         metrics["score_of_graded"] = found.score_of_graded
     return Verdict(

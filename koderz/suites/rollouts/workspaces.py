@@ -27,10 +27,23 @@ class Stores:
 
     backends: dict[str, Backend] = field(default_factory=lambda: {"": Local()})  # by name; empty: the run's
     _made: dict[str, asyncio.Task[git.Store]] = field(default_factory=dict)
+    _left: dict[tuple[str, str], list[Path]] = field(default_factory=dict)
 
     def backend_of(self, task: Rollout) -> Backend:
         """Where its commands run."""
         return self.backends[task.sandbox if task.sandbox in self.backends else ""]
+
+    def leave(self, task: Rollout, diff: str, place: Path) -> None:
+        """Says that an agent has ended its work in a place, with that diff."""
+        self._left.setdefault((task.digest, diff), []).append(place)
+
+    def left(self, task: Rollout, diff: str) -> Path | None:
+        """A place where an agent ended with that diff and that is still there, each once."""
+        places = self._left.get((task.digest, diff), [])
+        while places:
+            if (place := places.pop()).exists():
+                return place
+        return None
 
     async def of(self, task: Rollout) -> git.Store:
         """Raises Fault where the task can't be prepared."""
@@ -163,6 +176,9 @@ class Workspace:
     async def _diff(self) -> dict[str, Any]:
         assert self._store
         try:
-            return {"diff": await self._store.diff(self._place / "checkout", self._most), "too_large": False}
+            diff = await self._store.diff(self._place / "checkout", self._most)
         except git.DiffTooLargeError as error:
             return {"diff": error.diff, "too_large": True}
+        if self._task.format != "tb":
+            self._stores.leave(self._task, diff, self._place)
+        return {"diff": diff, "too_large": False}

@@ -1,0 +1,101 @@
+"""Tasks that bring their own tests: Harbor's rewards and terminal-bench's exit code, where the agent worked."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from koderz.errors import Fault
+from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.workspace.local import Local
+from koderz.suites.rollouts.formats import load_task
+from koderz.suites.rollouts.grading import Graded, grade
+from koderz.suites.rollouts.options import RolloutsOptions
+from koderz.suites.rollouts.tasks import Rollout
+from koderz.suites.rollouts.workspaces import Stores, Workspace
+
+
+async def _at_once(_name: str, make: object, **_: object) -> object:
+    return await make()  # type: ignore[operator]
+
+
+def _graded(task: Rollout, line: str, *, anew: bool = False) -> Graded:
+    """What is graded of an agent that runs a line. `anew`: from its diff, as a rescore does it."""
+
+    async def worked() -> Graded:
+        async with Local() as local:
+            stores = Stores({"": local})
+            with scratch() as place:
+                workspace = Workspace(task, stores, place, _at_once, RolloutsOptions())
+                await workspace.shell(line)
+                diff = str((await workspace.diff())["diff"])
+                where = stores.left(task, diff)
+                assert where == place
+                assert stores.left(task, diff) is None
+                return await grade(task, diff, await stores.of(task), local, None if anew else where)
+
+    return asyncio.run(worked())
+
+
+def _harbor(folder: Path, tests: str) -> Rollout:
+    (folder / "environment").mkdir(parents=True)
+    (folder / "tests").mkdir()
+    (folder / "task.toml").write_text('version = "1.0"\n')
+    (folder / "instruction.md").write_text("Do it.")
+    (folder / "environment/Dockerfile").write_text("FROM x\nWORKDIR /app\nRUN echo a.log > .gitignore\n")
+    (folder / "tests/test.sh").write_text(tests)
+    return load_task(folder)
+
+
+_REWARD = "echo {} > /logs/verifier/{}\n"
+
+
+def test_the_verifier_goes_on_where_the_agent_ended(tmp_path: Path) -> None:
+    """Also with what no diff has: ignored files, and those of its home and /tmp."""
+    tests = "ls /tests/test.sh; cat a.log ~/b /tmp/c && " + _REWARD.format(1, "reward.txt")
+    task = _harbor(tmp_path / "task", tests)
+    line = "ls /tests && exit; echo 1 > a.log; echo 2 > ~/b; echo 3 > /tmp/c; touch new; sleep 1000 &"
+    assert _graded(task, line).scored.success
+    with pytest.raises(Fault, match="wrote no reward"):
+        _graded(task, line, anew=True)
+
+
+@pytest.mark.parametrize(
+    ("tests", "score", "success"),
+    [
+        (_REWARD.format(1, "reward.json") + _REWARD.format(0, "reward.txt"), 1.0, True),
+        (_REWARD.format('{{"a": 1, "b": 0.5}}'.replace("{{", "'{").replace("}}", "}'"), "reward.json"), 0.75, False),
+        (_REWARD.format(0.25, "reward.txt") + "exit 1\n", 0.25, False),
+    ],
+    ids=["json before text", "several", "a part"],
+)
+def test_rewards_are_the_score(tmp_path: Path, tests: str, score: float, success: bool) -> None:
+    found = _graded(_harbor(tmp_path / "task", tests), "true").scored
+    assert (found.total_score, found.success) == (score, success)
+
+
+@pytest.mark.parametrize(
+    "tests",
+    ["true", *(_REWARD.format(value, "reward.json") for value in ("NaN", "1e999", "true", "'{}'", "'[1]'", "x"))],
+)
+def test_no_reward_or_none_that_is_finite_is_a_fault(tmp_path: Path, tests: str) -> None:
+    with pytest.raises(Fault, match="reward"):
+        _graded(_harbor(tmp_path / "task", tests + "\n"), "true")
+
+
+def test_a_verifier_that_takes_too_long_is_a_fault(tmp_path: Path) -> None:
+    task = _harbor(tmp_path / "task", "sleep 1000\n")
+    with pytest.raises(Fault, match="takes longer"):
+        _graded(Rollout(**{**{name: getattr(task, name) for name in task.__slots__}, "test_seconds": 1.0}), "true")
+
+
+@pytest.mark.parametrize(("line", "success"), [("echo 1 > a.log", True), ("true", False)])
+def test_terminal_bench_passes_by_exit_code_0(tmp_path: Path, line: str, success: bool) -> None:
+    folder = tmp_path / "task"
+    (folder / "tests").mkdir(parents=True)
+    (folder / "task.yaml").write_text("instruction: Do it.\n")
+    (folder / "Dockerfile").write_text("FROM x\nWORKDIR /app\nRUN echo a.log > .gitignore\n")
+    (folder / "run-tests.sh").write_text("test -d $TEST_DIR && grep -q 1 a.log\n")
+    assert _graded(load_task(folder), line).scored.success is success
