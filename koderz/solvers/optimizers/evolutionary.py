@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from koderz.prompts import Prompts
-from koderz.solvers.optimizers.writing import Writer, shown_failures, shown_instructions
+from koderz.solvers.optimizers.writing import Writer, prompts_of, shown_failures, shown_instructions
 
 if TYPE_CHECKING:
     from koderz.suites.datasets.candidate import Candidate
@@ -123,3 +123,4 @@ class _Evolution:
 
 
 evolutionary_optimizer.roles = ("reasoning",)  # type: ignore[attr-defined]
+evolutionary_optimizer.prompts = prompts_of("evolutionary_optimizer")  # type: ignore[attr-defined]

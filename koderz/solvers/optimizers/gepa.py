@@ -9,7 +9,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from koderz.prompts import Prompts
-from koderz.solvers.optimizers.writing import Writer, needs_package, needs_writer, shown_instructions, shown_items
+from koderz.solvers.optimizers.writing import (
+    Writer,
+    needs_package,
+    needs_writer,
+    prompts_of,
+    shown_instructions,
+    shown_items,
+)
 
 if TYPE_CHECKING:
     from koderz.suites.datasets.evaluator import Evaluator, Scored
@@ -151,4 +158,5 @@ def _at_hand(*about: Any) -> Mapping[str, Any]:
 
 
 gepa.roles = ("reasoning",)  # type: ignore[attr-defined]
+gepa.prompts = prompts_of("gepa")  # type: ignore[attr-defined]
 gepa.at_hand = _at_hand  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from koderz.prompts import Prompts
-from koderz.solvers.optimizers.writing import Writer, failing, needs_writer, shown_instructions, shown_items
+from koderz.solvers.optimizers.writing import Writer, failing, needs_writer, prompts_of, shown_instructions, shown_items
 
 if TYPE_CHECKING:
     from koderz.suites.datasets.candidate import Candidate
@@ -88,4 +88,5 @@ def _shown(mode: dict[str, str]) -> str:
 
 
 hierarchical_reflective.roles = ("reasoning",)  # type: ignore[attr-defined]
+hierarchical_reflective.prompts = prompts_of("hierarchical_reflective")  # type: ignore[attr-defined]
 hierarchical_reflective.at_hand = needs_writer  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from koderz.prompts import Prompts
-from koderz.solvers.optimizers.writing import Writer, needs_writer, shown_failures, shown_instructions
+from koderz.solvers.optimizers.writing import Writer, needs_writer, prompts_of, shown_failures, shown_instructions
 
 if TYPE_CHECKING:
     from koderz.suites.datasets.evaluator import Evaluator
@@ -51,4 +51,5 @@ async def meta_prompt(
 
 
 meta_prompt.roles = ("reasoning",)  # type: ignore[attr-defined]
+meta_prompt.prompts = prompts_of("meta_prompt")  # type: ignore[attr-defined]
 meta_prompt.at_hand = needs_writer  # type: ignore[attr-defined]

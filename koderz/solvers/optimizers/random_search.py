@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from koderz.prompts import Prompts
-from koderz.solvers.optimizers.writing import Writer
+from koderz.solvers.optimizers.writing import Writer, prompts_of
 
 if TYPE_CHECKING:
     from koderz.suites.datasets.evaluator import Evaluator
@@ -33,3 +33,4 @@ async def random_search(
 
 
 random_search.roles = ("reasoning",)  # type: ignore[attr-defined]
+random_search.prompts = prompts_of("random_search")  # type: ignore[attr-defined]

@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from koderz.errors import KoderzError
-from koderz.prompts import Prompts, trimmed
+from koderz.prompts import PLACEHOLDERS, Prompts, trimmed
+from koderz.types import MAIN
 
 if TYPE_CHECKING:
     from koderz.suites.datasets.candidate import Candidate
@@ -65,6 +66,11 @@ async def shown_failures(evaluator: Evaluator, candidate: Candidate, most: int) 
     scored = await evaluator.known(candidate)
     items = failing(evaluator.minibatch, scored)
     return shown_items(evaluator.random.sample(items, min(most, len(items))), scored)
+
+
+def prompts_of(optimizer: str) -> Mapping[str, Sequence[str]]:
+    """The prompts that a solver of that name may tell the reasoning model, as its attribute `prompts`."""
+    return {MAIN: [name for name in PLACEHOLDERS if name.startswith(f"{optimizer}-")]}
 
 
 def needs_package(name: str) -> Callable[..., Mapping[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from tracker.parts import curve_of
+from tracker.parts import completes, curve_of
 from tracker.records import Attempt, Call, Experiment, Fault, Plan, Record
 
 _CHILD_PARAMS = ("suite", "temperature", "max_iterations", "feedback", "seed")
@@ -74,7 +74,7 @@ def child_page(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault,
         status="FAILED" if faulted else "FINISHED",
         params=_child_params(plan, outcome),
         tags=tags,
-        points=[*_attempt_points(story), *_outcome_points(outcome)],
+        points=[*_attempt_points(story), *_outcome_points(plan, outcome)],
     )
 
 
@@ -89,14 +89,15 @@ def word_of(outcome: Experiment | Fault) -> str:
     return "fault" if isinstance(outcome, Fault) else outcome.verdict
 
 
-def scores_of(outcome: Experiment) -> dict[str, float]:
+def scores_of(outcome: Experiment, *, whole: bool = True) -> dict[str, float]:
     """What an experiment is judged by: `passed` (0 or 1), `iterations`, and where its suite grades, score and metrics.
 
-    The metrics of what isn't graded, such as CPU time, say nothing about quality.
+    Without the first two where it isn't `whole`: where success is for others to tell (`tracker.parts.completes`). The
+    metrics of what isn't graded, such as CPU time, say nothing about quality.
     """
     graded = {} if outcome.score is None else {"score": outcome.score, **(outcome.metrics or {})}
     finite = {name: value for name, value in graded.items() if math.isfinite(value)}
-    return {"passed": float(outcome.success), "iterations": outcome.iterations, **finite}
+    return {"passed": float(outcome.success), "iterations": outcome.iterations, **finite} if whole else finite
 
 
 def begun(record: Record) -> int:
@@ -148,13 +149,13 @@ def _child_note(outcome: Experiment | Fault) -> str:
     return f"{outcome.problem_id} {how} after {outcome.iterations} attempt{'s' * (outcome.iterations != 1)}.{note}"
 
 
-def _outcome_points(outcome: Experiment | Fault) -> Iterator[Point]:
+def _outcome_points(plan: Plan, outcome: Experiment | Fault) -> Iterator[Point]:
     time = milliseconds(outcome.time)
     if isinstance(outcome, Fault):
         figures: dict[str, float | None] = {"cost": outcome.cost}
     else:
         figures = {
-            **scores_of(outcome),
+            **scores_of(outcome, whole=not completes(plan)),
             "calls": outcome.calls,
             "cost": outcome.cost,
             "tokens_in": outcome.tokens_in,

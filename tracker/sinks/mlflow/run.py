@@ -20,6 +20,7 @@ import orjson
 from tracker.index import ENDS, load_index, read_records
 from tracker.journal import NAME
 from tracker.messages import text_of
+from tracker.parts import completes
 from tracker.records import Attempt, Call, Experiment, Fault, Plan, encode
 from tracker.sinks.json import encode_summary
 from tracker.sinks.mlflow.page import Page, Point, as_param, milliseconds, points, scores_of, source_tags
@@ -84,7 +85,7 @@ def latest_page(plan: Plan, name: str, summary: Summary, *, is_worked_on: bool) 
         end=None if is_worked_on and not over else end,
         status=_STATUS.get(summary.status, "RUNNING" if is_worked_on else "KILLED"),
         tags=tags,
-        points=list(_figures(summary, end)),
+        points=list(_figures(summary, end, is_whole=not completes(plan))),
     )
 
 
@@ -131,8 +132,10 @@ def curve(plan: Plan, outcomes: Sequence[Experiment | Fault], *, after: int = 0,
 
     Points only ever get added as the journal grows, so that sending them again changes nothing. Of a large
     run only every so-manieth is told, and with `whole` the last of each arm, so that a curve ends where
-    the run does.
+    the run does. There are none where results are whole only with what others tell.
     """
+    if completes(plan):
+        return
     stride = max(1, plan.planned // len(plan.arms) // _CURVE_POINTS)
     last = {outcome.arm: number for number, outcome in enumerate(outcomes)} if whole else {}
     arms = {arm.name: _Running() for arm in plan.arms}
@@ -144,10 +147,11 @@ def curve(plan: Plan, outcomes: Sequence[Experiment | Fault], *, after: int = 0,
             yield from points(named, milliseconds(outcome.time), arm.steps)
 
 
-def _figures(summary: Summary, time: int) -> Iterator[Point]:
-    """All apart from the curves."""
+def _figures(summary: Summary, time: int, *, is_whole: bool) -> Iterator[Point]:
+    """All apart from the curves; what these would tell, too, of results that aren't whole before the end."""
     for solver, arm in summary.arms.items():
-        yield from points({f"{key}/{solver}": value for key, value in _arm_figures(arm).items()}, time)
+        figures = _arm_figures(arm) if is_whole else {**_completed_figures(arm), **_arm_figures(arm)}
+        yield from points({f"{key}/{solver}": value for key, value in figures.items()}, time)
     if summary.comparison is not None:
         yield from points(dict(_compared(asdict(summary.comparison))), time)
     whole = {
@@ -179,6 +183,12 @@ def _arm_figures(arm: Arm) -> dict[str, float | None]:
         "passed_high": high,
         **{name.replace("@", "_at_"): value for name, value in figures.pass_at_k.items()},
     }
+
+
+def _completed_figures(arm: Arm) -> dict[str, float | None]:
+    figures, rate = arm.summary, arm.summary.success_rate
+    means = {name: mean.mean for name, mean in figures.measures.items()}
+    return {"passed": None if rate is None else rate / 100, "cost": figures.total_cost, **means}
 
 
 def _note(summary: Summary) -> str:

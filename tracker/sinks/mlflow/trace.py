@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from tracker.messages import text_of
-from tracker.parts import Step, steps_of
+from tracker.parts import Step, completes, steps_of
 from tracker.records import Attempt, Call, Experiment, Fault, Once, Plan, Record
 from tracker.sinks.mlflow.page import begun, child_name, milliseconds, scores_of, source_tags, word_of
 from tracker.sinks.mlflow.shared import expectations_of
@@ -123,7 +123,8 @@ def _assessments(
     ]
     if isinstance(outcome, Experiment):
         judge = AssessmentSource(source_type="CODE", source_id=f"koderz {suite} judge {version}".strip())
-        scores: dict[str, Any] = {**scores_of(outcome), "passed": outcome.success}
+        is_whole = not completes(plan)
+        scores: dict[str, Any] = scores_of(outcome, whole=is_whole) | ({"passed": outcome.success} if is_whole else {})
         rationale = {"passed": _rationale(story, outcome)}
         found += [
             Feedback(name, value, source=judge, rationale=rationale.get(name), **common)

@@ -244,6 +244,12 @@ def test_mlflow_has_a_span_a_candidate_and_the_winner_by_validation_once(tmp_pat
         curve = store.get_metric_history(told.info.run_id, f"best_validation/world/meta_prompt/{seed['seed']}")
         assert [point.value for point in curve] == sorted(point.value for point in curve)
         assert (curve[0].step, curve[-1].step) == (20, seed["metric_calls"])
+    row = rows(run)["meta_prompt"]
+    assert told.data.metrics["gain/meta_prompt"] == pytest.approx(row.gain)
+    assert told.data.metrics["passed/meta_prompt"] == told.data.metrics["successes/meta_prompt"] / 2
+    names = {prompt.name for prompt in store.search_prompts()}
+    assert {name for name in names if name.startswith("koderz.rlm")} == set()
+    assert "koderz.meta_prompt-round" in names
     splits = read_plan(run.folder).details["suite"]["world"]["splits"]
     inputs = {each.dataset.name: (each.dataset.digest, each.tags[0].value) for each in told.inputs.dataset_inputs}
     assert {name: inputs[f"world_{name}"] for name in splits} == {
@@ -253,6 +259,7 @@ def test_mlflow_has_a_span_a_candidate_and_the_winner_by_validation_once(tmp_pat
     traces = {trace.info.client_request_id: trace for trace in seen(run.folder, experiment=place).traces}
     for end in run.of("experiment"):
         spans = traces[end.experiment_id].data.spans
+        assert "passed" not in {assessment.name for assessment in traces[end.experiment_id].info.assessments}
         known = [
             line.value
             for line in run.of("once")
