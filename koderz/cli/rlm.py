@@ -154,11 +154,13 @@ async def _run(front: Front, names: Sequence[str], wish: Wish, *, enable_logging
         screen.section(name, plan)
         ended[name] = await carry_out(plan, os.environ, screen)
         screen.ended(name, plan, ended[name])
-        if ended[name].ended.status in ("failed", "interrupted"):
+        if ended[name].ended.status == "failed" or ended[name].ended.was_called_off:
             break
     screen.end(ended, {name: plan.name for name, plan in plans.items()})
     _catch_up(front, [*ended.values()])
     codes = [EXIT_CODES.get(session.ended.status, 3) for session in ended.values()]
+    if len(ended) < len(plans) and ended[name].ended.was_called_off:
+        codes.append(EXIT_CODES["interrupted"])
     return max(codes)
 
 

@@ -208,6 +208,8 @@ async def _run(
     found = {}
     for name, plan in plans.items():
         session = await settle_sinks(await carry_out(plan, rlm.environ, rlm.observer))
+        if session.ended.was_called_off:
+            raise KeyboardInterrupt
         document = benchmark_document(session.folder, raise_if_failed(session), about(name, runs, wish))
         each = document["metrics"]["average_time_per_task"]
         found[name] = {"name": document.pop("benchmark"), **document, "avg_time_per_task": each}

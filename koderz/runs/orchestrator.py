@@ -46,6 +46,7 @@ class Ended(NamedTuple):
 
     status: str  # complete | incomplete | interrupted | stopped | failed
     reason: str = ""
+    was_called_off: bool = False  # by the user, though the experiments under way may have been the last ones
 
 
 class Orchestrator:
@@ -90,7 +91,8 @@ class Orchestrator:
         left = self.plan.record.planned - tally.judged - tally.faults
         if left:
             return Ended("incomplete", f"{left} experiments have not ended")
-        return Ended("incomplete" if tally.faults else "complete")
+        called_off = self._ended is not None and self._ended.was_called_off
+        return Ended("incomplete" if tally.faults else "complete", was_called_off=called_off)
 
     # What the engine reaches
 
@@ -140,7 +142,7 @@ class Orchestrator:
 
     def stop(self, status: str, reason: str) -> None:
         """Begins no more experiments. What is under way goes on."""
-        self._ended = self._ended or Ended(status, reason)
+        self._ended = self._ended or Ended(status, reason, was_called_off=status == "interrupted")
         self.progress.stopping = self._ended.reason
 
     def _left(self) -> Iterator[Identity]:

@@ -209,6 +209,18 @@ def test_as_many_questions_are_generated_as_are_asked_for(koderz: Shell) -> None
     assert re.findall(r"^Problems: (\d+)", out, re.MULTILINE) == ["3", "15", "15"]
 
 
+def test_ctrl_c_begins_no_other_benchmark_also_where_the_tasks_under_way_were_the_last_ones(koderz: Shell) -> None:
+    running = koderz.start(*RUN, "--simulated-latency", 0.5, "--max-tasks", 1, "--enable-logging")
+    assert running.stderr
+    running.stderr.readline()  # a turn
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=PATIENCE)
+
+    assert running.returncode == 130, err
+    assert out.count("Status: COMPLETED") == 1
+    assert out.count("Status: NOT RUN - resume bench_") == 2
+
+
 def test_what_is_interrupted_says_so_and_how_it_goes_on(koderz: Shell) -> None:
     running = koderz.start(*RUN, "--simulated-latency", 0.5, "--max-tasks", 9, "--grace", 0, "--enable-logging")
     assert running.stderr
