@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -27,11 +28,18 @@ Answering = Callable[[SubCall], Awaitable[Sequence[str]]]
 """Answers a sub-call, a text a prompt. What it raises stops the cell."""
 
 
-async def answers_to(call: SubCall, answer: Answering | None) -> list[str]:
-    """A text for each prompt of a sub-call; an error as text where no model can be asked."""
+async def answers_to(call: SubCall, answer: Answering | None, executing: asyncio.Semaphore) -> list[str]:
+    """A text for each prompt of a sub-call, whose cell gives its place among those `executing` back meanwhile.
+
+    An error as text where no model can be asked.
+    """
     if answer is None:
         return ["Error: no model can be asked from here"] * len(call.prompts)
-    return [str(text) for text in await answer(call)]
+    executing.release()
+    try:
+        return [str(text) for text in await answer(call)]
+    finally:
+        await executing.acquire()
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,11 +246,7 @@ class RemoteSession:
                 texts = next(given, None)
                 if texts is None:
                     asked = time.monotonic()
-                    self._pool.executing.release()
-                    try:
-                        texts = await answers_to(call, answer)
-                    finally:
-                        await self._pool.executing.acquire()
+                    texts = await answers_to(call, answer, self._pool.executing)
                     waited += time.monotonic() - asked
                     answers.append(texts)
                 calls += len(texts)

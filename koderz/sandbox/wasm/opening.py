@@ -6,40 +6,20 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Protocol
 
 from koderz.errors import KoderzError
-from koderz.sandbox.wasm.cells import TIMEOUT, Answering, CellResult
-from koderz.sandbox.wasm.client import RemotePool
+from koderz.sandbox.wasm.client import RemotePool, RemoteSession
 from koderz.sandbox.wasm.image import EXTRA, Say, missing_packages
 from koderz.sandbox.wasm.options import TOKEN_VARIABLE, SessionOptions
 from koderz.sandbox.wasm.pool import Pool
+from koderz.sandbox.wasm.session import Session
 from koderz.settings.schema import Settings
+
+AnySession = Session | RemoteSession
+"""A session, here or at a manager."""
 
 AHEAD = 32
 """Sessions at most that are kept ready: as many as a manager gives away, unless it is told otherwise."""
-
-
-class AnySession(Protocol):
-    """A session, here or at a manager; see `session.Session`."""
-
-    async def start(self) -> None: ...
-
-    async def put(self, name: str, source: str | Path, kind: str = "text") -> int: ...
-
-    async def get(self, name: str) -> str | None: ...
-
-    async def run(
-        self,
-        code: str,
-        answer: Answering | None = None,
-        *,
-        timeout: float = TIMEOUT,  # noqa: ASYNC109 the cell's
-        only_calls: int | None = None,
-    ) -> CellResult: ...
-
-    async def close(self) -> None: ...
 
 
 class Sessions:

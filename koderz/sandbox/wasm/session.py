@@ -257,12 +257,8 @@ class Session:
         texts = next(given, None)
         if texts is None:
             began = time.monotonic()
-            self._pool.executing.release()
-            try:
-                texts = await answers_to(call, answer)
-            finally:
-                await self._pool.executing.acquire()
-                running.waited += time.monotonic() - began
+            texts = await answers_to(call, answer, self._pool.executing)
+            running.waited += time.monotonic() - began
             running.answers.append(texts)
             running.calls += len(texts)
         assert self._link

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.suites.long_context.contexts import MODES, NEEDS, LongContextSuite, Reading, Recipe
+from koderz.suites.long_context.contexts import MODES, NEEDS, LongContextSuite, Reading, Recipe, in_characters
 from koderz.suites.long_context.simulated import Player
-from koderz.suites.long_context.tokens import Characters
 from koderz.types import Reply, Task, Verdict
 
 
@@ -51,8 +50,7 @@ completion.unlisted = True  # type: ignore[attr-defined]
 
 def completion_suite(context: str, question: str) -> CompletionSuite:
     """The suite of one question about a text."""
-    counter = Characters()
-    reading = Reading(context, question, counter.count(f"{context}\n{question}"), counter.name)
+    reading = in_characters(context, question)
     digest = hashlib.sha256(f"{question}\0{context}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
     task: Task[Recipe] = Task(
         f"completion/{digest[:8]}", payload=Given(reading, digest), needs=NEEDS, digest=digest, tokens=reading.tokens
