@@ -58,14 +58,14 @@ def documented(plan: Plan, name: str, about: Mapping[str, Any]) -> Plan:
 def following(folder: Path, environ: Mapping[str, str] = os.environ) -> Callable[[Record], None]:
     """What keeps the documents level with a run that goes on, given each record.
 
-    Where the disk refuses, that is left to `write_documents`, which says so.
+    What goes wrong is left to `write_documents`, which says so once everything is on record.
     """
     documents = [*_documents(folder, environ).values()]
 
     def take(record: Record) -> None:
         if isinstance(record, Experiment | Fault):
             for document, _ in documents:
-                with suppress(OSError):
+                with suppress(Exception):
                     document.take(record)
 
     return take

@@ -146,11 +146,11 @@ def test_a_resumed_run_keeps_its_stamp_and_files_appear_as_rollouts_end(koderz: 
         text + '[[tasks]]\nprepared_dir = "tasks/greeting"\nagent = "scripted"\nscript = "wait.sh"\nrollouts = 3\n'
     )
     run = koderz.start("rollouts", "run", str(config))
-    wait_for(lambda: [*(koderz.folder / "data/rollouts").glob("nightly/*/task_results/*-3.json")])
+    manifests = koderz.folder / "data/rollouts/nightly"
+    wait_for(lambda: any(len(_read(path)["results"]) >= 3 for path in manifests.glob("*/manifest.json")))
     run.kill()
     run.communicate()
     rollout = _rollout(koderz)
-    assert len(_read(rollout / "manifest.json")["results"]) in (3, 4, 5)
     koderz("benchmark", "resume", "latest", "--quiet")
     assert _rollout(koderz) == rollout
     assert [each["run_id"] for each in _read(rollout / "manifest.json")["results"]] == [

@@ -35,7 +35,7 @@ FIGURES = RolloutFigures()
 
 
 def told(part: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each arm of the part."""
+    """A line for each arm of the part, with the usual k alone."""
     for arm, own in part.items():
         score = own["score"]
         mean = f"score {score['mean']:.2f} on average{_told_interval(score['interval'], '.2f')}"
@@ -43,6 +43,7 @@ def told(part: Mapping[str, Any]) -> Iterator[str]:
         rates = (
             f"{name} {100 * each['value']:.1f}%{_told_interval([100 * limit for limit in each['interval']], '.1f')}"
             for name, each in own["pass_at_k"].items()
+            if int(name.removeprefix("pass@")) in PASS_AT
         )
         yield f"{arm}: {'; '.join([mean, *rates])}"
 

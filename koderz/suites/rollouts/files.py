@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from koderz.suites.rollouts.results import row_of, table_lines
+from koderz.suites.rollouts.results import Row, row_of, table_lines
 from koderz.suites.rollouts.trees import UNPREPARED
 from tracker.files import write_whole
 from tracker.records import Attempt, Call, Experiment, Fault, Once, Record
@@ -27,7 +28,7 @@ class Ended(NamedTuple):
     """A rollout that has ended."""
 
     entry: Mapping[str, Any]  # of the manifest
-    evaluation: Mapping[str, Any] | None  # evaluation_results.json; None for a fault
+    row: Row
     graded: str  # when
 
 
@@ -102,7 +103,7 @@ class RolloutFiles:
             "score": outcome.score if isinstance(outcome, Experiment) else None,
             "fault": outcome.reason if isinstance(outcome, Fault) else None,
         }
-        self._ended[number] = Ended(entry, evaluation, outcome.time)
+        self._ended[number] = Ended(entry, row_of(entry, evaluation), outcome.time)
 
     def _write_lists(self) -> None:
         """The files that list the rollouts; what has begun and not ended isn't among them."""
@@ -133,10 +134,9 @@ class RolloutFiles:
             "tasks": [entry["task_dir"] for entry in entries],
         }
         last = max((each.graded for each in ended), default="")
-        rows = [row_of(each.entry, each.evaluation) for each in ended]
         self._put(f"{place}/{MANIFEST}", _json(manifest))
         self._put(f"{place}/runs.txt", "".join(f"{entry['run_dir']}\n" for entry in entries))
-        self._put(f"{place}/summary.md", "\n".join([*table_lines(rows, folder), ""]))
+        self._put(f"{place}/summary.md", "\n".join([*table_lines([each.row for each in ended], folder), ""]))
         self._put(f"{place}/eval_manifest.json", _json({"evaluated_at": last and _utc(last), "results": evaluated}))
         self._put(f"rollouts/temp/rollout_{about['name']}__{about['stamp']}.json", _json(index))
 
@@ -159,7 +159,9 @@ def launched(outcome: Outcome) -> dict[str, Any]:
 def _evaluation(run_id: str, run: Mapping[str, Any], story: Sequence[Record], outcome: Experiment) -> Mapping[str, Any]:
     attempt = next((record for record in reversed(story) if isinstance(record, Attempt)), None)
     said = str(attempt.artifacts.get("evaluation_results.json", "")) if attempt else ""
-    told: dict[str, Any] = json.loads(said or "{}")
+    told: dict[str, Any] = {}
+    with suppress(ValueError):  # where its file in blobs/ is lost
+        told = json.loads(said or "{}")
     score, metrics = outcome.score or 0.0, _agent_metrics(story, outcome)
     return {
         "task_id": told.get("task_id", run["task_id"]),
