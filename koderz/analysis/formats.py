@@ -27,6 +27,7 @@ FORMATS = Registry(
         **dict.fromkeys(("predictions", "swebench"), "koderz.analysis.predictions:predictions"),
         "gso": "koderz.analysis.gso.projection:gso",
         "harbor": "koderz.analysis.harbor:harbor",
+        "iso": "koderz.analysis.patches:iso",
     },
 )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from koderz.analysis.gso.logs import status_of, times_of
 from tests.conftest import PATIENCE, Shell, wait_for, whole_lines
 
 pytestmark = pytest.mark.slow
@@ -118,10 +119,25 @@ def test_patches_of_a_file_are_measured_as_samples_and_a_finished_run_is_left_al
     assert not koderz.summary()["simulated"]
     assert "nothing to do" in koderz(*words, "--resume").err
     koderz("benchmark", "export", "latest", "--format", "predictions", "--output", "out.jsonl")
+    _require_exports(koderz, task.human_commit)
     written = [json.loads(line) for line in (koderz.folder / "out.jsonl").read_text().splitlines()]
     assert [(row["instance_id"], row["model_patch"]) for row in written] == [
         (row["instance_id"], row["model_patch"] or "") for row in rows
     ]
+
+
+def _require_exports(koderz: Shell, commit: str) -> None:
+    koderz("benchmark", "export", "latest", "--format", "gso", "--output", "gso")
+    logs = sorted((koderz.folder / "gso/logs/run_evaluation").glob(f"*/gpt-4o-run_*/{ONE}/test_output.txt"))
+    assert [status_of(path.read_text()) for path in logs] == ["test_failed", "passed"]
+    times = times_of(logs[1].read_text())
+    assert times["base"]
+    assert len(times["base"][0]) >= 7
+    koderz("benchmark", "export", "latest", "--format", "iso", "--output", "iso.jsonl")
+    rows = [json.loads(line) for line in (koderz.folder / "iso.jsonl").read_text().splitlines()]
+    assert [row["status"] for row in rows] == ["test_failed", "passed", "empty_patch"]
+    assert {row["full_commit"] for row in rows} == {commit}
+    assert rows[1]["agent_metrics"]["cpu_seconds"] < rows[1]["baseline_metrics"]["cpu_seconds"]
 
 
 def test_patches_of_agents_have_arms_and_tasks_without_one_count_as_not(koderz: Shell) -> None:

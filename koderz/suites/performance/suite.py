@@ -63,6 +63,10 @@ class PerformanceSuite:
         self._rule = Rule(options.threshold, options.clock, options.max_blocks, options.gso_strict)
         self._isolation = ""
 
+    def details(self, tasks: Sequence[Task[PerfTask]], settings: Settings) -> dict[str, Any]:  # noqa: ARG002
+        """The commits of each task, before and as the human left it, for the record."""
+        return {"commits": {task.id: (task.payload.base_commit, task.payload.human_commit) for task in tasks}}
+
     def messages(self, task: Task[PerfTask], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
         """What is to be made faster; the solver adds the files."""
         return ({"role": "user", "content": task.prompt},)

@@ -1,0 +1,66 @@
+"""The verdict on what was measured is made of the record alone, and so are those of other thresholds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from koderz.errors import Fault
+from koderz.suites.performance.judging import verdict_on
+from koderz.suites.performance.measuring.bench import Measured
+from koderz.suites.performance.measuring.verdicts import Block, Leg, Rule, Timing
+from koderz.suites.performance.trees import Applied
+from koderz.types import Verdict
+
+_TIMES = {"base": 10.0, "again": 10.0, "human": 4.0, "agent": 4.1}
+
+
+def _leg(seconds: float, wrong: str = "") -> Leg:
+    return Leg(20 * seconds + 0.1, 20 * seconds, {"w": Timing(seconds, seconds, 20 * seconds)}, wrong)
+
+
+def _verdict(count: int = 7, rule: Rule | None = None, arm: str = "agent", **more: Any) -> Verdict:
+    times = {**_TIMES, **more.pop("times", {})}
+    wrong = more.pop("wrong", "")
+    blocks = [Block({leg: _leg(each / 1000) for leg, each in times.items()}) for _ in range(count)]
+    if wrong:
+        blocks.append(Block({**blocks[0].legs, "agent": _leg(0.001, wrong)}))
+    measured = Measured(arm, "the patch", more.pop("applied", Applied("passed")), tuple(blocks), **more)
+    return verdict_on(json.dumps(msgspec.to_builtins(measured)), rule or Rule(), "here")
+
+
+def test_another_threshold_is_another_verdict_on_the_same_record() -> None:
+    assert _verdict().facts["opt"] == "opt"
+    strict = _verdict(rule=Rule(threshold=0.99))
+    assert (strict.passed, strict.cause, strict.facts["opt"]) == (False, "not", "not")
+
+
+def test_too_few_blocks_are_inconclusive() -> None:
+    verdict = _verdict(5, stopped=True)
+    assert (verdict.verdict, verdict.cause, verdict.facts["status"]) == ("failed", "inconclusive", "passed")
+    assert "speedup_base_low" not in verdict.metrics
+
+
+def test_a_wrong_output_is_a_failed_test_whatever_was_measured_before() -> None:
+    verdict = _verdict(wrong="the result of call 3 is wrong")
+    assert (verdict.cause, verdict.facts["opt"]) == ("test_failed", "not")
+    assert "call 3" in verdict.feedback
+
+
+@pytest.mark.parametrize("status", ["patch_failed", "empty_patch", "test_failed"])
+def test_a_patch_that_does_not_work_is_a_result(status: str) -> None:
+    verdict = _verdict(0, applied=Applied(status, "why", tampering=("conftest.py: settings",)))
+    assert (verdict.passed, verdict.cause, verdict.metrics) == (False, status, {})
+    assert verdict.facts["tampering"] == ["conftest.py: settings"]
+
+
+def test_base_that_strays_is_a_fault_only_where_nothing_is_decided() -> None:
+    with pytest.raises(Fault, match="noise"):
+        _verdict(30, times={"again": 9.0, "agent": 4.2})
+    assert _verdict(7, times={"again": 9.0, "agent": 1.0}).passed
+    with pytest.raises(Fault, match="noise"):
+        _verdict(30, arm="baseline", times={"again": 9.0})
+    assert _verdict(7, arm="baseline").passed
