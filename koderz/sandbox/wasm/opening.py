@@ -28,7 +28,7 @@ class Sessions:
     def __init__(self, pool: Pool | RemotePool, notices: Sequence[str] = (), *, ahead: int = 0) -> None:
         """`notices`: what the user is to be told; `ahead`: sessions that are kept ready, each replaced when taken."""
         self.pool, self.notices = pool, notices
-        self._ahead = [asyncio.create_task(_started(pool)) for _ in range(ahead)]
+        self._ahead = {asyncio.create_task(_started(pool)) for _ in range(ahead)}
 
     @property
     def container(self) -> str:
@@ -40,13 +40,15 @@ class Sessions:
         """Digest of what they are made from; empty where that isn't known."""
         return self.pool.image
 
-    def open(self) -> AnySession:
-        """A new session with nothing in it, one of those that are ready where there is one."""
-        for place, made in enumerate(self._ahead):
-            if made.done():
-                self._ahead[place] = asyncio.create_task(_started(self.pool))
-                if not made.exception():
-                    return made.result()
+    async def open(self) -> AnySession:
+        """A new session with nothing in it: the next one that is ready, where some are made ahead."""
+        while self._ahead:
+            done, _ = await asyncio.wait(self._ahead, return_when=asyncio.FIRST_COMPLETED)
+            made = done.pop()
+            self._ahead.remove(made)
+            if not made.exception():  # else there is no room to spare, and no other takes its place
+                self._ahead.add(asyncio.create_task(_started(self.pool)))
+                return made.result()
         return self.pool.open()
 
     async def close(self) -> None:

@@ -103,7 +103,7 @@ class Recursion:
 
         The `question` is empty where the context is all that is asked.
         """
-        own = self._sessions.open()
+        own = await self._sessions.open()
         try:
             await self._begun(own, context, level)
             work = Work(level, own, self._first_messages(len(context), question, level))
