@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, cast
 from tracker.records import Measure as Measure  # which a suite declares, and the plan records as it is
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from typing_extensions import TypeVar
 
@@ -25,7 +25,14 @@ The content may also be a list of parts (`{"type": "text", "text": …}`, `{"typ
 `{"type": "reference", "name": …, "digest": …}` for a long text, which is recorded so and made when it is sent), or
 None beside `tool_calls`; a tool's result has its `tool_call_id`. Every field is recorded, sent, and part of the key by
 which a replay finds the reply.
+
+Two roles are koderz' own, and stand first: `{"role": "tools", "content": [{"type": "function", "function": {name,
+description, parameters}}, …]}` offers tools, and `{"role": "request", "content": None, "wire": …, "fields": …}` begins
+what a client wrote on a wire of its own (see `koderz.models.clients`).
 """
+
+REJECTED = "rejected"
+"""Why a reply ended where the server refuses a request that offers tools: its text is the server's words."""
 
 JUDGE = "judge"
 """What a task needs whose answers are programs: somewhere to run them."""
@@ -75,6 +82,8 @@ class Completion:
     retries: int = 0
     adapted: tuple[str, ...] = ()  # what had to be changed for this model, e.g. "temperature dropped"
     raw: str | None = None  # the reply as sent, where `text` had a <think> block cut out of it
+    tool_calls: tuple[Mapping[str, Any], ...] = ()  # as chat completions have them: id, type, function{name, arguments}
+    body: str = ""  # the server's whole answer, where it is on the wire of the client that asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +98,8 @@ class Reply:
     cost: float = 0.0
     finish_reason: str = "stop"
     model: str = ""
+    tool_calls: Sequence[Mapping[str, Any]] = ()  # as chat completions have them
+    body: str = ""  # see Completion
 
     @property
     def tokens(self) -> int:

@@ -26,7 +26,11 @@ MOST_BYTES = 256 << 20  # of one text
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"[0-9a-f]{64}\.gz")
 
-_TEXTS = {"message": ("content",), "call": ("reply", "text", "reasoning"), "attempt": ("program", "feedback", "detail")}
+_TEXTS = {
+    "message": ("content",),
+    "call": ("reply", "text", "reasoning", "body"),
+    "attempt": ("program", "feedback", "detail"),
+}
 """The fields that may lie in a blob; all others stay in their line, however long."""
 
 

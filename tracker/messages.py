@@ -7,7 +7,7 @@ sent with it, such as `tool_calls`, `tool_call_id` or `name`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -18,6 +18,8 @@ from tracker.records import Call, LongMessage
 MESSAGE_BYTES = 4096  # above this, a message is stored once and named by its digest
 
 _PLAIN = frozenset({"role", "content"})
+_WITH_TOOLS = ("request", "tools")  # the roles that a conversation with tools begins with
+_STANDING = (*_WITH_TOOLS, "system")  # what stays as it is while a conversation goes on
 
 
 def text_of(message: Mapping[str, Any]) -> str:
@@ -28,6 +30,20 @@ def text_of(message: Mapping[str, Any]) -> str:
     said = [content if isinstance(content, str) else "\n".join(map(_part, content or ()))]
     said += [f"{name}: {orjson.dumps(value).decode()}" for name, value in message.items() if name not in _PLAIN]
     return "\n".join(filter(None, said))
+
+
+def letters_of(message: Mapping[str, Any]) -> int:
+    """How many characters of text a message has, the names in it included; encoded pictures count for nothing."""
+    content = message.get("content")
+    return len(content) if isinstance(content, str) and len(message) == len(_PLAIN) else _letters(message)
+
+
+def _letters(value: Any) -> int:
+    if isinstance(value, str):
+        return 0 if len(value) > MESSAGE_BYTES and " " not in value and "\n" not in value else len(value)
+    if isinstance(value, Mapping):
+        return sum(len(name) + _letters(item) for name, item in value.items())
+    return sum(map(_letters, value)) if isinstance(value, list | tuple) else 1
 
 
 def digest_of(text: str) -> str:
@@ -44,14 +60,15 @@ def share_messages(call: Call, stored: set[int]) -> list[LongMessage | Call]:
         return [call]
     new: list[LongMessage | Call] = []
     messages: list[dict[str, Any]] = []
-    for message in call.messages:
-        is_plain = _is_plain(message)
-        text = message["content"] if is_plain else orjson.dumps(message).decode()
+    for group in _groups(call.messages):
+        is_plain = len(group) == 1 and _is_plain(group[0])
+        said = group[0] if len(group) == 1 else group
+        text = group[0]["content"] if is_plain else orjson.dumps(said).decode()
         size = len(text.encode("utf-8", "surrogatepass"))
         if size <= MESSAGE_BYTES:
-            messages.append(message)
+            messages += group
             continue
-        digest, role = digest_of(text), message["role"]
+        digest, role = digest_of(text), group[0]["role"]
         messages.append({"role": role, "digest": digest, "bytes": size, **({} if is_plain else {"json": True})})
         if int(digest[:16], 16) not in stored:
             stored.add(int(digest[:16], 16))
@@ -59,12 +76,30 @@ def share_messages(call: Call, stored: set[int]) -> list[LongMessage | Call]:
     return [*new, replace(call, messages=messages)]
 
 
-def restored(message: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """The message that `share_messages` named by a digest, from the text that it stored."""
-    if message.get("json"):
-        whole: dict[str, Any] = orjson.loads(text)
-        return whole
-    return {"role": message["role"], "content": text}
+def _groups(messages: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Messages that are stored together: of a conversation with tools, which has many, as many as make a long one.
+
+    It grows at its end, so that what is stored of its beginning is the same for every call.
+    """
+    grouped = bool(messages) and messages[0]["role"] in _WITH_TOOLS
+    group: list[dict[str, Any]] = []
+    size = 0
+    for message in messages:
+        grows = grouped and (group or message["role"] not in _STANDING)
+        group.append(message)
+        size += len(orjson.dumps(message)) if grows else 0
+        if not grows or size > MESSAGE_BYTES:
+            yield group
+            group, size = [], 0
+    yield from ([message] for message in group)
+
+
+def restored(message: Mapping[str, Any], text: str) -> list[dict[str, Any]]:
+    """The message, or messages, that `share_messages` named by a digest, from the text that it stored."""
+    if not message.get("json"):
+        return [{"role": message["role"], "content": text}]
+    whole: Any = orjson.loads(text)
+    return whole if isinstance(whole, list) else [whole]
 
 
 def _is_plain(message: Mapping[str, Any]) -> bool:

@@ -56,7 +56,7 @@ class Privacy:
                 else {"role": message["role"], "content": self._value(dict(message))}
                 for message in record.messages
             ]
-            record = replace(record, messages=messages)
+            record = replace(record, messages=messages, tool_calls=self._value(record.tool_calls))
         elif isinstance(record, Once):
             return replace(record, value=self._value(record.value))
         elif isinstance(record, Fault | Finished):
@@ -69,6 +69,8 @@ class Privacy:
         """The record as a replay needs it. Raises KoderzError where it was encrypted with another key."""
         if isinstance(record, Once):
             return replace(record, value=self._open_value(record.value))
+        if isinstance(record, Call):
+            record = replace(record, tool_calls=self._open_value(record.tool_calls))
         return with_texts(record, lambda _, text: self._open(text))
 
     def _text(self, text: Text) -> Text:

@@ -166,6 +166,8 @@ class Call(OfExperiment, frozen=True, kw_only=True):
     adapted: Sequence[str] = ()
     depth: int = 0  # of a recursion
     parent: int | None = None  # the call that this one was made for
+    tool_calls: Sequence[dict[str, Any]] = ()  # of the reply, as chat completions have them
+    body: Text = ""  # the server's whole answer, where it was handed on to a client as it is
     key: str = ""  # what the solver asked, as a digest: how a replay finds this line
 
 
@@ -324,7 +326,7 @@ def encode(record: Record) -> bytes:
 _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Plan: ("generated", "measures", "parts", "groups", "compared"),
     Arm: ("baseline",),
-    Call: ("depth", "parent"),
+    Call: ("depth", "parent", "tool_calls", "body"),
     Attempt: ("task_id", "artifacts", "passes", "facts"),
     Blob: ("blob", "bytes", "binary", "data", "private"),
     Experiment: ("grades", "depth", "lesson", "lesson_cause", "facts"),

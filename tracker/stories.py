@@ -96,14 +96,15 @@ class Stories:
             tell(f"{self.folder}: texts are gone from blobs/; see koderz doctor --repair {self.folder.name}")
             record = _without_lost(record)
         if isinstance(record, Call):
-            if not self._with_messages:
-                return record
-            return replace(record, messages=shown([self._message(message) for message in record.messages]))
+            messages = record.messages
+            if self._with_messages:
+                messages = shown([each for message in messages for each in self._messages_of(message)])
+            return replace(record, messages=messages, tool_calls=shown(record.tool_calls))
         return replace(record, value=shown(record.value)) if isinstance(record, Once) else record
 
-    def _message(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _messages_of(self, message: dict[str, Any]) -> list[dict[str, Any]]:
         if "content" in message:
-            return message
+            return [message]
         try:
             span = self._messages[int(message["digest"][:16], 16)]
             (stored,) = self._whole_records([span])
@@ -111,7 +112,7 @@ class Stories:
                 return restored(message, str(stored.content))
         except (KeyError, TypeError, ValueError):  # the line is damaged, or never was one of ours
             pass
-        return {"role": message.get("role", ""), "content": LOST}
+        return [{"role": message.get("role", ""), "content": LOST}]
 
 
 def _without_lost(record: Record) -> Record:

@@ -146,7 +146,14 @@ def _inlined(record: Record, text: Callable[[Text], str]) -> Record:
     """A replay needs no message of a call: its key says what was asked."""
     if isinstance(record, Call):
         own = None if record.text is None else text(record.text)
-        return replace(record, messages=(), reply=text(record.reply), text=own, reasoning=text(record.reasoning))
+        return replace(
+            record,
+            messages=(),
+            reply=text(record.reply),
+            text=own,
+            reasoning=text(record.reasoning),
+            body=text(record.body),
+        )
     if isinstance(record, Attempt):
         program = None if record.program is None else text(record.program)
         return replace(record, program=program, feedback=text(record.feedback), detail=text(record.detail))

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from koderz.errors import FatalFault, Fault
 from koderz.experiments.budget import Budget
 from koderz.experiments.replay import Answer, Ask
+from koderz.models.clients import MalformedError, NotSpokenError, translated, wire_of
 from koderz.plans.arms import Arm
 from koderz.plans.identity import Identity
 from koderz.settings.schema import Settings
-from koderz.types import MAIN, Sampling
-from tracker.messages import text_of
+from koderz.types import MAIN, REJECTED, Completion, Message, Sampling
+from tracker.messages import letters_of
 
 if TYPE_CHECKING:
     from koderz.models import Model, Price
@@ -56,7 +57,7 @@ class Caller:
             if self.closed:
                 raise self.closed
             try:
-                completion = await model.complete(ask.messages, sampling)
+                completion = await _completed(model, ask.messages, sampling)
             except FatalFault as fault:  # whoever waits for a turn is not to find out for himself
                 self.closed = fault
                 raise
@@ -101,7 +102,7 @@ class Caller:
         price = model.price() if is_capped else None  # without a cap it isn't looked up before a call
         if price is None:
             return 0.0
-        tokens_in = sum(len(text_of(message)) for message in ask.messages) / _CHARS_A_TOKEN
+        tokens_in = sum(letters_of(message) for message in ask.messages) / _CHARS_A_TOKEN
         tokens_out = sampling.max_tokens or self._sampling.max_tokens or 0
         return (tokens_in * price.input + tokens_out * price.output) / 1e6
 
@@ -116,6 +117,23 @@ class Caller:
                     del self._unproven[name]
                     return
         yield
+
+
+async def _completed(model: Model, messages: Sequence[Message], sampling: Sampling) -> Completion:
+    """One paid answer. What a client asks on a wire that the model doesn't speak is translated."""
+    wire = wire_of(messages)
+    if not wire:
+        return await model.complete(messages, sampling)
+    if wire in getattr(model, "clients", ()):
+        with suppress(NotSpokenError):
+            return await model.complete(messages, sampling)
+    try:
+        translation = translated(messages)
+    except (MalformedError, AttributeError, KeyError, TypeError) as error:
+        said = str(error) if isinstance(error, MalformedError) else f"not a request of its wire: {error!r}"
+        return Completion(said, finish_reason=REJECTED, model=str(model.name))
+    completion = await model.complete(translation.messages, sampling)
+    return replace(completion, adapted=(*completion.adapted, *(f"{what} dropped" for what in translation.dropped)))
 
 
 def _role(ask: Ask, arm: Arm) -> tuple[str, str]:

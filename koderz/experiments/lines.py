@@ -67,6 +67,8 @@ def call_of(handles: Handles, ask: Ask, key: str, answer: Answer) -> records.Cal
         sampling=_given(answer.sampling),
         depth=ask.depth,
         parent=ask.parent,
+        tool_calls=[dict(each) for each in completion.tool_calls],
+        body=completion.body,
         key=key,
     )
 
@@ -101,6 +103,8 @@ def reply_of(call: records.Call, backend: Backend) -> Reply:
         cost=call.cost,
         finish_reason=call.finish_reason,
         model=call.answered_by or call.model,
+        tool_calls=call.tool_calls,
+        body=backend.text(call.body),
     )
 
 

@@ -57,11 +57,12 @@ class Ask:
     sampling: dict[str, Any]  # only what the solver chose itself
     depth: int = 0  # of a recursion; this and the next are on record, and no part of the key
     parent: int | None = None  # the call that it is made for
+    known_by: str = ""  # stands for the messages in the key
 
     def digest(self) -> str:
         """32 hex digits. Raises Fault for what can't be recorded."""
         try:
-            return digest_of([self.messages, self.model, self.purpose, self.sampling])
+            return digest_of([self.known_by or self.messages, self.model, self.purpose, self.sampling])
         except TypeError as error:
             raise Fault(f"ask: what is asked can't be recorded as JSON: {error}") from None
 
@@ -183,15 +184,17 @@ class Handles:
         *,
         depth: int = 0,
         parent: int | None = None,
+        known_by: str = "",
         **sampling: Any,
     ) -> Reply:
         """One reply of a model, paid for once. `sampling` overrides the run's temperature, max_tokens, …
 
         `depth` and `parent`, the number of a call, say where in a recursion it is made; they are recorded, and a replay
-        finds the call without them. All that a message holds is recorded and sent. Raises Fault where there is no reply
-        to be had, or the model's wire format has no place for something in a message.
+        finds the call without them, and by `known_by`, if there is any, in place of the messages. All that a message
+        holds is recorded and sent. Raises Fault where there is no reply to be had, or the model's wire format has no
+        place for something in a message.
         """
-        ask = Ask(checked_messages(messages), model, purpose, sampling, depth, parent)
+        ask = Ask(checked_messages(messages), model, purpose, sampling, depth, parent, known_by)
         key = self._key("ask", ask.digest())
         return reply_of(await self._noted(self._recorded_or_called(ask, key)), self._backend)
 

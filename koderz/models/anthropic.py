@@ -9,9 +9,9 @@ from urllib.parse import quote
 import msgspec
 
 from koderz.models.endpoints import own_address
-from koderz.models.messages import anthropic_messages
+from koderz.models.messages import anthropic_messages, parted
 from koderz.models.remote import RemoteModel
-from koderz.models.wire import Body, Part, WireReply, count, decode_reply, fetched, finish, told
+from koderz.models.wire import Body, Part, WireReply, called, count, decode_reply, fetched, finish, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from koderz.types import Message, Sampling
 
 _VERSION = "2023-06-01"
+_CHOICES = {"required": "any", "none": "none"}
 _MAX_TOKENS = 8192  # of an answer where none are asked for: the format wants a number
 
 
@@ -42,6 +43,7 @@ class _Reply(Body, kw_only=True):
 class AnthropicWire:
     """Messages below a base URL without `/v1`."""
 
+    client = "messages"
     path = "/v1/messages"
     parameters: tuple[str, ...] = ("temperature", "top_p", "stop_sequences", "max_tokens")
     other_names: Mapping[str, str] = MappingProxyType({})
@@ -54,9 +56,12 @@ class AnthropicWire:
         self.headers: Mapping[str, str] = {"anthropic-version": _VERSION, **key}
 
     def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
-        system, turns = anthropic_messages(messages)
+        offer, conversation = parted(messages)
+        system, turns = anthropic_messages(conversation)
         asked = {
             "system": system or None,
+            "tools": [_offered(tool) for tool in offer.tools] or None,
+            "tool_choice": _chosen(offer.choice),
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "stop_sequences": list(sampling.stop) or None,
@@ -69,7 +74,8 @@ class AnthropicWire:
     def read(self, body: bytes) -> WireReply:
         reply = decode_reply(body, _Reply)
         text, reasoning = told(reply.content)
-        calls = [part for part in reply.content if part.type == "tool_use"]
+        uses = [part for part in reply.content if part.type == "tool_use"]
+        calls = called([(use.name, use.input, use.id) for use in uses], text)
         usage = reply.usage or _Usage()
         fresh = count(usage.input_tokens)
         read, written = count(usage.cache_read_input_tokens) or 0, count(usage.cache_creation_input_tokens) or 0
@@ -82,12 +88,26 @@ class AnthropicWire:
             tokens_out=count(usage.output_tokens),
             cache_read=read,
             cache_write=written,
+            tool_calls=calls,
         )
 
     async def look(self, http: Http, model: str, _say: Callable[[str], None], /) -> dict[str, str]:
         at_home = http.base_url == own_address("anthropic")
         await fetched(http, f"/v1/models/{quote(model)}", self.headers, dict, must_exist=at_home)
         return {}
+
+
+def _offered(tool: Mapping[str, Any]) -> dict[str, Any]:
+    function = tool["function"]
+    described = {"description": function["description"]} if "description" in function else {}
+    schema = function.get("parameters") or {"type": "object", "properties": {}}
+    return {"name": function["name"], **described, "input_schema": schema}
+
+
+def _chosen(choice: Any) -> dict[str, Any] | None:
+    if isinstance(choice, dict):
+        return {"type": "tool", "name": choice["function"]["name"]}
+    return {"type": _CHOICES[choice]} if choice in _CHOICES else None
 
 
 def open_model(name: ModelName, service: Service) -> RemoteModel:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -22,6 +22,22 @@ _OF_OLLAMA = frozenset({"images", "thinking", "tool_name", "tool_call_id"})
 _OF_ANTHROPIC = frozenset(
     {"text", "image", "document", "search_result", "tool_use", "tool_result", "thinking", "redacted_thinking"}
 )
+
+
+class Offer(NamedTuple):
+    """The tools that a request offers, and which of them may be called: None for any, or as chat completions say."""
+
+    tools: list[dict[str, Any]]
+    choice: Any = None
+
+
+def parted(messages: Sequence[Message]) -> tuple[Offer, list[Message]]:
+    """The tools that are offered, and the conversation."""
+    offers = [message for message in messages if message["role"] == "tools"]
+    if not offers:
+        return Offer([]), [*messages]
+    tools = [tool for message in offers for tool in message["content"] or ()]
+    return Offer(tools, offers[-1].get("choice")), [message for message in messages if message["role"] != "tools"]
 
 
 def ollama_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -44,6 +60,8 @@ class _OllamaMessage:
                 told[name] = value
             elif name == "tool_calls":
                 told[name] = [self._call(call) for call in value or ()]
+            elif name == "reasoning_content":
+                told["thinking"] = value
             elif name == "name" and message["role"] == "tool":
                 told["tool_name"] = value
             elif name not in told:
@@ -98,7 +116,10 @@ def anthropic_messages(messages: Sequence[Message]) -> tuple[str | list[dict[str
 def _anthropic_content(message: Message) -> str | list[dict[str, Any]]:
     """A text where it is no more than that, else blocks."""
     content, calls = message["content"], message.get("tool_calls") or ()
-    known = {"role", "content", "tool_calls"} | ({"tool_call_id"} if message["role"] == "tool" else set())
+    # Reasoning without the signature that Anthropic gave it isn't taken back.
+    known = {"role", "content", "tool_calls", "reasoning_content"} | (
+        {"tool_call_id"} if message["role"] == "tool" else set()
+    )
     if unknown := [name for name in message if name not in known]:
         raise _no_place("Anthropic's messages", message, f"the field {unknown[0]!r}")
     told = content if isinstance(content, str) else list(_blocks(message, content or ()))

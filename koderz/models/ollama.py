@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from koderz.errors import Unreachable
-from koderz.models.messages import ollama_messages
+from koderz.models.messages import ollama_messages, parted
 from koderz.models.remote import RemoteModel
-from koderz.models.wire import Body, WireReply, count, decode_reply, fetched, finish, instead_of, no_answer
+from koderz.models.wire import Body, WireReply, called, count, decode_reply, fetched, finish, instead_of, no_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -61,6 +61,7 @@ class Tags(msgspec.Struct):
 class OllamaWire:
     """Chat with a model of an Ollama."""
 
+    client = ""
     path = "/api/chat"
     parameters: tuple[str, ...] = ()  # Ollama takes all of them, for every model
     other_names: Mapping[str, str] = MappingProxyType({})
@@ -84,8 +85,11 @@ class OllamaWire:
             "stop": list(sampling.stop) or None,
         }
         options = {name: value for name, value in asked.items() if value is not None}
-        kept = {} if self._keep_alive is None else {"keep_alive": self._keep_alive}
-        return {"model": model, "messages": ollama_messages(messages), "stream": False, "options": options, **kept}
+        kept: dict[str, Any] = {} if self._keep_alive is None else {"keep_alive": self._keep_alive}
+        offer, conversation = parted(messages)
+        if offer.tools and offer.choice != "none":
+            kept["tools"] = offer.tools
+        return {"model": model, "messages": ollama_messages(conversation), "stream": False, "options": options, **kept}
 
     def read(self, body: bytes) -> WireReply:
         reply = decode_reply(body, _Reply)
@@ -94,14 +98,17 @@ class OllamaWire:
             raise no_answer("its message has no content")
         if reply.done is False:
             raise no_answer("it isn't done")
+        functions = [each.get("function") or {} for each in message.tool_calls or () if isinstance(each, dict)]
         text, reason = message.content or "", reply.done_reason or ("stop" if reply.done else None)
+        calls = called([(each.get("name"), each.get("arguments"), None) for each in functions], text)
         return WireReply(
             text=text,
             reasoning=message.thinking or "",
-            finish_reason=finish(reason, text, calls=message.tool_calls),
+            finish_reason=finish(reason, text, calls=calls),
             model=reply.model or "",
             tokens_in=count(reply.prompt_eval_count),
             tokens_out=count(reply.eval_count),
+            tool_calls=calls,
         )
 
     async def look(self, http: Http, model: str, _say: Callable[[str], None], /) -> dict[str, str]:

@@ -10,11 +10,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from koderz.models.endpoints import own_address
+from koderz.models.messages import parted
 from koderz.models.remote import RemoteModel
 from koderz.models.wire import (
     Body,
     Part,
     WireReply,
+    called,
     count,
     decode_reply,
     fetched,
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from koderz.models.pool import Service
     from koderz.models.transport import Http
     from koderz.types import Message, Sampling
+
+
+_CUTS = {"max_output_tokens": "max_tokens"}
 
 
 class _Message(msgspec.Struct):
@@ -73,9 +78,21 @@ class _Models(msgspec.Struct):
     data: list[_Listed] | None = None
 
 
+def _all_calls(message: _Message) -> list[Any]:
+    old = [{"function": message.function_call}] if message.function_call else []
+    return [*(message.tool_calls or ()), *old]
+
+
+def _call(call: Any) -> tuple[Any, Any, Any]:
+    call = call if isinstance(call, dict) else {}
+    function = call.get("function") if isinstance(call.get("function"), dict) else {}
+    return function.get("name"), function.get("arguments"), call.get("id")
+
+
 class OpenAIWire:
     """Chat completions below a base URL that usually ends in `/v1`."""
 
+    client = "chat"
     path = "/chat/completions"
     parameters: tuple[str, ...] = ("temperature", "top_p", "seed", "stop", "max_tokens", "max_completion_tokens")
     other_names: Mapping[str, str] = MappingProxyType(
@@ -89,15 +106,17 @@ class OpenAIWire:
         self.headers: Mapping[str, str] = {"authorization": f"Bearer {api_key}"} if api_key else {}
 
     def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
-        asked = {
+        asked: dict[str, Any] = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "seed": sampling.seed,
             "max_tokens": sampling.max_tokens,
             "stop": list(sampling.stop) or None,
         }
+        offer, conversation = parted(messages)
+        asked |= {"tools": offer.tools or None, "tool_choice": offer.choice}
         given = {name: value for name, value in asked.items() if value is not None}
-        return {"model": model, "messages": list(messages), **given}
+        return {"model": model, "messages": conversation, **given}
 
     def read(self, body: bytes) -> WireReply:
         completion = decode_reply(body, _ChatCompletion)
@@ -108,8 +127,9 @@ class OpenAIWire:
         said, thought = told(None if message.content is UNSET else message.content)
         reasoning = message.reasoning_content or message.reasoning or thought
         text = said or message.refusal or ""
-        reason = finish(choice.finish_reason, text, calls=message.tool_calls or message.function_call)
-        if message.content is UNSET and not (text or reasoning or reason in ("length", "refusal")):
+        calls = called([_call(each) for each in _all_calls(message)], text)
+        reason = finish(choice.finish_reason, text, calls=calls)
+        if message.content is UNSET and not (text or reasoning or calls or reason in ("length", "refusal")):
             raise no_answer("its message has no content")  # mlx-lm and Gemini leave it out where the thinking took all
         usage = completion.usage or _Usage()
         details = usage.prompt_tokens_details or _Details()
@@ -121,6 +141,7 @@ class OpenAIWire:
             tokens_in=count(usage.prompt_tokens),
             tokens_out=count(usage.completion_tokens),
             cache_read=count(details.cached_tokens) or 0,
+            tool_calls=calls,
         )
 
     async def look(self, http: Http, model: str, say: Callable[[str], None], /) -> dict[str, str]:
@@ -136,6 +157,73 @@ class OpenAIWire:
         return {}
 
 
+class _Text(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _Item(msgspec.Struct):
+    type: str
+    content: list[_Text] | None = None
+    summary: list[_Text] | None = None
+    name: str | None = None
+    arguments: str | None = None
+    input: str | None = None
+    call_id: str | None = None
+
+
+class _Reason(msgspec.Struct):
+    reason: str | None = None
+
+
+class _ResponseUsage(msgspec.Struct):
+    input_tokens: int | float | None = None
+    output_tokens: int | float | None = None
+    input_tokens_details: _Details | None = None
+
+
+class _Response(Body, kw_only=True):
+    output: list[_Item]
+    status: str | None = None
+    incomplete_details: _Reason | None = None
+    usage: _ResponseUsage | None = None
+    model: str | None = None
+
+
+class ResponsesWire(OpenAIWire):
+    """Responses, which only clients that speak them are answered by: what koderz asks itself goes to chat."""
+
+    client = "responses"
+    path = "/responses"
+    parameters: tuple[str, ...] = ()
+    other_names: Mapping[str, str] = MappingProxyType({})
+
+    def read(self, body: bytes) -> WireReply:
+        response = decode_reply(body, _Response)
+        parts = [part for item in response.output if item.type == "message" for part in item.content or ()]
+        text = "".join(part.text or part.refusal or "" for part in parts)
+        thoughts = [
+            part.text or "" for item in response.output if item.type == "reasoning" for part in item.summary or ()
+        ]
+        items = [item for item in response.output if item.type in ("function_call", "custom_tool_call")]
+        found = [(item.name, item.arguments or {"input": item.input}, item.call_id) for item in items]
+        calls = called(found, text)
+        cut = response.incomplete_details.reason if response.incomplete_details else None
+        usage = response.usage or _ResponseUsage()
+        return WireReply(
+            text=text,
+            reasoning="\n\n".join(filter(None, thoughts)),
+            finish_reason=finish(_CUTS.get(cut or "", cut) or response.status, text, calls=calls),
+            model=response.model or "",
+            tokens_in=count(usage.input_tokens),
+            tokens_out=count(usage.output_tokens),
+            cache_read=count((usage.input_tokens_details or _Details()).cached_tokens) or 0,
+            tool_calls=calls,
+        )
+
+
 def open_model(name: ModelName, service: Service) -> RemoteModel:
     """A model behind chat completions."""
-    return RemoteModel(name, OpenAIWire(service.endpoint.api_key), service)
+    key = service.endpoint.api_key
+    return RemoteModel(name, OpenAIWire(key), service, ResponsesWire(key))

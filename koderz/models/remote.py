@@ -8,22 +8,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from koderz.errors import FatalFault, Fault, Unreachable
 from koderz.models.adaptation import Adaptation
+from koderz.models.clients import NotSpokenError, headers_of, unpacked, wire_of
 from koderz.models.faults import Refused, Retryable, clean, problem_of
 from koderz.models.prices import Price, Tariff, Usage, tariff_of, told
 from koderz.models.reasoning import part
 from koderz.models.retries import retrying
-from koderz.models.wire import encode
-from koderz.types import Completion
+from koderz.models.wire import encode, no_answer
+from koderz.types import REJECTED, Completion
 from tracker.messages import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from koderz.models.names import ModelName
     from koderz.models.pool import Service
     from koderz.models.wire import Wire, WireReply
     from koderz.types import Message, Sampling
 
+_NOT_SPOKEN = (404, 405, 501)  # what a server says of a path that it hasn't got
 _LETTERS_A_TOKEN = 4  # of English and of code, about; only where a server doesn't count
 
 
@@ -31,27 +33,61 @@ class _Exchange(NamedTuple):
     """A request that was answered."""
 
     reply: WireReply
+    body: bytes
     latency: float  # seconds, without the wait for its turn
     retries: int
     adapted: tuple[str, ...]
 
 
+class _Way(NamedTuple):
+    """How a request is sent."""
+
+    wire: Wire
+    headers: Mapping[str, str]
+    tools: bool  # whether it may offer some
+
+
 class RemoteModel:
     """One model of a service. Any number of calls may be in flight."""
 
-    def __init__(self, name: ModelName, wire: Wire, service: Service) -> None:
+    def __init__(self, name: ModelName, wire: Wire, service: Service, *others: Wire) -> None:
+        """`others`: wires on which only clients that speak them are answered, if the server does."""
         self.name = name
         self._wire = wire
         self._service = service
         self._adaptation = Adaptation(wire.parameters, wire.other_names, wire.lacking)
+        self._own = {each.client: each for each in (*others, wire) if each.client}
+
+    @property
+    def clients(self) -> Collection[str]:
+        """The wires of `koderz.models.clients` on which it is sent what a client asks as it is."""
+        return self._own
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
-        """One paid answer. Raises Fault, or FatalFault where every further call would end the same way."""
-        request = self._wire.request(self.name.name, messages, sampling)
+        """One paid answer. Raises Fault, or FatalFault where every further call would end the same way.
+
+        A request of a client, or one that offers tools, is answered as `rejected` where the server refuses it.
+        """
+        client = wire_of(messages)
+        wire = self._own[client] if client else self._wire
+        request = (
+            {**unpacked(messages), "model": self.name.name, "stream": False}
+            if client
+            else wire.request(self.name.name, messages, sampling)
+        )
+        way = _Way(wire, {**wire.headers, **headers_of(messages)}, tools=bool(client or request.get("tools")))
+        try:
+            exchange = await self._exchange(way, request)
+        except Refused as refused:
+            if way.tools:
+                return Completion(str(refused), finish_reason=REJECTED, model=self.name.name)
+            raise Fault(self._told(refused)) from None
+        except NotSpokenError:
+            self._own.pop(client, None)
+            raise
         for lacking in self._wire.lacking:
             if lacking in request:
                 self._service.say(f"{lacking} dropped for {self.name}: its provider takes none")
-        exchange = await self._exchange(request)
         reply = exchange.reply
         usage, adapted = self._usage(reply, messages)
         parted = part(reply.text, complete=reply.finish_reason != "length")
@@ -68,6 +104,8 @@ class RemoteModel:
             retries=exchange.retries,
             adapted=exchange.adapted + adapted,
             raw=reply.text if parted.cut else None,
+            tool_calls=reply.tool_calls,
+            body=exchange.body.decode("utf-8", "replace") if client else "",
         )
 
     async def check(self) -> dict[str, str]:
@@ -102,12 +140,12 @@ class RemoteModel:
             service.say(f"{self.name} is reckoned {told(tariff)}; another price can stand in koderz.toml")
         return tariff
 
-    async def _exchange(self, wanted: dict[str, Any]) -> _Exchange:
-        """Sends a request until it is answered, as the model takes it."""
+    async def _exchange(self, way: _Way, wanted: dict[str, Any]) -> _Exchange:
+        """Sends a request until it is answered, as the model takes it. Raises Refused where it takes it in no form."""
         while True:
             request, adapted = self._adaptation.fit(wanted)
             try:
-                (reply, latency), retries = await self._sent(encode(request))
+                (reply, body, latency), retries = await self._sent(way, encode(request))
             except Refused as refused:
                 self._adapt(refused, request)
             except Retryable as error:
@@ -115,25 +153,30 @@ class RemoteModel:
             except Fault as error:
                 raise type(error)(self._told(error)) from None
             else:
-                return _Exchange(reply, latency, retries, adapted)
+                return _Exchange(reply, body, latency, retries, adapted)
 
-    async def _sent(self, body: bytes) -> tuple[tuple[WireReply, float], int]:
+    async def _sent(self, way: _Way, body: bytes) -> tuple[tuple[WireReply, bytes, float], int]:
         endpoint, limiter = self._service.endpoint, self._service.limiter
-        attempt = partial(self._attempt, body)
+        attempt = partial(self._attempt, way, body)
         return await retrying(attempt, max_retries=endpoint.max_retries, backoff=endpoint.backoff, sleep=limiter.rest)
 
-    async def _attempt(self, body: bytes) -> tuple[WireReply, float]:
+    async def _attempt(self, way: _Way, body: bytes) -> tuple[WireReply, bytes, float]:
         async with self._service.limiter.turn():
             sent = time.perf_counter()
-            response = await self._service.http.post(self._wire.path, body, self._wire.headers)
+            response = await self._service.http.post(way.wire.path, body, way.headers)
+            if response.status in _NOT_SPOKEN and way.wire is not self._wire:
+                raise NotSpokenError(way.wire.client)
             if not 200 <= response.status < 300:
                 raise problem_of(response)
-            return self._wire.read(response.body), time.perf_counter() - sent
+            reply = way.wire.read(response.body)
+            if reply.tool_calls and not (reply.text or way.tools):
+                raise no_answer("it calls a tool, and none was offered")
+            return reply, response.body, time.perf_counter() - sent
 
     def _adapt(self, refused: Refused, sent: dict[str, Any]) -> None:
         learnt = self._adaptation.learn(refused, sent)
         if learnt is None:
-            raise Fault(self._told(refused)) from None
+            raise refused
         change, news = learnt
         if news:
             self._service.say(f"{change} for {self.name}: the server said {refused}")

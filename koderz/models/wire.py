@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -25,7 +26,7 @@ _MOST_REPAIRS = 2  # how often a server is asked again whose answer is none: it 
 _MOST_SHOWN = 5  # names of models that a server offers instead
 _MOST_TOKENS = 100_000_000  # of one call; a server that counts more is not believed
 _FINISHES = {
-    **dict.fromkeys(("end_turn", "eos", "eos_token", "stop_sequence"), "stop"),
+    **dict.fromkeys(("end_turn", "eos", "eos_token", "stop_sequence", "completed"), "stop"),
     **dict.fromkeys(("max_tokens", "model_length", "model_context_window_exceeded"), "length"),
     **dict.fromkeys(("content_filter", "safety"), "refusal"),
 }
@@ -47,6 +48,7 @@ class WireReply(NamedTuple):
     tokens_out: int | None = None
     cache_read: int = 0
     cache_write: int = 0
+    tool_calls: tuple[dict[str, Any], ...] = ()  # as chat completions have them
 
 
 class Body(msgspec.Struct, kw_only=True):
@@ -66,6 +68,9 @@ class Part(msgspec.Struct):
     type: str
     text: str | None = None
     thinking: list[Part] | str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: Any = None
 
     def __post_init__(self) -> None:
         if self.type == "text" and self.text is None:
@@ -75,6 +80,7 @@ class Part(msgspec.Struct):
 class Wire(Protocol):
     """One wire format."""
 
+    client: str  # see koderz.models.clients; empty where no agent speaks it
     path: str  # below the base URL
     headers: Mapping[str, str]  # with the key; never shown, never recorded
     parameters: tuple[str, ...]  # the keys of a request that a model may refuse
@@ -152,18 +158,31 @@ def told(content: str | list[Part] | None) -> tuple[str, str]:
 def finish(word: str | None, text: str, *, calls: object = None) -> str:
     """Why a reply ended: "stop", "length", "refusal", or else the provider's own word.
 
-    `calls` are the tools that it calls. A reply without text is one where the server says why it ended, and calls no
-    tool, since none was offered; otherwise there is no answer. LocalAI and KoboldCpp are known to give no reason with
-    a text that is whole.
+    `calls` are the tools that it calls. A reply without text is one where it calls some, or the server says why it
+    ended; otherwise there is no answer. LocalAI and KoboldCpp are known to give no reason with a text that is whole.
     """
     word = clean(word or "")
     if word.lower() in _BROKEN_OFF:
         raise no_answer(f"it ended by {word!r}")
-    if not text and calls:
-        raise no_answer("it calls a tool, and none was offered")
-    if not text and not word:
+    if not (text or word or calls):
         raise no_answer("it has neither a text nor a reason why it ended")
     return _FINISHES.get(word.lower(), word) or "stop"
+
+
+def called(found: Sequence[tuple[Any, Any, Any]], text: str) -> tuple[dict[str, Any], ...]:
+    """Tool calls as chat completions have them, of their names, arguments and ids; what has no name is none.
+
+    Raises Retryable where that leaves a reply that has neither calls nor a text.
+    """
+    calls = []
+    for number, (name, given, own) in enumerate(found):
+        arguments = given if isinstance(given, str) else encode(given if isinstance(given, dict) else {}).decode()
+        if isinstance(name, str) and name:
+            known = own if isinstance(own, str) and own else f"call_{number}_{secrets.token_hex(6)}"
+            calls.append({"id": known, "type": "function", "function": {"name": name, "arguments": arguments}})
+    if found and not (calls or text):
+        raise no_answer("it calls a tool without a name")
+    return tuple(calls)
 
 
 def count(tokens: float | None) -> int | None:

@@ -24,6 +24,7 @@ class AskHandle(Protocol):
         *,
         depth: int = 0,
         parent: int | None = None,
+        known_by: str = "",
         **sampling: Any,
     ) -> Reply: ...
 

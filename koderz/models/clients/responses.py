@@ -1,0 +1,205 @@
+"""OpenAI's responses, asked by a client of a model that may speak another wire."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from koderz.models.clients import MalformedError, Translated, event, no_place, offer, refuse
+from koderz.models.clients.chat import error as error
+
+if TYPE_CHECKING:
+    from koderz.types import Message, Reply
+
+_IMPOSSIBLE = {
+    "previous_response_id": lambda _: False,
+    "conversation": lambda _: False,
+    "background": lambda wanted: wanted is False,
+    "prompt": lambda _: False,
+    "text": lambda how: isinstance(how, dict) and (how.get("format") or {}).get("type", "text") == "text",
+}
+_TAKEN = {
+    *("input", "instructions", "tools", "tool_choice", "temperature", "top_p", "max_output_tokens", "store", "include"),
+    *("parallel_tool_calls", "metadata", "client_metadata", "prompt_cache_key", *_IMPOSSIBLE),
+}
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_TEXTS = ("input_text", "output_text", "text", "refusal")
+_FREE_TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+_ENDS = {"length": "max_output_tokens", "refusal": "content_filter"}
+
+
+def translated(body: Mapping[str, Any]) -> Translated:
+    """See `Client`. A tool of free text becomes a function of one string, `input`."""
+    refuse(body, "responses", _IMPOSSIBLE)
+    tools, dropped = [], []
+    for tool in body.get("tools") or ():
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if kind in ("function", "custom"):
+            tools.append(_offered(tool))
+        else:
+            dropped.append(f"tool {kind}")
+    dropped += [name for name in body if name not in _TAKEN]
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict) and choice.get("type") in ("function", "custom"):
+        choice = {"type": "function", "function": {"name": choice.get("name")}}
+    messages: list[Message] = offer(tools, choice)
+    if body.get("instructions"):
+        messages.append({"role": "system", "content": body["instructions"]})
+    return Translated([*messages, *_Conversation().of(body["input"])], tuple(dropped))
+
+
+def answer(reply: Reply, body: Mapping[str, Any]) -> dict[str, Any]:
+    """See `Client`."""
+    tools = body.get("tools") or ()
+    free = {tool.get("name") for tool in tools if isinstance(tool, dict) and tool.get("type") == "custom"}
+    output: list[dict[str, Any]] = []
+    if reply.reasoning:
+        summary = [{"type": "summary_text", "text": reply.reasoning}]
+        output.append({"type": "reasoning", "id": f"rs_{reply.call}", "summary": summary})
+    if reply.text or not reply.tool_calls:
+        text = {"type": "output_text", "text": reply.text, "annotations": []}
+        output.append(
+            {
+                "type": "message",
+                "id": f"msg_{reply.call}",
+                "status": "completed",
+                "role": "assistant",
+                "content": [text],
+            }
+        )
+    output += [_call(call, reply.call, number, free) for number, call in enumerate(reply.tool_calls)]
+    cut = _ENDS.get(reply.finish_reason)
+    return {
+        "id": f"resp_{reply.call}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": cut} if cut else None,
+        "error": None,
+        "model": str(body.get("model", "")),
+        "output": output,
+        "usage": {
+            "input_tokens": reply.tokens_in,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": reply.tokens_out,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": reply.tokens,
+        },
+    }
+
+
+def events(answer: Mapping[str, Any]) -> Iterator[bytes]:
+    """See `Client`."""
+    begun = {**answer, "status": "in_progress", "output": [], "usage": None}
+    yield event({"type": "response.created", "response": begun})
+    for index, item in enumerate(answer["output"]):
+        yield event({"type": "response.output_item.added", "output_index": index, "item": item})
+        yield event({"type": "response.output_item.done", "output_index": index, "item": item})
+    ended = "incomplete" if answer.get("status") == "incomplete" else "completed"
+    yield event({"type": f"response.{ended}", "response": answer})
+
+
+def _offered(tool: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = tool.get("parameters") if tool["type"] == "function" else _FREE_TEXT
+    function = {"name": tool.get("name"), "parameters": parameters or {"type": "object", "properties": {}}}
+    return {"type": "function", "function": function | {k: tool[k] for k in ("description",) if k in tool}}
+
+
+def _call(call: Mapping[str, Any], of: int, number: int, free: set[Any]) -> dict[str, Any]:
+    name, arguments = call["function"]["name"], call["function"]["arguments"]
+    known = {"id": f"fc_{of}_{number}", "call_id": call["id"], "name": name, "status": "completed"}
+    if name not in free:
+        return {"type": "function_call", **known, "arguments": arguments}
+    try:
+        text = orjson.loads(arguments)["input"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        text = arguments
+    return {"type": "custom_tool_call", **known, "input": str(text)}
+
+
+class _Conversation:
+    """Items that follow each other made into messages: reasoning, text and calls of one turn are one message."""
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+        self._pictures: list[dict[str, Any]] = []  # of tools' results, which have no place for them
+
+    def of(self, items: Sequence[Mapping[str, Any]]) -> list[Message]:
+        for item in items:
+            kind = item.get("type") or "message"
+            if kind not in ("function_call_output", "custom_tool_call_output"):
+                self._show()
+            if kind == "message":
+                self._say(item)
+            elif kind == "reasoning":
+                texts = [str(each.get("text", "")) for each in item.get("summary") or () if isinstance(each, dict)]
+                if any(texts):
+                    self._turn()["reasoning_content"] = "\n\n".join(texts)
+            elif kind in ("function_call", "custom_tool_call"):
+                self._called(item)
+            elif kind in ("function_call_output", "custom_tool_call_output"):
+                self._told(item)
+            else:
+                raise no_place(item)
+        self._show()
+        return self._messages
+
+    def _say(self, item: Mapping[str, Any]) -> None:
+        role = _ROLES.get(str(item.get("role")))
+        if role is None:
+            raise MalformedError(f"{item.get('role')!r:.40} is no role of a message")
+        content = _content(item.get("content"))
+        if role != "assistant":
+            self._messages.append({"role": role, "content": content})
+            return
+        turn = self._turn()
+        if turn["content"] is not None or "tool_calls" in turn:
+            self._messages.append(turn := {"role": role, "content": None})
+        turn["content"] = content
+
+    def _turn(self) -> Message:
+        if not self._messages or self._messages[-1]["role"] != "assistant":
+            self._messages.append({"role": "assistant", "content": None})
+        return self._messages[-1]
+
+    def _called(self, item: Mapping[str, Any]) -> None:
+        text = item.get("arguments") if "arguments" in item else orjson.dumps({"input": item.get("input")}).decode()
+        call = {
+            "id": item.get("call_id"),
+            "type": "function",
+            "function": {"name": item.get("name"), "arguments": text},
+        }
+        self._turn().setdefault("tool_calls", []).append(call)
+
+    def _told(self, item: Mapping[str, Any]) -> None:
+        content = _content(item.get("output"))
+        if isinstance(content, list):
+            self._pictures += [part for part in content if part["type"] != "text"]
+            content = "\n\n".join(part["text"] for part in content if part["type"] == "text")
+        self._messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
+
+    def _show(self) -> None:
+        if self._pictures:
+            self._messages.append({"role": "user", "content": self._pictures})
+            self._pictures = []
+
+
+def _content(content: Any) -> str | list[dict[str, Any]]:
+    """A text where it is no more than that, else parts as chat completions have them."""
+    if isinstance(content, str) or content is None:
+        return content or ""
+    parts: list[dict[str, Any]] = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in _TEXTS:
+            parts.append({"type": "text", "text": str(part.get("text") or part.get("refusal") or "")})
+        elif kind == "input_image" and isinstance(part.get("image_url"), str):
+            parts.append({"type": "image_url", "image_url": {"url": part["image_url"]}})
+        else:
+            raise no_place(part)
+    if all(part["type"] == "text" for part in parts):
+        return "\n\n".join(part["text"] for part in parts)
+    return parts

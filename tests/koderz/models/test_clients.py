@@ -1,0 +1,163 @@
+"""What clients ask on wires that a model doesn't speak, and what they are answered."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from koderz.models.clients import MalformedError, client_of, packed, sampling_of, translated, unpacked
+from koderz.types import Reply
+from tests.koderz.models.test_tools import BODIES, SCHEMA
+
+PICTURE = "data:image/png;base64,aGk="
+SHELL = {"type": "function", "function": {"name": "shell", "parameters": SCHEMA}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "shell", "arguments": '{"command":"ls"}'}}
+SAID = [
+    {"role": "tools", "content": [SHELL]},
+    {"role": "system", "content": "be brief"},
+    {
+        "role": "user",
+        "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": PICTURE}}],
+    },
+    {"role": "assistant", "content": "I look.", "tool_calls": [CALL], "reasoning_content": "hm"},
+    {"role": "tool", "tool_call_id": "c1", "content": "a\nb"},
+    {"role": "user", "content": "so?"},
+]
+OF_MESSAGES = {
+    "max_tokens": 7,
+    "stop_sequences": ["x"],
+    "system": [{"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}],
+    "tools": [{"name": "shell", "input_schema": SCHEMA}, {"type": "web_search_20250305", "name": "web_search"}],
+    "thinking": {"type": "enabled"},
+    "messages": [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "see"},
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "c1", "name": "shell", "input": {"command": "ls"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "a\nb"}]},
+                {"type": "text", "text": "so?"},
+            ],
+        },
+    ],
+}
+OF_RESPONSES = {
+    "max_output_tokens": 7,
+    "instructions": "be brief",
+    "store": False,
+    "tools": [{"type": "function", "name": "shell", "parameters": SCHEMA, "strict": False}, {"type": "web_search"}],
+    "service_tier": "auto",
+    "input": [
+        {
+            "role": "user",
+            "content": [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": PICTURE}],
+        },
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}], "encrypted_content": None},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+        {"type": "function_call", "call_id": "c1", "name": "shell", "arguments": '{"command":"ls"}'},
+        {"type": "function_call_output", "call_id": "c1", "output": "a\nb"},
+        {"type": "message", "role": "user", "content": "so?"},
+    ],
+}
+
+
+@pytest.mark.parametrize("wire", ["messages", "responses", "chat"])
+def test_a_packed_request_is_unpacked_whole(wire: str) -> None:
+    kept = {name: value for name, value in BODIES[wire].items() if name not in ("model", "stream", "stream_options")}
+    assert unpacked(packed(wire, BODIES[wire])) == kept
+
+
+@pytest.mark.parametrize(
+    ("wire", "body", "dropped"),
+    [
+        ("messages", OF_MESSAGES, ("tool web_search", "thinking")),
+        ("responses", OF_RESPONSES, ("tool web_search", "service_tier")),
+        ("chat", {"tools": [SHELL], "messages": SAID[1:], "store": True, "max_tokens": 7}, ("store",)),
+    ],
+)
+def test_a_conversation_means_the_same_on_every_wire(wire: str, body: dict[str, Any], dropped: Any) -> None:
+    assert translated(packed(wire, body)) == (SAID, dropped)
+    assert sampling_of(body)["max_tokens"] == 7
+
+
+@pytest.mark.parametrize(
+    ("wire", "body", "named"),
+    [
+        ("chat", {"messages": [], "n": 1}, "messages"),
+        ("chat", {"messages": [{"role": "user", "content": "a"}], "n": 2}, "n: "),
+        ("chat", {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "input_audio"),
+        ("messages", {"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "document"),
+        ("responses", {"input": "a", "previous_response_id": "r"}, "previous_response_id"),
+        ("responses", {"input": [{"type": "item_reference", "id": "a"}]}, "item_reference"),
+        ("responses", {"input": "a", "text": {"format": {"type": "json_schema"}}}, "text"),
+    ],
+)
+def test_what_has_no_place_elsewhere_is_named(wire: str, body: dict[str, Any], named: str) -> None:
+    with pytest.raises(MalformedError, match=named):
+        translated(packed(wire, body))
+
+
+def test_pictures_in_what_a_tool_told_come_after_it() -> None:
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": [picture], "is_error": True}
+    told = translated(packed("messages", {"messages": [{"role": "user", "content": [result]}]})).messages
+    assert [message["role"] for message in told] == ["tool", "user"]
+    assert told[1]["content"][0]["image_url"]["url"] == PICTURE
+
+
+REPLY = Reply(3, "I look.", "hm", tokens_in=10, tokens_out=5, tool_calls=(CALL,))
+
+
+def test_a_reply_is_written_for_its_client() -> None:
+    message = client_of("messages").answer(REPLY, {})
+    assert [block["type"] for block in message["content"]] == ["thinking", "text", "tool_use"]
+    assert (message["content"][2]["input"], message["stop_reason"]) == ({"command": "ls"}, "tool_use")
+    response = client_of("responses").answer(REPLY, {})
+    assert [item["type"] for item in response["output"]] == ["reasoning", "message", "function_call"]
+    assert response["usage"]["total_tokens"] == 15
+    completion = client_of("chat").answer(REPLY, {})
+    assert completion["choices"][0]["message"]["tool_calls"] == [CALL]
+    assert completion["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_a_reply_that_was_cut_says_so_on_every_wire() -> None:
+    cut = Reply(1, "I", finish_reason="length")
+    assert client_of("messages").answer(cut, {})["stop_reason"] == "max_tokens"
+    assert client_of("responses").answer(cut, {})["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert client_of("chat").answer(cut, {})["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_tool_of_free_text_is_a_function_and_its_call_is_turned_back() -> None:
+    body = {"tools": [{"type": "custom", "name": "patch"}], "input": "go"}
+    (offer, _), _ = translated(packed("responses", body))
+    assert [*offer["content"][0]["function"]["parameters"]["properties"]] == ["input"]
+    called = {"id": "c9", "type": "function", "function": {"name": "patch", "arguments": '{"input": "*** Begin"}'}}
+    item = client_of("responses").answer(Reply(1, "", tool_calls=(called,)), body)["output"][0]
+    assert (item["type"], item["input"], item["call_id"]) == ("custom_tool_call", "*** Begin", "c9")
+    made = translated(packed("responses", {"input": [item]})).messages[0]["tool_calls"][0]
+    assert json.loads(made["function"]["arguments"]) == {"input": "*** Begin"}
+
+
+@pytest.mark.parametrize("wire", ["messages", "responses", "chat"])
+def test_a_stream_ends_as_its_client_expects(wire: str) -> None:
+    stream = b"".join(client_of(wire).events(client_of(wire).answer(REPLY, {}))).decode()
+    last = {"messages": "message_stop", "responses": "response.completed", "chat": "[DONE]"}[wire]
+    assert last in stream.strip().rpartition("\n\n")[2]
+    for line in stream.splitlines():
+        if line.startswith("data: {"):
+            json.loads(line.removeprefix("data: "))
