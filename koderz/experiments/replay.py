@@ -143,7 +143,11 @@ class Handles:
                 self.totals.add(record)
                 if record.key.startswith(JUDGE_ASK):
                     self._judge_calls[record.key] = record
-        self._recording = Reuse(recorded) if self._how.restart else Recording(recorded, strict=not self._how.is_lenient)
+        if self._how.restart and not self._how.rescore:
+            self._recording: Recording | Reuse = Reuse(recorded)
+        else:  # one that can't replay is rescored by what it left: its calls aren't made again
+            recorded = [each for each in recorded if not (self._how.restart and isinstance(each, records.Call))]
+            self._recording = Recording(recorded, strict=not self._how.is_lenient)
 
     @property
     def experiment_id(self) -> str:

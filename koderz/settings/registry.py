@@ -22,6 +22,7 @@ class Registry(Mapping[str, str]):
     group: str  # of the entry points by which other packages add theirs
     known: Mapping[str, str]
     options: Mapping[str, str] = field(default_factory=dict)  # the dataclass of those that have options of their own
+    makers: Mapping[str, str] = field(default_factory=dict)  # what makes those whose names begin so, of the rest
 
     def __getitem__(self, name: str) -> str:
         return self.known[name]
@@ -34,7 +35,13 @@ class Registry(Mapping[str, str]):
 
     def find(self, name: str) -> Any:
         """What a name stands for. Raises KoderzError, naming what there is, where nobody knows it."""
+        if prefix := self._prefix(name):
+            return find(self.kind, prefix, self.makers, "")(name.removeprefix(prefix))
         return find(self.kind, name, self.known, self.group)
+
+    def _prefix(self, name: str) -> str:
+        """How the name of what has to be made begins; empty for any other."""
+        return next((each for each in self.makers if name.startswith(each) and name not in self.known), "")
 
     def has(self, name: str) -> bool:
         """Whether the name stands for something, of ours or of another package."""
@@ -42,7 +49,7 @@ class Registry(Mapping[str, str]):
 
     def is_file(self, name: str) -> bool:
         """Whether it names what the user's own file defines, see `find_in_file`."""
-        return ":" in name and name not in self.known
+        return ":" in name and name not in self.known and not self._prefix(name)
 
     def of_others(self) -> set[str]:
         """The names that other packages add."""

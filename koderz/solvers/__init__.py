@@ -53,7 +53,11 @@ SOLVERS = Registry(
         "agent:koderz": "koderz.solvers.agents.own:koderz_agent",
         "agent:oracle": "koderz.solvers.agents.given:oracle",
         "agent:nop": "koderz.solvers.agents.given:nop",
-        "agent:scripted": "koderz.solvers.agents.given:scripted",
+        "agent:scripted": "koderz.solvers.agents.command_line:scripted",
+        "agent:codex": "koderz.solvers.agents.command_line:codex",
+        "agent:claude-code": "koderz.solvers.agents.command_line:claude_code",
+        "agent:aider": "koderz.solvers.agents.command_line:aider",
+        "agent:mini-swe-agent": "koderz.solvers.agents.command_line:mini_swe_agent",
     },
     {
         "iterative": "koderz.solvers.iterative:IterativeOptions",
@@ -62,6 +66,7 @@ SOLVERS = Registry(
         "agent:koderz": "koderz.solvers.agents.options:AgentOptions",
         "agent:scripted": "koderz.solvers.agents.options:ScriptOptions",
     },
+    {"agent:": "koderz.solvers.agents.command_line:solver_of"},
 )
 
 SHARING = frozenset({"session", "workspace"})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import Any, Protocol
 
+from koderz.sandbox.workspace import Launch
 from koderz.types import Message, Reply, Task, Verdict
 
 Rerun = bool | Callable[[Any], Any]
@@ -109,8 +109,8 @@ class WorkspaceHandle(Protocol):
         """Replaces the one place of a file that reads `old`; with no `old`, writes the file."""
         ...
 
-    async def script(self, path: Path | str) -> dict[str, Any]:
-        """Runs a file of the user's by `bash -eu`."""
+    async def agent(self, launch: Callable[[], Launch]) -> dict[str, Any]:
+        """Runs an agent for as long as it has time. Its result also has `reused`, the replies that were on record."""
         ...
 
     async def solve(self) -> dict[str, Any]:

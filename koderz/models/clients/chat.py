@@ -23,6 +23,7 @@ _TAKEN = {
     *("messages", "tools", "tool_choice", "temperature", "top_p", "seed", "stop", "max_tokens"),
     *("max_completion_tokens", "parallel_tool_calls", *_IMPOSSIBLE),
 }
+_OF_MESSAGES = ("tool_calls", "tool_call_id", "reasoning_content")  # what clients add is for themselves
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _FINISHES = {"length": "length", "refusal": "content_filter"}
 
@@ -41,7 +42,8 @@ def translated(body: Mapping[str, Any]) -> Translated:
         for part in message["content"] if isinstance(message.get("content"), list) else ():
             if not isinstance(part, dict) or part.get("type") not in ("text", "image_url"):
                 raise no_place(part)
-        messages.append({"content": None, **message, "role": _ROLES[message["role"]]})
+        kept = {name: message[name] for name in _OF_MESSAGES if message.get(name)}
+        messages.append({"role": _ROLES[message["role"]], "content": message.get("content"), **kept})
     return Translated([*offer(functions, body.get("tool_choice")), *messages], tuple(dropped))
 
 

@@ -44,6 +44,7 @@ class Setup(NamedTuple):
     grace: float  # seconds
     core: int  # negative: any
     forks: bool
+    port: int = 0  # of the loopback, for a socket that listens there and is handed to koderz; 0: none
 
 
 def main(_arguments: Sequence[str]) -> NoReturn:
@@ -52,10 +53,11 @@ def main(_arguments: Sequence[str]) -> NoReturn:
     setup, channel = _told(control)
     try:
         layers = _contain(setup)
+        listening = socket.create_server(("127.0.0.1", setup.port)) if setup.port else None
     except OSError as error:
         _say(control, {"error": str(error)})
         sys.exit(1)
-    _say(control, {"layers": layers})
+    _say(control, {"layers": layers}, listening)
     child = _start(setup, channel)
     if channel is not None:
         os.close(channel)
@@ -188,6 +190,12 @@ def _used(process: str) -> tuple[int, int]:
     return memory, threads
 
 
-def _say(control: socket.socket, message: object) -> None:
+def _say(control: socket.socket, message: object, handed: socket.socket | None = None) -> None:
+    """Writes a line, and with it hands on a socket, which is closed here."""
+    line = json.dumps(message).encode() + b"\n"
     with contextlib.suppress(BrokenPipeError):
-        control.sendall(json.dumps(message).encode() + b"\n")
+        if handed is None:
+            control.sendall(line)
+            return
+        with handed:
+            socket.send_fds(control, [line], [handed.fileno()])

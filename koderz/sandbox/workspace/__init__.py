@@ -6,16 +6,23 @@ held to is here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Literal, NamedTuple, Protocol, Self
 
 from koderz.settings.registry import Registry
 
 CHECKOUT = "/workspace"  # where a command sees the checkout that it works in
 HOME = "/home/user"  # and its home, which is kept from one command to the next, as is /tmp
+
+BRIDGE_PORT = 16161  # of a command's own loopback, where what serves its bridge is reached
+BRIDGE_URL = f"http://127.0.0.1:{BRIDGE_PORT}"
+
+Serve = Callable[[socket.socket], Awaitable[None]]
+"""Answers whoever connects to a socket that listens."""
 
 Cause = Literal["", "timeout", "memory", "processes", "disk"]
 
@@ -62,6 +69,16 @@ class Command:
     core: int = -1  # the only one that it runs on, unless negative
     forks: bool = True  # whether it may start other processes; threads it always may
     limits: Limits = field(default_factory=Limits)
+    bridge: Serve | None = None  # is handed the socket that listens at BRIDGE_PORT of the command's loopback
+
+
+class Launch(NamedTuple):
+    """A command that is an agent, and what it is given."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    folders: Sequence[str] = ()  # of the host, or files, that it sees at the same place, read-only
+    bridge: Serve | None = None  # serves what listens for it on its loopback
 
 
 @dataclass(frozen=True, slots=True)

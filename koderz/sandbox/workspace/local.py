@@ -22,7 +22,7 @@ from koderz.sandbox.judge.launch import ENVIRONMENT, command
 from koderz.sandbox.linux import kernel
 from koderz.sandbox.linux.inside import Setup
 from koderz.sandbox.linux.tree import Entry, bubblewrap
-from koderz.sandbox.workspace import HOME, Command, Ended, Limits, userland
+from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Limits, userland
 from koderz.sandbox.workspace.folders import scratch
 
 _PACKAGE = Path(__file__).resolve().parents[1]  # koderz.sandbox, which process 1 is made of
@@ -119,7 +119,7 @@ class Local:
                 if channel:
                     socket.send_fds(control, [b" "], [channel.fileno()])
                     channel.close()
-                ended = await self._followed(process, control, self._setup(command, place), command.limits, place)
+                ended = await self._followed(process, control, command, place)
             finally:
                 control.close()  # at which everything in there ends
                 await _gone(process)
@@ -148,13 +148,15 @@ class Local:
             grace=limits.grace,
             core=wanted.core,
             forks=wanted.forks,
+            port=BRIDGE_PORT if wanted.bridge else 0,
         )
 
     async def _followed(
-        self, process: asyncio.subprocess.Process, control: socket.socket, setup: Setup, limits: Limits, place: Path
+        self, process: asyncio.subprocess.Process, control: socket.socket, wanted: Command, place: Path
     ) -> Ended:
         """What came of the command, once everything of it has ended."""
         assert process.stdout
+        setup, limits = self._setup(wanted, place), wanted.limits
         output = Output(limits.output_bytes)
         reading = asyncio.create_task(output.read(process.stdout))
         watching: asyncio.Task[None] | None = None
@@ -166,6 +168,8 @@ class Local:
             if "layers" not in hello:
                 await asyncio.wait([reading], timeout=1)
                 raise Fault(f"the sandbox of a workspace can't be made: {hello.get('error') or output.text()[-300:]}")
+            if wanted.bridge and lines.handed:
+                await wanted.bridge(lines.handed)
             self.isolation = "+".join(hello["layers"]) + (" by bubblewrap" if self._bubblewrap else "")
             watching = asyncio.create_task(too_large(place, limits.disk_mb << 20))
             farewell, cause = await _farewell(lines, control, limits, watching)
@@ -206,6 +210,12 @@ async def _farewell(
 
 async def _sender(channel: socket.socket) -> int:
     """The process that wrote the first byte, as it is known outside; 0 where the other end was closed."""
+    await _readable(channel)
+    _, told, *_ = channel.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
+    return int(_CREDENTIALS.unpack(told[0][2])[0]) if told else 0
+
+
+async def _readable(channel: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(channel, readable.set)
@@ -213,8 +223,6 @@ async def _sender(channel: socket.socket) -> int:
         await readable.wait()
     finally:
         loop.remove_reader(channel)
-    _, told, *_ = channel.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
-    return int(_CREDENTIALS.unpack(told[0][2])[0]) if told else 0
 
 
 async def _gone(process: asyncio.subprocess.Process) -> None:
@@ -232,13 +240,16 @@ class Lines:
     """What process 1 says."""
 
     def __init__(self, control: socket.socket) -> None:
+        self.handed: socket.socket | None = None  # the one that listens for the bridge
         self._control, self._buffer = control, b""
 
     async def read(self) -> dict[str, Any]:
         """The next line; empty when it has ended. ValueError where it is none."""
-        loop = asyncio.get_running_loop()
         while b"\n" not in self._buffer:
-            part = await loop.sock_recv(self._control, 1 << 16)
+            await _readable(self._control)
+            part, descriptors, *_ = socket.recv_fds(self._control, 1 << 16, 1)
+            for descriptor in descriptors:
+                self.handed = socket.socket(fileno=descriptor)
             if not part:
                 return {}
             self._buffer += part

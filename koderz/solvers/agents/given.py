@@ -1,10 +1,7 @@
-"""Agents without a model: the task's own solution, nothing at all, and a script."""
+"""Agents without a model: the task's own solution, and nothing at all."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from koderz.errors import KoderzError
 from koderz.solvers.agents import graded
 from koderz.solvers.handles import JudgeHandle, WorkspaceHandle
 from koderz.types import Task, Verdict
@@ -21,17 +18,6 @@ async def nop(task: Task, judge: JudgeHandle, workspace: WorkspaceHandle) -> Ver
     return await graded(task, judge, workspace)
 
 
-async def scripted(
-    task: Task, judge: JudgeHandle, workspace: WorkspaceHandle, *, script: Path | str | None = None
-) -> Verdict:
-    """What a script of the user's comes to."""
-    if script is None:
-        raise KoderzError("the agent scripted needs --script FILE")
-    ended = await workspace.script(script)
-    causes = {"timeout": "agent_timeout", "memory": "memory", "processes": "memory"}
-    return await graded(task, judge, workspace, ran_out=causes.get(ended["cause"], ""))
-
-
-for _agent in (oracle, nop, scripted):
+for _agent in (oracle, nop):
     _agent.roles = ()  # type: ignore[attr-defined]
     _agent.estimate = lambda *_: ()  # type: ignore[attr-defined]

@@ -114,7 +114,7 @@ class RolloutsSuite:
     ) -> AsyncIterator[Workspace]:
         """A checkout of the task for one experiment, made when something is to be done in it."""
         stores = shared.stores
-        workspace = GradedWorkspace(task.payload, stores, folder, handles.once, self._options)
+        workspace = GradedWorkspace(task.payload, stores, folder, handles.once, self._options, lambda: handles.reused)
         workspace.grade = handles.grade
         yield workspace
 

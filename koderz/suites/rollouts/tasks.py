@@ -75,6 +75,7 @@ class Rollout:
     steps: tuple[Step, ...] = ()
     refused: str = ""  # why only the image of the Dockerfile will do
     agent_seconds: float = 1800.0
+    agent_mounts: tuple[str, ...] = ()  # folders and files of the host that the agent sees, read-only
     max_diff_mb: int | None = None  # the largest diff that is graded; None: the run's
     test_seconds: float = 600.0  # of a task whose tests aren't scripts of pytest
     metrics: str = ""  # a command that prints metrics of the task's own

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import Fault, KoderzError
-from koderz.sandbox.workspace import Backend, Command, Limits, Mount, git
+from koderz.sandbox.workspace import Backend, Command, Launch, Limits, Mount, git
 from koderz.sandbox.workspace.folders import own_folder
 from koderz.sandbox.workspace.local import Local
 from koderz.suites.rollouts.options import RolloutsOptions
@@ -61,9 +60,18 @@ class Workspace:
     checkout and in their order.
     """
 
-    def __init__(self, task: Rollout, stores: Stores, place: Path, once: Any, own: RolloutsOptions) -> None:
+    def __init__(
+        self,
+        task: Rollout,
+        stores: Stores,
+        place: Path,
+        once: Any,
+        own: RolloutsOptions,
+        reused: Callable[[], int] = int,
+    ) -> None:
         self._task, self._stores, self._place, self._once = task, stores, place, once
         self._store: git.Store | None = None
+        self._reused = reused  # how many replies were on record
         self._limits = Limits(memory_mb=own.agent_memory)
         self._most = (task.max_diff_mb or own.max_diff_mb) << 20
         self._seconds = own.agent_timeout or task.agent_seconds
@@ -84,10 +92,9 @@ class Workspace:
         """Runs a line by bash in the checkout: `{output, status, cause}`; `cause` is the limit it was ended for."""
         return await self._done("shell", lambda: self._run(["bash", "-c", line], seconds))
 
-    async def script(self, path: Path | str) -> dict[str, Any]:
-        """Runs a script of the user's by `bash -eu` in the checkout."""
-        place = Path(os.path.abspath(path))  # noqa: ASYNC240, PTH100
-        return await self._done("script", lambda: self._script(place))
+    async def agent(self, launch: Callable[[], Launch]) -> dict[str, Any]:
+        """Runs an agent in the checkout for as long as it has time; all that it prints is its output."""
+        return await self._done("agent", lambda: self._agent(launch()))
 
     async def edit(self, path: str, old: str, new: str) -> dict[str, Any]:
         """Replaces the one place of a file that reads `old`; with no `old`, writes the file. `{output, status}`."""
@@ -141,8 +148,18 @@ class Workspace:
             output = f"{output[: _SHOWN // 2]}\n[…]\n{output[-_SHOWN // 2 :]}"
         return {"output": output, "status": ended.status, "cause": ended.cause}
 
-    async def _script(self, path: Path) -> dict[str, Any]:
-        return await self._run(["bash", "-eu", "/opt/koderz/script"], self._seconds, Mount(path, "/opt/koderz/script"))
+    async def _agent(self, launch: Launch) -> dict[str, Any]:
+        folders = (*launch.folders, *self._task.agent_mounts)
+        wanted = Command(
+            launch.argv,
+            {**self._task.environment, **launch.environment},
+            [Mount(Path(folder), folder) for folder in folders],
+            checkout=self._task.workdir,
+            limits=replace(self._limits, seconds=max(1.0, self.seconds_left)),
+            bridge=launch.bridge,
+        )
+        ended = await self._stores.backend.run(wanted, self._place)
+        return {"output": ended.output, "status": ended.status, "cause": ended.cause, "reused": self._reused()}
 
     async def _edit(self, path: str, old: str, new: str) -> dict[str, Any]:
         checkout = self._place / "checkout"

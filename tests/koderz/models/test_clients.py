@@ -112,6 +112,12 @@ def test_what_has_no_place_elsewhere_is_named(wire: str, body: dict[str, Any], n
         translated(packed(wire, body))
 
 
+def test_what_a_client_adds_for_itself_goes_no_further() -> None:
+    own = {"role": "assistant", "content": None, "tool_calls": [CALL], "function_call": None, "provider_specific": {}}
+    told = translated(packed("chat", {"messages": [own]})).messages
+    assert told == [{"role": "assistant", "content": None, "tool_calls": [CALL]}]
+
+
 def test_pictures_in_what_a_tool_told_come_after_it() -> None:
     picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
     result = {"type": "tool_result", "tool_use_id": "c1", "content": [picture], "is_error": True}

@@ -26,7 +26,8 @@ def loaded(folder: Path, source: str, name: str = "solve", **arguments: str) -> 
 def test_our_own_solvers_are_found_by_name(name: str) -> None:
     solver = load_solver(name, SETTINGS, {})
 
-    assert (solver.name, solver.is_foreign, solver.restarts) == (name, False, False)
+    assert (solver.name, solver.is_foreign) == (name, False)
+    assert solver.restarts is (solver.function.__module__ == "koderz.solvers.agents.command_line")
     assert solver.wants >= {"task", "judge"} or "evaluator" in solver.wants
 
 

@@ -1,0 +1,174 @@
+"""The bridge: a model server on the loopback of an agent's sandbox, each of whose answers is an `ask`."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import re
+import secrets
+import socket
+from collections.abc import Awaitable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import orjson
+from aiohttp import web
+
+from koderz.errors import Fault
+from koderz.models.clients import PATHS, Client, MalformedError, client_of, packed, sampling_of
+from koderz.solvers.handles import AskHandle
+from koderz.types import REJECTED, Reply
+from tracker.messages import letters_of
+
+T = TypeVar("T")
+
+GRACE = 3.0  # seconds that an agent has to end by itself, once it was told that there is no more to be had
+_MOST_BYTES = 64 << 20  # of a request
+_PATIENCE = 5.0  # seconds before a stream begins with a sign of life, and between two of them
+_LETTERS_A_TOKEN = 4
+_COUNT, _MODELS = "/v1/messages/count_tokens", "/v1/models"
+_ENDING = {"messages": 402}  # the status at which the agents of a wire end at once, 400 of any other
+
+_UNSTABLE = frozenset({"model", "stream", "stream_options", "metadata", "client_metadata", "prompt_cache_key", "user"})
+_NOISE = re.compile(
+    rb',"cache_control":\{[^{}]*\}(?=\})|"cache_control":\{[^{}]*\},?'
+    rb"|(?<=Chunk ID: )\w+|(?<=Wall time: )[\d.]+(?= seconds)"
+)
+_ID = re.compile(rb'"(id|call_id|tool_use_id|tool_call_id)":"([^"\\]*)"')
+
+
+class Bridge:
+    """Answers the agent of one rollout, who shows its token. An asynchronous context that ends with the agent."""
+
+    def __init__(self, ask: AskHandle, model: str) -> None:
+        self.token = secrets.token_urlsafe(24)
+        self.fault: Fault | None = None  # why nothing is answered any more
+        self.last: Reply | None = None
+        self.calls = 0  # that were answered
+        self._ask, self._model = ask, model
+        self._stopped = asyncio.Event()
+        app = web.Application(client_max_size=_MOST_BYTES)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._runner.cleanup()
+
+    async def serve(self, listening: socket.socket) -> None:
+        """Answers whoever connects to a socket that listens already."""
+        await web.SockSite(self._runner, listening).start()
+
+    async def beside(self, working: Awaitable[T]) -> T:
+        """What comes of the agent's work. Raises the fault that left it without answers, once it has ended."""
+        work, stopped = asyncio.ensure_future(working), asyncio.ensure_future(self._stopped.wait())
+        try:
+            await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if self.fault:
+                await asyncio.wait([work], timeout=GRACE)
+                raise self.fault
+            return await work
+        finally:
+            stopped.cancel()
+            if not work.done():
+                work.cancel()
+                await asyncio.wait([work])
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        wire = PATHS.get(request.path.removesuffix("/count_tokens"), "chat")
+        client = client_of(wire)
+        if not self._may(request.headers):
+            return _json(client.error(401, "koderz: the token is missing or wrong"), 401)
+        if (request.method, request.path) == ("GET", _MODELS):
+            return _json({"object": "list", "data": [{"id": self._model, "object": "model"}], "has_more": False})
+        if request.method != "POST" or request.path not in (*PATHS, _COUNT):
+            return _json(client.error(404, f"koderz: there is nothing at {request.method} {request.path}"), 404)
+        try:
+            body = orjson.loads(await request.read())
+            if not isinstance(body, dict):
+                raise MalformedError("a request has to be an object")
+            messages = packed(wire, body, {name.lower(): value for name, value in request.headers.items()})
+        except (orjson.JSONDecodeError, MalformedError) as error:
+            return _json(client.error(400, f"koderz: {error}"), 400)
+        if request.path == _COUNT:
+            return _json({"input_tokens": sum(map(letters_of, messages)) // _LETTERS_A_TOKEN})
+        if self.fault:
+            return self._refused(wire, client)
+        asking = asyncio.ensure_future(self._ask(messages, known_by=f"{wire}:{fingerprint(body)}", **sampling_of(body)))
+        if body.get("stream"):
+            return await self._streamed(request, wire, client, body, asking)
+        try:
+            reply = await asking
+        except Fault as fault:
+            return self._refused(wire, client, fault)
+        self._note(reply)
+        if reply.finish_reason == REJECTED:
+            return _json(client.error(400, reply.text), 400)
+        whole = reply.body.encode() if reply.body else orjson.dumps(client.answer(reply, body))
+        return web.Response(body=whole, content_type="application/json")
+
+    async def _streamed(
+        self, request: web.Request, wire: str, client: Client, body: Mapping[str, Any], asking: asyncio.Future[Reply]
+    ) -> web.StreamResponse:
+        """The whole reply as a stream; signs of life until it is there."""
+        stream = web.StreamResponse(headers={"content-type": "text/event-stream", "cache-control": "no-cache"})
+        alive = b'event: ping\ndata: {"type":"ping"}\n\n' if wire == "messages" else b": wait\n\n"
+        while not (await asyncio.wait([asking], timeout=_PATIENCE))[0]:
+            if not stream.prepared:
+                await stream.prepare(request)
+            await stream.write(alive)
+        try:
+            self._note(reply := asking.result())
+            refused = _json(client.error(400, reply.text), 400) if reply.finish_reason == REJECTED else None
+        except Fault as fault:
+            refused = self._refused(wire, client, fault)
+        if refused and not stream.prepared:
+            return refused
+        if not stream.prepared:
+            await stream.prepare(request)
+        if refused:
+            await stream.write(b"event: error\ndata: " + bytes(refused.body) + b"\n\n")  # type: ignore[arg-type]
+        else:
+            answer = orjson.loads(reply.body) if reply.body else client.answer(reply, body)
+            await stream.write(b"".join(client.events(answer)))
+        await stream.write_eof()
+        return stream
+
+    def _note(self, reply: Reply) -> None:
+        self.last = reply
+        self.calls += 1
+
+    def _refused(self, wire: str, client: Client, fault: Fault | None = None) -> web.Response:
+        """The error that ends an agent; the work is over with the first fault."""
+        self.fault = self.fault or fault
+        self._stopped.set()
+        status = _ENDING.get(wire, 400)
+        return _json(client.error(status, f"koderz: {self.fault}"), status)
+
+    def _may(self, headers: Mapping[str, str]) -> bool:
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        shown = given.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        return hmac.compare_digest(shown.encode(), self.token.encode())
+
+
+def fingerprint(body: Mapping[str, Any]) -> str:
+    """32 hex digits, the same for requests of two runs that differ only in what every run makes anew."""
+    stable = {name: value for name, value in body.items() if name not in _UNSTABLE}
+    text = _NOISE.sub(b"", orjson.dumps(stable, option=orjson.OPT_SORT_KEYS))
+    numbers: dict[bytes, bytes] = {}
+
+    def numbered(found: re.Match[bytes]) -> bytes:
+        number = numbers.setdefault(found[2], str(len(numbers)).encode())
+        return b'"' + found[1] + b'":' + number
+
+    return hashlib.blake2b(_ID.sub(numbered, text), digest_size=16).hexdigest()
+
+
+def _json(body: Mapping[str, Any], status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")

@@ -1,0 +1,166 @@
+"""Command lines of others at work through the bridge: stand-ins that print what the real ones printed, and those."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Shell
+from tests.scripted_model import ScriptedModel, scripted_model
+
+FAKE = Path(__file__).parents[1] / "fake_agent"
+RECORDED = {
+    "codex": [
+        {"type": "thread.started", "thread_id": "01a200e3"},
+        {"type": "turn.started"},
+        {
+            "type": "item.completed",
+            "item": {"id": "item_1", "type": "command_execution", "command": "/bin/bash -lc …", "exit_code": 0},
+        },
+        {"type": "item.completed", "item": {"id": "item_2", "type": "agent_message", "text": "Done."}},
+        {"type": "turn.completed", "usage": {"input_tokens": 2000, "output_tokens": 100}},
+    ],
+    "claude": [
+        {"type": "system", "subtype": "init", "cwd": "/workspace"},
+        {
+            "type": "assistant",
+            "message": {"content": [{"type": "tool_use", "name": "Bash", "input": {"command": "…"}}]},
+        },
+        {"duration_api_ms": 2106, "type": "result", "is_error": False, "result": "Done.", "total_cost_usd": 0.0075},
+    ],
+    "mini": [],
+}
+PROGRAMS = {"codex": "codex", "claude-code": "claude", "mini-swe-agent": "mini"}
+OWN = {"codex": "openai/m", "claude-code": "anthropic/m", "mini-swe-agent": "openai/m"}
+OTHER = {"codex": "anthropic/m", "claude-code": "openai/m", "mini-swe-agent": "anthropic/m"}
+EACH_WAY = [(agent, model) for models in (OWN, OTHER) for agent, model in models.items()]
+PRICES = "".join(f'[prices."{name}"]\ninput = 1.0\noutput = 2.0\n' for name in ("openai/m", "anthropic/m"))
+
+
+@pytest.fixture
+def model() -> Iterator[ScriptedModel]:
+    with scripted_model() as server:
+        yield server
+
+
+@pytest.fixture
+def fakes(koderz: Shell) -> dict[str, str]:
+    """The variables with which the stand-ins are found."""
+    (koderz.folder / "koderz.toml").write_text(PRICES)
+    folder = koderz.folder / "bin"
+    folder.mkdir()
+    text = FAKE.read_text().replace("RECORDED = {}", f"RECORDED = {RECORDED!r}")
+    for name in PROGRAMS.values():
+        path = folder / name
+        path.write_text(text)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def rollout(koderz: Shell, agent: str, model: str, *more: object, **how: Any) -> Any:
+    own = ("--suite", "rollouts", "--solver", f"agent:{agent}", "--model", model, "--quiet")
+    return koderz("benchmark", "--problems", "sample/greeting", *own, *more, **how)
+
+
+def only(koderz: Shell) -> Any:
+    (result,) = koderz.summary()["results"]
+    return result
+
+
+@pytest.mark.parametrize(("agent", "name"), EACH_WAY)
+def test_an_agent_works_through_the_bridge(
+    koderz: Shell, fakes: dict[str, str], model: ScriptedModel, agent: str, name: str
+) -> None:
+    rollout(koderz, agent, name, env={**fakes, **model.env()})
+    assert (only(koderz)["success"], only(koderz)["verdict"]) == (True, "passed")
+    calls = [line for line in koderz.journal() if line["kind"] == "call"]
+    assert len(calls) == len(model.asked) == 2
+    assert all(call["cost"] > 0 for call in calls)
+    assert calls[0]["tool_calls"][0]["function"]["name"]
+    metrics = next(line["value"] for line in koderz.journal() if line.get("name") == "agent-metrics")
+    assert metrics == {
+        "reused": 0,
+        "tools": int(agent != "mini-swe-agent"),
+        "events": len(metrics) and metrics["events"],
+    }
+    if name == OTHER[agent] and agent != "mini-swe-agent":
+        assert "dropped" in calls[0]["adapted"][0]
+    (journal,) = koderz.results.glob("*/journal.jsonl")
+    for key in ("sk-openai-0123456789", "sk-ant-0123456789"):
+        assert key not in journal.read_text()
+
+
+def test_what_is_asked_on_the_model_s_wire_is_sent_as_it_is(
+    koderz: Shell, fakes: dict[str, str], model: ScriptedModel
+) -> None:
+    rollout(koderz, "claude-code", "anthropic/m", env={**fakes, **model.env()})
+    path, body = model.asked[0]
+    assert (path, body["model"], body["stream"]) == ("/v1/messages", "m", False)
+    assert (body["thinking"], body["max_tokens"]) == ({"type": "enabled"}, 32000)
+    assert body["messages"][0]["content"][0]["cache_control"] == {"type": "ephemeral"}
+
+
+def test_at_the_cap_the_run_stops_and_goes_on_where_it_was(
+    koderz: Shell, fakes: dict[str, str], model: ScriptedModel
+) -> None:
+    env = {**fakes, **model.env()}
+    rollout(koderz, "codex", "openai/m", "--max-cost", 0.0012, "--max-tokens", 10, code=3, env=env)
+    assert koderz.summary()["status"] == "stopped"
+    assert len(model.asked) == 1
+    koderz("benchmark", "resume", "latest", "--max-cost", 1, "--quiet", env=env)
+    assert only(koderz)["success"]
+    assert len(model.asked) == 2
+    metrics = next(line["value"] for line in koderz.journal() if line.get("name") == "agent-metrics")
+    assert metrics["reused"] == 1
+    koderz("benchmark", "rescore", "latest", "--quiet", env={"PATH": os.environ["PATH"]} | model.env())
+    assert len(model.asked) == 2
+    assert only(koderz)["success"]
+
+
+def test_an_agent_that_isn_t_installed_is_a_fault_that_says_how_to(koderz: Shell, model: ScriptedModel) -> None:
+    rollout(koderz, "codex", "openai/m", code=3, env={"PATH": "/usr/bin:/bin", **model.env()})
+    (fault,) = koderz.summary()["faults"]
+    assert fault["reason"].startswith("launch_failed")
+    assert "npm install" in fault["reason"]
+
+
+def test_a_server_that_is_gone_is_a_fault_and_the_diff_is_kept(
+    koderz: Shell, fakes: dict[str, str], model: ScriptedModel
+) -> None:
+    model.status = 418
+    rollout(koderz, "mini-swe-agent", "openai/m", code=3, env={**fakes, **model.env()})
+    assert "418" in koderz.summary()["faults"][0]["reason"]
+    assert any(line.get("name") == "diff" for line in koderz.journal())
+
+
+def test_a_script_reaches_the_bridge_too(koderz: Shell, model: ScriptedModel) -> None:
+    (koderz.folder / "ask.sh").write_text(
+        'curl -s -H "x-api-key: $KODERZ_BRIDGE_TOKEN" $KODERZ_BRIDGE_URL/v1/messages '
+        '-d \'{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}\' > reply.json\n'
+        "env | grep -c -e sk-openai -e sk-ant && exit 3\n"
+        "grep -q Done reply.json && sed 's/.*/Hello, &!/' names.txt > greeting.txt; rm reply.json; exit 7\n"
+    )
+    rollout(koderz, "scripted", "openai/m", "--script", "ask.sh", env=model.env())
+    assert only(koderz)["success"]
+    assert model.asked[0][0] == "/v1/chat/completions"
+
+
+REAL = {"codex": "codex", "claude-code": "claude", "mini-swe-agent": "mini"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("agent", "name"), EACH_WAY)
+def test_a_real_agent_works_through_the_bridge(koderz: Shell, model: ScriptedModel, agent: str, name: str) -> None:
+    path = f"{os.environ.get('KODERZ_AGENTS', '')}:{os.environ['PATH']}"
+    if shutil.which(REAL[agent], path=path) is None:
+        pytest.skip(f"{agent} isn't installed")
+    (koderz.folder / "koderz.toml").write_text(PRICES)
+    rollout(koderz, agent, name, env={**model.env(), "PATH": path})
+    assert only(koderz)["success"], koderz.journal()
+    assert len(model.asked) >= 2

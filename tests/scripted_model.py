@@ -1,0 +1,131 @@
+"""A model server for tests of agents, on three wires: it has commands run by any tool it is offered, then ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+COMMAND = "sed 's/.*/Hello, &!/' names.txt > greeting.txt"
+_LAST = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"  # how mini-swe-agent is told
+_PARAMETERS = {"exec_command": "cmd", "shell": "command", "Bash": "command", "bash": "command"}
+_RESULTS = ('"function_call_output"', '"tool_result"', '"role": "tool"')
+
+
+class ScriptedModel:
+    """What is asked of it, and how it answers: `status` other than 200 is an error."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.status = 200
+        self.commands = [COMMAND]
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def env(self) -> dict[str, str]:
+        """The variables by which koderz finds it."""
+        keys = {"OPENAI_API_KEY": "sk-openai-0123456789", "ANTHROPIC_API_KEY": "sk-ant-0123456789"}
+        return {"OPENAI_BASE_URL": f"{self.url}/v1", "ANTHROPIC_BASE_URL": self.url, **keys}
+
+    def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append((path, body))
+        name = next((name for name in map(_name, body.get("tools") or ()) if name in _PARAMETERS), "")
+        said = json.dumps(body.get("input") or body.get("messages"))
+        told = sum(map(said.count, _RESULTS))
+        commands = [*self.commands, *([_LAST] if name == "bash" else [])]
+        if not name or told >= len(commands):
+            return _WIRES[path]("Done.", None)
+        given = {_PARAMETERS[name]: commands[told], **({"description": "edit"} if name == "Bash" else {})}
+        return _WIRES[path]("", (f"call_{told}", name, given))
+
+
+@contextmanager
+def scripted_model() -> Iterator[ScriptedModel]:
+    """The server on loopback, for as long as the context lasts."""
+    model = ScriptedModel()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._send(200, {"data": [{"id": "m"}]})
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            answer = model.answer(self.path, body)
+            self._send(model.status, answer if model.status == 200 else {"error": {"message": "as told"}})
+
+        def _send(self, status: int, body: Mapping[str, Any]) -> None:
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    model.url = f"http://127.0.0.1:{server.server_port}"
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield model
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _name(tool: Mapping[str, Any]) -> str:
+    return str(tool.get("name") or (tool.get("function") or {}).get("name"))
+
+
+def _chat(text: str, call: Any) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": text or None}
+    if call:
+        function = {"name": call[1], "arguments": json.dumps(call[2])}
+        message["tool_calls"] = [{"id": call[0], "type": "function", "function": function}]
+    finish = "tool_calls" if call else "stop"
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    usage = {"prompt_tokens": 1000, "completion_tokens": 50, "total_tokens": 1050}
+    return {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice], "usage": usage}
+
+
+def _responses(text: str, call: Any) -> dict[str, Any]:
+    part = {"type": "output_text", "text": text, "annotations": []}
+    item: dict[str, Any] = {"type": "message", "id": "msg_1", "role": "assistant", "content": [part]}
+    if call:
+        arguments = json.dumps(call[2])
+        item = {"type": "function_call", "id": "fc_1", "call_id": call[0], "name": call[1], "arguments": arguments}
+    usage = {
+        "input_tokens": 1000,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": 50,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 1050,
+    }
+    return {"id": "resp_1", "object": "response", "status": "completed", "model": "m", "output": [item], "usage": usage}
+
+
+def _messages(text: str, call: Any) -> dict[str, Any]:
+    block: dict[str, Any] = {"type": "text", "text": text}
+    if call:
+        block = {"type": "tool_use", "id": f"toolu_{call[0]}", "name": call[1], "input": call[2]}
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [block],
+        "stop_reason": "tool_use" if call else "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 1000, "output_tokens": 50},
+    }
+
+
+_WIRES = {"/v1/chat/completions": _chat, "/v1/responses": _responses, "/v1/messages": _messages}
