@@ -98,8 +98,11 @@ def matrix_of(
 
     Without `judges` the run names one model for all that entries name.
     """
+    from importlib.metadata import entry_points
+
     from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
     from koderz.solvers import SOLVERS
+    from koderz.solvers.agents.adapters import ENTRY_POINTS
     from koderz.suites.rollouts.config import found_beside
 
     arms: dict[tuple[str, str, str | None, str | None], MatrixArm] = {}
@@ -107,10 +110,13 @@ def matrix_of(
     for number, (entry, task) in enumerate(zip(config.entries, config.of_entries, strict=True), 1):
         name = agent or entry.agent
         where = f"{config.path}: [[tasks]] number {number}"
-        if f"agent:{name}" not in SOLVERS:
-            known = sorted(each.removeprefix("agent:") for each in SOLVERS if each.startswith("agent:"))
+        others = entry_points(group=ENTRY_POINTS).names
+        if f"agent:{name}" not in SOLVERS and name not in others:
+            known = sorted({*others, *(each.removeprefix("agent:") for each in SOLVERS if each.startswith("agent:"))})
             raise KoderzError(f"{where}: there is no agent {name!r}; there are {', '.join(known)}")
-        answering = "simulated" if name in _WITHOUT_MODEL else model or entry.model
+        answering = model or entry.model
+        if name in ("oracle", "nop") or (name == "scripted" and not answering):
+            answering = "simulated"
         if answering is None:
             raise KoderzError(f"{where}: the agent {name} needs a model: name it there, or with --model")
         script = (
@@ -121,7 +127,11 @@ def matrix_of(
         judge = entry.judge_model if judges else None
         key = (name, answering, script, judge)
         if key not in arms:
-            parts = [name, *([] if name in _WITHOUT_MODEL else [answering]), *([Path(script).name] if script else [])]
+            parts = [
+                name,
+                *([] if name in _WITHOUT_MODEL and answering == "simulated" else [answering]),
+                *([Path(script).name] if script else []),
+            ]
             parts += [f"judged by {judge}"] if judge else []
             parameters: dict[str, Any] = {"script": script} if script else {}
             roles = {"judge": judge} if judge else {}

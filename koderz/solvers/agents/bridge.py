@@ -34,6 +34,7 @@ _UNSTABLE = frozenset({"model", "stream", "stream_options", "metadata", "client_
 _NOISE = re.compile(
     rb',"cache_control":\{[^{}]*\}(?=\})|"cache_control":\{[^{}]*\},?'
     rb"|(?<=Chunk ID: )\w+|(?<=Wall time: )[\d.]+(?= seconds)"
+    rb"|(?<=<current_date>)[\d-]+|(?<=Today's date is )[\d-]+"
 )
 _ID = re.compile(rb'"(id|call_id|tool_use_id|tool_call_id)":"([^"\\]*)"')
 

@@ -19,8 +19,6 @@ from koderz.sandbox.workspace import BACKENDS
 from koderz.suites.rollouts.formats import load_task
 from koderz.suites.rollouts.tasks import Rollout
 
-_NOT_YET = ("agent_mounts",)
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -38,6 +36,7 @@ class Entry:
     judge_model: str | None = None
     timeout_sec: float | None = None
     max_diff_mb: int | None = None
+    agent_mounts: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float | None:
@@ -97,8 +96,6 @@ def _config(path: Path, text: str) -> Config:
 def _entry(path: Path, text: str, row: Mapping[str, Any], number: int) -> Entry:
     known = [each.name for each in dataclasses.fields(Entry)]
     for key in row:
-        if key in _NOT_YET:
-            raise KoderzError(f"{_where(path, text, key)}: {key} isn't supported yet")
         if key not in known:
             near = difflib.get_close_matches(key, [*known, "name", "parallel"], 1)
             meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
@@ -126,7 +123,10 @@ def _task(path: Path, entry: Entry) -> Rollout:
     task = load_task(folder, overrides, apply_overrides=entry.apply_overrides)
     own = {**task.environment, **entry.environment_variables}
     seconds = entry.seconds or task.agent_seconds
-    changed = repr((task.digest, own, seconds, entry.max_diff_mb, entry.sandbox))
+    mounts = tuple(str(found_beside(path, name).absolute()) for name in entry.agent_mounts)
+    if missing := [name for name in mounts if not Path(name).exists() or Path(name) == Path("/")]:
+        raise KoderzError(f"{path}: agent_mounts: {missing[0]} is no file or folder that an agent can be shown")
+    changed = repr((task.digest, own, seconds, entry.max_diff_mb, entry.sandbox, *mounts))
     digest = hashlib.sha256(changed.encode()).hexdigest()[:16]
     return dataclasses.replace(
         task,
@@ -135,6 +135,7 @@ def _task(path: Path, entry: Entry) -> Rollout:
         max_diff_mb=entry.max_diff_mb,
         digest=digest,
         sandbox=entry.sandbox or "",
+        agent_mounts=mounts,
     )
 
 

@@ -156,7 +156,7 @@ async def test_a_stream_shows_signs_of_life_until_the_reply_is_there(monkeypatch
 def test_requests_of_two_runs_are_known_by_what_they_ask() -> None:
     def body(noise: str, **more: Any) -> dict[str, Any]:
         text = {"type": "text", "text": "go", **({"cache_control": {"type": "ephemeral"}} if noise == "a" else {})}
-        output = f"Chunk ID: {noise}1\nWall time: 0.{len(noise)}1 seconds\nOutput:\nok"
+        output = f"Chunk ID: {noise}1\nWall time: 0.{len(noise)}1 seconds\n<current_date>2026-01-0{len(noise)}<\nok"
         items = [{"id": f"item_{noise}", "call_id": f"call_{noise}", "output": output}]
         own = {"metadata": {"user": noise}, "prompt_cache_key": noise, "model": noise, "stream": noise == "a"}
         return {"messages": [text], "input": items, "temperature": 0.5, **own, **more}

@@ -72,7 +72,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, text: str, said: str) -> None:
     ("entry", "said"),
     [
         ("", "needs a model"),
-        ('agent = "codx"', "no agent 'codx'; there are koderz, nop, oracle, scripted"),
+        ('agent = "codx"', "no agent 'codx'; there are aider, claude-code, codex, koderz, mini-swe-agent"),
         ('agent = "scripted"', "needs a file"),
         ('agent = "scripted"\nscript = "none.sh"', "needs a file"),
     ],
@@ -81,3 +81,15 @@ def test_an_entry_that_can_t_be_run_is_said(tmp_path: Path, entry: str, said: st
     config = read_config(_written(tmp_path, f'[[tasks]]\nprepared_dir = "SAMPLE/median"\n{entry}\n'))
     with pytest.raises(KoderzError, match=said):
         matrix_of(config, agent=None, model=None, rollouts=None)
+
+
+def test_folders_that_an_agent_is_shown_are_found_beside_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    path = tmp_path / "c.toml"
+    entry = f'agent_mounts = ["tools"]\n[[tasks]]\nprepared_dir = "{SAMPLE}/median"\n'
+    path.write_text(entry)
+    (task,) = read_config(path).tasks
+    assert task.agent_mounts == (str(tmp_path / "tools"),)
+    path.write_text(entry.replace("tools", "none"))
+    with pytest.raises(KoderzError, match="agent_mounts: "):
+        read_config(path)
