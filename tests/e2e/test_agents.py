@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -121,6 +122,21 @@ def test_at_the_cap_the_run_stops_and_goes_on_where_it_was(
     koderz("benchmark", "rescore", "latest", "--quiet", env={"PATH": os.environ["PATH"]} | model.env())
     assert len(model.asked) == 2
     assert only(koderz)["success"]
+
+
+def test_the_files_of_a_rollout_hold_what_an_agent_printed_and_called(
+    koderz: Shell, fakes: dict[str, str], model: ScriptedModel
+) -> None:
+    koderz("rollouts", "sample", "tasks")
+    entry = '[[tasks]]\nprepared_dir = "tasks/greeting"\nagent = "codex"\nmodel = "openai/m"\n'
+    (koderz.folder / "own.toml").write_text(entry)
+    koderz("rollouts", "run", "own.toml", "--quiet", env={**fakes, **model.env()})
+    (run,) = (koderz.folder / "data/runs").iterdir()
+    lines = [json.loads(line) for line in (run / "artifacts/agent.jsonl").read_text().splitlines()]
+    assert [line for line in lines if line in RECORDED["codex"]] == RECORDED["codex"]
+    metrics = json.loads((run / "evaluation_results.json").read_text())["agent_metrics"]
+    found = metrics["tool_calls_total"], metrics["tool_calls_codex_log"], metrics["tokens_events"], metrics["reused"]
+    assert found == (1, 1, 2, 0)
 
 
 def test_an_agent_that_isn_t_installed_is_a_fault_that_says_how_to(koderz: Shell, model: ScriptedModel) -> None:

@@ -191,16 +191,18 @@ def _agent_metrics(story: Sequence[Record], outcome: Experiment) -> dict[str, An
     elapsed = [
         float(each.value["elapsed"]) for each in done if isinstance(each.value, dict) and "elapsed" in each.value
     ]
-    tools = sum(each.name in _OWN_TOOLS for each in done)
+    tools = sum(len(record.tool_calls) for record in story if isinstance(record, Call))
+    written = sum(each.name in _OWN_TOOLS for each in done)  # where they stood in the text of replies
+    last = {each.name: each.value for each in done if isinstance(each.value, dict)}
     return {
         "tokens_total": outcome.tokens_in + outcome.tokens_out,
         "tokens_events": outcome.calls,
-        "tool_calls_codex_log": tools if outcome.solver == "agent:codex" else 0,
+        "tool_calls_codex_log": last.get("agent-metrics", {}).get("tools", 0) if outcome.solver == "agent:codex" else 0,
         "tool_calls_sessions": 0,
-        "tool_calls_total": tools,
+        "tool_calls_total": tools or written,
         "time_taken_seconds": round(max(elapsed, default=outcome.duration_seconds), 3),
         "money_spent_usd": outcome.cost,
-        "reused": 0,
+        "reused": last.get("agent", {}).get("reused", 0),
     }
 
 
@@ -227,7 +229,7 @@ def _results(run_id: str, run: Mapping[str, Any], story: Sequence[Record], outco
     }
 
 
-_WHOLE_AGENTS = ("script", "agent", "solve")  # what a workspace does that is an agent's whole work
+_WHOLE_AGENTS = ("agent", "solve")  # what a workspace does that is an agent's whole work
 
 
 def _diff(story: Sequence[Record]) -> str:
@@ -236,15 +238,27 @@ def _diff(story: Sequence[Record]) -> str:
 
 
 def _events(story: Sequence[Record]) -> Iterator[str]:
-    """What the agent did, a line each: its calls, and what it had done."""
+    """What the agent did, a line each: its calls, what it had done, and what it printed itself."""
     for record in story:
         told: dict[str, Any] = {}
-        if isinstance(record, Call):
+        if isinstance(record, Once) and record.name == "agent" and isinstance(record.value, dict):
+            for line in str(record.value.get("output", "")).splitlines():
+                yield json.dumps(_printed(line)) + "\n"
+        elif isinstance(record, Call):
             told = {"type": "call", "model": record.model, "text": str(record.reply), "cost": record.cost}
-        elif isinstance(record, Once) and record.name != "diff":
+        elif isinstance(record, Once) and record.name not in ("diff", "agent-metrics"):
             told = {"type": record.name, "result": record.value}
         if told:
             yield json.dumps({"time": _utc(record.time), **told}) + "\n"
+
+
+def _printed(line: str) -> dict[str, Any]:
+    """A line that an agent printed: the event that it is, else its text."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        event = None
+    return event if isinstance(event, dict) else {"type": "output", "text": line}
 
 
 def _scoring(evaluation: Mapping[str, Any], title: str) -> Iterator[str]:

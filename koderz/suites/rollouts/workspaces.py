@@ -155,10 +155,11 @@ class Workspace:
             {**self._task.environment, **launch.environment},
             [Mount(Path(folder), folder) for folder in folders],
             checkout=self._task.workdir,
+            image=self._task.image,
             limits=replace(self._limits, seconds=max(1.0, self.seconds_left)),
             bridge=launch.bridge,
         )
-        ended = await self._stores.backend.run(wanted, self._place)
+        ended = await self._stores.backend_of(self._task).run(wanted, self._place)
         return {"output": ended.output, "status": ended.status, "cause": ended.cause, "reused": self._reused()}
 
     async def _edit(self, path: str, old: str, new: str) -> dict[str, Any]:

@@ -113,7 +113,13 @@ def test_what_has_no_place_elsewhere_is_named(wire: str, body: dict[str, Any], n
 
 
 def test_what_a_client_adds_for_itself_goes_no_further() -> None:
-    own = {"role": "assistant", "content": None, "tool_calls": [CALL], "function_call": None, "provider_specific": {}}
+    own: dict[str, Any] = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [CALL],
+        "function_call": None,
+        "provider_specific": {},
+    }
     told = translated(packed("chat", {"messages": [own]})).messages
     assert told == [{"role": "assistant", "content": None, "tool_calls": [CALL]}]
 
