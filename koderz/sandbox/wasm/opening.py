@@ -43,8 +43,10 @@ class Sessions:
     async def open(self) -> AnySession:
         """A new session with nothing in it: the next one that is ready, where some are made ahead."""
         while self._ahead:
-            done, _ = await asyncio.wait(self._ahead, return_when=asyncio.FIRST_COMPLETED)
-            made = done.pop()
+            await asyncio.wait(self._ahead, return_when=asyncio.FIRST_COMPLETED)
+            made = next((one for one in self._ahead if one.done()), None)
+            if made is None:  # somebody else has taken it
+                continue
             self._ahead.remove(made)
             if not made.exception():  # else there is no room to spare, and no other takes its place
                 self._ahead.add(asyncio.create_task(_started(self.pool)))

@@ -245,6 +245,9 @@ def test_sessions_are_made_ahead_and_ended_where_nobody_takes_them() -> None:
             used = [each["id"] for each in found if each["cells"]]
             assert (len(ready), len(found)) == (2, 3)
             assert {*used} < {*ready}
+            others = await asyncio.gather(*(sessions.open() for _ in range(5)))
+            assert len({*others, taken}) == 6
+            await asyncio.gather(*(each.close() for each in others))
             await sessions.close()
             assert (await pool.get("/sessions"))["sessions"] == used
 
