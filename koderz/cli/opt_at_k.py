@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from koderz.cli.console import say, warn
+from koderz.cli.evaluating import evaluate
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
@@ -55,16 +56,12 @@ def opt_at_k(
         str, typer.Option("--model-name", "--model", metavar="NAME", help="Whose report it is, in its file's name.")
     ] = "gpt-4o",
     k: Annotated[int, typer.Option("--k", metavar="K", help="Patches of each instance.", min=1)] = 1,
-    timeout: Annotated[  # noqa: ARG001 of evaluations
-        float, typer.Option(metavar="SECONDS", help="Time for the tests of one patch.", min=1)
-    ] = 3600,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time for the tests of one patch.", min=1)] = 3600,
     reformat_reports: Annotated[
         bool, typer.Option("--reformat-reports", help="Grade the logs that are there, and evaluate nothing.")
     ] = False,
     rerun_all: Annotated[bool, typer.Option("--rerun-all", help="Evaluate also what has a result already.")] = False,
-    max_workers: Annotated[  # noqa: ARG001 of evaluations
-        int, typer.Option(metavar="N", help="Evaluations at once, at most.", min=1)
-    ] = 10,
+    max_workers: Annotated[int, typer.Option(metavar="N", help="Evaluations at once, at most.", min=1)] = 10,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show the figures of each file as well.")] = False,
 ) -> None:
     """Grade predictions as GSO does, and tell how often one of K patches is as good as the human's.
@@ -79,10 +76,15 @@ def opt_at_k(
     paths = sorted(prediction_paths, key=natural_order)[:k]
     say(f"Found {len(prediction_paths)} predictions, using first k={k}:")
     files = {path: read_predictions(Path(path)) for path in paths}
-    ids = _ids_of(dataset_name, dataset or _from_environment(), files.values())
+    place, ids = _dataset_of(dataset_name, dataset or _from_environment(), files.values())
+    given = {"dataset": place, "timeout": timeout, "concurrency": max_workers}
     known = {path: _known(path, predictions, ids) for path, predictions in files.items()}
     reports = []
     for predictions in known.values():
+        if not reformat_reports:
+            missing = _missing(run_id, predictions, instance_ids, anew=rerun_all)
+            if missing:
+                evaluate(run_id, missing, given, resumes=not rerun_all, verbose=verbose)
         _grade(run_id, predictions, instance_ids, anew=reformat_reports or rerun_all)
         reports.append(_report(run_id, ids, predictions, verbose=verbose))
     merged = _merged(ids, reports, k)
@@ -131,6 +133,21 @@ def _merged(ids: Sequence[str], reports: Sequence[Path], k: int) -> dict[str, An
     return merged
 
 
+def _missing(
+    run_id: str, predictions: Mapping[str, Prediction], wanted: Sequence[str] | None, *, anew: bool
+) -> dict[str, Prediction]:
+    """The patches that have neither a report nor a log; or all, `anew`."""
+    from koderz.analysis.gso.reports import LOG, REPORT, folder_of, is_empty
+
+    return {
+        name: each
+        for name, each in predictions.items()
+        if not is_empty(each)
+        and (not wanted or name in wanted)
+        and (anew or not any((folder_of(run_id, each) / file).exists() for file in (REPORT, LOG)))
+    }
+
+
 def _grade(run_id: str, predictions: Mapping[str, Prediction], wanted: Sequence[str] | None, *, anew: bool) -> None:
     """Makes the reports of logs that have none; or of all, `anew`."""
     from koderz.analysis.gso.reports import LOG, REPORT, folder_of, grade_log, is_empty
@@ -146,8 +163,12 @@ def _grade(run_id: str, predictions: Mapping[str, Prediction], wanted: Sequence[
             warn(f"error: {folder / LOG} is missing: {name} was not evaluated")
 
 
-def _ids_of(name: str | None, dataset: Path | None, predictions: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The ids of the dataset, each once, in its order: the one that is named, else the first that has all predictions.
+def _dataset_of(
+    name: str | None, dataset: Path | None, predictions: Iterable[Mapping[str, Any]]
+) -> tuple[Path | None, list[str]]:
+    """The dataset that is named, else the first that has all predictions, and its ids in their order.
+
+    None is the embedded one.
 
     Raises KoderzError where there is none.
     """
@@ -160,13 +181,13 @@ def _ids_of(name: str | None, dataset: Path | None, predictions: Iterable[Mappin
         )
         if path is None:
             raise KoderzError(f"{name} isn't here: give --dataset-name its .json or .jsonl file")
-        return ids_of(path)
+        return path, ids_of(path)
     wanted = {each for predicted in predictions for each in predicted}
     places = [dataset, *map(added_dataset, _ADDED.values()), None]
     for place in (place for number, place in enumerate(places) if place or number == len(places) - 1):
         found = ids_of(place)
         if wanted <= {*found}:
-            return found
+            return place, found
     raise KoderzError("no dataset has all instances that are predicted; name the file of one with --dataset-name")
 
 

@@ -117,3 +117,25 @@ def test_bad_input_is_one_sentence_and_creates_nothing(koderz: Shell, given: tup
     assert said in done.err
     assert not (koderz.folder / "reports").exists()
     assert not (koderz.folder / "logs").exists()
+
+
+@pytest.mark.slow
+def test_what_has_no_result_is_measured_once(koderz: Shell) -> None:
+    name = "koderz-mini__dedupe"
+    evaluated(koderz.folder, 1, {}, {name: "no diff at all", "koderz-mini__primes": ""})
+    own = ("perf", "opt-at-k", "--run_id", "r", "--prediction_paths", "p1.jsonl", "--model", "m")
+    for _ in range(2):
+        assert "Instances with failed patch: 1" in koderz(*own).out
+    assert len([*koderz.results.glob("bench_*/journal.jsonl")]) == 1
+    report = json.loads((koderz.folder / LOGS.format(1) / name / "report.json").read_text())[name]
+    assert (report["base_successfully_run"], report["patch_successfully_applied"]) == (True, False)
+    koderz(*own, "--rerun_all")
+    assert len([*koderz.results.glob("bench_*/journal.jsonl")]) == 2
+
+
+def test_ids_alone_can_t_be_measured(koderz: Shell) -> None:
+    evaluated(koderz.folder, 1, {}, {IDS[0]: "d"})
+    own = ("--run_id", "r", "--dataset_name", dataset(koderz.folder), "--prediction_paths", "p1.jsonl")
+    done = koderz("perf", "opt-at-k", *own, code=2)
+    assert "--reformat_reports grades the logs that are there" in done.err
+    assert not (koderz.folder / "logs").exists()

@@ -1,0 +1,77 @@
+"""Measures predictions that have no result yet, for `koderz perf opt-at-k`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import typer
+
+from koderz.cli.front import EXIT_CODES, Front, Shown
+from koderz.errors import KoderzError
+
+if TYPE_CHECKING:
+    from koderz.analysis.gso.reports import Prediction
+
+_ARM = "agent"
+
+
+def evaluate(
+    run_id: str, predictions: Mapping[str, Prediction], given: Mapping[str, Any], *, resumes: bool, verbose: bool
+) -> None:
+    """A run of one arm, and the log of each patch where GSO's harness would leave it. `given`: settings of the run.
+
+    `resumes`: goes on with a run of just these that was cut off. Ends the command where the run could not be made.
+    """
+    from koderz.analysis.gso.reports import LOGS, model_of
+    from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
+    from tracker.files import write_whole
+
+    _require_tasks(given["dataset"], predictions)
+    place = LOGS / run_id / model_of(next(iter(predictions.values())))
+    place.mkdir(parents=True, exist_ok=True)
+    file = (place / "missing.jsonl").absolute()
+    write_whole(file, [orjson.dumps(each) + b"\n" for each in predictions.values()])
+    settings = {**given, "problems": tuple(predictions), "predictions": [str(file)]}
+    front = Front(given=settings, usual={"suite": "koderz-perf-mini"}, shown=Shown(quiet=not verbose))
+    matrix = Matrix(Path("koderz perf opt-at-k"), (MatrixArm(_ARM, "patch:given", "none"),), (MatrixCells(samples=1),))
+    for going_on in dict.fromkeys((resumes, False)):
+        folders: list[Path] = []
+        try:
+            front.run(matrix=matrix, figures=folders.append, resumes=going_on)
+        except typer.Exit as ended:
+            if ended.exit_code not in (0, EXIT_CODES["incomplete"]):
+                raise
+        if sum(_write_logs(folder, run_id, predictions) for folder in folders):
+            return
+
+
+def _require_tasks(dataset: Path | None, predictions: Mapping[str, Prediction]) -> None:
+    """Raises KoderzError where the dataset has ids alone, and nothing that could be measured."""
+    from koderz.suites.performance.sources import tasks_of
+
+    try:
+        tasks_of(dataset)
+    except KoderzError as error:
+        what = f"{len(predictions)} patches have no result and can't be measured here"
+        raise KoderzError(f"{what} ({error}); --reformat_reports grades the logs that are there") from None
+
+
+def _write_logs(folder: Path, run_id: str, predictions: Mapping[str, Prediction]) -> int:
+    """Writes the logs of a run's experiments; returns how many there are."""
+    from koderz.analysis.gso.projection import log_of
+    from koderz.analysis.gso.reports import LOG, folder_of
+    from koderz.analysis.story import Experiments
+    from tracker.files import write_whole
+
+    experiments, written = Experiments(folder), 0
+    for outcome in experiments.outcomes:
+        log = log_of(experiments.plan, experiments.story(outcome))
+        if log is not None and outcome.problem_id in predictions:
+            place = folder_of(run_id, predictions[outcome.problem_id])
+            place.mkdir(parents=True, exist_ok=True)
+            write_whole(place / LOG, [log.encode()])
+            written += 1
+    return written
