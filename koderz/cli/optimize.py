@@ -170,7 +170,8 @@ def _parameters(path: Path, names: Mapping[str, str]) -> dict[str, dict[str, Any
     for shown, own in table.items():
         if shown not in solvers:
             raise KoderzError(f"{path}: there is no optimizer {shown!r} in this run; there are {', '.join(solvers)}")
-        known = inspect.signature(load_solver(solvers[shown], own, {}).function).parameters
+        function = load_solver(solvers[shown], own, {}).function
+        known, choices = inspect.signature(function).parameters, getattr(function, "choices", {})
         for key, value in [*own.items()]:
             if key in _GIVING_WAY:
                 warn(f"note: {path}: {shown}'s {key} gives way to {_GIVING_WAY[key]}")
@@ -184,6 +185,8 @@ def _parameters(path: Path, names: Mapping[str, str]) -> dict[str, dict[str, Any
                     f"{path}: {shown} has no parameter {key!r}{instead}; it has {', '.join(choose) or 'none'}"
                 )
             _require_like(f"{path}, {shown}, {key}", value, default)
+            if value not in choices.get(key, (value,)):
+                raise KoderzError(f"{path}, {shown}, {key}: {value!r} is not one of {', '.join(choices[key])}")
     return table
 
 

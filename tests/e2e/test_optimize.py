@@ -99,6 +99,7 @@ BAD = {
     "run": (("--resume-run-id", "bench_1"), "bench_1"),
     "other": (("--resume-run-id", "run_20250423_153045"), "another program"),
     "key": (("--optimizers", "few_shot", "--optimizer-params", "key.json"), "has no parameter 'colour'"),
+    "choice": (("--optimizers", "gepa", "--optimizer-params", "choice.json"), "'best' is not one of pareto, "),
     "option": (("--optimizers", "few_shot", "--optimizer-params", "option.json"), "'seed'; that is --seed"),
     "none": (("--optimizers", "meta_prompt", "--optimizer-params", "none.json"), "whole number from 1"),
     "value": (("--optimizers", "few_shot", "--optimizer-params", "value.json"), "whole number"),
@@ -112,6 +113,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_what_does_not_fit_ends_before_anything_is_created(koderz: Shell, name: str) -> None:
     (koderz.folder / "key.json").write_text('{"few_shot": {"colour": 1}}')
+    (koderz.folder / "choice.json").write_text('{"gepa": {"candidate_selection": "best"}}')
     (koderz.folder / "option.json").write_text('{"few_shot": {"seed": 1}}')
     (koderz.folder / "none.json").write_text('{"meta_prompt": {"prompts_per_round": 0}}')
     (koderz.folder / "value.json").write_text('{"few_shot": {"max_examples": "many"}}')

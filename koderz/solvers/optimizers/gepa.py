@@ -159,4 +159,5 @@ def _at_hand(*about: Any) -> Mapping[str, Any]:
 
 gepa.roles = ("reasoning",)  # type: ignore[attr-defined]
 gepa.prompts = prompts_of("gepa")  # type: ignore[attr-defined]
+gepa.choices = {"candidate_selection": ("pareto", "current_best", "epsilon_greedy")}  # type: ignore[attr-defined]
 gepa.at_hand = _at_hand  # type: ignore[attr-defined]
