@@ -136,7 +136,11 @@ def _sizes(given: Mapping[str, Any], seeds: int | None, at_once: int | None, *, 
 def _matrix(optimizers: Sequence[str], parameters: Path | None) -> Any:
     """An arm for each optimizer, with so many samples as there are seeds, and one of the initial prompt, with one."""
     from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
+    from koderz.solvers import SOLVERS
 
+    if unknown := [name for name in optimizers if ":" not in name and not SOLVERS.has(name)]:
+        known = ", ".join((BASELINE, *OPTIMIZERS, "gepa"))
+        raise KoderzError(f"there is no optimizer {unknown[0]!r}; there are {known}, and your own as FILE:NAME")
     names = {name: name.rpartition(":")[2] for name in dict.fromkeys(optimizers) if name != BASELINE}
     shown = [BASELINE, *names.values()]
     if twice := next((name for name in shown if shown.count(name) > 1), ""):

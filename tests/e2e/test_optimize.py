@@ -92,7 +92,7 @@ def test_a_solver_of_ones_own_is_one_more_optimizer(koderz: Shell) -> None:
 
 BAD = {
     "dataset": (("--demo-datasets", "nothing"), "there is no dataset 'nothing'"),
-    "optimizer": (("--optimizers", "nothing"), "nothing"),
+    "optimizer": (("--optimizers", "nothing"), "there is no optimizer 'nothing'; there are none, few_shot, "),
     "solver": (("--optimizers", "zero-shot"), "evaluator"),
     "budget": (("--budget-calls", "39"), "two passes"),
     "both": (("--resume-run-id", "bench_1", "--retry-failed-run-id", "bench_2"), "give one of them"),
