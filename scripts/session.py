@@ -90,7 +90,7 @@ def _printed(command: str, folder: Path) -> list[str]:
         r"(?:^✓ Task .*\n)+", lambda found: "".join(sorted(found[0].splitlines(True))), text, flags=re.MULTILINE
     )
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", f"{DATE} {TIME}", text)
-    text = re.sub(r"contained: \S+( by bubblewrap)?", "contained: namespaces+landlock+seccomp", text)
+    text = re.sub(r"\bnamespaces\S*( by bubblewrap)?", "namespaces+landlock+seccomp", text)
     text = re.sub(r"(?<![\d:])\d:\d\d(?![\d:])", "0:02", text)
     text = re.sub(r"\b\d\.\d / \d\.\d\b", "0.2 / 0.4", text)
     text = re.sub(r"\b\d+\.\d\d(s\b| s in )", r"0.42\1", text)

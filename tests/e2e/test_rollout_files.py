@@ -47,7 +47,9 @@ def _files(folder: Path) -> dict[str, bytes]:
 def test_the_screen_is_that_of_the_original(koderz: Shell, config: Path) -> None:
     said = koderz("rollouts", "run", "nightly.toml").out
     stamp = _rollout(koderz).name
-    shown = [line for line in said.replace(stamp, "STAMP").splitlines() if not line.startswith("✓ Task")]
+    chosen, *lines = said.replace(stamp, "STAMP").splitlines()
+    shown = [line for line in lines if not line.startswith("✓ Task")]
+    assert chosen.startswith("[rollouts] sandbox=")
     assert shown[:5] == [
         "[rollouts] config=nightly.toml name=nightly tasks=3 parallel=2",
         "[rollouts] output=data/rollouts/nightly/STAMP",
