@@ -76,17 +76,17 @@ def opt_at_k(
     paths = sorted(prediction_paths, key=natural_order)[:k]
     say(f"Found {len(prediction_paths)} predictions, using first k={k}:")
     files = {path: read_predictions(Path(path)) for path in paths}
-    place, ids = _dataset_of(dataset_name, dataset or _from_environment(), files.values())
+    place, ids = _dataset_of(dataset_name, dataset or _from_environment(), (attempts[0] for attempts in files.values()))
     given = {"dataset": place, "timeout": timeout, "concurrency": max_workers}
-    known = {path: _known(path, predictions, ids) for path, predictions in files.items()}
-    reports = []
-    for predictions in known.values():
-        if not reformat_reports:
-            missing = _missing(run_id, predictions, instance_ids, anew=rerun_all)
-            if missing:
+    known = [_known(path, attempts, ids) for path, attempts in files.items()]
+    reports: list[list[Path]] = []
+    for attempts in known:
+        reports.append([])
+        for predictions in attempts:
+            if not reformat_reports and (missing := _missing(run_id, predictions, instance_ids, anew=rerun_all)):
                 evaluate(run_id, missing, given, resumes=not rerun_all, verbose=verbose)
-        _grade(run_id, predictions, instance_ids, anew=reformat_reports or rerun_all)
-        reports.append(_report(run_id, ids, predictions, verbose=verbose))
+            _grade(run_id, predictions, instance_ids, anew=reformat_reports or rerun_all)
+            reports[-1].append(_report(run_id, ids, predictions, verbose=verbose))
     merged = _merged(ids, reports, k)
     target = REPORTS / f"{model_name}.opt@{k}.{run_id}.report.json"
     write_json(target, merged)
@@ -95,14 +95,14 @@ def opt_at_k(
     say(f"Results saved to {target}")
 
 
-def _known(path: str, predictions: Mapping[str, Prediction], ids: Sequence[str]) -> Mapping[str, Prediction]:
+def _known(path: str, attempts: Sequence[Mapping[str, Prediction]], ids: Sequence[str]) -> list[dict[str, Prediction]]:
     """Those of the dataset's tasks. Raises KoderzError where there is none."""
-    known = {name: each for name, each in predictions.items() if name in ids}
-    if not known:
+    known = [{name: each for name, each in attempt.items() if name in ids} for attempt in attempts]
+    if not known or not known[0]:
         raise KoderzError(f"{path} has no prediction for a task of the dataset")
-    if len(known) < len(predictions):
-        warn(f"{path}: {len(predictions) - len(known)} predictions are of no task of the dataset, and left out")
-    return known
+    if foreign := len(attempts[0]) - len(known[0]):
+        warn(f"{path}: {foreign} predictions are of no task of the dataset, and left out")
+    return [attempt for attempt in known if attempt]
 
 
 def _report(run_id: str, ids: Sequence[str], predictions: Mapping[str, Prediction], *, verbose: bool) -> Path:
@@ -119,17 +119,19 @@ def _report(run_id: str, ids: Sequence[str], predictions: Mapping[str, Predictio
     return target
 
 
-def _merged(ids: Sequence[str], reports: Sequence[Path], k: int) -> dict[str, Any]:
+def _merged(ids: Sequence[str], reports: Sequence[Sequence[Path]], k: int) -> dict[str, Any]:
+    """GSO's figures of the last attempts of each file, and the exact ones of all."""
     import orjson
 
     from koderz.analysis.gso.opt_at_k import exact_part
     from koderz.analysis.gso.reports import merged_report
 
-    read = {path: orjson.loads(path.read_bytes()) for path in reports}
-    merged = merged_report(ids, read, k)
-    merged["summary"] |= exact_part(ids, [read[path] for path in reports], k)
-    if k > len(reports):
-        warn(f"there are {len(reports)} attempts at each instance, so exact figures end at K = {len(reports)}")
+    read = {path: orjson.loads(path.read_bytes()) for attempts in reports for path in attempts}
+    merged = merged_report(ids, {attempts[0]: read[attempts[0]] for attempts in reports}, k)
+    every = [read[path] for attempts in reports for path in attempts]
+    merged["summary"] |= exact_part(ids, every, k)
+    if k > len(every):
+        warn(f"there are {len(every)} attempts at each instance at most, so exact figures end at K = {len(every)}")
     return merged
 
 

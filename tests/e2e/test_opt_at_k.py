@@ -119,6 +119,20 @@ def test_bad_input_is_one_sentence_and_creates_nothing(koderz: Shell, given: tup
     assert not (koderz.folder / "logs").exists()
 
 
+def test_several_lines_of_an_instance_are_attempts_of_which_the_score_counts_the_last(koderz: Shell) -> None:
+    evaluated(koderz.folder, 1, {IDS[0]: log_of(1, 0.9, 0.5)}, {IDS[0]: "last"})
+    file = koderz.folder / "p1.jsonl"
+    file.write_text(file.read_text().replace("last", "first") + file.read_text())
+    place = koderz.folder / LOGS.format("1-attempt_1") / IDS[0]
+    place.mkdir(parents=True)
+    (place / "test_output.txt").write_text(log_of(1, 0.5, 0.5))
+    own = ("--run_id", "r", "--dataset_name", dataset(koderz.folder), "--prediction_paths", "p1.jsonl")
+    done = koderz("perf", "opt-at-k", *own, "--k", 2, "--reformat_reports")
+    assert "score [opt@2]: 0.0%" in done.out
+    merged = json.loads((koderz.folder / "reports/gpt-4o.opt@2.r.report.json").read_text())
+    assert merged["summary"]["exact"]["opt_commit"] == {"1": pytest.approx(1 / 6), "2": pytest.approx(1 / 3)}
+
+
 @pytest.mark.slow
 def test_what_has_no_result_is_measured_once(koderz: Shell) -> None:
     name = "koderz-mini__dedupe"

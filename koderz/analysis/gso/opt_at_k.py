@@ -23,8 +23,27 @@ def natural_order(path: str) -> list[int | str]:
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path)]
 
 
-def read_predictions(path: Path) -> dict[str, Prediction]:
-    """The predictions of a file by instance, of several lines of one the last. KoderzError for what is none."""
+def read_predictions(path: Path) -> list[dict[str, Prediction]]:
+    """The predictions of a file by instance: those that GSO takes, of several lines of one the last; then the others.
+
+    The others are attempts, too, each by a model of its own, so that they have logs and reports of their own. Raises
+    KoderzError for what is no prediction.
+    """
+    lines: dict[str, list[Prediction]] = {}
+    for row in _rows(path):
+        lines.setdefault(row["instance_id"], []).append(row)
+    found = [{name: rows[-1] for name, rows in lines.items()}]
+    for number in range(1, max(map(len, lines.values()), default=0)):
+        earlier = {name: rows[number - 1] for name, rows in lines.items() if len(rows) > number}
+        found.append({name: {**row, "model_name_or_path": _attempt(row, number)} for name, row in earlier.items()})
+    return found
+
+
+def _attempt(row: Prediction, number: int) -> str:
+    return f"{row.get('model_name_or_path', 'None')}-attempt_{number}"
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
     try:
         data = path.read_bytes()
         if path.suffix == ".jsonl":
@@ -49,7 +68,7 @@ def read_predictions(path: Path) -> dict[str, Prediction]:
             raise KoderzError(
                 f"{path}, prediction {number}: instance_id or model_name_or_path can't be a folder's name"
             )
-    return {row["instance_id"]: row for row in rows}
+    return rows
 
 
 def _is_name(text: str) -> bool:

@@ -90,7 +90,7 @@ def test_what_came_to_no_evaluation_has_no_log_but_for_a_task_that_fails_itself(
     gso([(planned(), each) for each in told], tmp_path)
     (log,) = tmp_path.rglob("test_output.txt")
     assert (log.parent.name, status_of(log.read_text())) == ("c", "base_failed")
-    found = read_predictions(tmp_path / "predictions.jsonl")
+    (found,) = read_predictions(tmp_path / "predictions.jsonl")
     assert {name: each["model_patch"] for name, each in found.items()} == {"a": "", "b": "", "c": ""}
 
 
