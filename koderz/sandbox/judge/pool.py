@@ -50,7 +50,7 @@ class Pool:
         slots = [Slot(core) for core in itertools.islice(_cores(), self._size)][::-1]
         with ExitStack() as hidden:
             # Keys are in this process: where nothing else does, this keeps programs of the same user from reading them.
-            hidden.enter_context(kernel.hidden_memory())
+            hidden.enter_context(kernel.HiddenMemory())
             first = slots[-1].worker = await self._started(slots[-1].core)
             self._hidden = hidden.pop_all()
         self.layers = first.layers

@@ -1,36 +1,39 @@
 """Process 1 of a workspace's sandbox: makes the bounds, starts the command, watches it, and ends all with it.
 
-Its descriptor 0 is a socket to koderz: a `Setup` as a line of JSON comes in, `Hello` and `Farewell` go out. A byte asks
+Its descriptor 0 is a socket to koderz: a `Setup` comes in, and dicts go out, each a line of Python. A byte asks
 for the end within the grace; the end of the socket is the end of everything, at once. A descriptor that comes in with
-the line is the command's descriptor 3, to which one byte is written before the command begins.
+it is the command's descriptor 3, to which one byte is written before the command begins.
+
+It is started for every command, so it loads as little as can be.
 """
 
 from __future__ import annotations
 
-import contextlib
+import _socket
 import fcntl
-import json
+import marshal
 import os
 import resource
 import select
-import signal
-import socket
-import struct
 import sys
 import time
-from collections.abc import Sequence
-from functools import partial
-from typing import NamedTuple, NoReturn
 
 from koderz.sandbox.linux import kernel, landlock, limits, namespaces, seccomp, tree
+
+TYPE_CHECKING = False  # typing, collections, json and the like take longer to load than all the rest
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, NoReturn
 
 _LOOK = 0.1  # seconds between two looks at what is used
 _SET_INTERFACE_FLAGS, _UP_AND_RUNNING = 0x8914, 0x41
 _OPEN_FILES = 4096
 _CHANNEL = 3
+_HANG_UP, _INTERRUPT, _KILL, _TERMINATE = 1, 2, 9, 15
+_SIZE = 4  # bytes of the length of a setup
 
 
-class Setup(NamedTuple):
+class Setup:
     """What koderz says first."""
 
     argv: list[str]
@@ -44,16 +47,24 @@ class Setup(NamedTuple):
     grace: float  # seconds
     core: int  # negative: any
     forks: bool
-    port: int = 0  # of the loopback, for a socket that listens there and is handed to koderz; 0: none
+    port: int  # of the loopback, for a socket that listens there and is handed to koderz; 0: none
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__ = values
+
+    def told(self) -> bytes:
+        """As process 1 is told it."""
+        data = marshal.dumps(self.__dict__)
+        return len(data).to_bytes(_SIZE, "little") + data
 
 
 def main(_arguments: Sequence[str]) -> NoReturn:
-    control = socket.socket(fileno=os.dup(0))
+    control = _socket.socket(fileno=os.dup(0))
     kernel.die_with_parent()
     setup, channel = _told(control)
     try:
         layers = _contain(setup)
-        listening = socket.create_server(("127.0.0.1", setup.port)) if setup.port else None
+        listening = _listening(setup.port) if setup.port else None
     except OSError as error:
         _say(control, {"error": str(error)})
         sys.exit(1)
@@ -67,38 +78,47 @@ def main(_arguments: Sequence[str]) -> NoReturn:
     os._exit(0)
 
 
-def _told(control: socket.socket) -> tuple[Setup, int | None]:
-    line = b""
-    descriptors: list[int] = []
-    while not line.endswith(b"\n"):
-        part, found, *_ = socket.recv_fds(control, 1 << 16, 1)
+def _told(control: _socket.socket) -> tuple[Setup, int | None]:
+    data, ancillary, *_ = control.recvmsg(_SIZE, _socket.CMSG_SPACE(_SIZE))
+    while len(data) < _SIZE or len(data) < _SIZE + int.from_bytes(data[:_SIZE], "little"):
+        part = control.recv(1 << 16)
         if not part:
             sys.exit(1)
-        line, descriptors = line + part, descriptors + found
-    return Setup(*json.loads(line)), next(iter(descriptors), None)
+        data += part
+    descriptors = [int.from_bytes(words[:4], sys.byteorder) for _, _, words in ancillary]
+    setup = Setup(**marshal.loads(data[_SIZE:]))  # noqa: S302 it comes from koderz
+    return setup, descriptors[0] if descriptors else None
 
 
 def _contain(setup: Setup) -> list[str]:
     """The names of the layers that hold. OSError where one is refused that has to."""
     if setup.entries:
         entries = [tree.Entry(*entry) for entry in setup.entries]
-        namespaces.enter(partial(_furnish, entries, setup.processes))
+        namespaces.enter(lambda: _furnish(entries, setup.processes))
     os.setsid()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)  # which process 1 of a namespace doesn't get from within
+    kernel.take_signals(_INTERRUPT, _TERMINATE, _HANG_UP)  # which process 1 of a namespace doesn't get from within
     kernel.hide_memory()
     layers = ["namespaces", "seccomp"]
-    with contextlib.suppress(OSError):  # a kernel without it: the file tree holds all the same
-        landlock.restrict([], executable=["/"], writable=setup.writable)
+    if _restricted(setup.writable):
         layers.insert(1, "landlock")
     kernel.forgo_privileges()
     return layers
 
 
+def _restricted(writable: list[str]) -> bool:
+    try:
+        landlock.restrict([], executable=["/"], writable=writable)
+    except OSError:  # a kernel without it: the file tree holds all the same
+        return False
+    return True
+
+
 def _furnish(entries: Sequence[tree.Entry], processes: int) -> None:
     tree.furnish(entries, processes)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, _SET_INTERFACE_FLAGS, struct.pack("16sh22x", b"lo", _UP_AND_RUNNING))
+    any_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+    request = b"lo".ljust(16, b"\0") + _UP_AND_RUNNING.to_bytes(2, sys.byteorder) + bytes(22)
+    fcntl.ioctl(any_socket.fileno(), _SET_INTERFACE_FLAGS, request)
+    any_socket.close()
 
 
 def _start(setup: Setup, channel: int | None) -> int:
@@ -132,37 +152,44 @@ def _start(setup: Setup, channel: int | None) -> int:
         os._exit(127)
 
 
-def _watch(child: int, control: socket.socket, setup: Setup) -> tuple[int, str]:
+def _watch(child: int, control: _socket.socket, setup: Setup) -> tuple[int, str]:
     """How the command ended, and the limit that it was ended for. All its processes have ended then."""
     heard = select.poll()
-    heard.register(control, select.POLLIN)
+    heard.register(control.fileno(), select.POLLIN)
     heard.register(os.pidfd_open(child), select.POLLIN)
     cause, last = "", float("inf")
     while True:
         if any(descriptor == control.fileno() for descriptor, _ in heard.poll(1000 * _LOOK)):
             if not control.recv(1):
                 os._exit(0)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(-1, signal.SIGTERM)
+            _ask_to_end()
             last = time.monotonic() + setup.grace
         status = _reaped(child)
         if not cause:
             cause = _excess(setup)
         if status is not None or cause or time.monotonic() >= last:
             namespaces.sweep()
-            return -signal.SIGKILL if status is None else status, cause
+            return -_KILL if status is None else status, cause
 
 
 def _reaped(child: int) -> int | None:
     """The status of the command, once it has ended. Its orphans are reaped besides."""
-    with contextlib.suppress(ChildProcessError):
+    try:
         while True:
             process, status = os.waitpid(-1, os.WNOHANG)
             if process == child:
                 return os.waitstatus_to_exitcode(status)
             if not process:
-                break
-    return None
+                return None
+    except ChildProcessError:
+        return None
+
+
+def _ask_to_end() -> None:
+    try:
+        os.kill(-1, _TERMINATE)
+    except ProcessLookupError:
+        return
 
 
 def _excess(setup: Setup) -> str:
@@ -190,12 +217,22 @@ def _used(process: str) -> tuple[int, int]:
     return memory, threads
 
 
-def _say(control: socket.socket, message: object, handed: socket.socket | None = None) -> None:
+def _listening(port: int) -> _socket.socket:
+    listening = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    listening.bind(("127.0.0.1", port))
+    listening.listen()
+    return listening
+
+
+def _say(control: _socket.socket, message: object, handed: _socket.socket | None = None) -> None:
     """Writes a line, and with it hands on a socket, which is closed here."""
-    line = json.dumps(message).encode() + b"\n"
-    with contextlib.suppress(BrokenPipeError):
+    line = repr(message).encode() + b"\n"
+    try:
         if handed is None:
             control.sendall(line)
             return
-        with handed:
-            socket.send_fds(control, [line], [handed.fileno()])
+        descriptor = handed.fileno().to_bytes(4, sys.byteorder)
+        control.sendmsg([line], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptor)])
+        handed.close()
+    except BrokenPipeError:
+        return

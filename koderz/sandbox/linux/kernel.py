@@ -5,13 +5,14 @@ Imported inside the workers, so this module and its siblings there use the stand
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import functools
 import os
 import struct
 import sys
-from collections.abc import Callable, Iterator
+
+TYPE_CHECKING = False  # so that process 1 of a workspace starts at once, see `inside`
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LINUX = sys.platform == "linux"
 
@@ -35,7 +36,8 @@ def prctl(option: int, argument: int | ctypes.c_void_p = 0, pointer: ctypes.c_vo
 
 def prepared_prctl(option: int, argument: int, pointer: ctypes.c_void_p) -> Callable[[], int]:
     """The same call laid out beforehand, for where each page of memory touched is a cost. 0 when it went well."""
-    return functools.partial(_libc.prctl, option, _word(argument), pointer, None, None)
+    words = option, _word(argument), pointer, None, None
+    return lambda: int(_libc.prctl(*words))
 
 
 def syscall(number: int, *arguments: int | ctypes.c_void_p | None) -> int:
@@ -45,8 +47,8 @@ def syscall(number: int, *arguments: int | ctypes.c_void_p | None) -> int:
 
 def prepared_syscall(number: int, *arguments: int | ctypes.c_void_p | None) -> Callable[[], int]:
     """The same call laid out beforehand, to be made often. What its pointers point to may change in between."""
-    call = functools.partial(_libc.syscall, ctypes.c_long(number), *map(_word, arguments))
-    return lambda: _checked(call(), f"system call {number}")
+    words = ctypes.c_long(number), *map(_word, arguments)
+    return lambda: _checked(_libc.syscall(*words), f"system call {number}")
 
 
 def unshare(flags: int) -> None:
@@ -92,19 +94,22 @@ def hide_memory() -> None:
         prctl(PR_SET_DUMPABLE, 0)
 
 
-@contextlib.contextmanager
-def hidden_memory() -> Iterator[None]:
+class HiddenMemory:
     """The same for as long as it is entered; what was before holds again after it."""
-    if not LINUX:
-        yield
-        return
-    before = _libc.prctl(PR_GET_DUMPABLE)
-    hide_memory()
-    try:
-        yield
-    finally:
-        if before == 1:  # no other value may be given back
-            prctl(PR_SET_DUMPABLE, before)
+
+    def __enter__(self) -> None:
+        self._before = _libc.prctl(PR_GET_DUMPABLE) if LINUX else 0
+        hide_memory()
+
+    def __exit__(self, *_: object) -> None:
+        if self._before == 1:  # no other value may be given back
+            prctl(PR_SET_DUMPABLE, self._before)
+
+
+def take_signals(*numbers: int) -> None:
+    """Has signals end this process, as they do unless somebody has said otherwise."""
+    for number in numbers:
+        _libc.signal(number, None)
 
 
 def forgo_privileges() -> None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterable
 
 from koderz.sandbox.linux import kernel
+
+TYPE_CHECKING = False  # so that process 1 of a workspace starts at once, see `inside`
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION = 1

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import struct
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
 
 from koderz.sandbox.linux import kernel
-from koderz.sandbox.linux.readable import Readable
+
+TYPE_CHECKING = False  # so that process 1 of a workspace starts at once, see `inside`
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from koderz.sandbox.linux.readable import Readable
 
 STAGE = "/proc"  # where the tree is made: a folder that every system has, and of which nothing is kept
 _COVER = f"{STAGE}/.cover"
@@ -52,9 +55,9 @@ def make_read_only(mounted: str, *, recursive: bool = True) -> None:
 
 def _gathered(paths: Iterable[str]) -> Iterator[str]:
     """The same, with the folder in place of its entries where there are many of them."""
-    folders: dict[str, list[str]] = defaultdict(list)
+    folders: dict[str, list[str]] = {}
     for path in paths:
-        folders[os.path.dirname(path)].append(path)
+        folders.setdefault(os.path.dirname(path), []).append(path)
     for folder, entries in folders.items():
         yield from [folder] if len(entries) > _FEW else entries
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Callable
 
 from koderz.sandbox.linux import kernel
+
+TYPE_CHECKING = False  # so that process 1 of a workspace starts at once, see `inside`
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _NEW_USER, _NEW_PID, _NEW_NET = 0x10000000, 0x20000000, 0x40000000
 _NEW_IPC, _NEW_UTS, _NEW_MOUNTS = 0x08000000, 0x04000000, 0x00020000
 _NOBODY = 65534
+_KILL = 9
 _DESCRIPTORS = 1024  # far more than a process has that has just begun
 
 
@@ -40,7 +43,7 @@ def sweep() -> None:
     """Ends and reaps every process of this namespace but the first, from which it must be called."""
     try:
         while True:
-            os.kill(-1, signal.SIGKILL)
+            os.kill(-1, _KILL)
             os.waitpid(-1, 0)
     except (ProcessLookupError, ChildProcessError):
         return

@@ -24,10 +24,13 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
 
 from koderz.sandbox.linux import kernel
 from koderz.sandbox.linux.syscalls import AUDIT_ARCH, FREE, KEEPING, NUMBERS, REFUSED
+
+TYPE_CHECKING = False  # so that process 1 of a workspace starts at once, see `inside`
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
 
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, operand
 Rule = tuple[str, list[Instruction]]  # a call by name, and what it comes to

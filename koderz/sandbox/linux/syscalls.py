@@ -6,7 +6,10 @@ an architecture doesn't have (aarch64 has no `open`, only `openat`) is absent fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+TYPE_CHECKING = False  # so that process 1 of a workspace starts at once, see `inside`
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 AUDIT_ARCH: Mapping[str, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from koderz.sandbox.linux import kernel, mounts
+
+TYPE_CHECKING = False  # so that process 1 of a workspace starts at once, see `inside`
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}
@@ -15,12 +16,12 @@ _OF_THE_HOST = ("sys", "sysrq-trigger", "irq", "bus")  # of /proc: may be writab
 _SHARED_MEMORY = 256 << 20  # bytes of /dev/shm
 
 
-class Entry(NamedTuple):
+class Entry:
     """Something in the tree."""
 
-    kind: str  # "read", "write": the host's `source`; "link": a symbolic link to `source`
-    source: str
-    target: str
+    def __init__(self, kind: str, source: str, target: str) -> None:
+        self.kind = kind  # "read", "write": the host's `source`; "link": a symbolic link to `source`
+        self.source, self.target = source, target
 
 
 def furnish(entries: Iterable[Entry], processes: int) -> None:
@@ -81,10 +82,17 @@ def _make_processes(folder: str, processes: int) -> None:
     """A view of this namespace's processes, of which there can't be many more than wanted where the kernel counts."""
     os.mkdir(folder)
     kernel.mount("proc", folder, kind="proc")
-    with contextlib.suppress(OSError), open(f"{folder}/sys/kernel/pid_max", "w") as limit:
-        limit.write(str(max(301, processes)))  # before Linux 6.14 it is the machine's, and refused
+    _limit(folder, processes)
     for name in _OF_THE_HOST:
         place = f"{folder}/{name}"
         if os.path.exists(place):
             kernel.mount(place, place, kernel.MS_BIND | kernel.MS_REC)
             mounts.make_read_only(place)
+
+
+def _limit(processes_folder: str, processes: int) -> None:
+    try:
+        with open(f"{processes_folder}/sys/kernel/pid_max", "w") as limit:
+            limit.write(str(max(301, processes)))
+    except OSError:  # before Linux 6.14 it is the machine's, and refused
+        return

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -116,10 +116,12 @@ class Local:
             )
             theirs.close()
             try:
+                told = self._setup(command, place).told()
                 if channel:
-                    socket.send_fds(control, [b" "], [channel.fileno()])
+                    socket.send_fds(control, [told[:1]], [channel.fileno()])
                     channel.close()
-                ended = await self._followed(process, control, command, place)
+                    told = told[1:]
+                ended = await self._followed(process, control, told, command, place)
             finally:
                 control.close()  # at which everything in there ends
                 await _gone(process)
@@ -140,7 +142,9 @@ class Local:
             argv=[*wanted.argv],
             environment=userland.environment() | dict(wanted.environment),
             folder=wanted.checkout,
-            entries=[] if self._bubblewrap else [[*entry] for entry in _entries(wanted, place)],
+            entries=[]
+            if self._bubblewrap
+            else [[entry.kind, entry.source, entry.target] for entry in _entries(wanted, place)],
             writable=writable if wanted.read_only else [*writable, wanted.checkout],
             memory=limits.memory_mb << 20,
             processes=limits.processes,
@@ -152,18 +156,18 @@ class Local:
         )
 
     async def _followed(
-        self, process: asyncio.subprocess.Process, control: socket.socket, wanted: Command, place: Path
+        self, process: asyncio.subprocess.Process, control: socket.socket, told: bytes, wanted: Command, place: Path
     ) -> Ended:
         """What came of the command, once everything of it has ended."""
         assert process.stdout
-        setup, limits = self._setup(wanted, place), wanted.limits
+        limits = wanted.limits
         output = Output(limits.output_bytes)
         reading = asyncio.create_task(output.read(process.stdout))
         watching: asyncio.Task[None] | None = None
         lines = Lines(control)
         try:
             async with asyncio.timeout(_START_SECONDS):
-                await asyncio.get_running_loop().sock_sendall(control, json.dumps(setup).encode() + b"\n")
+                await asyncio.get_running_loop().sock_sendall(control, told)
                 hello = await lines.read()
             if "layers" not in hello:
                 await asyncio.wait([reading], timeout=1)
@@ -176,7 +180,7 @@ class Local:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_END_SECONDS):
                     await reading
-        except (TimeoutError, OSError, ValueError) as error:
+        except (TimeoutError, OSError, ValueError, SyntaxError) as error:
             raise Fault(f"the sandbox of a workspace doesn't answer: {error or 'it takes too long'}") from None
         finally:
             reading.cancel()
@@ -254,7 +258,7 @@ class Lines:
                 return {}
             self._buffer += part
         line, _, self._buffer = self._buffer.partition(b"\n")
-        said: dict[str, Any] = json.loads(line)
+        said: dict[str, Any] = ast.literal_eval(line.decode())
         return said
 
 

@@ -1,0 +1,38 @@
+"""Process 1 of a workspace, which is started for every command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from koderz.sandbox.judge.launch import command
+from koderz.sandbox.linux import kernel
+from koderz.sandbox.linux.inside import Setup
+
+
+def test_it_loads_nothing_that_takes_long() -> None:
+    """Each of these takes longer than all of its own code."""
+    line = command("linux.inside", [])
+    line[-1] = line[-1].replace("main(sys.argv[1:])", "import sys; print(*sys.modules)")
+    loaded = {*subprocess.run(line, capture_output=True, text=True, check=True, cwd="/").stdout.split()}
+    assert "koderz.sandbox.linux.inside" in loaded
+    assert not loaded & {"typing", "collections", "functools", "contextlib", "enum", "re", "json", "socket", "signal"}
+
+
+def test_what_koderz_says_first_names_its_own_length() -> None:
+    told = Setup(argv=["true"], environment={"A": "é\n"}).told()
+    assert int.from_bytes(told[:4], "little") == len(told) - 4
+
+
+@pytest.mark.skipif(not kernel.LINUX, reason="only Linux hides it")
+def test_memory_is_hidden_only_as_long_as_it_is_asked_for() -> None:
+    look = (
+        "import ctypes, json\nfrom koderz.sandbox.linux import kernel\n"
+        "look = lambda: ctypes.CDLL(None).prctl(kernel.PR_GET_DUMPABLE)\nfound = [look()]\n"
+        "with kernel.HiddenMemory():\n    found.append(look())\nprint(json.dumps([*found, look()]))"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [1, 0, 1]
