@@ -20,6 +20,7 @@ from koderz.sandbox import FULL, DockerOptions, Job
 from koderz.settings.schema import OF_SINKS
 from koderz.settings.toml import NAME, load_config, results_folder, settings_here
 from koderz.solvers import SOLVERS
+from koderz.solvers.agents.adapters import AGENTS, ENTRY_POINTS
 from koderz.suites.code.calibration import calibrated_sandbox, cpu_scale
 from tracker.registry import find
 from tracker.runs import run_folders
@@ -51,9 +52,7 @@ async def diagnose(results: Path | None = None, environ: Mapping[str, str] = os.
         await _sandbox(),
         await _docker(environ),
         await _workspaces(environ),
-        Finding(
-            "agents", "ok", ", ".join(name.removeprefix("agent:") for name in SOLVERS if name.startswith("agent:"))
-        ),
+        _agents(),
         await _modal(environ),
         await _ollama(environ),
         *(_key(provider, variable, environ) for provider, variable in _KEYS.items()),
@@ -62,6 +61,15 @@ async def diagnose(results: Path | None = None, environ: Mapping[str, str] = os.
 
 
 _KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
+
+
+def _agents() -> Finding:
+    own = [name.removeprefix("agent:") for name in SOLVERS if name.startswith("agent:")]
+    adapters = {name: find("agent", name, AGENTS, ENTRY_POINTS) for name in AGENTS}
+    missing = {name: adapter.install for name, adapter in adapters.items() if adapter.find() is None}
+    here = ", ".join(name for name in own if name not in missing)
+    absent = "; ".join(f"{name} by {install}" for name, install in missing.items())
+    return Finding("agents", "ok", here + (f" (not installed: {absent})" if absent else ""))
 
 
 def _config(environ: Mapping[str, str]) -> Finding:

@@ -7,16 +7,19 @@ import contextlib
 import os
 import secrets
 import shutil
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 from koderz.errors import Fault
 from koderz.sandbox.docker import daemon_version
-from koderz.sandbox.workspace import HOME, Command, Ended, Image
+from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Image, Mount, Serve
 from koderz.sandbox.workspace.local import TREE, Output, too_large
 
+_BRIDGE = "/opt/koderz/bridge"
 LABEL = "koderz=workspace"  # docker ps --filter label=koderz=workspace
 _ENVIRONMENT = {"HOME": HOME, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}  # noqa: S108
 _BUILD_SECONDS = 1800.0
@@ -56,6 +59,8 @@ class Docker:
         began = loop.time()
         output = Output(command.limits.output_bytes)
         async with _removed(name):
+            if command.bridge:
+                command = await _bridged(command, command.bridge, place)
             words = [*_bounds(name, command), *_seen(command, place), "--entrypoint", command.argv[0], image]
             client = await _docker(*words, *command.argv[1:])
             assert client.stdout
@@ -88,6 +93,24 @@ class Docker:
         if making is None or (making.done() and (making.cancelled() or making.exception())):
             making = self._building[image.digest] = asyncio.create_task(_build(image))
         return await asyncio.shield(making)
+
+
+async def _bridged(command: Command, serve: Serve, place: Path) -> Command:
+    """The command with a relay from its loopback to a socket in a folder that it sees; its image needs a python3."""
+    folder = place / "bridge"
+    folder.mkdir(exist_ok=True)
+    listening = socket.socket(socket.AF_UNIX)
+    descriptor = os.open(folder, os.O_PATH)
+    try:
+        listening.bind(f"/proc/self/fd/{descriptor}/socket")  # whose length is limited
+    finally:
+        os.close(descriptor)
+    listening.listen(128)
+    await serve(listening)
+    relay = Mount(Path(__file__).with_name("relay.py"), f"{_BRIDGE}/relay.py")
+    line = f'python3 -I {relay.target} {BRIDGE_PORT} {_BRIDGE}/socket && exec "$@"'
+    mounts = [*command.mounts, Mount(folder, _BRIDGE, writable=True), relay]
+    return replace(command, argv=["sh", "-c", line, "sh", *command.argv], mounts=mounts)
 
 
 async def _build(image: Image) -> str:

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
 from koderz.errors import Fault
-from koderz.sandbox.workspace import HOME, Command, Ended, userland
+from koderz.sandbox.workspace import BRIDGE_URL, HOME, Command, Ended, userland
 from koderz.sandbox.workspace.local import TREE, Output, too_large
 
 
@@ -34,6 +35,10 @@ class Uncontained:
         for name in TREE:
             (place / name).mkdir(exist_ok=True)
         places = _places(command, place)
+        if command.bridge:
+            listening = socket.create_server(("127.0.0.1", 0))
+            places[BRIDGE_URL] = "http://{}:{}".format(*listening.getsockname())
+            await command.bridge(listening)
         own = userland.environment() | {"TMPDIR": str(place / "tmp")} | dict(command.environment)
         output, limits = Output(command.limits.output_bytes), command.limits
         loop = asyncio.get_running_loop()
@@ -73,16 +78,19 @@ async def _read(process: asyncio.subprocess.Process, output: Output) -> None:
     await reading
 
 
-def _places(command: Command, place: Path) -> Mapping[str, str]:
+def _places(command: Command, place: Path) -> dict[str, str]:
     """Where the folders lie that a command would see elsewhere. Fault for those that its own scripts name."""
-    for mount in command.mounts:
+    mounts = [mount for mount in command.mounts if str(mount.source.absolute()) != mount.target]
+    for mount in mounts:
         if not mount.target.startswith("/opt/koderz/"):
             raise Fault(f"{mount.target} can't be shown to a command that isn't contained; use --sandbox docker")
-    found = {mount.target: str(mount.source.absolute()) for mount in command.mounts}
+    found = {mount.target: str(mount.source.absolute()) for mount in mounts}
     return {**found, command.checkout: str(place / TREE[0]), HOME: str(place / TREE[1])}
 
 
 def _here(word: str, places: Mapping[str, str]) -> str:
+    if BRIDGE_URL in places:
+        word = word.replace(BRIDGE_URL, places[BRIDGE_URL])
     for target in sorted(places, key=len, reverse=True):
         if word == target or word.startswith(f"{target}/"):
             return places[target] + word[len(target) :]

@@ -31,12 +31,14 @@ _COUNT, _MODELS = "/v1/messages/count_tokens", "/v1/models"
 _ENDING = {"messages": 402}  # the status at which the agents of a wire end at once, 400 of any other
 
 _UNSTABLE = frozenset({"model", "stream", "stream_options", "metadata", "client_metadata", "prompt_cache_key", "user"})
-_NOISE = re.compile(
-    rb',"cache_control":\{[^{}]*\}(?=\})|"cache_control":\{[^{}]*\},?'
-    rb"|(?<=Chunk ID: )\w+|(?<=Wall time: )[\d.]+(?= seconds)"
-    rb"|(?<=<current_date>)[\d-]+|(?<=Today's date is )[\d-]+"
-)
-_ID = re.compile(rb'"(id|call_id|tool_use_id|tool_call_id)":"([^"\\]*)"')
+_NOISE = {  # what every run makes anew, by the text that it begins with
+    b'"cache_control":': re.compile(rb'"cache_control":\{[^{}]*\},?'),
+    b"Chunk ID: ": re.compile(rb"Chunk ID: \w+"),
+    b"Wall time: ": re.compile(rb"Wall time: [\d.]+ seconds"),
+    b"<current_date>": re.compile(rb"<current_date>[\d-]+"),
+    b"Today's date is ": re.compile(rb"Today's date is [\d-]+"),
+}
+_ID = re.compile(rb'id":"([^"\\]*)"')  # of items and calls
 
 
 class Bridge:
@@ -161,14 +163,18 @@ class Bridge:
 def fingerprint(body: Mapping[str, Any]) -> str:
     """32 hex digits, the same for requests of two runs that differ only in what every run makes anew."""
     stable = {name: value for name, value in body.items() if name not in _UNSTABLE}
-    text = _NOISE.sub(b"", orjson.dumps(stable, option=orjson.OPT_SORT_KEYS))
+    tools = orjson.dumps(stable.pop("tools", None), option=orjson.OPT_SORT_KEYS)  # much, and the same in every run
+    text = orjson.dumps(stable, option=orjson.OPT_SORT_KEYS)
+    for begins, noise in _NOISE.items():
+        if begins in text:
+            text = noise.sub(b"", text)
     numbers: dict[bytes, bytes] = {}
 
     def numbered(found: re.Match[bytes]) -> bytes:
-        number = numbers.setdefault(found[2], str(len(numbers)).encode())
-        return b'"' + found[1] + b'":' + number
+        return b'id":' + numbers.setdefault(found[1], str(len(numbers)).encode())
 
-    return hashlib.blake2b(_ID.sub(numbered, text), digest_size=16).hexdigest()
+    text = _ID.sub(numbered, text.replace(b",}", b"}"))
+    return hashlib.blake2b(text + tools, digest_size=16).hexdigest()
 
 
 def _json(body: Mapping[str, Any], status: int = 200) -> web.Response:
