@@ -123,6 +123,8 @@ SUITES = Registry(
         "serving": "koderz.suites.performance.serving.suite:serving",
         "completion": "koderz.suites.long_context.completion:completion",
         "koderz-perf-mini": "koderz.suites.performance.suite:mini",
+        "gso": "koderz.suites.performance.suite:gso",
+        "iso": "koderz.suites.performance.suite:iso",
     },
     {
         **dict.fromkeys(("humaneval", "humaneval+", "mbpp", "mbpp+"), "koderz.suites.code.options:CodeOptions"),
@@ -132,7 +134,7 @@ SUITES = Registry(
         "rollouts": "koderz.suites.rollouts.options:RolloutsOptions",
         "datasets": "koderz.suites.datasets.options:DatasetOptions",
         "serving": "koderz.suites.performance.serving.options:ServingOptions",
-        "koderz-perf-mini": "koderz.suites.performance.options:PerformanceOptions",
+        **dict.fromkeys(("koderz-perf-mini", "gso", "iso"), "koderz.suites.performance.options:PerformanceOptions"),
     },
 )
 """Functions that take the dataset's path, or None for its usual place, and the suite's options if it has any.

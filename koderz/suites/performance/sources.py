@@ -7,6 +7,7 @@ from pathlib import Path
 from koderz.errors import KoderzError
 from koderz.suites.dataset import read_rows
 from koderz.suites.performance.mini import mini_tasks
+from koderz.suites.performance.published import read_published
 from koderz.suites.performance.tasks import PerfTask, read_tasks
 
 
@@ -24,5 +25,10 @@ def ids_of(dataset: Path | None) -> list[str]:
 
 
 def tasks_of(dataset: Path | None) -> tuple[PerfTask, ...]:
-    """The tasks of a tasks.toml, else the embedded ones. Raises KoderzError for a file that holds no tasks."""
-    return read_tasks(dataset) if dataset else mini_tasks()
+    """The tasks of a tasks.toml, or of GSO's or ISO-Bench's JSON; without a file, the embedded ones.
+
+    Raises KoderzError for a file that holds no tasks.
+    """
+    if dataset is None:
+        return mini_tasks()
+    return read_tasks(dataset) if dataset.suffix == ".toml" else read_published(dataset)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from koderz.errors import Fault, Unreachable
+from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.workspace.local import Local
 from koderz.settings.schema import Settings
 from koderz.suites.performance.given import given_by
@@ -16,6 +16,7 @@ from koderz.suites.performance.judging import verdict_on
 from koderz.suites.performance.measuring.bench import Bench
 from koderz.suites.performance.measuring.verdicts import Rule
 from koderz.suites.performance.options import PerformanceOptions
+from koderz.suites.performance.published import refused
 from koderz.suites.performance.sources import tasks_of
 from koderz.suites.performance.tasks import PerfTask
 from koderz.suites.performance.trees import Trees
@@ -34,7 +35,24 @@ def mini(dataset: Path | None, options: PerformanceOptions) -> PerformanceSuite:
     return PerformanceSuite("koderz-perf-mini", dataset, options)
 
 
-mini.modes = {"": ("patching",), "human": ("patch:human",), "agent": ("patching",)}  # type: ignore[attr-defined]
+def gso(dataset: Path | None, options: PerformanceOptions) -> PerformanceSuite:
+    """GSO's commits, of its dataset as JSON lines (--dataset, or koderz suites add gso FILE)."""
+    return _published("gso", dataset, options)
+
+
+def iso(dataset: Path | None, options: PerformanceOptions) -> PerformanceSuite:
+    """ISO-Bench's commits, of its dataset as JSON lines (--dataset, or koderz suites add iso FILE)."""
+    return _published("iso", dataset, options)
+
+
+def _published(name: str, dataset: Path | None, options: PerformanceOptions) -> PerformanceSuite:
+    if dataset is None:
+        raise KoderzError(f"the suite {name} has no tasks here: give its file with --dataset FILE")
+    return PerformanceSuite(name, dataset, options)
+
+
+for _load in (mini, gso, iso):
+    _load.modes = {"": ("patching",), "human": ("patch:human",), "agent": ("patching",)}  # type: ignore[attr-defined]
 
 
 class PerformanceSuite:
@@ -74,6 +92,10 @@ class PerformanceSuite:
     @asynccontextmanager
     async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Trees]:  # noqa: ARG002
         """Raises Unreachable where no process can be contained."""
+        if why := refused(
+            [task.payload for task in self.tasks if not settings.problems or task.id in settings.problems]
+        ):
+            raise Unreachable(why)
         if settings.sandbox != "contained":
             raise Unreachable(f"--sandbox {settings.sandbox}: legs are contained on this machine only, so far")
         async with Local() as local:

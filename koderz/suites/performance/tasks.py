@@ -17,7 +17,7 @@ from koderz.suites import task_digest
 
 KINDS = ("workload", "serving", "throughput", "latency")
 
-_PROMPT = (
+PROMPT = (
     "Make this repository's code faster without changing what it returns. What is timed isn't shown; "
     "the repository's tests have to pass."
 )
@@ -54,10 +54,11 @@ class PerfTask:
     workloads: Mapping[str, str] = field(default_factory=dict)  # sources by name
     tests: tuple[str, ...] = ()  # files that pytest runs, as they are in base
     install: tuple[str, ...] = ()  # commands
-    prompt: str = _PROMPT
+    prompt: str = PROMPT
     needs: Needs = Needs()
     canned: tuple[Canned, ...] = ()
-    kind: str = "workload"
+    kind: str = "workload"  # one of `KINDS`
+    format: str = "own"  # or gso, iso: whose scripts the workloads are
 
     @property
     def digest(self) -> str:
@@ -84,7 +85,7 @@ class _Row:
     workloads: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
     install: tuple[str, ...] = ()
-    prompt: str = _PROMPT
+    prompt: str = PROMPT
     needs: Needs = Needs()
 
 

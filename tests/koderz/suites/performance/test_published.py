@@ -1,0 +1,88 @@
+"""Rows of GSO and ISO-Bench are tasks, told apart by their fields."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koderz.errors import KoderzError
+from koderz.suites.performance.published import refused
+from koderz.suites.performance.sources import tasks_of
+from tests.conftest import Shell
+
+GSO = {
+    "instance_id": "numpy__numpy-1b862eb",
+    "repo": "numpy/numpy",
+    "base_commit": "1b861a2f9b3c^",
+    "opt_commit": "1b862eb11223",
+    "api": "numpy.char.isalpha",
+    "prob_script": "",
+    "tests": ["import numpy", "import numpy as np"],
+    "setup_commands": ["apt-get update"],
+    "install_commands": ["uv pip install ."],
+    "gt_diff": "diff",
+}
+ISO = {
+    "instance_id": "vllm-project__vllm-015069b",
+    "repo": "vllm-project/vllm",
+    "base_commit": "fb0acb6",
+    "head_commit": "015069b01741e9ecb9e604c7fe87fbdfc306ebe5",
+    "patch": "diff",
+    "efficiency_test": ["print()"],
+}
+
+
+def _written(folder: Path, *rows: dict[str, Any]) -> Path:
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "rows.jsonl"
+
+
+def test_a_row_of_gso_is_a_task(tmp_path: Path) -> None:
+    (task,) = tasks_of(_written(tmp_path, GSO))
+    assert (task.format, task.kind, task.human_patch) == ("gso", "workload", "diff")
+    assert (task.base_commit, task.human_commit) == ("1b861a2f9b3c^", "1b862eb11223")
+    assert task.repo == "https://github.com/numpy/numpy"
+    assert [*task.workloads] == ["test_0", "test_1"]
+    assert task.install == ("apt-get update", "uv pip install .")
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        ("", "workload"),
+        ("vllm bench serve --model M", "serving"),
+        ("python benchmarks/benchmark_serving.py --model M", "serving"),
+        ("vllm bench throughput --model M", "throughput"),
+        ("python benchmarks/benchmark_latency.py", "latency"),
+    ],
+)
+def test_a_row_of_iso_bench_is_of_the_kind_that_its_command_says(tmp_path: Path, command: str, kind: str) -> None:
+    (task,) = tasks_of(_written(tmp_path, {**ISO, "perf_command": command}))
+    assert (task.format, task.kind, [*task.workloads]) == ("iso", kind, ["test_0"])
+    assert task.id in refused([task])
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{**GSO, "opt_commit": ""}], "neither GSO's opt_commit nor ISO-Bench's head_commit"),
+        ([{**GSO, "tests": 1}], "tests"),
+        ([], "no tasks"),
+        ([GSO, GSO], "two tasks have the id"),
+    ],
+)
+def test_what_is_no_task_is_refused(tmp_path: Path, rows: list[dict[str, Any]], said: str) -> None:
+    with pytest.raises(KoderzError, match=said):
+        tasks_of(_written(tmp_path, *rows))
+
+
+def test_they_are_listed_and_what_cannot_be_measured_here_is_said_before_anything_is_written(koderz: Shell) -> None:
+    path = _written(koderz.folder, GSO, ISO)
+    listed = json.loads(koderz("perf", "tasks", "--dataset", path, "--json").out)
+    assert [each["id"] for each in listed] == [GSO["instance_id"], ISO["instance_id"]]
+    said = koderz("perf", "run", "--dataset", path, "--model", "simulated", code=4).err
+    assert "numpy__numpy-1b862eb needs its image" in said
+    assert not [*koderz.results.glob("*.json")]
