@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from koderz.cli.console import LINE_EVERY, counted, elapsed, is_live, warn
 from koderz.runs.observer import SessionView
+from tracker.parts import completes
 from tracker.tally import Tally
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Pulse:
     in_flight: int
     throttled: str = ""  # what holds calls back
     stopping: str = ""
+    tells_success: bool = True  # whether an experiment's end says if it was passed
 
     @property
     def done(self) -> int:
@@ -41,7 +43,7 @@ class Pulse:
         """What stands beside the bar."""
         tally = self.tally
         rate = f" ({100 * tally.passed / tally.judged:.0f}%)" if tally.judged else ""
-        parts = [f"{tally.passed} passed{rate}"]
+        parts = [f"{tally.passed} passed{rate}"] if self.tells_success else []
         if tally.faults:
             parts.append(counted(tally.faults, "fault"))
         parts += [f"${tally.cost:.4f}", f"{self.tokens_per_second:.0f} tokens/s", f"{self.in_flight} in flight"]
@@ -81,6 +83,7 @@ def pulse_of(view: SessionView) -> Pulse:
         in_flight=progress.in_flight,
         throttled=_throttled(view),
         stopping=progress.stopping,
+        tells_success=not completes(view.plan.record),
     )
 
 

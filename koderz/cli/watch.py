@@ -16,6 +16,7 @@ from koderz.errors import KoderzError
 from koderz.runs.remote import find_anywhere
 from koderz.runs.steps import Steps
 from tracker.follow import Follower
+from tracker.parts import completes
 from tracker.runs import is_locked, read_plan
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ async def watch_run(results: Path, name: str, every: float | None, *, detailed: 
         away = None if working or follower.recorded == plan.planned else remote
         busy = await _look(away, follower) if away else working
         await steps.tell(remote)
-        if (line := _pulse(follower, plan.planned).line()) != shown:
+        if (line := _pulse(follower, plan).line()) != shown:
             say(line)
             shown = line
         if not busy or follower.done == plan.planned > follower.recorded:
@@ -115,12 +116,13 @@ def _say_end(name: str, follower: Follower, planned: int) -> None:
         warn(f"no process is running this run; continue with: {resume}")
 
 
-def _pulse(follower: Follower, planned: int) -> Pulse:
+def _pulse(follower: Follower, plan: Plan) -> Pulse:
     experiments, tokens = follower.pace()
     return Pulse(
-        planned=planned,
+        planned=plan.planned,
         tally=follower.tally,
         tokens_per_second=tokens,
-        seconds_left=(planned - follower.done) / experiments if experiments else None,
+        seconds_left=(plan.planned - follower.done) / experiments if experiments else None,
         in_flight=follower.in_flight,
+        tells_success=not completes(plan),
     )

@@ -72,6 +72,9 @@ def test_commands_for_all_runs_show_gains_in_place_of_success_rates(ended: Shell
         done = ended("benchmark", command, "latest")
         assert "GAIN [95 %]" in done.out, done.err
         assert "0.0%" not in done.out
+    watched = ended("benchmark", "watch", "latest").out
+    assert "2/2 · $0.0000" in watched
+    assert "passed" not in watched
 
 
 def test_watching_ends_with_the_run(ended: Shell) -> None:
