@@ -76,6 +76,9 @@ class RolloutFiles:
         task = self._about["tasks"][run["task_id"]]
         attempt = next((record for record in reversed(story) if isinstance(record, Attempt)), None)
         artifacts = attempt.artifacts if attempt else {}
+        evaluation = _evaluation(run_id, run, story, outcome) if isinstance(outcome, Experiment) else None
+        evaluated = _json(evaluation) if evaluation else None
+        scoring = "\n".join([*_scoring(evaluation, task["title"]), ""]) if evaluation else None
         files = {
             "artifacts/diff.patch": _diff(story),
             "artifacts/notes.md": task["notes"],
@@ -83,13 +86,10 @@ class RolloutFiles:
             "artifacts/agent.jsonl": str(artifacts.get("agent.jsonl") or "".join(_events(story))),
             "logs/eval.log": str(artifacts.get("eval.log", "")),
             "results.json": _json(_results(run_id, run, story, outcome)),
+            "evaluation_results.json": evaluated,
+            "scoring_results.md": scoring,
         }
-        evaluation = None
-        if isinstance(outcome, Experiment):
-            evaluation = _evaluation(run_id, run, story, outcome)
-            files["evaluation_results.json"] = _json(evaluation)
-            files["scoring_results.md"] = "\n".join([*_scoring(evaluation, task["title"]), ""])
-            self._put(f"{self._rollout}/task_results/{run_id}.json", files["evaluation_results.json"])
+        self._put(f"{self._rollout}/task_results/{run_id}.json", evaluated)
         for path, text in files.items():
             self._put(f"runs/{run_id}/{path}", text)
         entry = {
@@ -140,10 +140,14 @@ class RolloutFiles:
         self._put(f"{place}/eval_manifest.json", _json({"evaluated_at": last and _utc(last), "results": evaluated}))
         self._put(f"rollouts/temp/rollout_{about['name']}__{about['stamp']}.json", _json(index))
 
-    def _put(self, path: str, text: str) -> None:
+    def _put(self, path: str, text: str | None) -> None:
+        """Writes a file; without text there is none, also where an earlier verdict had one."""
         place = self._place / path
         place.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(place, [text.encode("utf-8", "backslashreplace")], durable=False)
+        if text is None:
+            place.unlink(missing_ok=True)
+        else:
+            write_whole(place, [text.encode("utf-8", "backslashreplace")], durable=False)
 
 
 def launched(outcome: Outcome) -> dict[str, Any]:

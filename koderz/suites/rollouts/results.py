@@ -89,8 +89,8 @@ def row_of(entry: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> Ro
     """A rollout of the manifest, with its evaluation if it has any."""
     if evaluation is None:
         return Row(entry.get("task_id") or Path(entry["task_dir"]).name, entry["run_id"], None, None, 0, 0)
-    agent, lm = evaluation["agent_metrics"], evaluation.get("lm_evaluation") or {}
-    numbers = int(agent["tokens_total"] or 0), int(agent["tool_calls_total"] or 0)
+    agent, lm = evaluation.get("agent_metrics") or {}, evaluation.get("lm_evaluation") or {}
+    numbers = int(agent.get("tokens_total") or 0), int(agent.get("tool_calls_total") or 0)
     return Row(evaluation["task_id"], entry["run_id"], evaluation["total_score"], lm.get("weighted_score"), *numbers)
 
 
@@ -151,11 +151,20 @@ def _is_rollout(folder: Path, begins: str = "") -> bool:
 def _read(folder: Path) -> Benchmark:
     try:
         manifest = json.loads((folder / "manifest.json").read_bytes())
-        results = []
-        for entry in manifest["results"]:
-            path = folder / "task_results" / f"{entry['run_id']}.json"
-            if entry.get("fault") is None and path.is_file():
-                results.append({**json.loads(path.read_bytes()), "task_dir": entry["task_dir"]})
+        found = (_evaluation(folder, entry) for entry in manifest["results"])
+        results = [each for each in found if each is not None]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise KoderzError(f"the files of the rollouts {folder} can't be read: {error}") from None
     return Benchmark(folder, manifest, results)
+
+
+def _evaluation(folder: Path, entry: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The evaluation of a rollout, from beside the manifest or, where OneShot wrote it, from its own folder."""
+    if entry.get("fault") is not None:
+        return None
+    places = (folder / "task_results" / f"{entry['run_id']}.json", Path(entry["run_dir"], "evaluation_results.json"))
+    for path in filter(Path.is_file, places):
+        found = json.loads(path.read_bytes())
+        score = found.get("total_score", found.get("evaluation", {}).get("total_score"))
+        return {**found, "total_score": score, "task_dir": entry["task_dir"]}
+    return None

@@ -79,6 +79,18 @@ def test_the_tables_leave_out_what_is_unknown(tmp_path: Path) -> None:
     ]
 
 
+def test_files_of_the_original_are_summed_up(tmp_path: Path) -> None:
+    folder = _written(tmp_path, "20250824__12-34-56", [0.5])
+    entry = {"task_dir": "tasks/one", "run_dir": str(tmp_path / "runs/x"), "run_id": "x", "status": "launched"}
+    (folder / "manifest.json").write_text(json.dumps({"results": [entry, {**entry, "run_id": "y", "run_dir": "none"}]}))
+    (tmp_path / "runs/x").mkdir(parents=True)
+    evaluation = {"task_id": "one", "run_id": "x", "evaluation": {"rubrics": {}, "total_score": 0.4}}
+    (tmp_path / "runs/x/evaluation_results.json").write_text(json.dumps(evaluation))
+    found = load_benchmark(folder)
+    assert get_task_score(found, "one") == 0.4
+    assert [(row.run, row.unit, row.tokens) for row in found.rows] == [("x", 0.4, 0), ("y", None, 0)]
+
+
 def test_files_that_can_t_be_read_are_one_error(tmp_path: Path) -> None:
     folder = _written(tmp_path, "20250824__12-34-56", [0.5])
     (folder / "manifest.json").write_text("[]")
