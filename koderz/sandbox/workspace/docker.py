@@ -49,8 +49,6 @@ class Docker:
 
     async def run(self, command: Command, place: Path) -> Ended:
         """See `Backend`."""
-        if command.bridge:
-            raise Fault("an agent is served its model's replies in the sandbox local only; use --sandbox local")
         for name in TREE:
             (place / name).mkdir(exist_ok=True)
         name = f"koderz-{secrets.token_hex(8)}"
