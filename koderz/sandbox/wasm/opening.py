@@ -21,6 +21,8 @@ AnySession = Session | RemoteSession
 AHEAD = 32
 """Sessions at most that are kept ready: as many as a manager gives away, unless it is told otherwise."""
 
+PATIENCE = 5.0  # seconds
+
 
 class Sessions:
     """What solvers are handed as `session`: as many as they need. All experiments of a run share them."""
@@ -54,7 +56,9 @@ class Sessions:
         return self.pool.open()
 
     async def close(self) -> None:
-        """Ends those that nobody has taken."""
+        """Ends those that nobody has taken. One that is being made is waited for, as nobody else would end it."""
+        if self._ahead:
+            await asyncio.wait(self._ahead, timeout=PATIENCE)
         for made in self._ahead:
             made.cancel()
         for found in await asyncio.gather(*self._ahead, return_exceptions=True):
