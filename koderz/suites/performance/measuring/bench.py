@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -31,7 +32,7 @@ LEGS: Mapping[str, tuple[str, ...]] = {
 """The legs of a block, by what is measured."""
 
 _ENOUGH = 0.15  # seconds of CPU that the calls of a leg take on base, at least
-_MOST_CALLS = 100
+_TRIAL_CALLS, _MOST_CALLS = 4, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +145,11 @@ class Bench:
         counts = {}
         async with self._opened() as judge:
             for name in self._task.workloads:
-                calls = [await judge.inputs(name, f"{self._seed}/calls", 0)]
-                calls += [await judge.inputs(name, f"{self._seed}/calls/{n}", n) for n in range(1, _MOST_CALLS)]
+                calls = [await judge.inputs(name, f"{self._seed}/calls/{n}", n) for n in range(_TRIAL_CALLS)]
                 async with exclusive() as core:
-                    ran = await self._legs.size(tree, calls, core, _ENOUGH)
+                    ran = await self._legs.run(tree, calls, core)
                 _require(ran.leg, "base")
-                counts[name] = len(ran.outputs) - 1
+                counts[name] = min(_MOST_CALLS, math.ceil(_ENOUGH / ran.leg.work[name].cpu))
         return counts
 
     async def _block(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -22,6 +24,7 @@ from koderz.suites.performance.tasks import PerfTask
 _GUEST = Path(__file__).parents[1] / "guest"
 _TOOLS = "/opt/koderz/perf"
 _ENVIRONMENT = {"PYTHONHASHSEED": "0"}
+_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")  # nanoseconds
 _MOST_OUTPUT = 256 << 20  # bytes of one output
 _REFEREE_SECONDS = 86_400.0
 
@@ -88,16 +91,9 @@ class Legs:
 
     async def run(self, tree: Path, calls: Sequence[Call], core: int | None) -> Ran:
         """One process that makes these calls on a tree; a workload's first call isn't counted."""
-        return await self._ran(tree, calls, core, enough=None)
-
-    async def size(self, tree: Path, calls: Sequence[Call], core: int | None, enough: float) -> Ran:
-        """The same, ended once its calls have taken `enough` seconds of CPU."""
-        return await self._ran(tree, calls, core, enough)
-
-    async def _ran(self, tree: Path, calls: Sequence[Call], core: int | None, enough: float | None) -> Ran:
         outputs: list[bytes] = []
         times: dict[str, list[tuple[int, int]]] = {}
-        limits = Limits(seconds=self._seconds + 30, grace=0.5, memory_mb=self._memory)
+        limits = Limits(seconds=self._seconds + 30, grace=0.5)
         wanted = Command(
             ["python3", "-I", "-B", f"{_TOOLS}/leg.py"],
             _ENVIRONMENT,
@@ -116,11 +112,9 @@ class Legs:
                     async with asyncio.timeout(self._seconds):
                         await self._open(frames)
                         for call in calls:
-                            output, taken = await _called(frames, call)
+                            output, taken = await _called(frames, call, self._clock(running))
                             outputs.append(output)
                             times.setdefault(call.workload, []).append(taken)
-                            if enough and sum(cpu for cpu, _ in times[call.workload][1:]) >= enough * 1e9:
-                                break
                         await frames.send(b"")
                         ended = await running.ended
                 except _Ended as error:
@@ -133,9 +127,9 @@ class Legs:
         work = {name: _timing(taken) for name, taken in times.items() if len(taken) > 1}
         return Ran(Leg(cpu, time.monotonic() - began, work, wrong), outputs)
 
-    @property
-    def _memory(self) -> int:
-        return Limits().memory_mb
+    def _clock(self, running: Running) -> Callable[[], int]:
+        """Nanoseconds of CPU: of the one process, else of all below the leg's process 1."""
+        return partial(_cpu_below, _parent(running.pid)) if self._task.needs.processes else running.cpu
 
     async def _open(self, frames: _Frames) -> None:
         order = {"path": f"{CHECKOUT}/{self._task.path}", "workloads": dict(self._task.workloads)}
@@ -143,14 +137,36 @@ class Legs:
         await frames.receive()
 
 
-async def _called(frames: _Frames, call: Call) -> tuple[bytes, tuple[int, int]]:
+async def _called(frames: _Frames, call: Call, clock: Callable[[], int]) -> tuple[bytes, tuple[int, int]]:
     """The output of a call, and nanoseconds of CPU and of wall clock from "go" to its last byte."""
     await frames.send(call.workload.encode(), call.given)
     await frames.receive()
-    cpu, wall = frames.running.cpu(), time.monotonic_ns()
+    cpu, wall = clock(), time.monotonic_ns()
     await frames.send(b"go")
     output = await frames.receive()
-    return output, (max(1, frames.running.cpu() - cpu), max(1, time.monotonic_ns() - wall))
+    return output, (max(1, clock() - cpu), max(1, time.monotonic_ns() - wall))
+
+
+def _parent(process: int) -> int:
+    return int(_stat(process)[1])
+
+
+def _cpu_below(process: int) -> int:
+    """Of a process, all that it has waited for, and all below it; to a tick of the kernel's, usually 10 ms."""
+    with suppress(OSError):  # it has ended meanwhile, and its parent has its time
+        ticks = sum(map(int, _stat(process)[11:15]))
+        children = [
+            int(child)
+            for thread in Path(f"/proc/{process}/task").iterdir()
+            for child in (thread / "children").read_text().split()
+        ]
+        return ticks * _TICK + sum(map(_cpu_below, children))
+    return 0
+
+
+def _stat(process: int) -> list[str]:
+    """The fields of /proc/PID/stat after the name: from the state on."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 
 async def _how(running: Running) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from koderz.errors import Fault
 from koderz.sandbox.workspace.local import Local
 from koderz.suites.performance.measuring.legs import Call, Legs, Ran, referee
-from koderz.suites.performance.tasks import PerfTask
+from koderz.suites.performance.tasks import Needs, PerfTask
 from tests.koderz.suites.performance.conftest import SLOW, WORKLOAD
 
 
@@ -53,6 +54,16 @@ def test_clocks_of_the_process_itself_change_nothing(task: PerfTask, local: Loca
 def test_what_goes_wrong_in_a_leg_is_told(task: PerfTask, local: Local, tmp_path: Path, module: str, said: str) -> None:
     ran = _ran(task, local, tmp_path, module, seconds=3.0 if said == "timeout" else 60.0)
     assert said in ran.leg.wrong
+
+
+def test_the_time_of_processes_that_a_task_may_start_counts(task: PerfTask, local: Local, tmp_path: Path) -> None:
+    forking = (
+        "import os, time\n\n\ndef total(n):\n    if not os.fork():\n        end = time.process_time() + 0.3\n"
+        "        while time.process_time() < end:\n            pass\n        os._exit(0)\n    os.wait()\n    return n\n"
+    )
+    ran = _ran(replace(task, needs=Needs(processes=True)), local, tmp_path, forking, calls=2)
+    assert not ran.leg.wrong
+    assert ran.leg.work["sums"].cpu >= 0.2
 
 
 def test_inputs_are_made_and_outputs_compared_in_a_process_of_their_own(local: Local) -> None:
