@@ -1,0 +1,242 @@
+"""What an agent, a diff, a task's folder, a configuration or a reply must not be able to do, on real namespaces."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koderz.errors import Fault, Unreachable
+from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.workspace.local import Local
+from koderz.suites.rollouts.formats import load_task
+from koderz.suites.rollouts.grading import grade
+from koderz.suites.rollouts.options import RolloutsOptions
+from koderz.suites.rollouts.tasks import Rollout
+from koderz.suites.rollouts.workspaces import Stores, Workspace
+from tests.conftest import Shell
+
+SECRET = "koderz-canary-4711"
+_HIDDEN = f"def test_it():\n    assert '{SECRET}' and open('done').read() == 'done\\n'\n"
+Working = Callable[[Workspace], Awaitable[Any]]
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rollout:
+    """One whose tests, solution, later commits and machine hold a secret."""
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    source, folder = tmp_path / "source", tmp_path / "task"
+    source.mkdir()
+    commits = []
+    for text in ("one\n", f"{SECRET}\n"):
+        (source / "code").write_text(text)
+        for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", text.strip()]):
+            _own_git(source, *words)
+        commits.append(_own_git(source, "rev-parse", "HEAD"))
+    (folder / "overlay_files").mkdir(parents=True)
+    (folder / "overlay_files/diff.patch").write_text(f"--- /dev/null\n+++ b/done\n@@ -0,0 +1 @@\n+{SECRET}\n")
+    repo = {"git_url": "../source", "start_commit_sha": commits[0], "end_commit_sha": commits[1]}
+    scripts = [{"path": "tests/test_hidden.py", "rubric_id": "r", "content": _HIDDEN}]
+    evaluation = {"rubrics": [{"id": "r", "criterion": SECRET, "weight": 1}], "test_scripts": scripts}
+    meta = {"task_id": "t", "lm": {"instructions": "Do it."}, "repo": repo, "evaluation": evaluation}
+    (folder / "tb_meta.json").write_text(json.dumps(meta))
+    return load_task(folder)
+
+
+def _own_git(folder: Path, *words: str) -> str:
+    own = ["git", "-c", "user.name=A", "-c", "user.email=a@b.c", *words]
+    return subprocess.run(own, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _worked(task: Rollout, work: Working) -> Any:
+    async def once(_name: str, make: Callable[[], Awaitable[Any]], **_: object) -> Any:
+        return await make()
+
+    async def in_loop() -> Any:
+        async with Local() as local:
+            with scratch() as place:
+                return await work(Workspace(task, Stores({"": local}), place, once, RolloutsOptions()))
+
+    try:
+        return asyncio.run(in_loop())
+    except Unreachable as error:
+        pytest.skip(str(error))
+
+
+_SEARCH = f"""
+grep -rIls --exclude-dir=proc --exclude-dir=sys --exclude-dir=usr -e '{SECRET[:-1]}[{SECRET[-1]}]' / 2>/dev/null
+cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep "OPEN[A]I"
+git log --all --format=%s; git remote; git cat-file --batch-all-objects --batch 2>/dev/null | grep -a canary
+ls -d {{outside}} {{home}}/.ssh 2>/dev/null
+true
+"""
+
+
+def test_an_agent_reads_no_key_hidden_test_human_diff_later_commit_or_host_file(task: Rollout, tmp_path: Path) -> None:
+    line = _SEARCH.format(outside=tmp_path, home=Path.home())
+    found = _worked(task, lambda workspace: workspace.shell(line))
+    assert found["output"] == "Baseline\n"
+    assert found["status"] == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "exec 3<>/dev/tcp/127.0.0.1/{port}",
+        "python3 -c 'import socket; socket.create_connection((\"{host}\", {port}), 5)'",
+        "git clone -q https://127.0.0.1:{port}/x y",
+        "python3 -c 'import socket; socket.getaddrinfo(\"example.com\", 80)'",
+    ],
+)
+def test_an_agent_reaches_no_host(task: Rollout, line: str) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        server.settimeout(0.2)
+        wanted = line.format(port=server.getsockname()[1], host=socket.gethostbyname("localhost"))
+        assert _worked(task, lambda workspace: workspace.shell(wanted))["status"] != 0
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../out", "/tmp/out", "link/out", "a/../../out", ".git/hooks/post-checkout", ".git", "", "a\0b"],
+)
+def test_a_reply_edits_nothing_outside(task: Rollout, tmp_path: Path, path: str) -> None:
+    async def work(workspace: Workspace) -> dict[str, Any]:
+        await workspace.shell(f"ln -s {tmp_path} link")
+        return await workspace.edit(path, "", "x")
+
+    done = _worked(task, work)
+    assert done["status"] == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_reply_reads_nothing_by_a_link(task: Rollout, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(SECRET)
+
+    async def work(workspace: Workspace) -> str:
+        await workspace.shell(f"ln -s {tmp_path}/secret link; mkdir a; ln -s {tmp_path} a/b")
+        tried = [await workspace.edit(path, SECRET, "x") for path in ("link", "a/b/secret")]
+        return str(tried) + str(await workspace.diff())
+
+    assert "places" not in _worked(task, work)
+    assert (tmp_path / "secret").read_text() == SECRET
+
+
+def test_a_diff_takes_in_nothing_of_the_host(task: Rollout, tmp_path: Path) -> None:
+    """Links are kept as links, and where they lead isn't read; neither is what a nested repository names."""
+    (tmp_path / "secret").write_text("host file")
+    line = (
+        f"ln -s {tmp_path}/secret link; ln -s {tmp_path} folder; git init -q inner; "
+        f"echo 'gitdir: {tmp_path}' > inner/.git; echo {tmp_path}/secret > .git/objects/info/alternates; "
+        "rm -rf .git; ln -s / .git"
+    )
+
+    async def work(workspace: Workspace) -> str:
+        await workspace.shell(line)
+        return str((await workspace.diff())["diff"])
+
+    diff = _worked(task, work)
+    assert "120000" in diff
+    assert "host file" not in diff
+
+
+def test_what_a_diff_runs_in_grading_reaches_nothing_either(task: Rollout, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(SECRET)
+    look = (
+        "import os, pathlib, socket\n"
+        f"found = [os.environ.get('OPENAI_API_KEY'), os.path.exists('{tmp_path}/secret')]\n"
+        "try:\n    socket.create_connection(('127.0.0.1', {port}), 5)\n    found.append('reached')\n"
+        "except OSError:\n    pass\n"
+        f"try:\n    open('{tmp_path}/written', 'w')\nexcept OSError:\n    pass\n"
+        "if found != [None, False]:\n    raise SystemExit(str(found))\n"
+        "pathlib.Path('done').write_text('done\\n')\n"
+    )
+
+    async def work(workspace: Workspace) -> Any:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            await workspace.shell("mkdir tests")
+            await workspace.edit("tests/conftest.py", "", "import look\n")
+            await workspace.edit("look.py", "", look.replace("{port}", str(server.getsockname()[1])))
+            await workspace.edit("tests/test_hidden.py", "", "")
+            diff = str((await workspace.diff())["diff"])
+            changed = diff.replace("conftest.py", "test_more.py")
+            return await grade(task, changed, await _store(workspace), Local())
+
+    graded = _worked(task, work)
+    assert not (tmp_path / "written").exists()
+    assert "reached" not in graded.log
+    assert not graded.scored.success
+
+
+async def _store(workspace: Workspace) -> Any:
+    return workspace._store
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"repo": {"git_url": "ext::sh -c 'touch {out}'"}},
+        {"repo": {"git_url": "-u{out}"}},
+        {"repo": {"git_url": "ssh://host/x"}},
+    ],
+)
+def test_a_task_runs_nothing_here_by_its_address(tmp_path: Path, meta: dict[str, Any]) -> None:
+    told = json.dumps({"task_id": "t", "lm": {"instructions": "x"}, **meta}).replace("{out}", f"{tmp_path}/out")
+    (tmp_path / "task").mkdir()
+    (tmp_path / "task/tb_meta.json").write_text(told)
+    with pytest.raises(Fault):
+        _worked(load_task(tmp_path / "task"), lambda workspace: workspace.shell("true"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("key", ["inject_files", "overlay_repo_files", "remove_repo_paths"])
+@pytest.mark.parametrize("path", ["../out", "/{folder}/out", ".git/hooks/post-checkout"])
+def test_a_task_lays_nothing_outside(task: Rollout, tmp_path: Path, key: str, path: str) -> None:
+    place = path.replace("{folder}", str(tmp_path))
+    values = {"inject_files": [{"path": place, "content": "x"}], "overlay_repo_files": {place: "x"}}
+    (task.folder / "overrides.json").write_text(json.dumps({key: values.get(key, [place])}))
+    with pytest.raises(Fault, match="leads out"):
+        _worked(load_task(task.folder), lambda workspace: workspace.shell("true"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_submodule_is_not_fetched(task: Rollout, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / ".gitmodules").write_text(f'[submodule "s"]\n\tpath = s\n\turl = {tmp_path}/other\n\tupdate = !touch x\n')
+    _own_git(source, "add", "-A")
+    _own_git(source, "update-index", "--add", "--cacheinfo", f"160000,{_own_git(source, 'rev-parse', 'HEAD')},s")
+    _own_git(source, "commit", "-qm", "submodule")
+    meta = json.loads((task.folder / "tb_meta.json").read_text())
+    meta["repo"]["start_commit_sha"] = _own_git(source, "rev-parse", "HEAD")
+    (task.folder / "tb_meta.json").write_text(json.dumps(meta))
+    found = _worked(load_task(task.folder), lambda workspace: workspace.shell("ls -A s; ls x"))
+    assert found["status"] != 0
+
+
+def test_nothing_that_is_printed_steers_the_terminal(koderz: Shell) -> None:
+    """Neither by what agents and tests print, nor by names of files, tasks and rubrics."""
+    steer = "\x1b]0;owned\x07\x1b[2J"
+    koderz("rollouts", "sample", "tasks")
+    folder = koderz.folder / "tasks/median"
+    meta = json.loads((folder / "tb_meta.json").read_text())
+    meta["metadata"] = {"title": f"t{steer}"}
+    meta["evaluation"]["rubrics"][0]["criterion"] = steer
+    meta["evaluation"]["test_scripts"][0]["content"] += f"\nprint({steer!r})\nraise ValueError({steer!r})\n"
+    (folder / "tb_meta.json").write_text(json.dumps(meta))
+    script = "printf '\\033]0;owned\\007\\033[2J'; touch $'a\\033[2Jb.txt'\n"
+    (koderz.folder / "agent.sh").write_text(script)
+    (koderz.folder / "c.toml").write_text(
+        '[[tasks]]\nprepared_dir = "tasks/median"\nagent = "scripted"\nscript = "agent.sh"\nsandbox = "local"\n'
+    )
+    done = koderz("rollouts", "run", "c.toml", "-vv", "--sandbox", "local")
+    told = done.out + done.err + koderz("rollouts", "summarize", "c").out
+    told += koderz("benchmark", "show", "latest").out
+    assert "\x1b" not in told
+    assert "\x07" not in told
