@@ -176,6 +176,11 @@ def test_the_summary_has_figures_by_task_and_each_script_is_a_grade(koderz: Shel
     said = koderz("rollouts", "run", config, "--dry-run").out
     assert "Calls: 0\n" in said
     assert "Mount: the checkout at /app" in said
+    (koderz.folder / "own.txt").touch()
+    entry = '[[tasks]]\nprepared_dir = "tasks/greeting"\nagent = "codex"\nmodel = "gpt-4"\n'
+    config.write_text(f'agent_mounts = ["own.txt"]\n{entry}')
+    said = koderz("rollouts", "run", config, "--dry-run").out
+    assert f"Mount: {koderz.folder / 'own.txt'}, read-only\nMount: the package of codex, read-only" in said
 
 
 def test_a_nightly_run_is_compared_with_the_one_before(koderz: Shell, config: Path) -> None:

@@ -144,8 +144,12 @@ class RolloutsSuite:
             yield f"Mount: the checkout at {place}"
         if plan.settings.sandbox in ("local", "contained"):
             yield "Mount: this machine's programs, read-only"
-        for script in dict.fromkeys(filter(None, (arm.solver.parameters.get("script") for arm in plan.arms))):
-            yield f"Mount: {script}, read-only"
+        scripts = filter(None, (arm.solver.parameters.get("script") for arm in plan.arms))
+        for shown in dict.fromkeys((*scripts, *(path for task in plan.tasks for path in task.payload.agent_mounts))):
+            yield f"Mount: {shown}, read-only"
+        programs = (arm.solver for arm in plan.arms if arm.solver.restarts and "script" not in arm.solver.parameters)
+        for name in dict.fromkeys(solver.name for solver in programs):
+            yield f"Mount: the package of {name.removeprefix('agent:')}, read-only, and a bridge to its model"
 
     def simulate(self, messages: Sequence[Message], sampling: Any) -> str:  # noqa: ARG002
         """What the simulated model replies as an agent on the embedded tasks, and as a judge."""
