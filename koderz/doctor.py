@@ -8,39 +8,28 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from koderz._version import __version__
 from koderz.engines.owners import schema_here
 from koderz.errors import KoderzError, Unreachable
 from koderz.models.prices import could_spend
 from koderz.sandbox import FULL, DockerOptions, Job
+from koderz.settings.registry import Registry
 from koderz.settings.schema import OF_SINKS
 from koderz.settings.toml import NAME, load_config, results_folder, settings_here
-from koderz.solvers import SOLVERS
-from koderz.solvers.agents.adapters import AGENTS, ENTRY_POINTS
 from koderz.suites.code.calibration import calibrated_sandbox, cpu_scale
+from koderz.types import Finding
 from tracker.registry import find
 from tracker.runs import run_folders
 from tracker.sinks import GROUP, JSON, SINKS
 from tracker.sinks.process import at_work, wake
 from tracker.sinks.standing import standing_of
 
-State = Literal["ok", "missing", "broken"]
+CHECKS = Registry("check", "koderz.checks", {"rollouts": "koderz.solvers.agents.checks:check"})
+"""Async functions of the environment that give the Findings on what a single system needs."""
 
 _FREE_GB = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at. `missing` is fine for whoever doesn't want it, `broken` is not."""
-
-    what: str
-    state: State
-    detail: str
-    remedy: str = ""
 
 
 async def diagnose(results: Path | None = None, environ: Mapping[str, str] = os.environ) -> list[Finding]:
@@ -51,8 +40,7 @@ async def diagnose(results: Path | None = None, environ: Mapping[str, str] = os.
         _results(results, environ),
         await _sandbox(),
         await _docker(environ),
-        await _workspaces(environ),
-        _agents(),
+        *[finding for name in (*CHECKS, *CHECKS.of_others()) for finding in await CHECKS.find(name)(environ)],
         await _modal(environ),
         await _ollama(environ),
         *(_key(provider, variable, environ) for provider, variable in _KEYS.items()),
@@ -61,15 +49,6 @@ async def diagnose(results: Path | None = None, environ: Mapping[str, str] = os.
 
 
 _KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
-
-
-def _agents() -> Finding:
-    own = [name.removeprefix("agent:") for name in SOLVERS if name.startswith("agent:")]
-    adapters = {name: find("agent", name, AGENTS, ENTRY_POINTS) for name in AGENTS}
-    missing = {name: adapter.install for name, adapter in adapters.items() if adapter.find() is None}
-    here = ", ".join(name for name in own if name not in missing)
-    absent = "; ".join(f"{name} by {install}" for name, install in missing.items())
-    return Finding("agents", "ok", here + (f" (not installed: {absent})" if absent else ""))
 
 
 def _config(environ: Mapping[str, str]) -> Finding:
@@ -119,22 +98,6 @@ async def _sandbox() -> Finding:
     if level != FULL:
         return Finding("sandbox", "ok", f"reduced isolation: {level} (full: {FULL}); {speed}")
     return Finding("sandbox", "ok", f"{level}; {speed}")
-
-
-async def _workspaces(environ: Mapping[str, str]) -> Finding:
-    """Where agents' commands would run here: which of the sandboxes, and what is to be had besides."""
-    from koderz.sandbox.workspace.backends import chosen
-    from koderz.sandbox.workspace.local import Local
-
-    try:
-        name = await chosen(environ)
-        async with Local() as local:
-            found = f"local ({local.isolation})"
-    except Unreachable as error:
-        return Finding("rollouts", "missing", str(error), "--sandbox uncontained runs what is trusted")
-    except KoderzError as error:
-        return Finding("rollouts", "broken", str(error))
-    return Finding("rollouts", "ok", f"--sandbox {name} where none is named; {found}, docker, uncontained")
 
 
 async def _docker(environ: Mapping[str, str]) -> Finding:

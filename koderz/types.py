@@ -171,3 +171,13 @@ class Judging:
     feedback: FeedbackKind = "tests"
     call_timeout: float = 0.0  # CPU seconds of one call of the program; 0: no limit but that of all of them
     core: int | None = None  # where tasks need `exclusive`, the one that koderz keeps off, for what is measured
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. `missing` is fine for whoever doesn't want it, `broken` is not."""
+
+    what: str
+    state: Literal["ok", "missing", "broken"]
+    detail: str
+    remedy: str = ""

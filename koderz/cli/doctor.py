@@ -16,7 +16,7 @@ from koderz.cli.options import with_settings
 from koderz.settings.toml import results_folder
 
 if TYPE_CHECKING:
-    from koderz.doctor import Finding
+    from koderz.types import Finding
 
 _MARKS = {"ok": "ok", "missing": "missing", "broken": "BROKEN"}
 

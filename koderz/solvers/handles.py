@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from koderz.sandbox.workspace import Launch
 from koderz.types import Message, Reply, Task, Verdict
+
+if TYPE_CHECKING:
+    from koderz.sandbox.workspace import Launch
 
 Rerun = bool | Callable[[Any], Any]
 """Whether `once` runs its function in a replay too; or what it runs in its place, given the recorded value."""
