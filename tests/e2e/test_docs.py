@@ -109,6 +109,7 @@ def test_every_command_and_option_that_a_page_names_exists(line: str, page: str)
 def test_page_works_when_it_is_followed(page: str, koderz: Shell, serve: Callable[..., Server]) -> None:
     server = serve(*[word for model in MODELS for word in ("--model", model)])
     more = {"MODEL_SERVER": server.url, "KODERZ_LIMIT": "5", "MY_KEY": "sk-test-4f9a", "KODERZ_SINKS": "json,memory"}
+    more["KODERZ_SINK_PATIENCE"] = "600"  # a busy machine takes minutes to set up MLflow's database
     _prepare(page, koderz)
 
     Reader(koderz, server.env(), more).follow(page)
