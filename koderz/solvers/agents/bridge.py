@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 import orjson
 from aiohttp import web
 
-from koderz.errors import Fault
+from koderz.errors import KoderzError
 from koderz.models.clients import PATHS, Client, MalformedError, client_of, packed, sampling_of
 from koderz.solvers.handles import AskHandle
 from koderz.types import REJECTED, Reply
@@ -48,7 +48,7 @@ class Bridge:
 
     def __init__(self, ask: AskHandle, model: str) -> None:
         self.token = secrets.token_urlsafe(24)
-        self.fault: Fault | None = None  # why nothing is answered any more
+        self.fault: KoderzError | None = None  # why nothing is answered any more
         self.last: Reply | None = None
         self.calls = 0  # that were answered
         self._ask, self._model = ask, model
@@ -99,19 +99,21 @@ class Bridge:
             if not isinstance(body, dict):
                 raise MalformedError("a request has to be an object")
             messages = packed(wire, body, {name.lower(): value for name, value in request.headers.items()})
-        except (orjson.JSONDecodeError, MalformedError) as error:
+            known_by = f"{wire}:{fingerprint(body)}"
+            size = sum(map(letters_of, messages)) if request.path == _COUNT else 0
+        except (orjson.JSONDecodeError, MalformedError, TypeError, RecursionError) as error:
             return _json(client.error(400, f"koderz: {error}"), 400)
         if request.path == _COUNT:
-            return _json({"input_tokens": sum(map(letters_of, messages)) // _LETTERS_A_TOKEN})
+            return _json({"input_tokens": size // _LETTERS_A_TOKEN})
         if self.fault:
             return self._refused(wire, client)
-        asking = asyncio.ensure_future(self._ask(messages, known_by=f"{wire}:{fingerprint(body)}", **sampling_of(body)))
+        asking = asyncio.ensure_future(self._ask(messages, known_by=known_by, **sampling_of(body)))
         if body.get("stream"):
             return await self._streamed(request, wire, client, body, asking)
         try:
             reply = await asking
-        except Fault as fault:
-            return self._refused(wire, client, fault)
+        except KoderzError as error:
+            return self._refused(wire, client, error)
         self._note(reply)
         if reply.finish_reason == REJECTED:
             return _json(client.error(400, reply.text), 400)
@@ -131,8 +133,8 @@ class Bridge:
         try:
             self._note(reply := asking.result())
             refused = _json(client.error(400, reply.text), 400) if reply.finish_reason == REJECTED else None
-        except Fault as fault:
-            refused = self._refused(wire, client, fault)
+        except KoderzError as error:
+            refused = self._refused(wire, client, error)
         if refused and not stream.prepared:
             return refused
         if refused:
@@ -149,7 +151,7 @@ class Bridge:
         self.last = reply
         self.calls += 1
 
-    def _refused(self, wire: str, client: Client, fault: Fault | None = None) -> web.Response:
+    def _refused(self, wire: str, client: Client, fault: KoderzError | None = None) -> web.Response:
         """The error that ends an agent; the work is over with the first fault."""
         self.fault = self.fault or fault
         self._stopped.set()

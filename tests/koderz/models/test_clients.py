@@ -95,6 +95,10 @@ def test_a_conversation_means_the_same_on_every_wire(wire: str, body: dict[str, 
     assert sampling_of(body)["max_tokens"] == 7
 
 
+def test_a_limit_that_is_none_isn_t_reckoned_with() -> None:
+    assert sampling_of({"max_tokens": -1, "temperature": -1})["max_tokens"] is None
+
+
 @pytest.mark.parametrize(
     ("wire", "body", "named"),
     [

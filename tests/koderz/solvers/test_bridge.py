@@ -13,7 +13,7 @@ import aiohttp
 import orjson
 import pytest
 
-from koderz.errors import Fault
+from koderz.errors import Fault, KoderzError, StorageError
 from koderz.experiments.budget import CapReached
 from koderz.solvers.agents import bridge as bridges
 from koderz.solvers.agents.bridge import Bridge, fingerprint
@@ -28,7 +28,7 @@ PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages
 class Asked:
     """An `ask` that answers as it is told."""
 
-    def __init__(self, reply: Reply | Fault) -> None:
+    def __init__(self, reply: Reply | KoderzError) -> None:
         self.reply, self.calls = reply, list[tuple[Sequence[Message], dict[str, Any]]]()
         self.gate: asyncio.Event | None = None
 
@@ -36,7 +36,7 @@ class Asked:
         self.calls.append((messages, more))
         if self.gate:
             await self.gate.wait()
-        if isinstance(self.reply, Fault):
+        if isinstance(self.reply, KoderzError):
             raise self.reply
         return self.reply
 
@@ -103,7 +103,8 @@ async def test_what_is_asked_is_drawn_as_the_client_says() -> None:
 async def test_what_is_no_request_is_refused_by_name() -> None:
     ask = Asked(Reply(1, "no such tool", finish_reason="rejected"))
     async with served(ask) as (bridge, session):
-        for body in (b"{", b"[]", b'{"messages": 5}'):
+        deep = b'{"messages": [{"role": "user", "content": ' + b"[" * 900 + b"]" * 900 + b"}]}"
+        for body in (b"{", b"[]", b'{"messages": 5}', deep):
             async with session.post(PATHS["chat"], data=body) as answer:
                 assert answer.status == 400
         assert not ask.calls
@@ -123,6 +124,14 @@ async def test_at_the_cap_every_request_is_answered_by_what_ends_an_agent(wire: 
                 assert "cost cap" in (await answer.json())["error"]["message"]
         assert len(ask.calls) == 1
         with pytest.raises(CapReached):
+            await bridge.beside(asyncio.sleep(0))
+
+
+async def test_a_disk_that_refuses_what_is_recorded_ends_the_work() -> None:
+    async with served(Asked(StorageError("the disk is full"))) as (bridge, session):
+        async with session.post(PATHS["chat"], json=BODIES["chat"]) as answer:
+            assert answer.status == 400
+        with pytest.raises(StorageError):
             await bridge.beside(asyncio.sleep(0))
 
 
