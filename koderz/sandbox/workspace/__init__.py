@@ -128,6 +128,7 @@ BACKENDS = Registry(
         "local": "koderz.sandbox.workspace.backends:local",
         "contained": "koderz.sandbox.workspace.backends:local",
         "docker": "koderz.sandbox.workspace.backends:docker",
+        "modal": "koderz.sandbox.workspace.backends:modal",
         "uncontained": "koderz.sandbox.workspace.backends:uncontained",
     },
 )
