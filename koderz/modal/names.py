@@ -66,7 +66,7 @@ def is_configured(environ: Mapping[str, str]) -> bool:
 
 def require_apart(sandbox: str) -> None:
     """KoderzError for a sandbox that would have programs run in the function's own container, where keys are."""
-    if sandbox in ("contained", "docker", "uncontained"):
+    if sandbox in ("contained", "docker", "local", "uncontained"):
         raise KoderzError(
             f"--sandbox {sandbox}: Modal's functions hold keys, so no program runs in them; "
             "with --engine modal it is --sandbox modal, which needs no saying"

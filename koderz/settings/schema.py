@@ -35,7 +35,7 @@ def _wrong_roles(roles: Iterable[str]) -> str:
 
 
 def _risk_of_sandbox(name: str) -> str:
-    return {"docker": "", "uncontained": RUNS_CODE}.get(name, SPENDS)
+    return {"docker": "", "local": "", "uncontained": RUNS_CODE}.get(name, SPENDS)
 
 
 def _risk_of_sinks(names: Iterable[str]) -> str:
