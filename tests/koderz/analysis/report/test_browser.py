@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import PATIENCE
 from tests.koderz.analysis import builders
 from tests.koderz.analysis.report.hostile import EVIL, several, small, written
+from tests.koderz.solvers.optimizers.worlds import World, searched
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -86,7 +87,15 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser(report: Path, full: Path) -> Iterator[Browser]:
+def of_optimizers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with what a system adds to it: curves, tables, and texts side by side."""
+    folder = tmp_path_factory.mktemp("optimizers")
+    written(folder, searched(folder, World("example", 1), "none", "few_shot", "random_search", budget_calls=200).folder)
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def browser(report: Path, full: Path, of_optimizers: Path) -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -247,6 +256,22 @@ def test_axe_finds_nothing(browser: Browser, full: Path, width: int, scheme: Lit
     assert page.evaluate(FAINT) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(ASTRIDE) == []
+    assert opened.problems == []
+    page.close()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_axe_finds_nothing_in_what_a_system_adds(browser: Browser, of_optimizers: Path, width: int) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    opened = opening(browser, of_optimizers, width)
+    page = opened.page
+    for details in page.locator("details").all():
+        details.evaluate("(details) => details.open = true")
+    found = Axe().run(page).response["violations"]
+
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found] == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert opened.problems == []
     page.close()
 
