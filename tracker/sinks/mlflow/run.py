@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,12 +70,12 @@ def _user_tags(plan: Plan) -> dict[str, str]:
 
 def latest_page(plan: Plan, name: str, summary: Summary, *, is_worked_on: bool) -> Page:
     """The run with its figures. Those that `curve` tells are left to it."""
-    over = summary.status != "unfinished"
+    over, is_whole = summary.status != "unfinished", not completes(plan)
     tags = {
         "koderz.status": summary.status,
         "koderz.reason": summary.reason,
         "koderz.faults": str(len(summary.faults)),
-        "mlflow.note.content": _note(summary),
+        "mlflow.note.content": _note(summary, _rates(summary) if is_whole else _means(summary)),
         "mlflow.loggedArtifacts": json.dumps([{"path": TABLE, "type": "table"}]),
     }
     end = milliseconds(summary.end_time)
@@ -85,7 +85,7 @@ def latest_page(plan: Plan, name: str, summary: Summary, *, is_worked_on: bool) 
         end=None if is_worked_on and not over else end,
         status=_STATUS.get(summary.status, "RUNNING" if is_worked_on else "KILLED"),
         tags=tags,
-        points=list(_figures(summary, end, is_whole=not completes(plan))),
+        points=list(_figures(summary, end, is_whole=is_whole)),
     )
 
 
@@ -191,11 +191,30 @@ def _completed_figures(arm: Arm) -> dict[str, float | None]:
     return {"passed": None if rate is None else rate / 100, "cost": figures.total_cost, **means}
 
 
-def _note(summary: Summary) -> str:
+def _note(summary: Summary, table: Iterable[str]) -> str:
     """The run's description, in Markdown."""
-    lines = []
-    lines += [f"**{caution}.**\n" for caution in summary.cautions]
-    lines += ["| | success rate | 95 % Wilson interval | cost | avg iterations |", "|---|---|---|---|---|"]
+    lines = [*(f"**{caution}.**\n" for caution in summary.cautions), *table]
+    if summary.faults:
+        lines.append(f"\n{len(summary.faults)} of {summary.planned} experiments ended in a fault, which is no verdict.")
+    lines.append(f"\nStatus: {summary.status}{f' ({summary.reason})' if summary.reason else ''}")
+    return "\n".join(lines)
+
+
+def _means(summary: Summary) -> Iterator[str]:
+    """The means of what each arm is measured by."""
+    measures = {name: arm.summary.measures for name, arm in summary.arms.items()}
+    names = [*dict.fromkeys(name for found in measures.values() for name in found)]
+    yield f"| | {' | '.join((*names, 'cost'))} |"
+    yield "|---" * (len(names) + 2) + "|"
+    for arm, found in measures.items():
+        cells = [f"{found[name].mean:.4g}" if name in found else "" for name in names]
+        yield f"| {arm} | {' | '.join(cells)} | ${summary.arms[arm].summary.total_cost:.4f} |"
+
+
+def _rates(summary: Summary) -> Iterator[str]:
+    """How often each arm passed."""
+    yield "| | success rate | 95 % Wilson interval | cost | avg iterations |"
+    yield "|---|---|---|---|---|"
     for solver, arm in summary.arms.items():
         figures = arm.summary
         rate = interval = iterations = ""
@@ -204,11 +223,7 @@ def _note(summary: Summary) -> str:
             interval = "{:.1f} to {:.1f}".format(*figures.success_rate_interval)
             iterations = f"{figures.avg_iterations:.1f}"
         passed = f"({figures.successes}/{figures.total_problems})"
-        lines.append(f"| {solver} | {rate}{passed} | {interval} | ${figures.total_cost:.4f} | {iterations} |")
-    if summary.faults:
-        lines.append(f"\n{len(summary.faults)} of {summary.planned} experiments ended in a fault, which is no verdict.")
-    lines.append(f"\nStatus: {summary.status}{f' ({summary.reason})' if summary.reason else ''}")
-    return "\n".join(lines)
+        yield f"| {solver} | {rate}{passed} | {interval} | ${figures.total_cost:.4f} | {iterations} |"
 
 
 def write_files(folder: Path, summary: Summary, stories: Stories, into: Path) -> None:

@@ -246,6 +246,8 @@ def test_mlflow_has_a_span_a_candidate_and_the_winner_by_validation_once(tmp_pat
         assert (curve[0].step, curve[-1].step) == (20, seed["metric_calls"])
     row = rows(run)["meta_prompt"]
     assert told.data.metrics["gain/meta_prompt"] == pytest.approx(row.gain)
+    note = told.data.tags["mlflow.note.content"]
+    assert ("| gain |" in note, "success rate" in note) == (True, False)
     assert told.data.metrics["passed/meta_prompt"] == told.data.metrics["successes/meta_prompt"] / 2
     names = {prompt.name for prompt in store.search_prompts()}
     assert {name for name in names if name.startswith("koderz.rlm")} == set()
