@@ -212,7 +212,7 @@ def test_the_page_has_what_a_part_adds_with_every_text_escaped(tmp_path: Path) -
     found = section_of(read_plan(run.folder), run.folder)
     assert found is not None
     texts = [text for content in found.contents if isinstance(content, SideBySide) for text in content.texts.values()]
-    assert all(f"<pre>{escape(text)}</pre>" in page for text in texts)
+    assert all(f'<pre tabindex="0">{escape(text)}</pre>' in page for text in texts)
 
 
 def test_a_part_that_fails_says_so_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
