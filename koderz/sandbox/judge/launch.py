@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 _SANDBOX = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -59,5 +57,7 @@ def command(module: str, arguments: Iterable[str], *, packages: Iterable[str] = 
 
 def folders_of(packages: Iterable[str]) -> list[str]:
     """The folders that these packages are imported from here, those that are installed."""
-    found = (importlib.util.find_spec(name) for name in packages)
-    return [*dict.fromkeys(str(Path(spec.origin).parents[1]) for spec in found if spec and spec.origin)]
+    from importlib.util import find_spec  # judges load this module, and none of that
+
+    found = (find_spec(name) for name in packages)
+    return [*dict.fromkeys(os.path.dirname(os.path.dirname(spec.origin)) for spec in found if spec and spec.origin)]
