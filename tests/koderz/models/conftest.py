@@ -115,7 +115,7 @@ async def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIte
         here = partial(aiohttp.TCPConnector, resolver=_Here(urlsplit(served.url).port or 0))
         monkeypatch.setattr("koderz.models.transport.aiohttp.TCPConnector", here)
         trusting = ssl.create_default_context(cafile=certificate)
-        monkeypatch.setattr("koderz.models.transport._trusted", lambda: trusting)
+        monkeypatch.setattr("koderz.models.transport.trusted_certificates", lambda: trusting)
         yield served
 
 
