@@ -75,7 +75,9 @@ def run(
         given["agent_timeout"] = timeout_sec
     most = rollouts or max(entry.rollouts for entry in found.entries)  # one alone is asked at another temperature
     usual = {**front.usual, "concurrency": parallel or found.parallel, "samples": most}
-    if "sandbox" not in given:
+    if "sandbox" in given:
+        given.setdefault("entry_sandbox", False)
+    else:
         given["sandbox"] = asyncio.run(chosen(os.environ))
     if not front.shown.json:
         say(f"[rollouts] sandbox={given['sandbox']}")

@@ -92,8 +92,9 @@ def test_a_configuration_is_run_and_its_tasks_checked(koderz: Shell) -> None:
     koderz("rollouts", "sample", "tasks", code=2)
     (koderz.folder / "solve.sh").write_text("sed 's/.*/Hello, &!/' names.txt > greeting.txt\n")
     entry = '[[tasks]]\nprepared_dir = "tasks/greeting"\nagent = '
-    (koderz.folder / "own.toml").write_text(f'{entry}"oracle"\nrollouts = 2\n{entry}"scripted"\nscript = "solve.sh"\n')
-    koderz("rollouts", "run", "own.toml", "--quiet")
+    entries = f'{entry}"oracle"\nrollouts = 2\nsandbox = "docker"\n{entry}"scripted"\nscript = "solve.sh"\n'
+    (koderz.folder / "own.toml").write_text(entries)
+    koderz("rollouts", "run", "own.toml", "--sandbox", "local", "--quiet")  # which is for every entry
     arms = koderz.summary()["arms"]
     assert {name: [each["success"] for each in arm["results"]] for name, arm in arms.items()} == {
         "oracle": [True, True],

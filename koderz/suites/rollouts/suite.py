@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,8 @@ class RolloutsSuite:
 
     def __init__(self, source: str, tasks: Sequence[Rollout], options: RolloutsOptions) -> None:
         self.source = source
+        if not options.entry_sandbox:
+            tasks = [replace(task, sandbox="") for task in tasks]
         self.tasks: tuple[Task[Rollout], ...] = tuple(
             Task(task.id, task.instructions, payload=task, needs=NEEDS, digest=task.digest) for task in tasks
         )
