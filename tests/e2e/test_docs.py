@@ -75,14 +75,9 @@ def _commands() -> dict[str, str]:
     return found
 
 
-PLANNED = ("optimize", "perf")
-
-
 @pytest.mark.parametrize(("line", "page"), _commands().items())
 def test_every_command_and_option_that_a_page_names_exists(line: str, page: str) -> None:
     words = [word for word in shlex.split(line, comments=True) if word not in ("||", "true")]
-    if words[0] in PLANNED:
-        pytest.skip("planned, and the README says so")
     command = typer.main.get_command(app)
     context = command.make_context("koderz", [], resilient_parsing=True)
     while words and words[0] in getattr(command, "commands", {}):

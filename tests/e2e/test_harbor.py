@@ -37,7 +37,7 @@ def harbor() -> Path:
             pytest.skip("Harbor isn't there: name a Python that has it in KODERZ_HARBOR_PYTHON")
         uv = str(Path(sys.executable).with_name("uv"))
         for command in (
-            [uv, "venv", "--clear", "--quiet", "--python", "3.12", str(place)],
+            [uv, "venv", "--clear", "--quiet", "--no-python-downloads", "--python", "3.12", str(place)],
             [uv, "pip", "install", "--quiet", "--python", str(python), f"harbor=={HARBOR}"],
         ):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
