@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self
 
-import orjson
 from aiohttp import web
 
 from koderz.testing.faults import Faults
+from koderz.testing.loopback import LoopbackServer, lowered
 from koderz.testing.replies import Replies, answer_from
 from koderz.testing.service import HttpRequest, Manner, Reasoning, Sent, Service, Status, read_models
 from koderz.testing.wire import Request, Wire
 
 
-class ModelServer:
+class ModelServer(LoopbackServer):
     """A model server on loopback that speaks Ollama, OpenAI and Anthropic on one port.
 
     `replies` says what it answers (`koderz.testing.Replies`); without, the simulated model answers HumanEval.
@@ -53,43 +51,22 @@ class ModelServer:
         log: Path | None = None,
         keep_requests: bool = True,
     ) -> None:
+        super().__init__(port=port, log=log)
         manner = Manner(latency, api_key, read_models(models), frozenset(refuse), reasoning, retry_after)
         drawn = Faults(faults or {}, seed=seed, fail_first=fail_first)
         self._service = Service(manner, drawn, answer_from(replies))
         self._max_in_flight = max_in_flight
-        self._port, self._log_path, self._keep_requests = port, log, keep_requests
+        self._keep_requests = keep_requests
         self._in_flight = 0
-        self._log: BinaryIO | None = None
         self.requests: list[Request] = []  # to a model, well-formed, in order; empty with keep_requests=False
         self.counts: Counter[Status] = Counter()  # by HTTP status; `hang`, `drop`, …, `gone` (the client) else
         self.peak_in_flight = 0
 
-    @property
-    def url(self) -> str:
-        """`http://127.0.0.1:PORT`, once the server is entered."""
-        return f"http://127.0.0.1:{self._port}"
-
-    async def __aenter__(self) -> Self:
-        if self._log_path is not None:
-            self._log = self._log_path.open("ab", buffering=0)
-        app = web.Application(client_max_size=0)
-        app.router.add_route("*", "/{path:.*}", self._answered)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self._port, backlog=1024).start()
-        self._port = self._runner.addresses[0][1]
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._runner.cleanup()
-        if self._log is not None:
-            self._log.close()
+    def _routes(self) -> Iterable[web.AbstractRouteDef]:
+        return (web.route("*", "/{path:.*}", self._answered),)
 
     async def _answered(self, request: web.Request) -> web.StreamResponse:
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        http = HttpRequest(request.method, request.path, headers, await request.read())
+        http = HttpRequest(request.method, request.path, lowered(request), await request.read())
         wire = self._service.wire_of(http)
         if wire is None:
             return await _send(request, self._service.catalogue(http))
@@ -122,8 +99,6 @@ class ModelServer:
 
     def _book(self, wire: Wire, request: Request | None, status: Status) -> None:
         self.counts[status] += 1
-        if self._log is None:
-            return
         line = {
             "t": time.time(),
             "kind": wire.kind,
@@ -132,7 +107,7 @@ class ModelServer:
             "status": status,
             "model": request.model if request else None,
         }
-        self._log.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        self._note(line)
 
 
 async def _send(request: web.Request, sent: Sent) -> web.StreamResponse:

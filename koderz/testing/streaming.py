@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any
 
 import orjson
 from aiohttp import web
 
 from koderz.errors import KoderzError
 from koderz.testing.faults import Faults
+from koderz.testing.loopback import LoopbackServer, lowered
 from koderz.testing.openai import models_list
 from koderz.testing.service import BROKEN
 from koderz.testing.wire import bearer_token, event
@@ -47,7 +47,7 @@ class Delays:
             yield self.ttft + (after - min(size, tokens)) * self.itl, first, after
 
 
-class StreamingServer:
+class StreamingServer(LoopbackServer):
     """OpenAI's completions and chat completions, streamed with known delays.
 
     A reply has as many tokens as are asked for, else `output_tokens`: the first after `ttft` seconds, each further one
@@ -73,44 +73,23 @@ class StreamingServer:
         port: int = 0,
         log: Path | None = None,
     ) -> None:
+        super().__init__(port=port, log=log)
         if min(ttft, itl, bundle - 1, burst - 1, output_tokens - 1) < 0:
             raise KoderzError("delays are seconds from 0 on; bundle, burst and output_tokens are at least 1")
         self._delays = Delays(ttft, itl, bundle, burst)
         self._output_tokens, self._usage, self._api_key = output_tokens, usage, api_key
         self._faults = Faults(faults or {}, seed=seed)
-        self._models, self._port, self._log_path = tuple(models), port, log
-        self._log: BinaryIO | None = None
+        self._models = tuple(models)
         self.requests: list[Json] = []  # the bodies, in order
         self.keys: list[str] = []  # that came with them
         self.sent: list[list[float]] = []  # of each stream when its packets were written, seconds since it was read
 
-    @property
-    def url(self) -> str:
-        """`http://127.0.0.1:PORT`, once the server is entered."""
-        return f"http://127.0.0.1:{self._port}"
-
-    async def __aenter__(self) -> Self:
-        if self._log_path is not None:
-            self._log = self._log_path.open("ab", buffering=0)
-        app = web.Application(client_max_size=0)
-        app.router.add_get("/v1/models", self._listed)
-        for path in ("/v1/completions", "/v1/chat/completions"):
-            app.router.add_post(path, self._answered)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self._port, backlog=4096).start()
-        self._port = self._runner.addresses[0][1]
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._runner.cleanup()
-        if self._log is not None:
-            self._log.close()
+    def _routes(self) -> Iterable[web.AbstractRouteDef]:
+        asked = (web.post(path, self._answered) for path in ("/v1/completions", "/v1/chat/completions"))
+        return (web.get("/v1/models", self._listed), *asked)
 
     async def _listed(self, request: web.Request) -> web.Response:
-        if self._api_key not in (None, bearer_token(_lowered(request))):
+        if self._api_key not in (None, bearer_token(lowered(request))):
             return _refused(401, "invalid API key")
         return web.json_response(models_list(self._models))
 
@@ -118,16 +97,11 @@ class StreamingServer:
         body = orjson.loads(await request.read())
         answer = await self._answer(request, body, time.monotonic())
         if answer.status != 200:
-            self._note(answer.status, 0, ())
+            self._note({"t": time.time(), "status": answer.status, "tokens": 0, "sent": ()})
         return answer
 
-    def _note(self, status: int, tokens: int, sent: Sequence[float]) -> None:
-        if self._log is not None:
-            line = {"t": time.time(), "status": status, "tokens": tokens, "sent": sent}
-            self._log.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
-
     async def _answer(self, request: web.Request, body: Json, begun: float) -> web.StreamResponse:
-        key = bearer_token(_lowered(request))
+        key = bearer_token(lowered(request))
         self.requests.append(body)
         self.keys.append(key)
         if self._api_key not in (None, key):
@@ -168,7 +142,7 @@ class StreamingServer:
             usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
             end += event({"object": "chunk", "model": body["model"], "choices": [], "usage": usage})
         await answer.write(end + b"data: [DONE]\n\n")
-        self._note(200, tokens, written)
+        self._note({"t": time.time(), "status": 200, "tokens": tokens, "sent": written})
         return answer
 
     def _packet(self, body: Json, first: int, after: int, *, is_chat: bool) -> bytes:
@@ -182,10 +156,6 @@ class StreamingServer:
 def _chunk(body: Json, what: Json, finish_reason: str | None = None) -> Json:
     choice = {"index": 0, **what, "finish_reason": finish_reason}
     return {"id": "stream", "object": "chunk", "model": body["model"], "choices": [choice]}
-
-
-def _lowered(request: web.Request) -> dict[str, str]:
-    return {name.lower(): value for name, value in request.headers.items()}
 
 
 def _refused(status: int, message: str) -> web.Response:
