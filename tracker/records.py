@@ -245,9 +245,7 @@ class Experiment(OfTask, frozen=True, kw_only=True):
     note: str = ""
     lesson: str = ""  # what it taught, as its suite tells it: neither a program nor a hidden test is in it
     lesson_cause: str = ""  # of the failure that it is about
-    facts: dict[
-        str, Any
-    ] = {}  # what else its suite tells of it, which the result in the summary has as keys of its own
+    facts: dict[str, Any] = {}  # what else its suite tells of it: keys of their own in the summary's result
 
 
 class Fault(OfTask, frozen=True, kw_only=True):

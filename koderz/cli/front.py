@@ -203,12 +203,16 @@ def _resuming(how: Literal["resume", "retry"]) -> Callable[..., None]:
         accept_divergence: AcceptDivergence = False,
         trust_config: Trust = False,
     ) -> None:
-        way: dict[str, Any] = {
-            "accept_divergence": accept_divergence,
-            "accept_changes": accept_changes,
-            "trust_config": trust_config,
-        }
-        take_up(run, given, Shown(json=json, quiet=quiet, wait=wait), how=how, detach=detach, **way)
+        take_up(
+            run,
+            given,
+            Shown(json=json, quiet=quiet, wait=wait),
+            how=how,
+            detach=detach,
+            accept_changes=accept_changes,
+            accept_divergence=accept_divergence,
+            trust_config=trust_config,
+        )
 
     return command
 
@@ -234,13 +238,17 @@ def _rescore(
     trust_config: Trust = False,
 ) -> None:
     """Run the solvers again over the recorded replies with new verdicts. No call is made unless asked for."""
-    way: dict[str, Any] = {
-        "accept_divergence": accept_divergence,
-        "accept_changes": accept_changes,
-        "trust_config": trust_config,
-    }
-    shown = Shown(json=json, quiet=quiet, wait=wait)
-    take_up(run, given, shown, how="rescore", calls=calls, ask_judge=ask_judge, **way)
+    take_up(
+        run,
+        given,
+        Shown(json=json, quiet=quiet, wait=wait),
+        how="rescore",
+        calls=calls,
+        ask_judge=ask_judge,
+        accept_changes=accept_changes,
+        accept_divergence=accept_divergence,
+        trust_config=trust_config,
+    )
 
 
 def take_up(run: str, given: dict[str, Any], shown: Shown, *, screen: SessionScreen | None = None, **way: Any) -> None:

@@ -182,8 +182,15 @@ def evaluate(
     run = found.manifest.get("benchmark_run_id")
     if not run:
         raise KoderzError(f"{found.folder} was made by another program, whose diffs aren't on record")
-    way: dict[str, Any] = {"trust_config": trust_config, "accept_changes": accept_changes}
-    take_up(run, given, shown, how="rescore", screen=EvaluationScreen(shown, found.folder), **way)
+    take_up(
+        run,
+        given,
+        shown,
+        screen=EvaluationScreen(shown, found.folder),
+        how="rescore",
+        accept_changes=accept_changes,
+        trust_config=trust_config,
+    )
 
 
 def _find(data: Path, name: str, latest: bool, stamp: str | None) -> Benchmark:

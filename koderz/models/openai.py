@@ -149,9 +149,8 @@ class OpenAIWire:
             await fetched(http, f"/models/{quote(model)}", self.headers, _Listed, must_exist=True)
             return {}
         models = await fetched(http, "/models", self.headers, _Models)
-        offered = (
-            [listed.id.removeprefix("models/") for listed in models.data or ()] if models else []
-        )  # as Google has it
+        listed = models.data or () if models else ()
+        offered = [one.id.removeprefix("models/") for one in listed]  # as Google has it
         if offered and model not in offered:
             say(f"{http.base_url} doesn't list {model}; {instead_of(model, offered)}")
         return {}
