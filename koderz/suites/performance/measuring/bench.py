@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from koderz.errors import Fault
-from koderz.suites.performance.measuring.legs import Call, Legs, Ran, Referee, referee
-from koderz.suites.performance.measuring.verdicts import Block, Leg, Rule, found, is_look
+from koderz.suites.performance.measuring.verdicts import Block, Leg, Rule, found, is_look, require_sound
+from koderz.suites.performance.measuring.workloads import Workloads
 from koderz.suites.performance.patches import patch_of
 from koderz.suites.performance.tasks import PerfTask
 from koderz.suites.performance.trees import Applied, Trees, texts_of
@@ -30,9 +27,6 @@ LEGS: Mapping[str, tuple[str, ...]] = {
     "agent": ("base", "again", "human", "agent"),
 }
 """The legs of a block, by what is measured."""
-
-_ENOUGH = 0.15  # seconds of CPU that the calls of a leg take on base, at least
-_TRIAL_CALLS, _MOST_CALLS = 4, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +51,20 @@ class Recorder(Protocol):
     def can_make(self, name: str) -> bool: ...
 
 
+class Work(Protocol):
+    """What a task's legs do, and how their outputs are compared with base's."""
+
+    async def sized(self, tree: Path, seed: str, exclusive: ExclusiveHandle) -> dict[str, int]:
+        """How much of each workload a leg does, so that base takes long enough. Raises Fault where base fails."""
+        ...
+
+    async def block(
+        self, trees: Mapping[str, Path], counts: Mapping[str, int], seed: str, exclusive: ExclusiveHandle
+    ) -> dict[str, Leg]:
+        """A leg of each tree, one after the other in this order. `counts`: what `sized` gave."""
+        ...
+
+
 class Bench:
     """Tries patches of one experiment. Whatever it does is recorded, and each block by itself."""
 
@@ -75,7 +83,7 @@ class Bench:
         self._task, self._trees, self._folder, self._handles, self._rule = task, trees, folder, handles, rule
         self._given = given
         self._files: Mapping[str, str] | None = None
-        self._legs = Legs(task, trees.local, seconds)
+        self._work: Work = Workloads(task, trees.local, seconds)
         self._patched: dict[str, Path] = {}  # by patch
 
     async def files(self) -> str:
@@ -140,64 +148,23 @@ class Bench:
         return self._patched[patch]
 
     async def _sized(self, exclusive: ExclusiveHandle) -> dict[str, int]:
-        """How many calls of each workload a leg makes after the first, so that base takes long enough."""
-        tree = await self._trees.base(self._task)
-        counts = {}
-        async with self._opened() as judge:
-            for name in self._task.workloads:
-                calls = [await judge.inputs(name, f"{self._seed}/calls/{n}", n) for n in range(_TRIAL_CALLS)]
-                async with exclusive() as core:
-                    ran = await self._legs.run(tree, calls, core)
-                _require(ran.leg, "base")
-                counts[name] = min(_MOST_CALLS, math.ceil(_ENOUGH / ran.leg.work[name].cpu))
-        return counts
+        return await self._work.sized(await self._trees.base(self._task), self._seed, exclusive)
 
     async def _block(
         self, exclusive: ExclusiveHandle, arm: str, patch: str, counts: Mapping[str, int], name: str
     ) -> dict[str, Any]:
-        """One leg after the other, in an order that is drawn, on inputs that no other block has."""
-        trees = {leg: await self._tree(leg, patch) for leg in LEGS[arm]}
-        order = sorted(trees)
+        """One leg after the other, in an order that is drawn."""
+        order = sorted(LEGS[arm])
         random.Random(f"{self._seed}/{name}").shuffle(order)  # noqa: S311 repeatable on purpose
-        async with self._opened() as judge:
-            calls = [
-                await judge.inputs(workload, f"{self._seed}/{name}/{number}", number)
-                for workload, count in counts.items()
-                for number in range(count + 1)
-            ]
-            async with exclusive() as core:
-                ran = {leg: await self._legs.run(trees[leg], calls, core) for leg in order}
-            legs = {leg: await _compared(judge, calls, ran["base"], ran[leg]) for leg in order}
+        trees = {leg: await self._tree(leg, patch) for leg in order}
+        legs = await self._work.block(trees, counts, f"{self._seed}/{name}", exclusive)
         for leg in order:
             if leg != arm:
-                _require(legs[leg], leg)
+                require_sound(legs[leg], leg)
         if arm == "human":
-            _require(legs["human"], "the human's answer")
+            require_sound(legs["human"], "the human's answer")
         return dict(msgspec.to_builtins(Block(legs)))
-
-    @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[Referee]:
-        async with referee(self._task.workloads, self._trees.local) as judge:
-            yield judge
 
     @property
     def _seed(self) -> str:
         return self._handles.experiment_id
-
-
-def _require(leg: Leg, what: str) -> None:
-    """Raises Fault where the task itself can't be measured."""
-    if leg.wrong:
-        raise Fault(f"base_failed: {what}: {leg.wrong}")
-
-
-async def _compared(judge: Referee, calls: Sequence[Call], base: Ran, ran: Ran) -> Leg:
-    """The leg, with what is wrong with it if an output isn't base's."""
-    if ran.leg.wrong or ran is base:
-        return ran.leg
-    for number, (call, expected, output) in enumerate(zip(calls, base.outputs, ran.outputs, strict=True), 1):
-        if not await judge.same(call, expected, output):
-            return Leg(
-                ran.leg.cpu, ran.leg.wall, ran.leg.work, f"{call.workload}: the result of call {number} is wrong"
-            )
-    return ran.leg

@@ -14,6 +14,8 @@ from functools import cache
 from statistics import fmean, median
 from typing import Literal
 
+from koderz.errors import Fault
+
 Word = Literal["opt", "not", "inconclusive"]
 Clock = Literal["cpu", "wall"]
 
@@ -82,6 +84,12 @@ class Finding:
     def strays(self) -> bool:
         """Whether base differs from itself by more than it may."""
         return abs(math.log(self.speedups["aa"].value)) > STRAY
+
+
+def require_sound(leg: Leg, what: str) -> None:
+    """Raises Fault where a leg fails of what the task itself brings: then it can't be measured."""
+    if leg.wrong:
+        raise Fault(f"base_failed: {what}: {leg.wrong}")
 
 
 def is_look(count: int, max_blocks: int) -> bool:
