@@ -31,6 +31,9 @@ class PerfPart(Part):
         opts = [[each.success for each in found] for found in by_task.values()]
         opts += [[False] * max(map(len, opts))] * len(_without(plan, arm))
         told: dict[str, Any] = {"opt_at_k": dict(_opt_at_k(opts)), "passed": _told(passed)}
+        reviewed = [result.facts["quadrant"] for result in results if "quadrant" in result.facts]
+        if reviewed:
+            told["quadrants"] = {name: reviewed.count(name) for name in ("Q1", "Q2", "Q3", "Q4")}
         for name in _SPEEDUPS:
             logs = [
                 [math.log(v) for each in found if (v := (each.metrics or {}).get(name))] for found in by_task.values()

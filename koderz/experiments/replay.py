@@ -267,15 +267,22 @@ class Handles:
         return await asyncio.shield(task)
 
     async def _ask_of_judge(
-        self, judged: str, messages: Sequence[Message], model: str | None = None, purpose: str = JUDGE, **sampling: Any
+        self,
+        judged: str,
+        messages: Sequence[Message],
+        model: str | None = None,
+        purpose: str = JUDGE,
+        known_by: str = "",
+        **sampling: Any,
     ) -> Reply:
         """One reply of the model in the role `judge`, about what has the key `judged`.
 
         It is on record and paid for like any other, but no solver asks for it in a replay: it is used where that very
-        thing is judged again, because the verdict is missing or to be made anew.
+        thing is judged again, because the verdict is missing or to be made anew. `known_by`, if there is any, stands
+        for what is judged and for the messages.
         """
-        ask = Ask(checked_messages(messages), model or JUDGE, purpose, sampling)
-        key = self._key(JUDGE_ASK, digest_of([judged, ask.digest()]))
+        ask = Ask(checked_messages(messages), model or JUDGE, purpose, sampling, known_by=known_by)
+        key = self._key(JUDGE_ASK, digest_of(["" if known_by else judged, ask.digest()]))
         call = None if self._how.judge_anew else self._judge_calls.get(key)
         if call is None:
             if not (self._how.calls_allowed or self._how.judge_anew):

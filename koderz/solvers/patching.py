@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from koderz.prompts import Prompts
 from koderz.settings.options import option
 from koderz.solvers.handles import AskHandle, ExclusiveHandle, JudgeHandle
-from koderz.types import Expected, Message, Task, Verdict
+from koderz.types import JUDGE, Expected, Message, Task, Verdict
 
-_PATCH_TOKENS = 800  # of a usual reply, for estimates
+_PATCH_TOKENS, _REVIEW_TOKENS = 800, 200  # of usual replies, for estimates
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,16 @@ def estimate(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any])
     return [Expected("main", (1, most), (prompt_tokens, sent), (_PATCH_TOKENS, most * _PATCH_TOKENS))]
 
 
+def _review(prompt_tokens: float, *_: object) -> Sequence[Expected]:
+    """That of a patch, beside the human's, where a model reviews them."""
+    shown = prompt_tokens + 2 * _PATCH_TOKENS
+    return [Expected(JUDGE, (1, 1), (shown, shown), (_REVIEW_TOKENS, _REVIEW_TOKENS))]
+
+
 patching.roles = ()  # type: ignore[attr-defined]
 patching.estimate = estimate  # type: ignore[attr-defined]
 patching.prompts = {"main": ["patching", "patching-feedback"]}  # type: ignore[attr-defined]
 for _solver in (base, human, given):
     _solver.roles = ()  # type: ignore[attr-defined]
     _solver.asks = False  # type: ignore[attr-defined]
-    _solver.estimate = lambda *_: ()  # type: ignore[attr-defined]
+    _solver.estimate = _review if _solver is given else lambda *_: ()  # type: ignore[attr-defined]

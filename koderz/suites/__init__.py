@@ -85,8 +85,9 @@ class Suite(Protocol):
         that is kept free for it, unless its solver names `exclusive` and takes turns itself.
 
         A judge that is a model has one more parameter, `ask=None`: a solver's handle, bound to the role `judge`, and
-        None where the arm has no model in it. What it asks is on record, and used again when the run is rescored. The
-        suite's `judge_calls` says how many calls a verdict takes where it isn't one, for estimates.
+        None where the arm has no model in it. What it asks is on record, and used again when the run is rescored; for
+        another record of the same answer, too, where `known_by` says what it is about. The suite's `judge_calls` says
+        how many calls a verdict takes where it isn't one, for estimates.
         """
         ...
 

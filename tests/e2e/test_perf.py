@@ -109,9 +109,17 @@ def test_patches_of_a_file_are_measured_as_samples_and_a_finished_run_is_left_al
     ]
     rows.append({**rows[0], "model_patch": ""})
     (koderz.folder / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = ("perf", "run", ONE, task.human_commit[:8], "--mode", "agent", "--predictions", "p.jsonl", "--quiet")
+    given = ("--predictions", "p.jsonl", "--judge-model", "simulated")
+    words = ("perf", "run", ONE, task.human_commit[:8], "--mode", "agent", *given, "--quiet")
     koderz(*words, "--resume")
     results = koderz.summary()["arms"]["agent"]["results"]
+    assert [each.get("quadrant") for each in results] == ["Q2", "Q1", None]
+    assert koderz.summary()["arms"]["agent"]["summary"]["quadrants"] == {"Q1": 1, "Q2": 1, "Q3": 0, "Q4": 0}
+    reviews = [line for line in koderz.journal() if line["kind"] == "call"]
+    assert [line["purpose"] for line in reviews] == ["judge", "judge"]
+    koderz("benchmark", "rescore", "latest", "--max-blocks", 3, "--quiet")
+    assert [line for line in koderz.journal() if line["kind"] == "call"] == reviews
+    koderz("benchmark", "rescore", "latest", "--max-blocks", 30, "--quiet")
     assert [(each["status"], each["opt"], each["model"]) for each in results] == [
         *(("test_failed", "not", "gpt-4o"), ("passed", "opt", "gpt-4o"), ("empty_patch", "not", "gpt-4o"))
     ]

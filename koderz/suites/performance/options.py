@@ -28,4 +28,7 @@ class PerformanceOptions:
     patches: Path | None = option(
         None, "A folder of agents' patches: run folders below NAME/, or NAME.jsonl. Default: patches.", "DIR"
     )
+    judge_model: str | None = option(
+        None, "A model that reviews each patch; what it says stands beside what was measured.", "MODEL", role="judge"
+    )
     gso_strict: bool = option(False, "Let GSO's rule of points decide, without intervals.", changeable=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from koderz.suites.performance.measuring.bench import Bench
 from koderz.suites.performance.measuring.verdicts import Rule
 from koderz.suites.performance.options import PerformanceOptions
 from koderz.suites.performance.published import refused
+from koderz.suites.performance.review import is_for_judge, simulated_review, with_review
 from koderz.suites.performance.sources import tasks_of
 from koderz.suites.performance.tasks import PerfTask
 from koderz.suites.performance.trees import Trees
@@ -116,13 +117,24 @@ class PerformanceSuite:
             raise Fault(f"there is no patch number {sample} of {task.id} any more")
         return samples[sample]
 
-    async def judge(self, task: Task, answer: Reply | str, sandbox: Any, how: Any) -> Verdict:  # noqa: ARG002
+    async def judge(
+        self,
+        task: Task[PerfTask],
+        answer: Reply | str,
+        sandbox: Any,  # noqa: ARG002
+        how: Any,  # noqa: ARG002
+        ask: Callable[..., Awaitable[Reply]] | None = None,
+    ) -> Verdict:
         """The verdict on what was measured. Raises Fault where base is too far off from itself for one."""
-        return verdict_on(answer if isinstance(answer, str) else answer.text, self._rule, self._isolation)
+        verdict = verdict_on(answer if isinstance(answer, str) else answer.text, self._rule, self._isolation)
+        patch = str(verdict.artifacts.get("diff.patch", ""))
+        return await with_review(verdict, task.payload, patch, ask) if ask and patch.strip() else verdict
 
     def simulate(self, messages: Sequence[Message], sampling: Sampling) -> str:
         """One of the patches that come with an embedded task: the next after as many replies and samples."""
         told = text_of(messages[0])
+        if is_for_judge(told):
+            return simulated_review()
         task = next((task.payload for task in self.tasks if f"{_MARK}{task.id}\n" in told), None)
         if task is None or not task.canned:
             return "I know of nothing that would make this faster."

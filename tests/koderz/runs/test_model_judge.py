@@ -29,6 +29,7 @@ class Asked(Words):
 
     threshold: int = 2
     judge_calls: int = 2
+    known_by: str = ""
 
     async def judge(
         self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging, ask: AskHandle | None = None
@@ -36,8 +37,8 @@ class Asked(Words):
         if ask is None:
             return await super().judge(task, answer, sandbox, how)
         text = answer.text if isinstance(answer, Reply) else answer
-        question = [{"role": "user", "content": f"Is {text} right?"}]
-        said = [(await ask(question)).text for _ in range(2)]
+        question = [{"role": "user", "content": f"Is {text} right?{' Be strict.' * (self.threshold > 3)}"}]
+        said = [(await ask(question, known_by=self.known_by)).text for _ in range(2)]
         yes = sum(word == "yes" for word in said)
         return Verdict("passed" if yes >= self.threshold else "failed", "judged", f"{yes} of 2 say yes")
 
@@ -129,6 +130,24 @@ def test_rescore_uses_the_judges_replies_again_unless_told_otherwise(tmp_path: P
         assert (anew.summary.results[0].success, len(judge.asked)) == (False, 2)
         once_more, judge = await rescored(run, replace(plan, suite=Asked(plan.tasks, threshold=0)))
         assert (once_more.summary.results[0].success, judge.asked) == (True, []), "the latest replies count"
+
+    asyncio.run(go())
+
+
+def test_replies_about_what_is_known_by_a_name_are_used_for_other_questions(tmp_path: Path) -> None:
+    async def rescored(folder: Path, known_by: str) -> Run:
+        plan = await judged_plan(folder)
+        run = await begun(replace(plan, suite=Asked(plan.tasks, known_by=known_by)), models(Scripted(yes)))
+        stricter = replace(plan, suite=Asked(plan.tasks, threshold=4, known_by=known_by))
+        how = Replaying(rescore=True, calls_allowed=False)
+        return await resumed(run.folder, stricter, models(Scripted(no)), how, faults=True, judged=True)
+
+    for name in ("known", "unknown"):
+        (tmp_path / name).mkdir()
+
+    async def go() -> None:
+        assert (await rescored(tmp_path / "known", "answer")).summary.results[0].success is False
+        assert "needs a call" in (await rescored(tmp_path / "unknown", "")).summary.faults[0]["reason"]
 
     asyncio.run(go())
 
