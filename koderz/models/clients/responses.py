@@ -28,6 +28,14 @@ _TAKEN = {
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _TEXTS = ("input_text", "output_text", "text", "refusal")
 _FREE_TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+_ARGUMENTS = {  # by kind of item: the field that grows, and how its events are named
+    "function_call": ("arguments", "function_call_arguments"),
+    "custom_tool_call": ("input", "custom_tool_call_input"),
+}
+_PARTS: Mapping[Any, tuple[str, str, str, str, dict[str, Any]]] = {  # likewise, of items that have parts
+    "message": ("content", "content_index", "content_part", "output_text", {"logprobs": []}),
+    "reasoning": ("summary", "summary_index", "reasoning_summary_part", "reasoning_summary_text", {}),
+}
 _ENDS = {"length": "max_output_tokens", "refusal": "content_filter"}
 
 
@@ -81,9 +89,14 @@ def answer(reply: Reply, body: Mapping[str, Any]) -> dict[str, Any]:
         "error": None,
         "model": str(body.get("model", "")),
         "output": output,
+        "instructions": body.get("instructions"),
+        "metadata": body.get("metadata") or {},
+        "parallel_tool_calls": body.get("parallel_tool_calls", True),
+        "tool_choice": body.get("tool_choice") or "auto",
+        "tools": [*tools],
         "usage": {
             "input_tokens": reply.tokens_in,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": reply.tokens_out,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": reply.tokens,
@@ -92,14 +105,47 @@ def answer(reply: Reply, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def events(answer: Mapping[str, Any]) -> Iterator[bytes]:
-    """See `Client`."""
+    """See `Client`. An item's text comes as one delta."""
+    for number, told in enumerate(_told_in_order(answer)):
+        yield event({**told, "sequence_number": number})
+
+
+def _told_in_order(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     begun = {**answer, "status": "in_progress", "output": [], "usage": None}
-    yield event({"type": "response.created", "response": begun})
+    yield {"type": "response.created", "response": begun}
     for index, item in enumerate(answer["output"]):
-        yield event({"type": "response.output_item.added", "output_index": index, "item": item})
-        yield event({"type": "response.output_item.done", "output_index": index, "item": item})
+        empty, told = _pieces(item)
+        yield {"type": "response.output_item.added", "output_index": index, "item": empty}
+        for each in told:
+            yield {"item_id": item.get("id"), "output_index": index, **each, "type": f"response.{each['type']}"}
+        yield {"type": "response.output_item.done", "output_index": index, "item": item}
     ended = "incomplete" if answer.get("status") == "incomplete" else "completed"
-    yield event({"type": f"response.{ended}", "response": answer})
+    yield {"type": f"response.{ended}", "response": answer}
+
+
+def _pieces(item: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The item as it begins, and what comes to it."""
+    kind = item.get("type")
+    if kind in _ARGUMENTS:
+        field, name = _ARGUMENTS[kind]
+        known = {"name": item.get("name")} if kind == "function_call" else {}
+        text = item.get(field, "")
+        told = [{"type": f"{name}.delta", "delta": text}, {"type": f"{name}.done", field: text, **known}]
+        return {**item, field: "", "status": "in_progress"}, told
+    if kind not in _PARTS:
+        return dict(item), []
+    field, index, part, text, more = _PARTS[kind]
+    told = []
+    for number, each in enumerate(item.get(field) or ()):
+        if "text" in each:
+            at = {index: number}
+            told += [
+                {"type": f"{part}.added", **at, "part": {**each, "text": ""}},
+                {"type": f"{text}.delta", **at, "delta": each["text"], **more},
+                {"type": f"{text}.done", **at, "text": each["text"], **more},
+                {"type": f"{part}.done", **at, "part": each},
+            ]
+    return {**item, field: [], **({"status": "in_progress"} if "status" in item else {})}, told
 
 
 def _offered(tool: Mapping[str, Any]) -> dict[str, Any]:

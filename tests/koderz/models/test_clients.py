@@ -13,7 +13,8 @@ from tests.koderz.models.test_tools import BODIES, SCHEMA
 
 PICTURE = "data:image/png;base64,aGk="
 SHELL = {"type": "function", "function": {"name": "shell", "parameters": SCHEMA}}
-CALL = {"id": "c1", "type": "function", "function": {"name": "shell", "arguments": '{"command":"ls"}'}}
+SSE = {"content-type": "text/event-stream"}
+CALL: dict[str, Any] = {"id": "c1", "type": "function", "function": {"name": "shell", "arguments": '{"command":"ls"}'}}
 SAID = [
     {"role": "tools", "content": [SHELL]},
     {"role": "system", "content": "be brief"},
@@ -177,3 +178,50 @@ def test_a_stream_ends_as_its_client_expects(wire: str) -> None:
     for line in stream.splitlines():
         if line.startswith("data: {"):
             json.loads(line.removeprefix("data: "))
+
+
+def streamed(wire: str) -> Any:
+    """The transport of a client that gets the reply as a stream, whatever it asks."""
+    import httpx2
+
+    client = client_of(wire)
+    stream = b"".join(client.events(client.answer(REPLY, {"model": "m"})))
+    return httpx2.MockTransport(lambda _: httpx2.Response(200, headers=SSE, content=stream))
+
+
+@pytest.mark.slow  # seconds to import
+def test_openais_own_client_reads_streams_of_both_its_wires() -> None:
+    import httpx2
+    import openai
+
+    def client(wire: str) -> openai.OpenAI:
+        http = httpx2.Client(transport=streamed(wire))
+        return openai.OpenAI(base_url="http://x/v1", api_key="k", http_client=http, _strict_response_validation=True)
+
+    with client("responses").responses.stream(model="m", input="hi") as events:
+        told = [(event.type, getattr(event, "delta", "")) for event in events if event.type.endswith("delta")]
+        response = events.get_final_response()
+    assert told == [
+        ("response.reasoning_summary_text.delta", "hm"),
+        ("response.output_text.delta", "I look."),
+        ("response.function_call_arguments.delta", CALL["function"]["arguments"]),
+    ]
+    assert (response.output_text, response.usage and response.usage.total_tokens) == ("I look.", 15)
+    with client("chat").chat.completions.stream(model="m", messages=[{"role": "user", "content": "hi"}]) as chunks:
+        message = chunks.get_final_completion().choices[0].message
+    assert message.content == "I look."
+    assert message.tool_calls is not None
+    assert message.tool_calls[0].function.arguments == CALL["function"]["arguments"]
+
+
+@pytest.mark.slow  # seconds to import
+def test_anthropics_own_client_reads_a_stream() -> None:
+    import anthropic
+    import httpx2
+
+    http = httpx2.Client(transport=streamed("messages"))
+    client = anthropic.Anthropic(base_url="http://x", api_key="k", http_client=http, _strict_response_validation=True)
+    with client.messages.stream(model="m", max_tokens=9, messages=[{"role": "user", "content": "hi"}]) as events:
+        blocks = events.get_final_message().content
+    assert [block.type for block in blocks] == ["thinking", "text", "tool_use"]
+    assert blocks[2].input == {"command": "ls"}  # type: ignore[union-attr]
