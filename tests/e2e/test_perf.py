@@ -49,6 +49,13 @@ def test_three_arms_are_measured_and_rescored_without_measuring(koderz: Shell) -
     figures = summary["arms"]["human"]["summary"]
     assert figures["opt_at_k"]["1"]["value"] == 1.0
     assert figures["speedup_base"]["value"] == pytest.approx(human["metrics"]["speedup_base"])
+    assert len(agent["ratios"]["human"]) == len(agent["ratios"]["base"]) == agent["metrics"]["blocks"]
+    assert agent["limits"] == {"base": 1.15, "human": 0.95}
+    for words in (("latest",), ("latest", "--problem", ONE)):
+        assert "●" in koderz("benchmark", "show", *words).out
+    koderz("benchmark", "report", "latest", "--output", "report.html")
+    page = (koderz.folder / "report.html").read_text()
+    assert "Blocks: times as fast as the human&#39;s answer" in page
     names = Counter(line["name"] for line in koderz.journal() if line["kind"] == "once")
     assert names["block/1"] == 3
     koderz("benchmark", "rescore", "latest", "--quiet")
