@@ -1,15 +1,16 @@
 """Runs workloads on the code under test, in a process of its own.
 
-Descriptor 3 is a socket to koderz. What is sent and read are frames: four bytes of length, then as many of content. The
-first frame has the workloads' sources by name and what goes first on the import path. Then, for each call: a frame with
-the workload's name, one with the input, the answer "decoded", "go", and the output. An empty frame is the end.
+What koderz sends is read from descriptor 3, and answers go to 4: frames, of four bytes of length and as many of
+content. The first frame has the workloads' sources by name and what goes first on the import path. Then, for each
+call: a frame with the workload's name, one with the input, the answer "decoded", "go", and the output. An empty frame
+is the end.
 """
 
 import json
 import os
 import sys
 
-CHANNEL = 3
+READ, WRITE = 3, 4
 
 
 def receive():
@@ -20,7 +21,7 @@ def receive():
 def _exactly(size, read=os.read):
     parts = []
     while size:
-        part = read(CHANNEL, min(size, 1 << 20))
+        part = read(READ, min(size, 1 << 20))
         if not part:
             os._exit(0)
         parts.append(part)
@@ -31,7 +32,7 @@ def _exactly(size, read=os.read):
 def send(content, write=os.write):
     left = memoryview(len(content).to_bytes(4, "big") + content)
     while left:
-        left = left[write(CHANNEL, left) :]
+        left = left[write(WRITE, left) :]
 
 
 def main(loads=json.loads, dumps=json.dumps, getsource=None):

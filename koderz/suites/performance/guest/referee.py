@@ -9,7 +9,7 @@ import math
 import os
 import random
 
-CHANNEL = 3
+READ, WRITE = 3, 4
 
 
 def receive():
@@ -20,7 +20,7 @@ def receive():
 def _exactly(size):
     parts = []
     while size:
-        part = os.read(CHANNEL, min(size, 1 << 20))
+        part = os.read(READ, min(size, 1 << 20))
         if not part:
             os._exit(0)
         parts.append(part)
@@ -31,7 +31,7 @@ def _exactly(size):
 def send(content):
     left = memoryview(len(content).to_bytes(4, "big") + content)
     while left:
-        left = left[os.write(CHANNEL, left) :]
+        left = left[os.write(WRITE, left) :]
 
 
 def equal(expected, got, x=None):

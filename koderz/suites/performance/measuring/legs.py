@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 from koderz.errors import Fault
-from koderz.sandbox.workspace import CHECKOUT, Command, Limits, Mount
+from koderz.sandbox.workspace import CHECKOUT, Command, Limits, Mount, Running, Timed
 from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.local import Local, Running
 from koderz.suites.performance.measuring.verdicts import Leg, Timing
 from koderz.suites.performance.tasks import PerfTask
 
 _GUEST = Path(__file__).parents[1] / "guest"
 _TOOLS = "/opt/koderz/perf"
 _ENVIRONMENT = {"PYTHONHASHSEED": "0"}
-_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")  # nanoseconds
 _MOST_OUTPUT = 256 << 20  # bytes of one output
 _REFEREE_SECONDS = 86_400.0
 
@@ -64,6 +60,11 @@ class _Frames:
             raise _Ended(f"an output is larger than {_MOST_OUTPUT >> 20} MB")
         return await self._exactly(size)
 
+    async def cpu(self) -> int:
+        """Nanoseconds that the process has used."""
+        with _lost():
+            return await self.running.cpu()
+
     async def _exactly(self, size: int) -> bytes:
         loop, content = asyncio.get_running_loop(), bytearray()
         while len(content) < size:
@@ -86,8 +87,8 @@ def _lost() -> Iterator[None]:
 class Legs:
     """Runs the legs of one task."""
 
-    def __init__(self, task: PerfTask, local: Local, seconds: float) -> None:
-        self._task, self._local, self._seconds = task, local, seconds
+    def __init__(self, task: PerfTask, backend: Timed, seconds: float) -> None:
+        self._task, self._backend, self._seconds = task, backend, seconds
 
     async def run(self, tree: Path, calls: Sequence[Call], core: int | None) -> Ran:
         """One process that makes these calls on a tree; a workload's first call isn't counted."""
@@ -106,13 +107,13 @@ class Legs:
         began, wrong = time.monotonic(), ""
         with scratch() as place:
             (place / "checkout").symlink_to(tree)
-            async with self._local.started(wanted, place) as running:
+            async with self._backend.started(wanted, place) as running:
                 frames = _Frames(running)
                 try:
                     async with asyncio.timeout(self._seconds):
                         await self._open(frames)
                         for call in calls:
-                            output, taken = await _called(frames, call, self._clock(running))
+                            output, taken = await _called(frames, call)
                             outputs.append(output)
                             times.setdefault(call.workload, []).append(taken)
                         await frames.send(b"")
@@ -127,46 +128,21 @@ class Legs:
         work = {name: _timing(taken) for name, taken in times.items() if len(taken) > 1}
         return Ran(Leg(cpu, time.monotonic() - began, work, wrong), outputs)
 
-    def _clock(self, running: Running) -> Callable[[], int]:
-        """Nanoseconds of CPU: of the one process, else of all below the leg's process 1."""
-        return partial(_cpu_below, _parent(running.pid)) if self._task.needs.processes else running.cpu
-
     async def _open(self, frames: _Frames) -> None:
         order = {"path": f"{CHECKOUT}/{self._task.path}", "workloads": dict(self._task.workloads)}
         await frames.send(json.dumps(order).encode())
         await frames.receive()
 
 
-async def _called(frames: _Frames, call: Call, clock: Callable[[], int]) -> tuple[bytes, tuple[int, int]]:
+async def _called(frames: _Frames, call: Call) -> tuple[bytes, tuple[int, int]]:
     """The output of a call, and nanoseconds of CPU and of wall clock from "go" to its last byte."""
     await frames.send(call.workload.encode(), call.given)
     await frames.receive()
-    cpu, wall = clock(), time.monotonic_ns()
+    cpu, wall = await frames.cpu(), time.monotonic_ns()
     await frames.send(b"go")
     output = await frames.receive()
-    return output, (max(1, clock() - cpu), max(1, time.monotonic_ns() - wall))
-
-
-def _parent(process: int) -> int:
-    return int(_stat(process)[1])
-
-
-def _cpu_below(process: int) -> int:
-    """Of a process, all that it has waited for, and all below it; to a tick of the kernel's, usually 10 ms."""
-    with suppress(OSError):  # it has ended meanwhile, and its parent has its time
-        ticks = sum(map(int, _stat(process)[11:15]))
-        children = [
-            int(child)
-            for thread in Path(f"/proc/{process}/task").iterdir()
-            for child in (thread / "children").read_text().split()
-        ]
-        return ticks * _TICK + sum(map(_cpu_below, children))
-    return 0
-
-
-def _stat(process: int) -> list[str]:
-    """The fields of /proc/PID/stat after the name: from the state on."""
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    wall = time.monotonic_ns() - wall
+    return output, (max(1, await frames.cpu() - cpu), max(1, wall))
 
 
 async def _how(running: Running) -> str:
@@ -216,7 +192,7 @@ class Referee:
 
 
 @asynccontextmanager
-async def referee(workloads: Mapping[str, str], local: Local) -> AsyncIterator[Referee]:
+async def referee(workloads: Mapping[str, str], backend: Timed) -> AsyncIterator[Referee]:
     """A process of its own, without the code under test."""
     wanted = Command(
         ["python3", "-I", "-B", f"{_TOOLS}/referee.py"],
@@ -227,7 +203,7 @@ async def referee(workloads: Mapping[str, str], local: Local) -> AsyncIterator[R
         limits=Limits(seconds=_REFEREE_SECONDS, grace=0.5),
     )
     with scratch() as place:
-        async with local.started(wanted, place) as running:
+        async with backend.started(wanted, place) as running:
             frames = _Frames(running)
             found = Referee(frames)
             await found._asked(json.dumps({"workloads": dict(workloads)}).encode())
