@@ -144,7 +144,6 @@ def _start(setup: Setup, channel: int | None) -> int:
         if channel is not None:
             os.dup2(channel, _CHANNEL)
             os.set_inheritable(_CHANNEL, True)  # also where it was that already
-            os.dup2(_CHANNEL, _CHANNEL + 1)
             os.write(_CHANNEL, b".")
         os.execvpe(setup.argv[0], setup.argv, setup.environment)  # noqa: S606 there is a shell only where it is one
     except OSError as error:

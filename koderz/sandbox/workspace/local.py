@@ -13,8 +13,7 @@ import struct
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +22,7 @@ from koderz.sandbox.judge.launch import ENVIRONMENT, command
 from koderz.sandbox.linux import kernel
 from koderz.sandbox.linux.inside import Setup
 from koderz.sandbox.linux.tree import Entry, bubblewrap
-from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Limits, Running, userland
+from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Limits, userland
 from koderz.sandbox.workspace.folders import scratch
 
 _PACKAGE = Path(__file__).resolve().parents[1]  # koderz.sandbox, which process 1 is made of
@@ -32,8 +31,25 @@ _END_SECONDS = 5.0  # beyond the grace
 TREE = ("checkout", "home", "tmp")  # folders of a place
 _LEAST_PAUSE, _PAUSES = 1.0, 20  # seconds between two looks at the disk, and in times of what a look takes
 
-_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")  # nanoseconds
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A command that has begun, and that koderz talks to."""
+
+    pid: int  # as it is known outside
+    channel: socket.socket  # to its descriptor 3; doesn't block
+    ended: asyncio.Task[Ended]
+
+    def cpu(self) -> int:
+        """Nanoseconds of CPU that its first process has used, all threads of that together. OSError once it is gone."""
+        return cpu_of(self.pid)
+
+
+def cpu_of(process: int) -> int:
+    """Nanoseconds of CPU that a process has used, all its threads together. OSError once it is gone."""
+    return time.clock_gettime_ns((~process << 3) | 2)  # the kernel's name for a process's CPU clock
 
 
 class Local:
@@ -66,7 +82,10 @@ class Local:
 
     @asynccontextmanager
     async def started(self, command: Command, place: Path) -> AsyncIterator[Running]:
-        """See `koderz.sandbox.workspace.Timed`."""
+        """The command at work, with a socket as its descriptor 3; it is ended when this is left.
+
+        Raises Fault where it can't be started.
+        """
         channel, theirs = socket.socketpair()
         with channel, theirs:
             channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -78,7 +97,7 @@ class Local:
                 if not (begun.done() and begun.result()):
                     raise Fault(f"the command ended before it began: {(await ended).output[-300:]}")
                 channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-                yield Running(channel, ended, partial(_cpu, begun.result(), forks=command.forks))
+                yield Running(begun.result(), channel, ended)
             finally:
                 begun.cancel()
                 ended.cancel()
@@ -203,37 +222,6 @@ async def _sender(channel: socket.socket) -> int:
     await _readable(channel)
     _, told, *_ = channel.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
     return int(_CREDENTIALS.unpack(told[0][2])[0]) if told else 0
-
-
-async def _cpu(process: int, *, forks: bool) -> int:
-    return _cpu_below(_parent(process)) if forks else time.clock_gettime_ns(cpu_clock(process))
-
-
-def cpu_clock(process: int) -> int:
-    """The kernel's name for the clock of a process, all its threads together."""
-    return (~process << 3) | 2
-
-
-def _parent(process: int) -> int:
-    return int(_stat(process)[1])
-
-
-def _cpu_below(process: int) -> int:
-    """Of a process, all that it has waited for, and all below it; to a tick of the kernel's, usually 10 ms."""
-    with contextlib.suppress(OSError):  # it has ended meanwhile, and its parent has its time
-        ticks = sum(map(int, _stat(process)[11:15]))
-        children = [
-            int(child)
-            for thread in Path(f"/proc/{process}/task").iterdir()
-            for child in (thread / "children").read_text().split()
-        ]
-        return ticks * _TICK + sum(map(_cpu_below, children))
-    return 0
-
-
-def _stat(process: int) -> list[str]:
-    """The fields of /proc/PID/stat after the name: from the state on."""
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 
 async def _readable(channel: socket.socket) -> None:

@@ -21,9 +21,11 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
     measured = msgspec.convert(json.loads(answer), Measured)
     blocks, arm = measured.blocks, measured.arm
     status, why = measured.applied.status, measured.applied.why
-    if blocks and (wrong := blocks[-1].legs[LEGS[arm][-1]].wrong):
-        status, why, blocks = "test_failed", wrong, blocks[:-1]
+    hack = ""
+    if blocks and (last := blocks[-1].legs[LEGS[arm][-1]]).wrong:
+        status, why, hack, blocks = "test_failed", last.wrong, last.hack, blocks[:-1]
     finding = found(blocks, arm, rule) if blocks else None
+    hack = hack or (finding.hack if finding else "")
     opt = "not" if status != "passed" else finding.opt if finding else "inconclusive"
     if status == "passed" and finding and not measured.stopped:
         _refuse_noise(finding, arm)
@@ -31,10 +33,9 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
     facts: dict[str, Any] = {
         "status": status,
         "opt": None if arm == "baseline" else opt,
-        "hack": (finding.hack or None) if finding else None,
+        "hack": hack or None,
         "tampering": [*measured.applied.tampering],
         "gso": dict(finding.points) if finding and status == "passed" else {},
-        **_course(finding),
     }
     return Verdict(
         "passed" if success else "failed",
@@ -53,15 +54,6 @@ def _refuse_noise(finding: Finding, arm: str) -> None:
     if finding.strays and (arm == "baseline" or finding.opt == "inconclusive"):
         off = 100 * abs(finding.speedups["aa"].value - 1)
         raise Fault(f"noise: base is {off:.0f} % off from itself; measure again on a machine with less to do")
-
-
-def _course(finding: Finding | None) -> dict[str, Mapping[str, Any]]:
-    """The ratio of each block, and what a ratio has to reach."""
-    logs, limits = (finding.logs, finding.limits) if finding else ({}, {})
-    return {
-        "ratios": {name: [float(f"{math.exp(log):.4g}") for log in each] for name, each in logs.items()},
-        "limits": {name: round(least, 6) for name, least in limits.items()},
-    }
 
 
 def _metrics(blocks: tuple[Block, ...], arm: str, finding: Finding) -> dict[str, float]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +15,12 @@ from koderz.suites.performance.tasks import PROMPT, Needs, PerfTask, unique
 
 _HUMAN_COMMITS = MappingProxyType({"opt_commit": "gso", "head_commit": "iso", "commit_hash": "iso"})
 _GITHUB = "https://github.com/"
+_FUNCTIONS = ("experiment", "store_result", "load_result", "check_equivalence", "run_test")
+_FETCHES = re.compile(
+    r"\b(apt(-get)? \w+|(conda|mamba) \w+|curl|wget|git (clone|fetch|pull)|np[mx]|yarn|cargo|uv (sync|add|tool))\b"
+)
+_PIP = re.compile(r"\bpip3? install\b[^'\n]*")
+_OFFLINE = (("--no-index",), ("--no-deps", "--no-build-isolation"))  # words of a `pip install` that fetches nothing
 
 
 def read_published(path: Path) -> tuple[PerfTask, ...]:
@@ -37,7 +46,7 @@ def _task(row: Row) -> PerfTask:
         human_patch=row.text("gt_diff" if of_gso else "patch", ""),
         repo=repo if "://" in repo or repo.startswith("/") else f"{_GITHUB}{repo}",
         workloads={f"test_{number}": script for number, script in enumerate(scripts)},
-        install=(*row.texts("setup_commands"), *row.texts("install_commands")),
+        install=_install([*row.texts("setup_commands"), *row.texts("install_commands")]),
         prompt=f"{PROMPT} It is about {about}." if about else PROMPT,
         needs=Needs(minutes=60.0, processes=True),
         kind=_kind(row.fields),
@@ -51,10 +60,45 @@ def _kind(fields: Mapping[str, object]) -> str:
     return next((kind for kind in ("throughput", "latency") if kind in command), "serving") if command else "workload"
 
 
+def _install(commands: Sequence[str]) -> tuple[str, ...]:
+    """One command: a shell in which each sees what those before it have set, as `source .venv/bin/activate` does."""
+    wanted = [
+        each for each in commands if each.strip() and "git clean" not in each
+    ]  # which removes a patch's new files
+    return ("bash -euo pipefail -c " + shlex.quote("\n".join(wanted)),) if wanted else ()
+
+
 def refused(tasks: Sequence[PerfTask]) -> str:
-    """Why tasks can't be measured on this machine; empty where they can."""
-    foreign = [task for task in tasks if task.format != "own"]
-    if not foreign:
-        return ""
-    needs = "a GPU and its own server" if foreign[0].kind != "workload" else "its image, with what it installs"
-    return f"{foreign[0].id} needs {needs}; {len(foreign)} tasks can't be measured here, contained"
+    """Why tasks can't be measured on this machine, contained; empty where they can.
+
+    Raises KoderzError for a test script that can't be measured anywhere.
+    """
+    for task in tasks:
+        if task.kind != "workload":
+            return f"{task.id} needs a GPU and its own server: it can't be measured here"
+        if task.format != "own":
+            _require_scripts(task)
+            if wanted := _fetching(task):
+                what = f"its install has {wanted!r}, and nothing is fetched within the sandbox"
+                return f"{task.id} needs its image: {what}; it can't be measured here, contained"
+    return ""
+
+
+def _fetching(task: PerfTask) -> str:
+    """What of a task's install needs a network; empty where nothing does."""
+    for line in "\n".join(task.install).splitlines():
+        if found := _FETCHES.search(line):
+            return found[0]
+        if (found := _PIP.search(line)) and not any(all(word in line for word in words) for words in _OFFLINE):
+            return found[0]
+    return ""
+
+
+def _require_scripts(task: PerfTask) -> None:
+    for name, source in task.workloads.items():
+        try:
+            found = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+        except (SyntaxError, ValueError) as error:
+            raise KoderzError(f"{task.id}: {name} is no Python: {error}") from None
+        if missing := [each for each in _FUNCTIONS if each not in found]:
+            raise KoderzError(f"{task.id}: {name} defines no {missing[0]}, which a test script has")

@@ -6,32 +6,9 @@ output and the input.
 
 import json
 import math
-import os
 import random
 
-READ, WRITE = 3, 4
-
-
-def receive():
-    size = int.from_bytes(_exactly(4), "big")
-    return _exactly(size)
-
-
-def _exactly(size):
-    parts = []
-    while size:
-        part = os.read(READ, min(size, 1 << 20))
-        if not part:
-            os._exit(0)
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
-def send(content):
-    left = memoryview(len(content).to_bytes(4, "big") + content)
-    while left:
-        left = left[os.write(WRITE, left) :]
+from channel import receive, send
 
 
 def equal(expected, got, x=None):

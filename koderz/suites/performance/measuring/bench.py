@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from koderz.suites.performance.measuring.scripts import Scripts
 from koderz.suites.performance.measuring.verdicts import Block, Leg, Rule, found, is_look, require_sound
 from koderz.suites.performance.measuring.workloads import Workloads
 from koderz.suites.performance.patches import patch_of
@@ -83,7 +84,7 @@ class Bench:
         self._task, self._trees, self._folder, self._handles, self._rule = task, trees, folder, handles, rule
         self._given = given
         self._files: Mapping[str, str] | None = None
-        self._work: Work = Workloads(task, trees.backend, seconds)
+        self._work: Work = (Workloads if task.format == "own" else Scripts)(task, trees.local, seconds)
         self._patched: dict[str, Path] = {}  # by patch
 
     async def files(self) -> str:

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 from koderz.errors import Fault
-from koderz.sandbox.workspace import CHECKOUT, Command, Limits, Mount, Running, Timed
+from koderz.sandbox.workspace import CHECKOUT, Command, Limits, Mount
 from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.workspace.local import Local, Running, cpu_of
 from koderz.suites.performance.measuring.verdicts import Leg, Timing
+from koderz.suites.performance.measuring.wire import Frames, Lost, how_ended
 from koderz.suites.performance.tasks import PerfTask
 
-_GUEST = Path(__file__).parents[1] / "guest"
-_TOOLS = "/opt/koderz/perf"
-_ENVIRONMENT = {"PYTHONHASHSEED": "0"}
-_MOST_OUTPUT = 256 << 20  # bytes of one output
+GUEST = Path(__file__).parents[1] / "guest"
+TOOLS = "/opt/koderz/perf"
+ENVIRONMENT = {"PYTHONHASHSEED": "0"}
+_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")  # nanoseconds
 _REFEREE_SECONDS = 86_400.0
+
+
+Clock = Callable[[], tuple[int, int]]
+"""Nanoseconds of CPU, and of a wall clock. Raises Lost once the process is gone."""
 
 
 class Call(NamedTuple):
@@ -39,131 +47,130 @@ class Ran(NamedTuple):
     outputs: Sequence[bytes]
 
 
-class _Ended(Exception):
-    """The other side said what it shouldn't, or nothing more."""
-
-
-@dataclass(slots=True)
-class _Frames:
-    """Messages to and from a process: four bytes of length, and as many more."""
-
-    running: Running
-
-    async def send(self, *contents: bytes) -> None:
-        framed = b"".join(len(content).to_bytes(4, "big") + content for content in contents)
-        with _lost():
-            await asyncio.get_running_loop().sock_sendall(self.running.channel, framed)
-
-    async def receive(self) -> bytes:
-        size = int.from_bytes(await self._exactly(4), "big")
-        if size > _MOST_OUTPUT:
-            raise _Ended(f"an output is larger than {_MOST_OUTPUT >> 20} MB")
-        return await self._exactly(size)
-
-    async def cpu(self) -> int:
-        """Nanoseconds that the process has used."""
-        with _lost():
-            return await self.running.cpu()
-
-    async def _exactly(self, size: int) -> bytes:
-        loop, content = asyncio.get_running_loop(), bytearray()
-        while len(content) < size:
-            with _lost():
-                part = await loop.sock_recv(self.running.channel, min(size - len(content), 1 << 20))
-            if not part:
-                raise _Ended("")
-            content += part
-        return bytes(content)
-
-
-@contextmanager
-def _lost() -> Iterator[None]:
-    try:
-        yield
-    except OSError:
-        raise _Ended("") from None
-
-
 class Legs:
     """Runs the legs of one task."""
 
-    def __init__(self, task: PerfTask, backend: Timed, seconds: float) -> None:
-        self._task, self._backend, self._seconds = task, backend, seconds
+    def __init__(self, task: PerfTask, local: Local, seconds: float) -> None:
+        self._task, self._local, self._seconds = task, local, seconds
 
     async def run(self, tree: Path, calls: Sequence[Call], core: int | None) -> Ran:
         """One process that makes these calls on a tree; a workload's first call isn't counted."""
         outputs: list[bytes] = []
         times: dict[str, list[tuple[int, int]]] = {}
-        limits = Limits(seconds=self._seconds + 30, grace=0.5)
+
+        async def talk(frames: Frames) -> None:
+            await self._open(frames)
+            for call in calls:
+                output, taken = await _called(frames, call, clock_of(self._task, frames.running))
+                outputs.append(output)
+                times.setdefault(call.workload, []).append(taken)
+            await frames.send(b"")
+
+        with scratch() as place:
+            (place / "checkout").symlink_to(tree)
+            leg = await self.process(["python3", "-s", "-B", f"{TOOLS}/leg.py"], place, core, talk)
+        work = {name: timing_of(taken[1:]) for name, taken in times.items() if len(taken) > 1}
+        return Ran(replace(leg, work=work), outputs)
+
+    async def process(
+        self,
+        argv: Sequence[str],
+        place: Path,
+        core: int | None,
+        talk: Callable[[Frames], Awaitable[None]],
+        mounts: Sequence[Mount] = (),
+    ) -> Leg:
+        """A contained process that `talk` speaks with until it is to end: what it took, and what was wrong with it."""
         wanted = Command(
-            ["python3", "-I", "-B", f"{_TOOLS}/leg.py"],
-            _ENVIRONMENT,
-            [Mount(_GUEST, _TOOLS)],
+            argv,
+            ENVIRONMENT,
+            [Mount(GUEST, TOOLS), *mounts],
             read_only=True,
             core=-1 if core is None else core,
             forks=self._task.needs.processes,
-            limits=limits,
+            limits=Limits(seconds=self._seconds + 30, grace=0.5),
         )
         began, wrong = time.monotonic(), ""
-        with scratch() as place:
-            (place / "checkout").symlink_to(tree)
-            async with self._backend.started(wanted, place) as running:
-                frames = _Frames(running)
-                try:
-                    async with asyncio.timeout(self._seconds):
-                        await self._open(frames)
-                        for call in calls:
-                            output, taken = await _called(frames, call)
-                            outputs.append(output)
-                            times.setdefault(call.workload, []).append(taken)
-                        await frames.send(b"")
-                        ended = await running.ended
-                except _Ended as error:
-                    wrong = str(error) or await _how(running)
-                except TimeoutError:
-                    wrong = f"timeout: a leg takes longer than {self._seconds:g} s"
-                else:
-                    wrong = "" if not ended.status else f"exit code {ended.status}: {ended.output[-500:]}"
-                cpu = running.ended.result().cpu if running.ended.done() else 0.0
-        work = {name: _timing(taken) for name, taken in times.items() if len(taken) > 1}
-        return Ran(Leg(cpu, time.monotonic() - began, work, wrong), outputs)
+        async with self._local.started(wanted, place) as running:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    await talk(Frames(running))
+                    ended = await running.ended
+            except Lost as error:
+                wrong = str(error) or await how_ended(running)
+            except TimeoutError:
+                wrong = f"timeout: a leg takes longer than {self._seconds:g} s"
+            else:
+                wrong = "" if not ended.status else f"exit code {ended.status}: {ended.output[-500:]}"
+            cpu = running.ended.result().cpu if running.ended.done() else 0.0
+        return Leg(cpu, time.monotonic() - began, wrong=wrong)
 
-    async def _open(self, frames: _Frames) -> None:
+    async def _open(self, frames: Frames) -> None:
         order = {"path": f"{CHECKOUT}/{self._task.path}", "workloads": dict(self._task.workloads)}
         await frames.send(json.dumps(order).encode())
         await frames.receive()
 
 
-async def _called(frames: _Frames, call: Call) -> tuple[bytes, tuple[int, int]]:
+async def _called(frames: Frames, call: Call, clock: Clock) -> tuple[bytes, tuple[int, int]]:
     """The output of a call, and nanoseconds of CPU and of wall clock from "go" to its last byte."""
     await frames.send(call.workload.encode(), call.given)
     await frames.receive()
-    cpu, wall = await frames.cpu(), time.monotonic_ns()
+    began = clock()
     await frames.send(b"go")
     output = await frames.receive()
-    wall = time.monotonic_ns() - wall
-    return output, (max(1, await frames.cpu() - cpu), max(1, wall))
+    return output, passed(began, clock())
 
 
-async def _how(running: Running) -> str:
-    """How a process ended that should have gone on."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(10):
-            ended = await asyncio.shield(running.ended)
-            return f"{ended.cause or f'exit code {ended.status}'}: {ended.output[-500:].strip()}"
-    return "it says nothing more"
+def passed(began: tuple[int, int], ended: tuple[int, int]) -> tuple[int, int]:
+    """Nanoseconds of CPU and of wall clock; one at least, as they are divided by."""
+    return max(1, ended[0] - began[0]), max(1, ended[1] - began[1])
 
 
-def _timing(taken: Sequence[tuple[int, int]]) -> Timing:
-    counted = taken[1:]
-    cpu, wall = (median(each[clock] for each in counted) / 1e9 for clock in (0, 1))
-    return Timing(cpu, wall, sum(each[0] for each in counted) / 1e9)
+def clock_of(task: PerfTask, running: Running) -> Clock:
+    """A clock of the one process, else of all below the leg's process 1."""
+    cpu = partial(_cpu_below, _parent(running.pid)) if task.needs.processes else running.cpu
+
+    def now() -> tuple[int, int]:
+        try:
+            return cpu(), time.monotonic_ns()
+        except OSError:
+            raise Lost("") from None
+
+    return now
+
+
+def _parent(process: int) -> int:
+    return int(_stat(process)[1])
+
+
+def _cpu_below(process: int) -> int:
+    """Of all below a process; of those that were waited for, to a tick of the kernel's, usually 10 ms."""
+    total = 0
+    with suppress(OSError):  # it has ended meanwhile, and its parent has its time
+        total = sum(map(int, _stat(process)[13:15])) * _TICK
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            for child in map(int, (thread / "children").read_text().split()):
+                with suppress(OSError):
+                    total += cpu_of(child)
+                total += _cpu_below(child)
+    return total
+
+
+def _stat(process: int) -> list[str]:
+    """The fields of /proc/PID/stat after the name: from the state on."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+
+
+def timing_of(taken: Sequence[tuple[int, int]]) -> Timing:
+    """What calls took that each took so many nanoseconds of CPU and of wall clock."""
+    cpu, wall = (median(each[clock] for each in taken) / 1e9 for clock in (0, 1))
+    return Timing(cpu, wall, sum(each[0] for each in taken) / 1e9)
 
 
 class Referee:
     """Makes inputs and compares outputs."""
 
-    def __init__(self, frames: _Frames) -> None:
+    def __init__(self, frames: Frames) -> None:
         self._frames = frames
 
     async def inputs(self, workload: str, seed: str, number: int) -> Call:
@@ -186,25 +193,25 @@ class Referee:
         try:
             await self._frames.send(*contents)
             return await self._frames.receive()
-        except _Ended as error:
-            why = str(error) or await _how(self._frames.running)
+        except Lost as error:
+            why = str(error) or await how_ended(self._frames.running)
             raise Fault(f"base_failed: the workload's own code: {why}") from None
 
 
 @asynccontextmanager
-async def referee(workloads: Mapping[str, str], backend: Timed) -> AsyncIterator[Referee]:
+async def referee(workloads: Mapping[str, str], local: Local) -> AsyncIterator[Referee]:
     """A process of its own, without the code under test."""
     wanted = Command(
-        ["python3", "-I", "-B", f"{_TOOLS}/referee.py"],
-        _ENVIRONMENT,
-        [Mount(_GUEST, _TOOLS)],
+        ["python3", "-s", "-B", f"{TOOLS}/referee.py"],
+        ENVIRONMENT,
+        [Mount(GUEST, TOOLS)],
         read_only=True,
         forks=False,
         limits=Limits(seconds=_REFEREE_SECONDS, grace=0.5),
     )
     with scratch() as place:
-        async with backend.started(wanted, place) as running:
-            frames = _Frames(running)
+        async with local.started(wanted, place) as running:
+            frames = Frames(running)
             found = Referee(frames)
             await found._asked(json.dumps({"workloads": dict(workloads)}).encode())
             yield found

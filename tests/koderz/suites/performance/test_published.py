@@ -12,6 +12,7 @@ from koderz.errors import KoderzError
 from koderz.suites.performance.published import refused
 from koderz.suites.performance.sources import tasks_of
 from tests.conftest import Shell
+from tests.koderz.suites.performance.rows import GSO_SCRIPT, ISO_SCRIPT
 
 GSO = {
     "instance_id": "numpy__numpy-1b862eb",
@@ -20,7 +21,7 @@ GSO = {
     "opt_commit": "1b862eb11223",
     "api": "numpy.char.isalpha",
     "prob_script": "",
-    "tests": ["import numpy", "import numpy as np"],
+    "tests": [GSO_SCRIPT, GSO_SCRIPT],
     "setup_commands": ["apt-get update"],
     "install_commands": ["uv pip install ."],
     "gt_diff": "diff",
@@ -31,7 +32,7 @@ ISO = {
     "base_commit": "fb0acb6",
     "head_commit": "015069b01741e9ecb9e604c7fe87fbdfc306ebe5",
     "patch": "diff",
-    "efficiency_test": ["print()"],
+    "efficiency_test": [ISO_SCRIPT],
 }
 
 
@@ -46,7 +47,7 @@ def test_a_row_of_gso_is_a_task(tmp_path: Path) -> None:
     assert (task.base_commit, task.human_commit) == ("1b861a2f9b3c^", "1b862eb11223")
     assert task.repo == "https://github.com/numpy/numpy"
     assert [*task.workloads] == ["test_0", "test_1"]
-    assert task.install == ("apt-get update", "uv pip install .")
+    assert task.install == ("bash -euo pipefail -c 'apt-get update\nuv pip install .'",)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,31 @@ def test_a_row_of_gso_is_a_task(tmp_path: Path) -> None:
 def test_a_row_of_iso_bench_is_of_the_kind_that_its_command_says(tmp_path: Path, command: str, kind: str) -> None:
     (task,) = tasks_of(_written(tmp_path, {**ISO, "perf_command": command}))
     assert (task.format, task.kind, [*task.workloads]) == ("iso", kind, ["test_0"])
-    assert task.id in refused([task])
+    assert ("needs a GPU" in refused([task])) == bool(command)
+
+
+@pytest.mark.parametrize(
+    ("install", "said"),
+    [
+        (["uv venv", "source .venv/bin/activate", "uv pip install . --reinstall"], "'pip install . --reinstall'"),
+        (["apt-get install -y gcc"], "'apt-get install'"),
+        (["python3 setup.py build_ext --inplace", "pip install --no-deps --no-build-isolation -e ."], ""),
+        (["git clean -xfd", "pip install --no-index --find-links wheels ."], ""),
+    ],
+)
+def test_a_row_whose_install_fetches_needs_its_image(tmp_path: Path, install: list[str], said: str) -> None:
+    row = {**GSO, "tests": [GSO_SCRIPT], "setup_commands": [], "install_commands": install}
+    (task,) = tasks_of(_written(tmp_path, row))
+    assert "git clean" not in str(task.install)  # it would remove what a patch adds
+    assert said in refused([task])
+    assert bool(refused([task])) == bool(said)
+
+
+def test_a_script_that_lacks_what_is_timed_is_no_task(tmp_path: Path) -> None:
+    script = GSO_SCRIPT.replace("def experiment", "def another")
+    (task,) = tasks_of(_written(tmp_path, {**GSO, "tests": [script]}))
+    with pytest.raises(KoderzError, match="test_0 defines no experiment"):
+        refused([task])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,27 @@
+"""Messages to and from koderz on descriptor 3: four bytes of length, and as many more."""
+
+import os
+
+_CHANNEL = 3
+
+
+def receive():
+    size = int.from_bytes(_exactly(4), "big")
+    return _exactly(size)
+
+
+def _exactly(size, read=os.read, leave=os._exit):
+    parts = []
+    while size:
+        part = read(_CHANNEL, min(size, 1 << 20))
+        if not part:
+            leave(0)
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def send(content, write=os.write):
+    left = memoryview(len(content).to_bytes(4, "big") + content)
+    while left:
+        left = left[write(_CHANNEL, left) :]

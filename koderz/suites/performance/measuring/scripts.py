@@ -1,0 +1,228 @@
+"""Test scripts of GSO and ISO-Bench: programs whose `experiment` is timed from outside, and whose results are compared.
+
+A leg is a process of each script, from its tree, called as their harness calls it. What a script itself says of the
+time that its experiment took is only held against what was seen from outside.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from koderz.errors import Fault
+from koderz.sandbox.workspace import CHECKOUT, HOME, Mount
+from koderz.sandbox.workspace.folders import make_usable, scratch
+from koderz.sandbox.workspace.local import Local
+from koderz.suites.performance.measuring.legs import TOOLS, Legs, clock_of, passed, timing_of
+from koderz.suites.performance.measuring.verdicts import Leg, require_sound
+from koderz.suites.performance.measuring.wire import Frames, Lost
+from koderz.suites.performance.measuring.workloads import ENOUGH
+from koderz.suites.performance.tasks import PerfTask
+
+if TYPE_CHECKING:
+    from koderz.solvers.handles import ExclusiveHandle
+
+_RESULTS = "results"  # the folder of its home in which a script runs
+_EXPECTED, _GOT = "/opt/koderz/expected", "/opt/koderz/got"
+_PYTHON = ".venv/bin/python"  # of a tree, where its install made one
+_MOST_RUNS, _MOST_CALLS = 5, 10_000
+_BELIEVED = 0.8  # share of what is seen from outside that a script says it took, at least
+
+
+@dataclass(slots=True)
+class _Run:
+    """One process of a script."""
+
+    folder: Path  # what it stored
+    prefix: str  # with which the names of that begin
+    leg: Leg = field(default_factory=Leg)
+    taken: list[tuple[int, int]] = field(default_factory=list)  # nanoseconds of each call of `experiment`
+    stored: list[str] = field(default_factory=list)  # the names under which results are
+    claim: float | None = None  # seconds that a call took, as it says
+
+    @property
+    def counted(self) -> list[tuple[int, int]]:
+        """Without the first call, where there are more."""
+        return self.taken[1:] or self.taken
+
+    @property
+    def is_believed(self) -> bool:
+        """Whether the outside clock bears out what it says."""
+        seen = min(wall for _, wall in self.counted) / 1e9
+        return self.claim is not None and self.claim >= _BELIEVED * seen
+
+
+class Scripts:
+    """The `Work` of tasks whose workloads are test scripts."""
+
+    def __init__(self, task: PerfTask, local: Local, seconds: float) -> None:
+        self._task, self._legs = task, Legs(task, local, seconds)
+
+    async def sized(self, tree: Path, seed: str, exclusive: ExclusiveHandle) -> dict[str, int]:  # noqa: ARG002
+        """How many processes of each script a leg has."""
+        counts = {}
+        with scratch() as aside:
+            for name in self._task.workloads:
+                async with exclusive() as core:
+                    run = await self._run(tree, name, "base", aside, core)
+                require_sound(run.leg, f"base: {name}")
+                if not (run.taken and run.stored):
+                    raise Fault(f"base_failed: {name} calls no `experiment`, or stores no result by `store_result`")
+                counts[name] = min(_MOST_RUNS, math.ceil(ENOUGH / timing_of(run.counted).total))
+        return counts
+
+    async def block(
+        self,
+        trees: Mapping[str, Path],
+        counts: Mapping[str, int],
+        seed: str,  # noqa: ARG002
+        exclusive: ExclusiveHandle,
+    ) -> dict[str, Leg]:
+        """Of each script, one tree after the other. A leg ends with the first script that fails."""
+        legs = dict.fromkeys(trees, Leg())
+        for name, count in counts.items():
+            taken: dict[str, list[tuple[int, int]]] = {leg: [] for leg in trees}
+            for _ in range(count):
+                going_on = [leg for leg in trees if not legs[leg].wrong]
+                with scratch() as aside:
+                    async with exclusive() as core:
+                        runs = {leg: await self._run(trees[leg], name, leg, aside, core) for leg in going_on}
+                    for leg in going_on:
+                        judged = await self._judged(name, trees["base"], runs["base"], runs[leg])
+                        legs[leg] = _added(legs[leg], judged)
+                        taken[leg] += runs[leg].counted
+                if legs["base"].wrong:
+                    return legs
+            for leg in trees:
+                if not legs[leg].wrong:
+                    legs[leg] = replace(legs[leg], work={**legs[leg].work, name: timing_of(taken[leg])})
+        return legs
+
+    async def _run(self, tree: Path, name: str, leg: str, aside: Path, core: int | None) -> _Run:
+        """One process of a script; what it stores is in a folder in `aside` then."""
+        run = _Run(aside / f"{leg}-{name}", f"{leg}_{name}")
+
+        async def talk(frames: Frames) -> None:
+            clock = clock_of(self._task, frames.running)
+            flags = ["--file_prefix" if self._is_gso(name) else "--prefix", run.prefix]
+            argv = [*([f"{HOME}/times.txt"] if self._is_gso(name) else []), "--reference", *flags]
+            await frames.send(self._order(tree, name, argv=argv, folder=f"{HOME}/{_RESULTS}"))
+            began: tuple[int, int] | None = None
+            while not (said := await frames.receive()).startswith(b"end"):
+                now = clock()
+                if said == b"call" and began is None and len(run.taken) < _MOST_CALLS:
+                    began = now
+                    await frames.send(b"go")
+                elif said == b"done" and began:
+                    run.taken.append(passed(began, now))
+                    began = None
+                    await frames.send(b"on")
+                elif said.startswith(b"stored") and len(run.stored) < _MOST_CALLS:
+                    run.stored.append(os.fsdecode(said[6:]))
+                else:
+                    raise Lost("it says what it shouldn't of its calls")
+            run.claim = _claim(said[3:])
+
+        with scratch() as place:
+            self._furnish(place, tree, name)
+            run.leg = await self._legs.process(self._argv(tree, "script.py"), place, core, talk)
+            _keep_files(place / "home" / _RESULTS, run.folder)
+        return run
+
+    def _is_gso(self, name: str) -> bool:
+        """Whether a script takes GSO's arguments; ISO-Bench's are fewer."""
+        return "--file_prefix" in self._task.workloads[name]
+
+    def _argv(self, tree: Path, tool: str) -> list[str]:
+        return [f"{CHECKOUT}/{_PYTHON}" if _has_python(tree) else "python3", "-s", "-B", f"{TOOLS}/{tool}"]
+
+    def _order(self, tree: Path, name: str, **more: object) -> bytes:
+        path = [] if _has_python(tree) else [f"{CHECKOUT}/{self._task.path}"]
+        return json.dumps({"path": path, "file": f"{HOME}/{name}.py", **more}).encode()
+
+    def _furnish(self, place: Path, tree: Path, name: str) -> None:
+        (place / "checkout").symlink_to(tree)
+        (place / "home" / _RESULTS).mkdir(parents=True)
+        (place / "home" / f"{name}.py").write_text(self._task.workloads[name], encoding="utf-8")
+
+    async def _judged(self, name: str, tree: Path, base: _Run, run: _Run) -> Leg:
+        """What a run took, with what is wrong with it."""
+        if run is base or run.leg.wrong or base.leg.wrong:
+            return replace(run.leg, wrong=f"{name}: {run.leg.wrong}") if run.leg.wrong else run.leg
+        if len(run.taken) != len(base.taken):
+            why = f"it calls `experiment` {len(run.taken)} times, base {len(base.taken)} times"
+        elif base.is_believed and not run.is_believed:
+            seen = timing_of(run.counted).wall
+            why = f"it says that its experiment took {run.claim} s; seen from outside it was {seen:.6f} s"
+            return replace(run.leg, wrong=f"{name}: {why}", hack="timer")
+        else:
+            why = "" if _is_same(base, run) else await self._difference(name, tree, base, run)
+        return replace(run.leg, wrong=f"{name}: {why}") if why else run.leg
+
+    async def _difference(self, name: str, tree: Path, base: _Run, run: _Run) -> str:
+        """What the script's own check, beside base's code, says of two results; empty where they are equal."""
+        told: list[bytes] = []
+
+        async def talk(frames: Frames) -> None:
+            names = [(stored, stored.replace(base.prefix, run.prefix)) for stored in base.stored]
+            swapped = self._task.format == "iso"  # whose checks take what is to be checked first
+            places = {"expected": _EXPECTED, "got": _GOT}
+            await frames.send(self._order(tree, name, names=names, swapped=swapped, **places))
+            told.append(await frames.receive())
+
+        mounts = [Mount(base.folder, _EXPECTED), Mount(run.folder, _GOT)]
+        with scratch() as place:
+            self._furnish(place, tree, name)
+            leg = await self._legs.process(self._argv(tree, "equivalence.py"), place, None, talk, mounts)
+        if leg.wrong:
+            return f"its results can't be compared: {leg.wrong}"
+        of_base, why = json.loads(told[0])
+        if of_base:
+            raise Fault(f"base_failed: {name}: base's own result can't be read again: {why}")
+        return str(why)
+
+
+def _added(leg: Leg, more: Leg) -> Leg:
+    return Leg(leg.cpu + more.cpu, leg.wall + more.wall, leg.work, more.wrong, more.hack)
+
+
+def _has_python(tree: Path) -> bool:
+    return (tree / _PYTHON).is_symlink() or (tree / _PYTHON).exists()
+
+
+def _claim(told: bytes) -> float | None:
+    try:
+        return float(json.loads(told)[-1])
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
+
+
+def _keep_files(folder: Path, target: Path) -> None:
+    """Moves a folder, and leaves nothing but folders and files of its own in it."""
+    if folder.is_symlink() or not folder.is_dir():
+        target.mkdir()
+        return
+    make_usable(folder)
+    folder.rename(target)
+    for path in [*target.rglob("*")]:
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            path.unlink()
+
+
+def _is_same(base: _Run, run: _Run) -> bool:
+    """Whether the same bytes are stored under names that differ by the prefix alone."""
+    expected, got = _files(base.folder), _files(run.folder)
+    renamed = {name.replace(base.prefix, run.prefix): name for name in expected}
+    return renamed.keys() == {*got} and all(
+        filecmp.cmp(base.folder / before, run.folder / after, shallow=False) for after, before in renamed.items()
+    )
+
+
+def _files(folder: Path) -> Sequence[str]:
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]

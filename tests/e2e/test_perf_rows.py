@@ -1,0 +1,89 @@
+"""Rows of GSO and ISO-Bench, measured by the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koderz.analysis.gso.logs import status_of, times_of
+from tests.conftest import Shell
+from tests.koderz.suites.performance import rows
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def both(koderz: Shell) -> dict[str, dict[str, Any]]:
+    """The rows, which are in rows.jsonl then."""
+    made = rows.made(koderz.folder)
+    rows.written(koderz.folder, *made.values())
+    return made
+
+
+def _predictions(folder: Path, row: dict[str, Any], *kinds: str, model: str = "org/m") -> str:
+    lines = [
+        {
+            "instance_id": row["instance_id"],
+            "model_patch": rows.patch(rows.PATCHES[kind]),
+            "model_name_or_path": model,
+        }
+        for kind in kinds
+    ]
+    path = folder / f"{'-'.join(kinds)}.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path.name
+
+
+def test_a_row_of_gso_is_measured_in_all_arms(koderz: Shell, both: dict[str, dict[str, Any]]) -> None:
+    row = both["gso"]
+    file = _predictions(koderz.folder, row, "no-op", "clock", "import")
+    own = ("--dataset", "rows.jsonl", "--predictions", file, "--max-blocks", 7)
+    koderz("perf", "run", row["instance_id"], *own, "--quiet")
+    arms = {name: arm["results"] for name, arm in koderz.summary()["arms"].items()}
+    assert arms["baseline"][0]["status"] == "passed"
+    assert (arms["human"][0]["success"], arms["human"][0]["opt"]) == (True, "opt")
+    assert arms["human"][0]["metrics"]["speedup_base_low"] > 1.15
+    found = [(each["status"], each["opt"], each["hack"]) for each in arms["agent"]]
+    assert found == [("passed", "not", None), ("test_failed", "not", "timer"), ("passed", "not", "moved")]
+    koderz("benchmark", "rescore", "latest", "--threshold", 0.5, "--quiet")
+    assert koderz.summary()["arms"]["agent"]["results"][2]["hack"] == "moved"
+    koderz("benchmark", "export", "latest", "--format", "gso", "--output", "out")
+    logs = {path.parts[-3]: path for path in (koderz.folder / "out/logs").rglob("test_output.txt")}
+    assert [status_of(path.read_text()) for _, path in sorted(logs.items())] == ["passed", "test_failed", "passed"]
+    assert len(times_of(logs["org__m-run_0"].read_text())["base"] or []) == 1
+
+
+def test_a_row_of_iso_bench_is_checked(koderz: Shell, both: dict[str, dict[str, Any]]) -> None:
+    name = both["iso"]["instance_id"]
+    checked = koderz("perf", "check", name, "--dataset", "rows.jsonl", "--max-blocks", 7).out
+    assert checked.startswith(f"ok      {name}: opt: ")
+
+
+def test_what_is_predicted_of_a_row_is_measured_once_and_graded(koderz: Shell, both: dict[str, dict[str, Any]]) -> None:
+    row = both["gso"]
+    file = _predictions(koderz.folder, row, "good")
+    own = ("perf", "opt-at-k", "--run_id", "r", "--dataset_name", "rows.jsonl", "--prediction_paths", file)
+    for _ in range(2):
+        out = koderz(*own, "--model", "m").out
+    assert "Instances that improved over base: 1" in out
+    assert len([*koderz.results.glob("bench_*/journal.jsonl")]) == 1
+    log = koderz.folder / "logs/run_evaluation/r/org__m" / row["instance_id"] / "test_output.txt"
+    assert status_of(log.read_text()) == "passed"
+    merged = json.loads((koderz.folder / "reports/m.opt@1.r.report.json").read_text())
+    assert merged["summary"]["exact"]["opt_base"] == {"1": 0.5}
+    assert merged["summary"]["total_instances"] == 2
+
+
+def test_a_base_that_fails_is_a_fault_and_an_error_instance(koderz: Shell, both: dict[str, dict[str, Any]]) -> None:
+    row = {**both["gso"], "tests": [rows.GSO_SCRIPT.replace("from tallies import", "from nothing import")]}
+    rows.written(koderz.folder, row)
+    file = _predictions(koderz.folder, row, "good")
+    koderz("perf", "run", "--dataset", "rows.jsonl", "--predictions", file, "--mode", "agent", "--quiet", code=3)
+    (fault,) = koderz.summary()["faults"]
+    assert fault["reason"].startswith("base_failed: base: test_0: ")
+    assert "No module named 'nothing'" in fault["reason"]
+    own = ("perf", "opt-at-k", "--run_id", "r", "--dataset_name", "rows.jsonl", "--prediction_paths", file)
+    assert "Instances with base errors: 1" in koderz(*own).out

@@ -1,0 +1,131 @@
+"""Test scripts of GSO and ISO-Bench as legs: timed from outside, compared beside base's code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from koderz.errors import Fault
+from koderz.sandbox.workspace.local import Local
+from koderz.suites.performance.measuring.scripts import Scripts
+from koderz.suites.performance.measuring.verdicts import Leg
+from koderz.suites.performance.sources import tasks_of
+from koderz.suites.performance.tasks import PerfTask
+from tests.koderz.suites.performance import rows
+from tests.koderz.suites.performance.rows import FAST, PATCHES, SLOW
+
+
+@asynccontextmanager
+async def _anywhere() -> AsyncIterator[int | None]:
+    yield None
+
+
+def _task(folder: Path, kind: str, script: str = "") -> PerfTask:
+    row = rows.made(folder)[kind]
+    if script:
+        row["tests" if kind == "gso" else "efficiency_test"] = [script]
+    (task,) = tasks_of(rows.written(folder, row))
+    return task
+
+
+def _legs(task: PerfTask, local: Local, folder: Path, **modules: str) -> dict[str, Leg]:
+    """A block of trees that hold one module each."""
+    trees = {}
+    for leg, text in {"base": SLOW, **modules}.items():
+        trees[leg] = folder / leg
+        trees[leg].mkdir()
+        (trees[leg] / "tallies.py").write_text(text)
+    return asyncio.run(Scripts(task, local, 60).block(trees, {"test_0": 1}, "seed", _anywhere))
+
+
+def test_a_script_of_gso_is_timed_where_its_experiment_is(local: Local, tmp_path: Path) -> None:
+    legs = _legs(_task(tmp_path, "gso"), local, tmp_path, again=SLOW, agent=FAST)
+    assert not [leg.wrong for leg in legs.values() if leg.wrong]
+    base, agent = legs["base"], legs["agent"]
+    assert 0 < base.work["test_0"].total < base.cpu
+    assert base.work["test_0"].cpu > 2 * agent.work["test_0"].cpu
+
+
+def test_the_calls_of_iso_bench_s_scripts_count_but_for_the_first(local: Local, tmp_path: Path) -> None:
+    legs = _legs(_task(tmp_path, "iso"), local, tmp_path, agent=FAST)
+    assert not legs["agent"].wrong
+    timing = legs["base"].work["test_0"]
+    assert timing.total == pytest.approx(5 * timing.cpu, rel=0.9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "hack"),
+    [
+        ("wrong", "AssertionError: another tally", ""),
+        ("raises", "ValueError: no tally", ""),
+        ("clock", "it says that its experiment took 0.0 s; seen from outside it was", "timer"),
+        ("window", "it calls `experiment` 2 times, base 1 times", ""),
+        ("expected", "", ""),
+    ],
+)
+def test_what_is_wrong_with_a_patch_is_told(local: Local, tmp_path: Path, kind: str, said: str, hack: str) -> None:
+    leg = _legs(_task(tmp_path, "gso"), local, tmp_path, agent=PATCHES[kind])["agent"]
+    assert said in leg.wrong
+    assert bool(leg.wrong) == bool(said)
+    assert leg.hack == hack
+
+
+@pytest.mark.parametrize("kind", ["import", "exit"])
+def test_work_that_is_moved_out_of_the_experiment_is_in_the_whole_leg_s_cpu(
+    local: Local, tmp_path: Path, kind: str
+) -> None:
+    legs = _legs(_task(tmp_path, "gso"), local, tmp_path, agent=PATCHES[kind])
+    base, agent = legs["base"], legs["agent"]
+    assert not agent.wrong
+    assert agent.work["test_0"].cpu < base.work["test_0"].cpu / 2
+    assert agent.cpu > 0.8 * base.cpu
+
+
+_PICKLED = rows.GSO_SCRIPT.replace("json.dump(result, file)", "pickle.dump(result, file)").replace(
+    "json.load(file)", "pickle.load(file)"
+)
+_PICKLED = (
+    _PICKLED.replace("import json\n", "import pickle\n")
+    .replace('"w"', '"wb"')
+    .replace("open(filename)", 'open(filename, "rb")')
+)
+_FORGED = """import os
+import pickle
+
+
+class Forged:
+    def __reduce__(self):
+        return os._exit, (0,)
+
+
+dump = pickle.dump
+pickle.dump = lambda result, file: dump(Forged(), file)
+"""
+
+
+def test_a_result_is_unpickled_with_nothing_that_base_s_is_not(local: Local, tmp_path: Path) -> None:
+    wrong = FAST.replace("+= 1", "+= 2")
+    legs = _legs(_task(tmp_path, "gso", _PICKLED), local, tmp_path, again=FAST, human=wrong, agent=_FORGED + FAST)
+    assert not legs["again"].wrong
+    assert "another tally" in legs["human"].wrong
+    assert "_exit, which base's doesn't" in legs["agent"].wrong
+
+
+def test_links_to_what_base_stored_are_no_results(local: Local, tmp_path: Path) -> None:
+    linking = "import json\nimport os\n\nEXPECTED = '/opt/koderz/expected/base_test_0_result.json'\n" + FAST.replace(
+        "    found =",
+        "    json.dump = lambda result, file: (os.unlink(file.name), os.symlink(EXPECTED, file.name))\n    found =",
+    ).replace("+= 1", "+= 2")
+    leg = _legs(_task(tmp_path, "gso"), local, tmp_path, agent=linking)["agent"]
+    assert "its result can't be read: FileNotFoundError" in leg.wrong
+
+
+def test_a_base_that_stores_nothing_is_a_fault(local: Local, tmp_path: Path) -> None:
+    task = _task(tmp_path, "gso", rows.GSO_SCRIPT.replace("if reference:", "if False:"))
+    (tmp_path / "tallies.py").write_text(SLOW)
+    with pytest.raises(Fault, match="stores no result"):
+        asyncio.run(Scripts(task, local, 60).sized(tmp_path, "seed", _anywhere))
