@@ -77,8 +77,9 @@ class ExperimentRunner:
         handles = Handles(work.identity, work.recorded, self, how, slot)
         started = time.monotonic()
         try:
-            # One that can't replay does more than it says by its handles.
-            async with handles.slot.in_use() if solver.restarts else nullcontext():
+            # One that can't replay does more than it says by its handles, unless it is in a workspace that it works.
+            alone = solver.restarts and "workspace" not in solver.wants
+            async with handles.slot.in_use() if alone else nullcontext():
                 with self._caller.experiment(work.identity.experiment_id, handles.totals.cost):
                     verdict = await self._solve(solver, handles)
             fault = handles.fault

@@ -67,6 +67,7 @@ class Command:
     image: Image | None = None  # None: the backend's usual one
     read_only: bool = False  # whether the checkout is
     core: int = -1  # the only one that it runs on, unless negative
+    python: bool = True  # whether it sees the host's python3 wherever that lies, where there are no images
     forks: bool = True  # whether it may start other processes; threads it always may
     limits: Limits = field(default_factory=Limits)
     bridge: Serve | None = None  # is handed the socket that listens at BRIDGE_PORT of the command's loopback

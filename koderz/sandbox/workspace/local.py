@@ -68,7 +68,7 @@ class Local:
             raise Unreachable("workspaces need Linux, or --sandbox docker")
         with scratch() as place:
             try:
-                await self.run(Command(["true"], limits=Limits(seconds=_START_SECONDS)), place)
+                await self.run(Command(["true"], python=False, limits=Limits(seconds=_START_SECONDS)), place)
             except Fault as fault:
                 raise Unreachable(f"{fault}; this machine can't contain a workspace: try --sandbox docker") from None
         return self
@@ -145,7 +145,7 @@ class Local:
         writable = [HOME, "/tmp", "/dev", *(mount.target for mount in wanted.mounts if mount.writable)]  # noqa: S108
         return Setup(
             argv=[*wanted.argv],
-            environment=userland.environment() | dict(wanted.environment),
+            environment=userland.environment(with_python=wanted.python) | dict(wanted.environment),
             folder=wanted.checkout,
             entries=[]
             if self._bubblewrap
@@ -300,7 +300,8 @@ def _entries(wanted: Command, place: Path, more: Sequence[Entry] = ()) -> list[E
             for mount in wanted.mounts
         ),
     ]
-    found = [*userland.entries(place.parent / "etc"), *userland.prefixes(userland.python()), *more, *of_command]
+    python = userland.prefixes(userland.python()) if wanted.python else ()
+    found = [*userland.entries(place.parent / "etc"), *python, *more, *of_command]
     by_target = {entry.target: entry for entry in found}  # the last of a target
     return sorted(by_target.values(), key=lambda entry: entry.target.count("/"))
 

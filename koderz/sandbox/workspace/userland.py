@@ -89,9 +89,9 @@ def prefixes(of: Python) -> Iterator[Entry]:
             yield Entry("read", prefix, prefix)
 
 
-def environment() -> dict[str, str]:
-    """The variables of every command."""
-    folders = [f"{prefix}/bin" for prefix in python().prefixes if prefix != "/usr"]
+def environment(*, with_python: bool = True) -> dict[str, str]:
+    """The variables of every command; where the host's python3 is among its programs, PATH has that first."""
+    folders = [f"{prefix}/bin" for prefix in python().prefixes if prefix != "/usr"] if with_python else []
     return {
         "PATH": ":".join([*folders, _PATH]),
         "HOME": HOME,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 from koderz.suites.rollouts.results import Row, row_of, table_lines
@@ -20,6 +21,7 @@ MANIFEST = "manifest.json"
 LAUNCH_FAILED = "launch_failed"
 _NOT_FOUND = 127  # what a shell ends with for a program that isn't there
 _HEAD = 20  # lines of a test's output in scoring_results.md
+_PAUSES = 20  # between two times that the lists are written, in times of what that takes
 
 Outcome = Experiment | Fault
 
@@ -47,18 +49,25 @@ class RolloutFiles:
         self._numbers = {experiment: number for number, experiment in enumerate(about["runs"])}
         self._ended: dict[int, Ended] = {}
         self._has_begun = False
+        self._next = 0.0  # when the lists may be written again
 
     @property
     def _rollout(self) -> str:
         return f"rollouts/{self._about['name']}/{self._about['stamp']}"
 
     def take(self, outcome: Outcome) -> None:
-        """Writes the files of a rollout that has ended, and those that list all. Raises OSError."""
+        """Writes the files of a rollout that has ended, and those that list all unless that was done just now.
+
+        Raises OSError.
+        """
         self._write([outcome.experiment_id] if self._has_begun else self._numbers)
+        if monotonic() >= self._next:
+            self._write_lists()
 
     def write(self, summary: Summary) -> None:  # noqa: ARG002
         """Writes all files, each as a whole. Raises OSError."""
         self._write(self._numbers)
+        self._write_lists()
 
     def _write(self, experiments: Iterable[str]) -> None:
         self._stories.refresh()
@@ -68,7 +77,6 @@ class RolloutFiles:
             if experiment in self._numbers and outcomes:
                 self._write_run(self._numbers[experiment], story, outcomes[-1])
         self._has_begun = True
-        self._write_lists()
 
     def _write_run(self, number: int, story: Sequence[Record], outcome: Outcome) -> None:
         run_id = f"{self._about['stamp']}-{number}"
@@ -107,7 +115,7 @@ class RolloutFiles:
 
     def _write_lists(self) -> None:
         """The files that list the rollouts; what has begun and not ended isn't among them."""
-        about, place = self._about, self._rollout
+        began, about, place = monotonic(), self._about, self._rollout
         ended = [self._ended[number] for number in sorted(self._ended)]
         entries = [each.entry for each in ended]
         folder = str(Path(about["data"], place))
@@ -139,6 +147,8 @@ class RolloutFiles:
         self._put(f"{place}/summary.md", "\n".join([*table_lines([each.row for each in ended], folder), ""]))
         self._put(f"{place}/eval_manifest.json", _json({"evaluated_at": last and _utc(last), "results": evaluated}))
         self._put(f"rollouts/temp/rollout_{about['name']}__{about['stamp']}.json", _json(index))
+        now = monotonic()
+        self._next = now + _PAUSES * (now - began)  # all of them take so long, so not after each of thousands
 
     def _put(self, path: str, text: str | None) -> None:
         """Writes a file; without text there is none, also where an earlier verdict had one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -95,6 +96,7 @@ class RolloutsSuite:
         self._options = options
         self.judge_calls = max((len(task.rubrics) for task in tasks), default=1)
         self._stores = Stores()
+        self._gradings = asyncio.Semaphore()
 
     def messages(self, task: Task[Rollout], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
         """The task's instructions."""
@@ -103,6 +105,7 @@ class RolloutsSuite:
     @asynccontextmanager
     async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Shared]:  # noqa: ARG002
         """Raises Unreachable where commands can't be run as asked for."""
+        self._gradings = asyncio.Semaphore(settings.concurrency)
         async with AsyncExitStack() as stack:
             for name in sorted({settings.sandbox} | {task.payload.sandbox for task in self.tasks} - {""}):
                 backend = await stack.enter_async_context(BACKENDS.find(name)(settings))
@@ -131,10 +134,11 @@ class RolloutsSuite:
         """The verdict on a diff. Raises Fault where nothing can be said of it, as where pytest is missing."""
         diff = answer.text if isinstance(answer, Reply) else answer
         store, backend = await self._stores.of(task.payload), self._stores.backend_of(task.payload)
-        try:
-            graded = await grade(task.payload, diff, store, backend, self._stores.left(task.payload, diff))
-        except GitError as error:
-            return Verdict("failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0)
+        async with self._gradings:  # as many as agents, which go on with the next rollout meanwhile
+            try:
+                graded = await grade(task.payload, diff, store, backend, self._stores.left(task.payload, diff))
+            except GitError as error:
+                return Verdict("failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0)
         said = await opinions(task.payload, diff, ask) if ask else None
         return _verdict(task.payload, diff, graded, backend.isolation, said)
 

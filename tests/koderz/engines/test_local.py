@@ -123,6 +123,19 @@ solve.resume = "restart"
     assert run.summary.summary.successes == 5
 
 
+def test_one_that_can_not_replay_and_works_in_a_workspace_is_judged_beside_others(tmp_path: Path) -> None:
+    source = """
+async def solve(task, ask, judge, workspace=None):
+    return await judge(task, await ask(task.messages))
+
+solve.resume = "restart"
+"""
+
+    run = with_solver(tmp_path, source, 5, judged_after=5)
+
+    assert (run.ended.status, run.summary.summary.successes) == ("complete", 5)
+
+
 def test_whoever_waits_for_a_place_is_not_begun_when_the_run_is_to_stop(tmp_path: Path) -> None:
     stop: list[Callable[[], None]] = []
 
