@@ -59,7 +59,17 @@ class Setup:
 
 
 def main(_arguments: Sequence[str]) -> NoReturn:
-    control = _socket.socket(fileno=os.dup(0))
+    setup = process_1(_socket.socket(fileno=os.dup(0)))
+    try:
+        os.execvpe(setup.argv[0], setup.argv, setup.environment)  # noqa: S606 there is a shell only where it is one
+    except OSError as error:
+        os.write(1, f"{setup.argv[0]}: {error.strerror}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def process_1(control: _socket.socket) -> Setup:
+    """Goes on as process 1 until all has ended, and ends. Returns in the process that is to be the command."""
     kernel.die_with_parent()
     setup, channel = _told(control)
     try:
@@ -69,7 +79,10 @@ def main(_arguments: Sequence[str]) -> NoReturn:
         _say(control, {"error": str(error)})
         sys.exit(1)
     _say(control, {"layers": layers}, listening)
-    child = _start(setup, channel)
+    setup.entries = []
+    child = _start(setup, control, channel)
+    if not child:
+        return setup
     if channel is not None:
         os.close(channel)
     status, cause = _watch(child, control, setup)
@@ -121,11 +134,13 @@ def _furnish(entries: Sequence[tree.Entry], processes: int) -> None:
     any_socket.close()
 
 
-def _start(setup: Setup, channel: int | None) -> int:
+def _start(setup: Setup, control: _socket.socket, channel: int | None) -> int:
+    """The command's process; 0 in that itself, which is held to all by then."""
     child = os.fork()
     if child:
         return child
     try:
+        control.close()
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(1, 2)
@@ -139,17 +154,17 @@ def _start(setup: Setup, channel: int | None) -> int:
         if setup.core >= 0:
             os.sched_setaffinity(0, {setup.core})
         os.chdir(setup.folder)
+        kernel.show_memory()
         kernel.drop_capabilities()
         seccomp.workspaces(forks=setup.forks).install()
         if channel is not None:
             os.dup2(channel, _CHANNEL)
             os.set_inheritable(_CHANNEL, True)  # also where it was that already
             os.write(_CHANNEL, b".")
-        os.execvpe(setup.argv[0], setup.argv, setup.environment)  # noqa: S606 there is a shell only where it is one
     except OSError as error:
         os.write(1, f"{setup.argv[0]}: {error.strerror}\n".encode())
-    finally:
         os._exit(127)
+    return 0
 
 
 def _watch(child: int, control: _socket.socket, setup: Setup) -> tuple[int, str]:

@@ -94,6 +94,11 @@ def hide_memory() -> None:
         prctl(PR_SET_DUMPABLE, 0)
 
 
+def show_memory() -> None:
+    """Lets them again, as they may of any program that was started."""
+    prctl(PR_SET_DUMPABLE, 1)
+
+
 class HiddenMemory:
     """The same for as long as it is entered; what was before holds again after it."""
 

@@ -22,6 +22,7 @@ from koderz.sandbox.workspace.folders import make_usable
 WAYS = ("git apply", "git apply --ignore-whitespace", "patch --fuzz=5")  # of applying a diff, from the strictest on
 
 _MAIN = "refs/heads/main"
+_CLONE = "clone"  # in a store: what is the `.git` of each checkout, with an index that knows of no file's times
 _ATTRIBUTES = "* -text -eol -crlf -ident -filter -working-tree-encoding !diff -export-subst -export-ignore\n"
 _SECONDS = 600.0
 _PATCH = ("--strip=1", "--fuzz=5", "--unified", "--batch", "--forward", "--get=0", "--quiet")
@@ -86,10 +87,19 @@ class Store:
 
     async def checkout(self, folder: Path) -> None:
         """A clone in the empty `folder`, with a `.git` that knows of this commit alone and of no remote."""
-        await _git("clone", "-q", "--no-hardlinks", "--no-tags", "--no-checkout", str(self.folder), str(folder))
-        await _git("remote", "remove", "origin", inside=folder)
-        _ignore_attributes(folder / ".git")
+        await asyncio.to_thread(shutil.copytree, self.folder / _CLONE, folder / ".git")
         await _git("reset", "-q", "--hard", self.commit, inside=folder)
+
+    async def baseline(self) -> Path:
+        """A checkout that all share, and that is only read."""
+        shared = self.folder / "baseline"
+        if not shared.exists():
+            with tree_of(shared) as tree:
+                await self.checkout(tree)
+                with contextlib.suppress(OSError):  # another was quicker
+                    tree.rename(shared)
+                    tree.mkdir()
+        return shared
 
     async def patched(self, folder: Path, diff: bytes) -> str:
         """A checkout in the empty `folder` with a diff applied in the first of the `WAYS` in which it fits: that way.
@@ -117,7 +127,7 @@ class Store:
         with tempfile.TemporaryDirectory(dir=self.folder.parent) as own:
             _lean_on(self.folder, Path(own))
             where = {"GIT_DIR": own, "GIT_WORK_TREE": str(folder)}
-            await _git("read-tree", self.commit, inside=folder, environment=where)
+            shutil.copyfile(self.folder / _CLONE / "index", Path(own, "index"))
             try:
                 await _git("add", "-A", inside=folder, environment=where)
             except GitError:
@@ -176,6 +186,13 @@ async def stored(tree: Path, folder: Path) -> Store:
     commit = (await _git("commit-tree", written, "-m", "Baseline", inside=folder)).decode().strip()
     await _git("update-ref", _MAIN, commit, inside=folder)
     (folder / "index").unlink()
+    await _git("repack", "-a", "-d", "-q", inside=folder)
+    with tempfile.TemporaryDirectory(dir=folder) as clone:
+        await _git("clone", "-q", "--no-hardlinks", "--no-tags", "--no-checkout", str(folder), clone)
+        await _git("remote", "remove", "origin", inside=Path(clone))
+        await _git("read-tree", commit, inside=Path(clone))
+        _ignore_attributes(Path(clone, ".git"))
+        shutil.move(Path(clone, ".git"), folder / _CLONE)
     return Store(folder, commit)
 
 

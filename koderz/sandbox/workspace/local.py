@@ -24,6 +24,7 @@ from koderz.sandbox.linux.inside import Setup
 from koderz.sandbox.linux.tree import Entry, bubblewrap
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Limits, userland
 from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.workspace.warm import Interpreter, fits
 
 _PACKAGE = Path(__file__).resolve().parents[1]  # koderz.sandbox, which process 1 is made of
 _START_SECONDS = 30.0
@@ -32,6 +33,10 @@ TREE = ("checkout", "home", "tmp")  # folders of a place
 _LEAST_PAUSE, _PAUSES = 1.0, 20  # seconds between two looks at the disk, and in times of what a look takes
 
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
+
+
+class _NotMadeError(Fault):
+    """A sandbox can't be made in this way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class Local:
 
     def __init__(self, *, bubblewrap_allowed: bool = True) -> None:
         self.isolation = ""
+        self._warm: dict[Path, asyncio.Task[Interpreter | None]] | None = None  # by script; None: not entered
         self._bubblewrap = shutil.which("bwrap") if bubblewrap_allowed else None
 
     async def __aenter__(self) -> Self:
@@ -71,14 +77,29 @@ class Local:
                 await self.run(Command(["true"], python=False, limits=Limits(seconds=_START_SECONDS)), place)
             except Fault as fault:
                 raise Unreachable(f"{fault}; this machine can't contain a workspace: try --sandbox docker") from None
+        self._warm = {}
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        return
+        starting, self._warm = (self._warm or {}).values(), None
+        for interpreter in await asyncio.gather(*starting):
+            if interpreter:
+                await interpreter.end()
 
     async def run(self, command: Command, place: Path) -> Ended:
         """See `Backend`."""
-        return await self._run(command, place, None)
+        if interpreter := await self._interpreter(command):
+            with contextlib.suppress(_NotMadeError):
+                return await self._run(command, place, interpreter=interpreter)
+        return await self._run(command, place)
+
+    async def _interpreter(self, command: Command) -> Interpreter | None:
+        """One that is warm for the command's script."""
+        if self._warm is None or command.script is None or not fits(command.environment):
+            return None
+        if command.script not in self._warm:
+            self._warm[command.script] = asyncio.create_task(Interpreter.started(command.script))
+        return await asyncio.shield(self._warm[command.script])
 
     @asynccontextmanager
     async def started(self, command: Command, place: Path) -> AsyncIterator[Running]:
@@ -103,34 +124,55 @@ class Local:
                 ended.cancel()
                 await asyncio.gather(begun, ended, return_exceptions=True)
 
-    async def _run(self, command: Command, place: Path, channel: socket.socket | None) -> Ended:
+    async def _run(
+        self,
+        command: Command,
+        place: Path,
+        channel: socket.socket | None = None,
+        interpreter: Interpreter | None = None,
+    ) -> Ended:
         for name in TREE:
             (place / name).mkdir(exist_ok=True)
         control, theirs = socket.socketpair()
         control.setblocking(False)
         began = time.monotonic()
+        own = interpreter is not None or self._bubblewrap is None  # namespaces
+        beginning = interpreter.forked(theirs) if interpreter else self._started(command, place, theirs)
         with control, theirs:
-            process = await asyncio.create_subprocess_exec(
-                *self._process_1(command, place),
-                stdin=theirs.fileno(),
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                env=dict(ENVIRONMENT),
-                cwd="/",
-                start_new_session=True,
-            )
-            theirs.close()
-            try:
-                told = self._setup(command, place).told()
-                if channel:
-                    socket.send_fds(control, [told[:1]], [channel.fileno()])
-                    channel.close()
-                    told = told[1:]
-                ended = await self._followed(process, control, told, command, place)
-            finally:
-                control.close()  # at which everything in there ends
-                await _gone(process)
+            async with beginning as printed:
+                theirs.close()
+                try:
+                    told = self._setup(command, place, own=own).told()
+                    if channel:
+                        socket.send_fds(control, [told[:1]], [channel.fileno()])
+                        channel.close()
+                        told = told[1:]
+                    ended, layers = await self._followed(printed, control, told, command, place)
+                finally:
+                    control.close()  # at which everything in there ends
+        if not interpreter:
+            self.isolation = "+".join(layers) + ("" if own else " by bubblewrap")
         return replace(ended, seconds=time.monotonic() - began)
+
+    @asynccontextmanager
+    async def _started(
+        self, wanted: Command, place: Path, control: socket.socket
+    ) -> AsyncIterator[asyncio.StreamReader]:
+        """What a new process 1 prints."""
+        process = await asyncio.create_subprocess_exec(
+            *self._process_1(wanted, place),
+            stdin=control.fileno(),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=dict(ENVIRONMENT),
+            cwd="/",
+            start_new_session=True,
+        )
+        try:
+            assert process.stdout
+            yield process.stdout
+        finally:
+            await _gone(process)
 
     def _process_1(self, wanted: Command, place: Path) -> list[str]:
         if self._bubblewrap is None:
@@ -140,16 +182,14 @@ class Local:
         entries = _entries(wanted, place, [*userland.prefixes(own), Entry("read", str(_PACKAGE), str(_PACKAGE))])
         return [*bubblewrap(self._bubblewrap, entries), own.executable, *boot[1:]]
 
-    def _setup(self, wanted: Command, place: Path) -> Setup:
+    def _setup(self, wanted: Command, place: Path, *, own: bool) -> Setup:
         limits = wanted.limits
         writable = [HOME, "/tmp", "/dev", *(mount.target for mount in wanted.mounts if mount.writable)]  # noqa: S108
         return Setup(
             argv=[*wanted.argv],
             environment=userland.environment(with_python=wanted.python) | dict(wanted.environment),
             folder=wanted.checkout,
-            entries=[]
-            if self._bubblewrap
-            else [[entry.kind, entry.source, entry.target] for entry in _entries(wanted, place)],
+            entries=[[entry.kind, entry.source, entry.target] for entry in _entries(wanted, place)] if own else [],
             writable=writable if wanted.read_only else [*writable, wanted.checkout],
             memory=limits.memory_mb << 20,
             processes=limits.processes,
@@ -161,13 +201,12 @@ class Local:
         )
 
     async def _followed(
-        self, process: asyncio.subprocess.Process, control: socket.socket, told: bytes, wanted: Command, place: Path
-    ) -> Ended:
-        """What came of the command, once everything of it has ended."""
-        assert process.stdout
+        self, printed: asyncio.StreamReader, control: socket.socket, told: bytes, wanted: Command, place: Path
+    ) -> tuple[Ended, list[str]]:
+        """What came of the command, once everything of it has ended, and the layers that held it."""
         limits = wanted.limits
         output = Output(limits.output_bytes)
-        reading = asyncio.create_task(output.read(process.stdout))
+        reading = asyncio.create_task(output.read(printed))
         watching: asyncio.Task[None] | None = None
         lines = Lines(control)
         try:
@@ -176,10 +215,11 @@ class Local:
                 hello = await lines.read()
             if "layers" not in hello:
                 await asyncio.wait([reading], timeout=1)
-                raise Fault(f"the sandbox of a workspace can't be made: {hello.get('error') or output.text()[-300:]}")
+                raise _NotMadeError(
+                    f"the sandbox of a workspace can't be made: {hello.get('error') or output.text()[-300:]}"
+                )
             if wanted.bridge and lines.handed:
                 await wanted.bridge(lines.handed)
-            self.isolation = "+".join(hello["layers"]) + (" by bubblewrap" if self._bubblewrap else "")
             watching = asyncio.create_task(too_large(place, limits.disk_mb << 20))
             farewell, cause = await _farewell(lines, control, limits, watching)
             with contextlib.suppress(TimeoutError):
@@ -191,12 +231,13 @@ class Local:
             reading.cancel()
             if watching:
                 watching.cancel()
-        return Ended(
+        ended = Ended(
             int(farewell.get("status", -9)),
             output.text(),
             cause or farewell.get("cause", ""),
             cpu=float(farewell.get("cpu", 0.0)),
         )
+        return ended, hello["layers"]
 
 
 async def _farewell(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -90,11 +88,10 @@ async def _by_scripts(task: Rollout, diff: str, store: git.Store, backend: Backe
 
 async def _tested_tree(scripts: Sequence[Script], diff: str, store: git.Store, place: Path) -> list[str]:
     """Makes the checkout in which scripts are run. Returns what of the diff was put aside."""
-    baseline, checkout = place / "baseline", place / "checkout"
-    await asyncio.gather(store.checkout(baseline), store.checkout(checkout))
+    checkout = place / "checkout"
+    await store.checkout(checkout)
     await git.apply(diff.encode("utf-8", "backslashreplace"), checkout)
-    aside = guard(checkout, baseline, scripts)
-    shutil.rmtree(baseline)
+    aside = guard(checkout, await store.baseline(), scripts)
     for script in scripts:
         git.write(checkout, script.path, script.content.encode())
     return aside

@@ -74,7 +74,8 @@ async def run_script(script: Script, place: Path, backend: Backend, wanted: Comm
         mounts = [*wanted.mounts, Mount(_GUEST, _TOOLS), Mount(folder, _FOLDER, writable=True), *own]
         argv = ["python3", "-I", "-B", f"{_TOOLS}/driver.py", _FOLDER]
         limits = replace(wanted.limits, seconds=script.timeout_sec)
-        ended = await backend.run(replace(wanted, argv=argv, mounts=mounts, limits=limits), place)
+        asked = replace(wanted, argv=argv, mounts=mounts, limits=limits, script=_GUEST / "driver.py")
+        ended = await backend.run(asked, place)
         said = [*_reports(folder / "reports.jsonl", token)]
     if not any(report["what"] == "begun" for report in said):
         why = next((report["error"] for report in said if report["what"] == "missing"), ended.output[-300:])

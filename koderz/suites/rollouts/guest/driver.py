@@ -1,22 +1,61 @@
 """Runs one test script by pytest in the checkout that is graded, and writes down pytest's own reports.
 
-It is started by `python3 -I -B`, so that nothing of the checkout is imported before pytest is. In its folder lie
-`order.json`, which is removed before anything of the checkout runs, and `reports.jsonl`. Each line of that bears the
-token of the order.
+It is started by `python3 -I -B`, or forked from a process that has called `load`, so that nothing of the checkout is
+imported before pytest is. In its folder lie `order.json`, which is removed before anything of the checkout runs, and
+`reports.jsonl`. Each line of that bears the token of the order.
 """
 
 import json
 import os
 import sys
 
-FOLDER = sys.argv[1]
+ALONE = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
 
 
-def main():
-    with open(os.path.join(FOLDER, "order.json")) as file:
+def load():
+    """Imports what pytest and its plugins import for a script that fails. ImportError where there is no pytest.
+
+    Which modules these are is found out in a fork, so that here no session has left anything.
+    """
+    import importlib
+    import tempfile
+
+    import pytest
+
+    with tempfile.TemporaryDirectory() as folder:
+        if not os.fork():
+            try:
+                _try(folder)
+            finally:
+                os._exit(0)
+        os.wait()
+        with open(os.path.join(folder, "modules.json")) as file:
+            names = json.load(file)
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception:  # whoever needs it is told so
+            continue
+
+
+def _try(folder):
+    os.chdir(folder)
+    with open("test_it.py", "w") as file:
+        file.write("def test_it():\n    assert [1, 2] == [2, 1]\n")
+    with open("order.json", "w") as file:
+        json.dump({"token": "", "path": "test_it.py", "pytest": ""}, file)
+    main([folder])
+    with open("modules.json", "w") as file:
+        own = {name for name in sys.modules if name.partition(".")[0] in ("__main__", "guest", "test_it", "koderz")}
+        json.dump([name for name in sys.modules if name not in own], file)
+
+
+def main(arguments):
+    (folder,) = arguments
+    with open(os.path.join(folder, "order.json")) as file:
         order = json.load(file)
     os.unlink(file.name)
-    reports = os.open(os.path.join(FOLDER, "reports.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    reports = os.open(os.path.join(folder, "reports.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     token, dumps, write = order["token"], json.dumps, os.write
 
     def say(what, **more):
@@ -33,17 +72,25 @@ def main():
             return
     os.environ.pop("PYTEST_ADDOPTS", None)
     os.environ.pop("PYTEST_PLUGINS", None)
+    plugins = ALONE not in os.environ
+    os.environ[ALONE] = "1"
     root = os.getcwd()
     say("begun", pytest=pytest.__version__)
     arguments = ["-p", "no:cacheprovider", "--rootdir", root, "-v", "--tb=short", "--maxfail=0", order["path"]]
-    pytest.main(arguments, plugins=[Reporter(say, root)])
+    pytest.main(arguments, plugins=[Reporter(say, root, plugins)])
 
 
 class Reporter:
-    def __init__(self, say, root):
-        self._say, self._root = say, root
+    def __init__(self, say, root, plugins):
+        self._say, self._root, self._plugins = say, root, plugins
+
+    def pytest_addoption(self, pluginmanager):
+        if self._plugins:  # pytest itself would first compile them all anew, for the sake of their assertions
+            pluginmanager.load_setuptools_entrypoints("pytest11")
 
     def pytest_load_initial_conftests(self, early_config):
+        if self._plugins:
+            os.environ.pop(ALONE, None)
         sys.path.insert(0, self._root)  # not before: what is installed as a plugin isn't looked for there
 
     def pytest_collection_finish(self, session):
@@ -60,4 +107,5 @@ class Reporter:
         )
 
 
-main()
+if __name__ == "__main__":
+    main(sys.argv[1:])

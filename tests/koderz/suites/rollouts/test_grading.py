@@ -172,24 +172,35 @@ GAMING = {
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[git.Store]:
-    async def ready(folder: Path) -> git.Store:
-        async with Local() as local:
-            return await prepared(TASK, folder / "store", local)
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as found:
+        yield found
 
+
+@pytest.fixture(scope="module")
+def local(runner: asyncio.Runner) -> Iterator[Local]:
+    """As a run has it: scripts are forked from an interpreter that has pytest loaded."""
+    found = Local()
+    try:
+        runner.run(found.__aenter__())
+    except Unreachable as error:
+        pytest.skip(str(error))
+    yield found
+    runner.run(found.__aexit__(None, None, None))
+
+
+@pytest.fixture(scope="module")
+def store(runner: asyncio.Runner, local: Local) -> Iterator[git.Store]:
     with scratch() as folder:
-        try:
-            yield asyncio.run(ready(folder))
-        except Unreachable as error:
-            pytest.skip(str(error))
+        yield runner.run(prepared(TASK, folder / "store", local))
 
 
-Grading = Callable[[dict[str, str]], Graded]
+Grading = Callable[..., Graded]
 
 
 @pytest.fixture
-def graded(store: git.Store, tmp_path: Path) -> Grading:
-    def run(files: dict[str, str], task: Rollout = TASK) -> Graded:
+def graded(runner: asyncio.Runner, local: Local, store: git.Store, tmp_path: Path) -> Grading:
+    def run(files: dict[str, str], task: Rollout = TASK, backend: Local = local) -> Graded:
         async def in_loop() -> Graded:
             checkout = tmp_path / "checkout"
             await store.checkout(checkout)
@@ -197,9 +208,9 @@ def graded(store: git.Store, tmp_path: Path) -> Grading:
                 git.write(checkout, path, text.encode())
             diff = await store.diff(checkout, 1 << 20)
             shutil.rmtree(checkout)
-            return await grade(task, diff, store, Local())
+            return await grade(task, diff, store, backend)
 
-        return asyncio.run(in_loop())
+        return runner.run(in_loop())
 
     return run
 
@@ -215,6 +226,12 @@ def test_no_diff_that_solves_nothing_passes(graded: Grading, files: dict[str, st
     found = graded(files)
     assert not found.scored.success
     assert found.scored.score_of_graded == 0
+
+
+def test_the_same_goes_where_each_script_has_an_interpreter_of_its_own(graded: Grading) -> None:
+    alone = Local()  # not entered: it has nothing that is warm
+    assert graded(_RIGHT, backend=alone).scored.success
+    assert not graded(GAMING["canaries told apart by text"], backend=alone).scored.success
 
 
 @pytest.mark.parametrize(
@@ -249,23 +266,25 @@ def test_failing_tests_are_no_tampering(graded: Grading) -> None:
     assert "assert -1 == 5" in found.log
 
 
-def test_a_script_over_its_time_fails(graded: Callable[..., Graded]) -> None:
+def test_a_script_over_its_time_fails(graded: Grading) -> None:
     task = replace(TASK, scripts=(replace(TASK.scripts[0], timeout_sec=2.0),))
     found = graded({"calc.py": "import time\ntime.sleep(1000)\n"}, task)
     assert (found.scored.success, found.cause) == (False, "timeout")
 
 
-def test_hidden_tests_are_not_written_through_links(graded: Grading, store: git.Store, tmp_path: Path) -> None:
+def test_hidden_tests_are_not_written_through_links(
+    runner: asyncio.Runner, local: Local, store: git.Store, tmp_path: Path
+) -> None:
     async def linked() -> Graded:
         checkout = tmp_path / "linked"
         await store.checkout(checkout)
         shutil.rmtree(checkout / "tests")
         (checkout / "tests").symlink_to(tmp_path / "outside")
         git.write(checkout, "calc.py", _RIGHT["calc.py"].encode())
-        return await grade(TASK, await store.diff(checkout, 1 << 20), store, Local())
+        return await grade(TASK, await store.diff(checkout, 1 << 20), store, local)
 
     (tmp_path / "outside").mkdir()
-    asyncio.run(linked())
+    runner.run(linked())
     assert not [*(tmp_path / "outside").iterdir()]
 
 
@@ -276,4 +295,4 @@ def test_without_pytest_nothing_is_said(graded: Grading, monkeypatch: pytest.Mon
     if Path("/usr/lib/python3/dist-packages/pytest").exists() or not Path("/usr/bin/python3").exists():
         pytest.skip("the system's python3 has a pytest, or isn't there")
     with pytest.raises(Fault, match="pytest"):
-        graded(_RIGHT)
+        graded(_RIGHT, backend=Local())

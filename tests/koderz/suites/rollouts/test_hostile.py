@@ -167,7 +167,7 @@ def test_what_a_diff_runs_in_grading_reaches_nothing_either(task: Rollout, tmp_p
             await workspace.edit("tests/test_hidden.py", "", "")
             diff = str((await workspace.diff())["diff"])
             changed = diff.replace("conftest.py", "test_more.py")
-            return await grade(task, changed, await _store(workspace), Local())
+            return await grade(task, changed, await _store(workspace), workspace._stores.backend_of(task))
 
     graded = _worked(task, work)
     assert not (tmp_path / "written").exists()
