@@ -16,11 +16,12 @@ _RESULTS = ('"function_call_output"', '"tool_result"', '"role": "tool"')
 
 
 class ScriptedModel:
-    """What is asked of it, and how it answers: `status` other than 200 is an error."""
+    """What is asked of it, and how it answers: `status` other than 200 is an error, `last` those of its last reply."""
 
     def __init__(self) -> None:
         self.url = ""
         self.status = 200
+        self.last: dict[str, Any] = {}  # of the last reply: `status`, `message` of the error, `finish_reason` of a chat
         self.commands = [COMMAND]
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
@@ -36,7 +37,10 @@ class ScriptedModel:
         told = sum(map(said.count, _RESULTS))
         commands = [*self.commands, *([_LAST] if name == "bash" else [])]
         if not name or told >= len(commands):
-            return _WIRES[path]("Done.", None)
+            answer = _WIRES[path]("Done.", None)
+            if "finish_reason" in self.last:
+                answer["choices"][0]["finish_reason"] = self.last["finish_reason"]
+            return {**answer, "koderz-last": True}
         given = {_PARAMETERS[name]: commands[told], **({"description": "edit"} if name == "Bash" else {})}
         return _WIRES[path]("", (f"call_{told}", name, given))
 
@@ -55,7 +59,12 @@ def scripted_model() -> Iterator[ScriptedModel]:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             answer = model.answer(self.path, body)
-            self._send(model.status, answer if model.status == 200 else {"error": {"message": "as told"}})
+            own = model.last if answer.pop("koderz-last", False) else {}
+            status = own.get("status", model.status)
+            if not status:
+                self.connection.shutdown(2)
+                return
+            self._send(status, answer if status == 200 else {"error": {"message": own.get("message", "as told")}})
 
         def _send(self, status: int, body: Mapping[str, Any]) -> None:
             data = json.dumps(body).encode()

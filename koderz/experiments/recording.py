@@ -260,27 +260,33 @@ class Recording:
 
 
 class Reuse:
-    """Recorded replies for a solver that can't replay, since it does more than it says: it starts over.
+    """What is on record for a solver that can't replay, since it does more than it says: it starts over.
 
-    They answer for as long as what it asks is on record. The first request that isn't ends that, and is no fault.
+    Replies answer for as long as what it asks is on record. The first request that isn't ends that, and is no fault.
+    Anything else is made again, unless what it can `rerun` is on record: then its work had ended, and all of it stands.
     """
 
     diverged = False
 
     def __init__(self, recorded: Sequence[Record]) -> None:
-        self._calls = {record.key: record for record in recorded if isinstance(record, Call) and record.key}
+        found, _ = _by_key(recorded)
+        self._calls = {key: record for key, record in found.items() if isinstance(record, Call)}
+        self._made = {key: record for key, record in found.items() if key not in self._calls}
+        self._has_ended = False
 
     def __contains__(self, key: str) -> bool:
-        return key in self._calls
+        return key in self._calls or key in self._made
 
-    def peek(self, key: str) -> Once | None:  # noqa: ARG002 it stands for a Recording
-        """Nothing: what isn't a reply is made again."""
-        return None
+    def peek(self, key: str) -> Once | None:
+        """What is on record for a `once` that can run again."""
+        found = self._made.get(key)
+        self._has_ended = isinstance(found, Once)
+        return found if isinstance(found, Once) else None
 
     async def take(self, key: str) -> Record | None:
-        """The recorded reply to a request; None for anything else, which is made again."""
+        """What is on record for a request; None where it has to be made."""
         if not key.startswith("ask:"):
-            return None
+            return self._made.pop(key, None) if self._has_ended else None
         found = self._calls.pop(key, None)
         if found is None:
             self._calls.clear()
@@ -299,6 +305,7 @@ class Reuse:
     def close(self) -> None:
         """Nothing is handed out any more."""
         self._calls.clear()
+        self._made.clear()
 
 
 def _begun(record: Record) -> datetime:

@@ -233,6 +233,10 @@ class Handles:
         """
         return await self._noted(self._recorded_or_made(name, fn, self._key("once", name), rerun=rerun))
 
+    async def note(self, name: str, value: Any) -> None:
+        """Puts on record what no replay asks for."""
+        await self._backend.record(records.Once(experiment_id=self.identity.experiment_id, name=name, value=value))
+
     def can_make(self, name: str) -> bool:
         """Whether the next `once` of that name has a value to hand out; rescoring has only those on record."""
         return self._how.calls_allowed or f"once:{name}/{self._nth['once' + name] + 1}" in self._recording

@@ -112,7 +112,10 @@ class WorkspaceHandle(Protocol):
         ...
 
     async def agent(self, launch: Callable[[], Launch]) -> dict[str, Any]:
-        """Runs an agent for as long as it has time. Its result also has `reused`, the replies that were on record."""
+        """Runs an agent for as long as it has time. Raises the fault that left it without answers.
+
+        Its result also has `reused`, the replies that were on record, and what its bridge tells.
+        """
         ...
 
     async def solve(self) -> dict[str, Any]:

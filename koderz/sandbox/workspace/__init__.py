@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from koderz.settings.registry import Registry
 
@@ -76,15 +76,6 @@ class Command:
     bridge: Serve | None = None  # is handed the socket that listens at BRIDGE_PORT of the command's loopback
 
 
-class Launch(NamedTuple):
-    """A command that is an agent, and what it is given."""
-
-    argv: Sequence[str]
-    environment: Mapping[str, str]
-    folders: Sequence[str] = ()  # of the host, or files, that it sees at the same place, read-only
-    bridge: Serve | None = None  # serves what listens for it on its loopback
-
-
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a command ended."""
@@ -94,6 +85,31 @@ class Ended:
     cause: Cause = ""  # the limit that it was ended for
     seconds: float = 0.0  # wall
     cpu: float = 0.0  # seconds, of all its processes that had ended
+
+
+class Bridging(Protocol):
+    """What answers an agent at work."""
+
+    async def serve(self, listening: socket.socket) -> None:
+        """See `Serve`."""
+        ...
+
+    async def beside(self, working: Awaitable[Ended]) -> Ended:
+        """How the agent ended. Raises the fault that left it without answers."""
+        ...
+
+    def told(self) -> Mapping[str, Any]:
+        """What is to be on record of its answers, once the agent has ended."""
+        ...
+
+
+class Launch(NamedTuple):
+    """A command that is an agent, and what it is given."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    folders: Sequence[str]  # of the host, or files, that it sees at the same place, read-only
+    bridge: Bridging
 
 
 class Backend(Protocol):

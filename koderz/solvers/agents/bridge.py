@@ -49,8 +49,8 @@ class Bridge:
     def __init__(self, ask: AskHandle, model: str) -> None:
         self.token = secrets.token_urlsafe(24)
         self.fault: KoderzError | None = None  # why nothing is answered any more
-        self.last: Reply | None = None
-        self.calls = 0  # that were answered
+        self._last: Reply | None = None
+        self._calls = 0  # that were answered
         self._ask, self._model = ask, model
         self._stopped = asyncio.Event()
         app = web.Application(client_max_size=_MOST_BYTES)
@@ -84,6 +84,10 @@ class Bridge:
             if not work.done():
                 work.cancel()
                 await asyncio.wait([work])
+
+    def told(self) -> dict[str, Any]:
+        """`calls` that were answered, and why the last reply ended (`finish`)."""
+        return {"calls": self._calls, "finish": self._last.finish_reason if self._last else ""}
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         wire = PATHS.get(request.path.removesuffix("/count_tokens"), "chat")
@@ -148,8 +152,8 @@ class Bridge:
         return stream
 
     def _note(self, reply: Reply) -> None:
-        self.last = reply
-        self.calls += 1
+        self._last = reply
+        self._calls += 1
 
     def _refused(self, wire: str, client: Client, fault: KoderzError | None = None) -> web.Response:
         """The error that ends an agent; the work is over with the first fault."""

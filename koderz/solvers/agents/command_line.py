@@ -48,7 +48,7 @@ def solver_of(name: str) -> Any:
                 raise Fault(f"{LAUNCH_FAILED}: {name} isn't installed here; install it by: {adapter.install}")
             dirs = Dirs(package.program, HOME, workspace.workdir, BRIDGE_URL, bridge.token)
             argv, environment = adapter.command(task.prompt, model, dirs)
-            return Launch(argv, {**_variables(bridge), **environment}, package.folders, bridge.serve)
+            return Launch(argv, {**_variables(bridge), **environment}, package.folders, bridge)
 
         ended, cause = await _worked(workspace, Bridge(ask, model), launch)
         if ended["status"] == 127 and not ended["calls"]:
@@ -79,7 +79,7 @@ async def scripted(
     place = os.path.abspath(script)  # noqa: ASYNC240, PTH100
 
     def launch(bridge: Bridge) -> Launch:
-        return Launch(["bash", "-eu", place], _variables(bridge), [place], bridge.serve)
+        return Launch(["bash", "-eu", place], _variables(bridge), [place], bridge)
 
     _, cause = await _worked(workspace, Bridge(ask, parse_model_name(models[MAIN]).name), launch)
     return await graded(task, judge, workspace, ran_out=cause)
@@ -88,19 +88,10 @@ async def scripted(
 async def _worked(
     workspace: WorkspaceHandle, bridge: Bridge, launch: Callable[[Bridge], Launch]
 ) -> tuple[dict[str, Any], str]:
-    """What came of an agent, and what it ran out of. Raises the fault that left it without answers.
-
-    What it had changed by then stays on record.
-    """
+    """What came of an agent, and what it ran out of. Raises the fault that left it without answers."""
     async with bridge:
-        try:
-            ended = await bridge.beside(workspace.agent(partial(launch, bridge)))
-        except Fault:
-            if bridge.fault:
-                await workspace.diff()
-            raise
-    finish = bridge.last.finish_reason if bridge.last else ""
-    return {**ended, "calls": bridge.calls}, _CAUSES.get(ended["cause"]) or _FINISHES.get(finish, "")
+        ended = await workspace.agent(partial(launch, bridge))
+    return ended, _CAUSES.get(ended["cause"]) or _FINISHES.get(ended["finish"], "")
 
 
 def _of_command_line(solve: Any) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from koderz.errors import KoderzError
+from koderz.errors import Fault, KoderzError
 from koderz.sandbox.workspace import BACKENDS
 from koderz.sandbox.workspace.git import GitError
 from koderz.settings.schema import Settings
@@ -62,17 +62,22 @@ class Shared:
 
 
 class GradedWorkspace(Workspace):
-    """A workspace that has each test script of the verdict on record as a grade of its experiment."""
+    """A workspace that has each test script of the verdict on record as a grade, and the diff also where none is."""
 
-    grade: Callable[[str, float], Awaitable[float]]
+    handles: Any
 
     async def conclude(self, solving: Awaitable[Verdict]) -> Verdict:
         """The solver's verdict."""
-        verdict = await solving
+        try:
+            verdict = await solving
+        except Fault:
+            if found := await self.unrecorded_diff():
+                await self.handles.note("diff", found)
+            raise
         told = verdict.artifacts.get("evaluation_results.json")
         results = json.loads(told)["test_results"] if isinstance(told, str) else {}
         for path, result in results.items():
-            await self.grade(path, float(result["success"]))
+            await self.handles.grade(path, float(result["success"]))
         return verdict
 
 
@@ -120,7 +125,7 @@ class RolloutsSuite:
         """A checkout of the task for one experiment, made when something is to be done in it."""
         stores = shared.stores
         workspace = GradedWorkspace(task.payload, stores, folder, handles.once, self._options, lambda: handles.reused)
-        workspace.grade = handles.grade
+        workspace.handles = handles
         yield workspace
 
     async def judge(

@@ -108,6 +108,10 @@ class Workspace:
         """What was changed: `{diff, too_large}`. One that is too large is cut."""
         return await self._done("diff", self._diff)
 
+    async def unrecorded_diff(self) -> dict[str, Any] | None:
+        """What has been changed so far; None where nothing was done, or nothing but what is on record."""
+        return await self._diff() if self._store else None
+
     async def _done(self, name: str, act: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         async def live() -> dict[str, Any]:
             await self._open()
@@ -157,10 +161,11 @@ class Workspace:
             checkout=self._task.workdir,
             image=self._task.image,
             limits=replace(self._limits, seconds=max(1.0, self.seconds_left)),
-            bridge=launch.bridge,
+            bridge=launch.bridge.serve,
         )
-        ended = await self._stores.backend_of(self._task).run(wanted, self._place)
-        return {"output": ended.output, "status": ended.status, "cause": ended.cause, "reused": self._reused()}
+        ended = await launch.bridge.beside(self._stores.backend_of(self._task).run(wanted, self._place))
+        about = {"reused": self._reused(), **launch.bridge.told()}
+        return {"output": ended.output, "status": ended.status, "cause": ended.cause, **about}
 
     async def _edit(self, path: str, old: str, new: str) -> dict[str, Any]:
         checkout = self._place / "checkout"

@@ -368,6 +368,25 @@ def test_restart_is_answered_by_the_record_for_as_long_as_requests_match() -> No
     assert [line.kind for line in again.lines] == ["once", "call"], "what is no reply is made again"
 
 
+def test_a_restart_does_no_work_again_that_had_ended() -> None:
+    done: list[str] = []
+
+    async def working(handles: Handles) -> list[str]:
+        async def work() -> str:
+            done.append("work")
+            return (await handles.ask(say("a"))).text
+
+        said = await handles.once("agent", work, rerun=lambda _: done.append("again"))
+        return [said, await handles.once("diff", lambda: done.append("diff"))]
+
+    _, world = asyncio.run(play(working, [], Replaying(restart=True)))
+    assert [line.kind for line in world.lines] == ["call", "once", "once"]
+    for recorded, wanted in ((3, ["again"]), (2, ["again", "diff"]), (1, ["work", "diff"])):
+        done.clear()
+        _, again = asyncio.run(play(working, world.lines[:recorded], Replaying(restart=True)))
+        assert (done, again.asked) == (wanted, [])
+
+
 # Calls of other tasks
 
 
