@@ -12,6 +12,7 @@ from koderz.analysis.blocks import as_html
 from koderz.analysis.comparison_view import comparison_blocks
 from koderz.analysis.inference import (
     Difference,
+    Ratio,
     differences_of,
     interval_of,
     is_shown,
@@ -19,6 +20,7 @@ from koderz.analysis.inference import (
     method_of,
     p_of,
     probability_of,
+    ratios_of,
     smallest_of,
 )
 from koderz.analysis.intervals import Interval
@@ -78,6 +80,7 @@ class Comparison:
     smallest_difference: float | None  # that so many tasks show four times out of five
     significant: bool  # by p_holm, on enough tasks
     measures: Mapping[str, Difference]  # the other ones, an experiment's average: success, cost (US dollars), …
+    ratios: Mapping[str, Ratio]  # of those that are told in times, such as speed-ups
     settings: Mapping[str, tuple[Any, Any]] = field(repr=False)  # what differs
     environment: Mapping[str, tuple[Any, Any]] = field(repr=False)
     notes: Sequence[str]
@@ -180,7 +183,8 @@ def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS) 
     interval, interval_method = interval_of(matched, alpha, shown=significant) or (None, None)
     of_a, of_b = means_of(matched) or (None, None)
     smallest = smallest_of(matched, alpha)
-    others = [match(a, b, each) for name, each in measures_of([a.run, b.run]).items() if name != measure.name]
+    every = [match(a, b, each) for each in measures_of([a.run, b.run]).values()]
+    others = [each for each in every if each.measure.name != measure.name]
     return Comparison(
         a=a,
         b=b,
@@ -207,6 +211,7 @@ def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS) 
         smallest_difference=smallest and scale * smallest,
         significant=significant,
         measures=differences_of(others, alpha),
+        ratios=ratios_of(every, alpha),
         settings=differing(a.run.config, b.run.config),
         environment=differing(a.run.environment, b.run.environment),
         notes=notes_on(a, b, matched),

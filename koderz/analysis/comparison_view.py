@@ -119,8 +119,11 @@ def _measure_rows(one: Comparison) -> Iterator[list[str]]:
     yield [_name(one.measure, of="Avg "), *cells, difference, _limits(limits, one.measure, signed=True), ""]
     if success and any(each.other_tasks for each in compared):
         yield ["On all its tasks", _rate(one.a), _rate(one.b), "", "", ""]
+    for name, ratio in one.ratios.items():
+        interval = "×{:.3g} to ×{:.3g}".format(*ratio.interval) if ratio.interval else ""
+        yield [f"GM {name}", f"{ratio.a:.3g}", f"{ratio.b:.3g}", f"×{ratio.ratio:.3g}", interval, ""]
     for name, found in one.measures.items():
-        if name in known and (found.a or found.b):
+        if name in known and name not in one.ratios and (found.a or found.b):
             yield [_name(known[name], of="Avg "), *_difference_cells(found, known[name])]
     if any(each.cost_per_success for each in compared):
         costs = (f"${cost:.5f}" if (cost := each.cost_per_success) is not None else "" for each in compared)

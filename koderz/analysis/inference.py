@@ -13,6 +13,8 @@ from koderz.analysis.pairs import Kind, Matched, Values
 from tracker.rates import effective_size
 
 BOOTSTRAP = "BCa bootstrap of tasks"
+TIMES = "times"
+"""The unit of ratios, whose mean is the geometric one."""
 _MCNEMAR = "McNemar's exact test, paired by task"
 _METHODS: Mapping[Kind, str] = {
     "single": "sign-flip permutation test, paired by task",
@@ -39,6 +41,17 @@ class Difference:
     p_value: float  # two-sided, that A and B are alike
     p_holm: float  # corrected for the number of measures that are tested beside the one asked for
     method: str  # of the test
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """B over A of a measure whose unit is times: geometric means over the tasks in common."""
+
+    a: float
+    b: float
+    ratio: float
+    interval: Interval | None
+    interval_method: str | None
 
 
 def method_of(matched: Matched) -> str:
@@ -192,6 +205,25 @@ def differences_of(each: Sequence[Matched], alpha: float) -> dict[str, Differenc
         interval, method = interval_of(one, alpha, shown=is_shown(one, p, alpha)) or (None, None)
         differences[one.measure.name] = Difference(a, b, b - a, interval, method, p, p_holm, method_of(one))
     return differences
+
+
+def ratios_of(each: Sequence[Matched], alpha: float) -> dict[str, Ratio]:
+    """By measure, those of which both sides have tasks in common, and all values are above 0."""
+    of_times = [one for one in each if one.measure.unit == TIMES and one.paired]
+    return {
+        one.measure.name: _ratio(one, alpha)
+        for one in of_times
+        if min(value for side in (one.a, one.b) for task in one.tasks for value in side[task]) > 0
+    }
+
+
+def _ratio(one: Matched, alpha: float) -> Ratio:
+    a, b = ([fmean(map(math.log, side[task])) for task in one.tasks] for side in (one.a, one.b))
+    logs = _less(b, a)
+    found = intervals.bootstrap_mean(logs, 1 - alpha)
+    interval = (math.exp(found[0]), math.exp(found[1])) if found else None
+    of_a, of_b, ratio = (math.exp(fmean(each)) for each in (a, b, logs))
+    return Ratio(of_a, of_b, ratio, interval, BOOTSTRAP if found else None)
 
 
 def _less(after: Sequence[float], before: Sequence[float]) -> list[float]:

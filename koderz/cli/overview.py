@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from koderz.analysis.blocks import Block, Table, Text
+from koderz.analysis.blocks import Block, Heading, Table, Text
 from koderz.analysis.breakdown import breakdown_blocks
 from koderz.analysis.compare import own_answer
 from koderz.cli.console import counted, elapsed, shortened
@@ -49,7 +49,24 @@ def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Block]:
     if run.breakdown:
         yield ""
         yield from breakdown_blocks([each for each in run.breakdown if each.arm in arms])
+    if len(arms) == len(run.arms):
+        yield from _sections(run)
     yield from _faults(run)
+
+
+def _sections(run: Run) -> Iterator[Block]:
+    """What its suite and solvers have in the report, as far as a screen has a place for it."""
+    from koderz.analysis.report.sections import Spreads, sections_of
+    from koderz.analysis.report.strips import strips
+
+    for _, section in sections_of([run]):
+        yield Heading(section.title)
+        for content in section.contents:
+            if isinstance(content, Spreads):
+                yield Text("")
+                yield from strips(content)
+            elif isinstance(content, Heading | Text | Table):
+                yield content
 
 
 def told_comparison(c: Comparison) -> str:

@@ -64,6 +64,8 @@ def show(
         _print_artifact(experiments, found, attempt, artifact)
     else:
         _show_stories(experiments, found, attempt, json=json)
+        if not json and attempt is None:
+            _show_spreads(load_run(path), found)
 
 
 def _chosen(
@@ -162,6 +164,22 @@ def _show_stories(experiments: Experiments, found: Sequence[Outcome], attempt: i
 
     for story in stories:
         tell(story, experiments.folder.name)
+
+
+def _show_spreads(run: AnyRun, found: Sequence[Outcome]) -> None:
+    """What the figures of these experiments were estimated from, where the report draws that."""
+    from koderz.analysis.report.sections import Spreads, sections_of
+    from koderz.analysis.report.strips import strips
+    from koderz.cli.tables import print_blocks
+
+    drawn = [content for _, section in sections_of([run]) for content in section.contents]
+    print_blocks(
+        line
+        for content in drawn
+        if isinstance(content, Spreads)
+        for outcome in found
+        for line in strips(content, outcome.experiment_id)
+    )
 
 
 def _print_artifact(experiments: Experiments, found: Sequence[Outcome], attempt: int | None, name: str) -> None:

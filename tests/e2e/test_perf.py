@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from koderz.analysis.gso.logs import status_of, times_of
 from tests.conftest import PATIENCE, Shell, wait_for, whole_lines
+from tests.koderz.sandbox.workspace.test_docker import asked, stand_in
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +51,13 @@ def test_three_arms_are_measured_and_rescored_without_measuring(koderz: Shell) -
     figures = summary["arms"]["human"]["summary"]
     assert figures["opt_at_k"]["1"]["value"] == 1.0
     assert figures["speedup_base"]["value"] == pytest.approx(human["metrics"]["speedup_base"])
+    assert len(agent["ratios"]["human"]) == len(agent["ratios"]["base"]) == agent["metrics"]["blocks"]
+    assert agent["limits"] == {"base": 1.15, "human": 0.95}
+    for words in (("latest",), ("latest", "--problem", ONE)):
+        assert "●" in koderz("benchmark", "show", *words).out
+    koderz("benchmark", "report", "latest", "--output", "report.html")
+    page = (koderz.folder / "report.html").read_text()
+    assert "Blocks: times as fast as the human&#39;s answer" in page
     names = Counter(line["name"] for line in koderz.journal() if line["kind"] == "once")
     assert names["block/1"] == 3
     koderz("benchmark", "rescore", "latest", "--quiet")
@@ -173,3 +182,14 @@ def test_patches_of_agents_have_arms_and_tasks_without_one_count_as_not(koderz: 
 def test_a_task_is_checked(koderz: Shell) -> None:
     assert koderz("perf", "check", ONE, "--max-blocks", 12).out.startswith(f"ok      {ONE}: opt: ")
     koderz("perf", "check", "0000000", code=2)
+
+
+def test_legs_run_in_containers_where_docker_is_named(
+    koderz: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = stand_in(tmp_path / "docker", monkeypatch)
+    koderz("perf", "run", ONE, "--mode", "human", "--sandbox", "docker", "--quiet")
+    (human,) = _arms(koderz)["human"]
+    assert (human["opt"], koderz.summary()["config"]["sandbox"]) == ("opt", "docker")
+    assert human["metrics"]["speedup_base_low"] > 1.15
+    assert len(asked(state, "exec")) >= 7 * 4  # a leg each, and what makes inputs and compares outputs

@@ -9,12 +9,13 @@ from datetime import datetime
 from itertools import pairwise
 
 from koderz.analysis.report.scales import Scale, dates
-from koderz.analysis.report.sections import Curves
+from koderz.analysis.report.sections import Curves, Spread, Spreads
 from koderz.analysis.report.view import COLOURS, Entry, average, by_series, named
 from tracker.records import Measure
 
 _NEAR = 4.0  # per cent of the width: what lies nearer together shares a band
 _MOST_TOLD = 8  # lines of a band
+_MOST_SPREADS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +219,49 @@ def steps(drawn: Curves) -> Plot:
         ),
         keys=[(colour, name) for name, colour in names.items()],
     )
+
+
+def spreads(drawn: Spreads) -> Plot:
+    """Values with their intervals above each other's names, upwards; hollow, what they were estimated from."""
+    shown = drawn.spreads[:_MOST_SPREADS]
+    scale = scale_of(drawn)
+    names = {name: 1 + i % COLOURS for i, name in enumerate(dict.fromkeys(each.name for each in shown))}
+    width = 100 / len(shown)
+    at = [(width * (number + 0.5), names[each.name], each) for number, each in enumerate(shown)]
+    limits = [100 - scale.place(limit) for limit in drawn.limits]
+    left_out = len(drawn.spreads) - len(shown)
+    return Plot(
+        x_label=f"and {left_out} more, in the table" if left_out else "",
+        y_label=f"{drawn.label}, logarithmic scale",
+        ticks=(),
+        rules=[(scale.place(tick), f"{tick:,.4g}") for tick in scale.ticks()],
+        lines=[Line(0, y, 100, y, 0) for y in limits],
+        marks=[
+            *(Mark(x, 100 - scale.place(p), None, None, colour, hollow=True) for x, colour, e in at for p in e.points),
+            *(
+                Mark(x, 100 - scale.place(e.value), *(_ends(scale, e.interval)), colour, hollow=False)
+                for x, colour, e in at
+            ),
+        ],
+        bands=[Band(x - width / 2, x + width / 2, f"{each.label}: {spread_told(each)}") for x, _, each in at],
+        keys=[(colour, name) for name, colour in names.items()],
+    )
+
+
+def spread_told(spread: Spread) -> str:
+    """A value with its interval, in words."""
+    interval = spread.interval
+    return f"{spread.value:.3g}" + (f" [{interval[0]:.3g}, {interval[1]:.3g}]" if interval else "")
+
+
+def scale_of(drawn: Spreads) -> Scale:
+    """That of all that is drawn."""
+    of_spreads = (value for each in drawn.spreads for value in (each.value, *each.points, *(each.interval or ())))
+    return Scale([*of_spreads, *drawn.limits])
+
+
+def _ends(scale: Scale, interval: tuple[float, float] | None) -> tuple[float | None, float | None]:
+    return (100 - scale.place(interval[0]), 100 - scale.place(interval[1])) if interval else (None, None)
 
 
 def has_trend(entries: Sequence[Entry]) -> bool:

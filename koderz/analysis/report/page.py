@@ -13,7 +13,7 @@ from typing import Any
 
 from koderz._version import __version__
 from koderz.analysis.breakdown import HEADER, breakdown_rows
-from koderz.analysis.report.charts import steps
+from koderz.analysis.report.charts import spreads, steps
 from koderz.analysis.report.heatmap import SHADE_NAMES, HeatMap, heat_maps
 from koderz.analysis.report.panels import Chart, causes_of, panels
 from koderz.analysis.report.sections import Section, sections_of
@@ -69,7 +69,7 @@ class Pages:
         from jinja2 import Environment, FileSystemLoader
 
         environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, trim_blocks=False)
-        environment.globals.update(interval=_interval, cost=_cost, steps=steps)
+        environment.globals.update(interval=_interval, cost=_cost, steps=steps, spreads=spreads)
         environment.globals["shapes"] = _SHAPES
         environment.filters["whole"] = _whole
         script = _file("report.js")

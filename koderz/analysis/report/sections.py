@@ -31,6 +31,28 @@ class Curves:
     curves: Sequence[Curve]  # never empty
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Spread:
+    """A value with its interval, and what it was estimated from; all above 0."""
+
+    name: str  # spreads of one name have one colour
+    label: str
+    points: Sequence[float]
+    value: float
+    interval: tuple[float, float] | None = None
+    experiment_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Spreads:
+    """A drawing of several spreads on one scale."""
+
+    title: str
+    label: str  # what the values are
+    spreads: Sequence[Spread]  # never empty
+    limits: Sequence[float] = ()  # that are drawn across
+
+
 @dataclass(frozen=True, slots=True)
 class SideBySide:
     """Long texts beside each other, folded away until they are asked for."""
@@ -39,7 +61,7 @@ class SideBySide:
     texts: Mapping[str, str]  # by their headings
 
 
-Content = Heading | Text | Table | Curves | SideBySide
+Content = Heading | Text | Table | Curves | Spreads | SideBySide
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +73,12 @@ class Section:
 
 
 SECTIONS = Registry(
-    "section of a report", "koderz.sections", {"optimize": "koderz.analysis.optimizers.report:section_of"}
+    "section of a report",
+    "koderz.sections",
+    {
+        "optimize": "koderz.analysis.optimizers.report:section_of",
+        "perf": "koderz.analysis.speedups:section_of",
+    },
 )
 """By the names of the parts (`tracker.parts`) of the runs that have them: functions of the plan and the run's folder.
 

@@ -160,6 +160,7 @@ def _start(setup: Setup, control: _socket.socket, channel: int | None) -> int:
         if channel is not None:
             os.dup2(channel, _CHANNEL)
             os.set_inheritable(_CHANNEL, True)  # also where it was that already
+            os.dup2(_CHANNEL, _CHANNEL + 1)
             os.write(_CHANNEL, b".")
     except OSError as error:
         os.write(1, f"{setup.argv[0]}: {error.strerror}\n".encode())

@@ -6,8 +6,10 @@ held to is here.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -64,7 +66,7 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict)  # beside PATH, HOME and the like
     mounts: Sequence[Mount] = ()
     checkout: str = CHECKOUT  # where it sees the checkout, in which it begins
-    image: Image | None = None  # None: the backend's usual one
+    image: Image | str | None = None  # one of that name; None: the backend's usual one
     read_only: bool = False  # whether the checkout is
     core: int = -1  # the only one that it runs on, unless negative
     python: bool = True  # whether it sees the host's python3 wherever that lies, where there are no images
@@ -112,6 +114,15 @@ class Launch(NamedTuple):
     bridge: Bridging
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A command that has begun, and that koderz talks to."""
+
+    channel: socket.socket  # what its descriptor 4 writes and its descriptor 3 reads; doesn't block
+    ended: asyncio.Task[Ended]
+    cpu: Callable[[], Awaitable[int]]  # nanoseconds that it has used, read from outside; OSError once it is gone
+
+
 class Backend(Protocol):
     """Somewhere that commands run. Entering raises Unreachable where it can't run here."""
 
@@ -131,6 +142,15 @@ class Backend(Protocol):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+class Timed(Backend, Protocol):
+    """A backend whose commands can be talked to and timed."""
+
+    def started(self, command: Command, place: Path) -> AbstractAsyncContextManager[Running]:
+        """The command at work; it is ended when this is left. Its CPU is that of all threads of its process, and
+        of other processes where it may start any. Raises Fault where it can't be started."""
+        ...
 
 
 class Images(Backend, Protocol):

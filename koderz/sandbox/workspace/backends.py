@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.sandbox import DockerOptions
 from koderz.sandbox.docker import daemon_version
-from koderz.sandbox.workspace import BACKENDS, Backend
+from koderz.sandbox.workspace import BACKENDS, Backend, Timed
 from koderz.settings.schema import Settings
 
 VARIABLE = "SANDBOX_BACKEND"
@@ -34,6 +35,14 @@ def uncontained(_settings: Settings) -> Backend:
     from koderz.sandbox.workspace.uncontained import Uncontained
 
     return Uncontained()
+
+
+def timed(settings: Settings) -> Timed:
+    """The backend that the sandbox of the settings names, for commands that are timed. KoderzError for others."""
+    found = BACKENDS.find(settings.sandbox)(settings)
+    if not hasattr(found, "started"):
+        raise KoderzError(f"--sandbox {settings.sandbox}: nothing can be timed there; use contained or docker")
+    return cast("Timed", found)
 
 
 async def chosen(environ: Mapping[str, str]) -> str:

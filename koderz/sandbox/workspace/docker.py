@@ -10,16 +10,18 @@ import shutil
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from koderz.errors import Fault
 from koderz.sandbox.docker import daemon_version
-from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Image, Mount, Serve
+from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Image, Mount, Running, Serve
 from koderz.sandbox.workspace.local import TREE, Output, too_large
 
-_BRIDGE = "/opt/koderz/bridge"
+_BRIDGE, _TOOLS = "/opt/koderz/bridge", "/opt/koderz/clock"
+_CHANNEL = 'exec "$@" 3<&0 4>&1 1>&2 0</dev/null'
+_NOBODY = "65534:65534"
 LABEL = "koderz=workspace"  # docker ps --filter label=koderz=workspace
 _ENVIRONMENT = {"HOME": HOME, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}  # noqa: S108
 _BUILD_SECONDS = 1800.0
@@ -49,30 +51,38 @@ class Docker:
 
     async def run(self, command: Command, place: Path) -> Ended:
         """See `Backend`."""
-        for name in TREE:
-            (place / name).mkdir(exist_ok=True)
+        _make_tree(place)
         name = f"koderz-{secrets.token_hex(8)}"
         image = await self._built(command.image)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        output = Output(command.limits.output_bytes)
         async with _removed(name):
             if command.bridge:
                 command = await _bridged(command, command.bridge, place)
-            words = [*_bounds(name, command), *_seen(command, place), "--entrypoint", command.argv[0], image]
-            client = await _docker(*words, *command.argv[1:])
-            assert client.stdout
-            reading = asyncio.create_task(output.read(client.stdout))
-            cause = await _followed(client, name, command, place)
-            await reading
-            killed = await _said("inspect", "--format", "{{.State.OOMKilled}} {{.State.Error}}", name)
-        status = client.returncode or 0
-        out_of_memory, _, error = killed.partition(" ")
-        if status == 125 or (error and status not in _NO_PROGRAM):
-            raise Fault(f"docker can't start a container: {error or output.text()[-300:].strip()}")
-        if out_of_memory == "true":
-            cause = cause or "memory"
-        return Ended(status, output.text(), cause, loop.time() - began)  # type: ignore[arg-type]
+            words = [*_bounds(name, command), "--user", f"{os.getuid()}:{os.getgid()}", *_seen(command, place)]
+            client = await _docker(*words, "--entrypoint", command.argv[0], image, *command.argv[1:])
+            return await _ended(client, name, command, place)
+
+    @asynccontextmanager
+    async def started(self, command: Command, place: Path) -> AsyncIterator[Running]:
+        """See `Timed`. The container's first process is a clock, run as root; the command's is another user's."""
+        _make_tree(place)
+        name = f"koderz-{secrets.token_hex(8)}"
+        image = await self._built(command.image)
+        user = await asyncio.to_thread(_user_of, place)
+        async with _removed(name):
+            clock = await _Clock.begun(name, command, place, image)
+            channel, theirs = socket.socketpair()
+            words = ["exec", "--interactive", "--user", user, name, "sh", "-c", _CHANNEL, "sh"]
+            client = await _docker(*words, *command.argv, channel=theirs)
+            ended = asyncio.create_task(_ended(client, name, command, place, clock))
+            theirs.close()
+            channel.setblocking(False)
+            try:
+                yield Running(channel, ended, clock.read)
+            finally:
+                channel.close()
+                ended.cancel()
+                await asyncio.gather(ended, return_exceptions=True)
+                await clock.close()
 
     async def copy_out(self, image: Image, folder: str, target: Path) -> None:
         """Puts what the image has in a folder into `target`; nothing where it hasn't got that. Raises Fault."""
@@ -83,14 +93,93 @@ class Docker:
             with contextlib.suppress(Fault):
                 await _said("cp", f"{name}:{folder}/.", str(target))
 
-    async def _built(self, image: Image | None) -> str:
+    async def _built(self, image: Image | str | None) -> str:
         """The image's name. Raises Fault where it can't be built."""
-        if image is None:
-            return self._usual
+        if image is None or isinstance(image, str):
+            return image or self._usual
         making = self._building.get(image.digest)
         if making is None or (making.done() and (making.cancelled() or making.exception())):
             making = self._building[image.digest] = asyncio.create_task(_build(image))
         return await asyncio.shield(making)
+
+
+@dataclass(slots=True)
+class _Clock:
+    """What says how much CPU a container has used, and holds it: it ends when this does."""
+
+    client: asyncio.subprocess.Process
+    began: int = 0  # nanoseconds that it took itself to begin
+
+    @classmethod
+    async def begun(cls, name: str, command: Command, place: Path, image: str) -> _Clock:
+        """Raises Fault where the container can't be started, or has no python3."""
+        path = Path(__file__).with_name("clock.py")
+        shown = replace(command, mounts=[*command.mounts, Mount(path, f"{_TOOLS}/clock.py")])
+        words = [*_bounds(name, command), "--interactive", "--read-only", "--cgroupns", "private", "--user", "0:0"]
+        words += [*_seen(shown, place), "--entrypoint", "python3", image, "-I", "-B", f"{_TOOLS}/clock.py"]
+        clock = cls(await _docker(*words, stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE))
+        try:
+            clock.began = await clock.read()
+        except OSError:
+            assert clock.client.stderr
+            why = (await clock.client.stderr.read()).decode(errors="replace").strip()
+            raise Fault(f"docker can't start a container: {why[-300:] or 'it ends at once'}") from None
+        return clock
+
+    async def read(self) -> int:
+        """Nanoseconds. OSError where the container has ended."""
+        assert self.client.stdin
+        assert self.client.stdout
+        self.client.stdin.write(b"\n")
+        if not (line := await self.client.stdout.readline()):
+            raise OSError("the container has ended")
+        return int(line) - self.began
+
+    async def close(self) -> None:
+        """Ends it, and with it the container."""
+        with contextlib.suppress(ProcessLookupError):
+            self.client.kill()
+        await self.client.wait()
+
+
+def _make_tree(place: Path) -> None:
+    for name in TREE:
+        (place / name).mkdir(exist_ok=True)
+
+
+def _user_of(place: Path) -> str:
+    """Who a timed command runs as: somebody else than root, as whom its clock runs."""
+    if os.getuid():
+        return f"{os.getuid()}:{os.getgid()}"
+    for name in TREE[1:]:
+        (place / name).chmod(0o777)
+    return _NOBODY
+
+
+async def _ended(
+    client: asyncio.subprocess.Process, name: str, command: Command, place: Path, clock: _Clock | None = None
+) -> Ended:
+    """How a container's command ended, once it has. Raises Fault where it can't be started."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    output = Output(command.limits.output_bytes)
+    stream = client.stderr or client.stdout
+    assert stream
+    reading = asyncio.create_task(output.read(stream))
+    cause = await _followed(client, name, command, place)
+    await reading
+    cpu = 0
+    if clock:
+        with contextlib.suppress(OSError):
+            cpu = await clock.read()
+    killed = await _said("inspect", "--format", "{{.State.OOMKilled}} {{.State.Error}}", name)
+    status = client.returncode or 0
+    out_of_memory, _, error = killed.partition(" ")
+    if status == 125 or (error and status not in _NO_PROGRAM):
+        raise Fault(f"docker can't start a container: {error or output.text()[-300:].strip()}")
+    if out_of_memory == "true":
+        cause = cause or "memory"
+    return Ended(status, output.text(), cause, loop.time() - began, cpu / 1e9)  # type: ignore[arg-type]
 
 
 async def _bridged(command: Command, serve: Serve, place: Path) -> Command:
@@ -126,7 +215,7 @@ def _bounds(name: str, command: Command) -> list[str]:
     return [
         *("run", "--name", name, "--label", LABEL, "--init", "--network", "none", "--log-driver", "none"),
         *("--memory", memory, "--memory-swap", memory, "--pids-limit", str(limits.processes)),
-        *("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", f"{os.getuid()}:{os.getgid()}"),
+        *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
         *(("--cpuset-cpus", str(command.core)) if command.core >= 0 else ()),
     ]
 
@@ -135,7 +224,7 @@ def _seen(command: Command, place: Path) -> Iterator[str]:
     """What there is besides the image: folders, and variables, which other users of this machine don't see."""
     checkout, home, tmp = (place / name for name in TREE)
     for source, target, writable in (
-        (checkout, command.checkout, not command.read_only),
+        (checkout.resolve(), command.checkout, not command.read_only),
         (home, HOME, True),
         (tmp, "/tmp", True),  # noqa: S108
         *((mount.source.absolute(), mount.target, mount.writable) for mount in command.mounts),
@@ -209,10 +298,16 @@ async def _said(*words: str, seconds: float = _ANSWER_SECONDS) -> str:
     return text
 
 
-async def _docker(*words: str) -> asyncio.subprocess.Process:
+async def _docker(
+    *words: str,
+    channel: socket.socket | None = None,
+    stdin: int = asyncio.subprocess.DEVNULL,
+    stderr: int = asyncio.subprocess.STDOUT,
+) -> asyncio.subprocess.Process:
+    """The client; where there is a channel, its stdin and stdout are that."""
     return await asyncio.create_subprocess_exec(
         *(shutil.which("docker") or "docker", *words),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
+        stdin=channel.fileno() if channel else stdin,
+        stdout=channel.fileno() if channel else asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE if channel else stderr,
     )

@@ -13,7 +13,8 @@ import struct
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +23,7 @@ from koderz.sandbox.judge.launch import ENVIRONMENT, command
 from koderz.sandbox.linux import kernel
 from koderz.sandbox.linux.inside import Setup
 from koderz.sandbox.linux.tree import Entry, bubblewrap
-from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Limits, userland
+from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Limits, Running, userland
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.warm import Interpreter, fits
 
@@ -32,29 +33,12 @@ _END_SECONDS = 5.0  # beyond the grace
 TREE = ("checkout", "home", "tmp")  # folders of a place
 _LEAST_PAUSE, _PAUSES = 1.0, 20  # seconds between two looks at the disk, and in times of what a look takes
 
+_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")  # nanoseconds
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
 class _NotMadeError(Fault):
     """A sandbox can't be made in this way."""
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A command that has begun, and that koderz talks to."""
-
-    pid: int  # as it is known outside
-    channel: socket.socket  # to its descriptor 3; doesn't block
-    ended: asyncio.Task[Ended]
-
-    def cpu(self) -> int:
-        """Nanoseconds of CPU that its first process has used, all threads of that together. OSError once it is gone."""
-        return cpu_of(self.pid)
-
-
-def cpu_of(process: int) -> int:
-    """Nanoseconds of CPU that a process has used, all its threads together. OSError once it is gone."""
-    return time.clock_gettime_ns((~process << 3) | 2)  # the kernel's name for a process's CPU clock
 
 
 class Local:
@@ -103,10 +87,7 @@ class Local:
 
     @asynccontextmanager
     async def started(self, command: Command, place: Path) -> AsyncIterator[Running]:
-        """The command at work, with a socket as its descriptor 3; it is ended when this is left.
-
-        Raises Fault where it can't be started.
-        """
+        """See `koderz.sandbox.workspace.Timed`."""
         channel, theirs = socket.socketpair()
         with channel, theirs:
             channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -118,7 +99,7 @@ class Local:
                 if not (begun.done() and begun.result()):
                     raise Fault(f"the command ended before it began: {(await ended).output[-300:]}")
                 channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-                yield Running(begun.result(), channel, ended)
+                yield Running(channel, ended, partial(_cpu, begun.result(), forks=command.forks))
             finally:
                 begun.cancel()
                 ended.cancel()
@@ -263,6 +244,37 @@ async def _sender(channel: socket.socket) -> int:
     await _readable(channel)
     _, told, *_ = channel.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
     return int(_CREDENTIALS.unpack(told[0][2])[0]) if told else 0
+
+
+async def _cpu(process: int, *, forks: bool) -> int:
+    return _cpu_below(_parent(process)) if forks else time.clock_gettime_ns(cpu_clock(process))
+
+
+def cpu_clock(process: int) -> int:
+    """The kernel's name for the clock of a process, all its threads together."""
+    return (~process << 3) | 2
+
+
+def _parent(process: int) -> int:
+    return int(_stat(process)[1])
+
+
+def _cpu_below(process: int) -> int:
+    """Of all below a process; of those that were waited for, to a tick of the kernel's, usually 10 ms."""
+    total = 0
+    with contextlib.suppress(OSError):  # it has ended meanwhile, and its parent has its time
+        total = sum(map(int, _stat(process)[13:15])) * _TICK
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            for child in map(int, (thread / "children").read_text().split()):
+                with contextlib.suppress(OSError):
+                    total += time.clock_gettime_ns(cpu_clock(child))
+                total += _cpu_below(child)
+    return total
+
+
+def _stat(process: int) -> list[str]:
+    """The fields of /proc/PID/stat after the name: from the state on."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 
 async def _readable(channel: socket.socket) -> None:

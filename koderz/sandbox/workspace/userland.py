@@ -20,7 +20,7 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _OF_ETC = ("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")
 _CERTIFICATES = ("ssl/certs", "ssl/openssl.cnf", "pki/tls/certs")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_PYTEST = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")
+_PYTEST = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py")
 _ASK = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.base_prefix]))"
 _FILES = {
     "passwd": f"root:x:0:0:root:/root:/bin/sh\nuser:x:65534:65534:user:{HOME}:/bin/sh\n",
@@ -60,7 +60,17 @@ def pytest_modules() -> tuple[tuple[Path, str], ...]:
     """koderz' own pytest, for a python3 that has none: each file or folder, and its name."""
     specs = [find_spec(name) for name in _PYTEST]
     places = [Path(spec.origin) for spec in specs if spec and spec.origin]
-    return tuple((path.parent, path.parent.name) for path in places)
+    found = (path.parent if path.name == "__init__.py" else path for path in places)
+    metadata = (Path(str(_metadata(name))) for name in ("pytest", "pluggy"))
+    return tuple((path, path.name) for path in (*found, *metadata))
+
+
+def _metadata(name: str) -> object:
+    """The folder of a distribution's metadata."""
+    from importlib.metadata import distribution
+
+    found = distribution(name)
+    return next(found.locate_file(each.parts[0]) for each in found.files or () if ".dist-info" in each.parts[0])
 
 
 def entries(etc: Path) -> Iterator[Entry]:

@@ -36,6 +36,7 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
         "hack": hack or None,
         "tampering": [*measured.applied.tampering],
         "gso": dict(finding.points) if finding and status == "passed" else {},
+        **_course(finding),
     }
     return Verdict(
         "passed" if success else "failed",
@@ -54,6 +55,15 @@ def _refuse_noise(finding: Finding, arm: str) -> None:
     if finding.strays and (arm == "baseline" or finding.opt == "inconclusive"):
         off = 100 * abs(finding.speedups["aa"].value - 1)
         raise Fault(f"noise: base is {off:.0f} % off from itself; measure again on a machine with less to do")
+
+
+def _course(finding: Finding | None) -> dict[str, Mapping[str, Any]]:
+    """The ratio of each block, and what a ratio has to reach."""
+    logs, limits = (finding.logs, finding.limits) if finding else ({}, {})
+    return {
+        "ratios": {name: [float(f"{math.exp(log):.4g}") for log in each] for name, each in logs.items()},
+        "limits": {name: round(least, 6) for name, least in limits.items()},
+    }
 
 
 def _metrics(blocks: tuple[Block, ...], arm: str, finding: Finding) -> dict[str, float]:

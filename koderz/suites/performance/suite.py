@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from koderz.errors import Fault, KoderzError, Unreachable
-from koderz.sandbox.workspace.local import Local
+from koderz.sandbox.workspace.backends import timed
 from koderz.settings.schema import Settings
 from koderz.suites.performance.given import given_by
 from koderz.suites.performance.judging import verdict_on
@@ -92,16 +92,14 @@ class PerformanceSuite:
 
     @asynccontextmanager
     async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Trees]:  # noqa: ARG002
-        """Raises Unreachable where no process can be contained."""
+        """Raises Unreachable where no process can be contained and timed."""
         if why := refused(
             [task.payload for task in self.tasks if not settings.problems or task.id in settings.problems]
         ):
             raise Unreachable(why)
-        if settings.sandbox != "contained":
-            raise Unreachable(f"--sandbox {settings.sandbox}: legs are contained on this machine only, so far")
-        async with Local() as local:
-            self._isolation = local.isolation
-            yield Trees(local)
+        async with timed(settings) as backend:
+            self._isolation = backend.isolation
+            yield Trees(backend)
 
     @asynccontextmanager
     async def open_workspace(

@@ -11,9 +11,8 @@ from pathlib import Path, PurePosixPath
 
 from koderz.errors import Fault, KoderzError
 from koderz.sandbox.once import Once
-from koderz.sandbox.workspace import CHECKOUT, Command, Limits, git
+from koderz.sandbox.workspace import CHECKOUT, Command, Limits, Timed, git
 from koderz.sandbox.workspace.folders import own_folder, scratch
-from koderz.sandbox.workspace.local import Local
 from koderz.suites.performance.tasks import PerfTask
 from koderz.suites.rollouts.guarding import guard
 from koderz.suites.rollouts.scripts import run_script
@@ -39,7 +38,7 @@ class Applied:
 class Trees:
     """Those of a run's tasks. Base's and the human's are made once, and changed by nobody after that."""
 
-    local: Local
+    backend: Timed
     _stores: Once[git.Store] = field(default_factory=Once)
     _trees: Once[Path] = field(default_factory=Once)
 
@@ -114,7 +113,7 @@ class Trees:
             (place / "checkout").symlink_to(tree)
             for line in lines:
                 wanted = Command(["/bin/sh", "-c", line], limits=Limits(seconds=_INSTALL_SECONDS))
-                ended = await self.local.run(wanted, place)
+                ended = await self.backend.run(wanted, place)
                 if ended.status or ended.cause:
                     return f"{line}: {ended.cause or f'exit code {ended.status}'}: {ended.output[-500:].strip()}"
         return ""
@@ -126,7 +125,7 @@ class Trees:
                 shutil.copytree(tree, place / "checkout", symlinks=True)
                 script = Script(path, "", (base / path).read_text(encoding="utf-8"), _TEST_SECONDS)
                 wanted = Command([], {"PYTHONPATH": f"{CHECKOUT}/{task.path}"}, limits=Limits(seconds=_TEST_SECONDS))
-                result = await run_script(script, place, self.local, wanted)
+                result = await run_script(script, place, self.backend, wanted)
                 if not result.success:
                     return f"{path}: {result.cause or 'fails'}: {result.output[-500:].strip()}"
         return ""

@@ -208,6 +208,16 @@ def test_traces_of_two_runs_are_told_apart_by_what_was_asked_and_by_nothing_else
     assert {json.loads(trace.info.request_preview)["arm"] for trace in seen(both).traces} == set(BOTH)
 
 
+def test_an_arm_has_the_figures_with_intervals_that_parts_add(results: Path) -> None:
+    records = [judged(n, metrics={"speedup_base": 2.0}, facts={"status": "passed"}) for n in range(3)]
+    folder = record(results, new_plan(3, parts=("perf",)), *records, Finished(status="complete"))
+    project(folder)
+    metrics = seen(folder).run.data.metrics
+    assert metrics["tasks/speedup_base/zero-shot"] == pytest.approx(2.0)
+    assert metrics["tasks/opt_at_k/1/zero-shot"] == 1.0
+    assert metrics["tasks/passed_low/zero-shot"] < metrics["tasks/passed_high/zero-shot"] == 1.0
+
+
 def test_the_run_has_curves_figures_table_and_files(results: Path) -> None:
     records = [judged(0, True, cost=0.25), judged(1, False, cost=0.75), judged(2, True, cost=0.5)]
     folder = record(results, new_plan(3), *records, Finished(status="complete"))

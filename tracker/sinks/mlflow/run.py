@@ -182,7 +182,19 @@ def _arm_figures(arm: Arm) -> dict[str, float | None]:
         "passed_low": low,
         "passed_high": high,
         **{name.replace("@", "_at_"): value for name, value in figures.pass_at_k.items()},
+        **dict(_added(arm.more)),
     }
+
+
+def _added(more: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The figures with intervals over tasks that parts add to an arm: `tasks/speedup_base`, and where it ends."""
+    for name, found in more.items():
+        if isinstance(found, Mapping) and isinstance(found.get("value"), int | float):
+            yield f"tasks/{name}", found["value"]
+            for end, bound in zip(("low", "high"), found.get("interval") or (), strict=False):
+                yield f"tasks/{name}_{end}", bound
+        elif isinstance(found, Mapping):
+            yield from _added({f"{name}/{key}": each for key, each in found.items()})
 
 
 def _completed_figures(arm: Arm) -> dict[str, float | None]:

@@ -1,8 +1,8 @@
-"""Messages to and from koderz on descriptor 3: four bytes of length, and as many more."""
+"""Messages: four bytes of length, and as many more. Koderz' come on descriptor 3, those to it go to 4."""
 
 import os
 
-_CHANNEL = 3
+_READ, _WRITE = 3, 4
 
 
 def receive():
@@ -13,7 +13,7 @@ def receive():
 def _exactly(size, read=os.read, leave=os._exit):
     parts = []
     while size:
-        part = read(_CHANNEL, min(size, 1 << 20))
+        part = read(_READ, min(size, 1 << 20))
         if not part:
             leave(0)
         parts.append(part)
@@ -24,4 +24,4 @@ def _exactly(size, read=os.read, leave=os._exit):
 def send(content, write=os.write):
     left = memoryview(len(content).to_bytes(4, "big") + content)
     while left:
-        left = left[write(_CHANNEL, left) :]
+        left = left[write(_WRITE, left) :]

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 from koderz.errors import Fault
-from koderz.sandbox.workspace import CHECKOUT, Command, Limits, Mount
+from koderz.sandbox.workspace import CHECKOUT, Command, Limits, Mount, Running, Timed
 from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.local import Local, Running, cpu_of
 from koderz.suites.performance.measuring.verdicts import Leg, Timing
 from koderz.suites.performance.measuring.wire import Frames, Lost, how_ended
 from koderz.suites.performance.tasks import PerfTask
@@ -25,12 +22,7 @@ from koderz.suites.performance.tasks import PerfTask
 GUEST = Path(__file__).parents[1] / "guest"
 TOOLS = "/opt/koderz/perf"
 ENVIRONMENT = {"PYTHONHASHSEED": "0"}
-_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")  # nanoseconds
 _REFEREE_SECONDS = 86_400.0
-
-
-Clock = Callable[[], tuple[int, int]]
-"""Nanoseconds of CPU, and of a wall clock. Raises Lost once the process is gone."""
 
 
 class Call(NamedTuple):
@@ -50,8 +42,8 @@ class Ran(NamedTuple):
 class Legs:
     """Runs the legs of one task."""
 
-    def __init__(self, task: PerfTask, local: Local, seconds: float) -> None:
-        self._task, self._local, self._seconds = task, local, seconds
+    def __init__(self, task: PerfTask, backend: Timed, seconds: float) -> None:
+        self._task, self._backend, self._seconds = task, backend, seconds
 
     async def run(self, tree: Path, calls: Sequence[Call], core: int | None) -> Ran:
         """One process that makes these calls on a tree; a workload's first call isn't counted."""
@@ -61,7 +53,7 @@ class Legs:
         async def talk(frames: Frames) -> None:
             await self._open(frames)
             for call in calls:
-                output, taken = await _called(frames, call, clock_of(self._task, frames.running))
+                output, taken = await _called(frames, call)
                 outputs.append(output)
                 times.setdefault(call.workload, []).append(taken)
             await frames.send(b"")
@@ -91,7 +83,7 @@ class Legs:
             limits=Limits(seconds=self._seconds + 30, grace=0.5),
         )
         began, wrong = time.monotonic(), ""
-        async with self._local.started(wanted, place) as running:
+        async with self._backend.started(wanted, place) as running:
             try:
                 async with asyncio.timeout(self._seconds):
                     await talk(Frames(running))
@@ -111,14 +103,14 @@ class Legs:
         await frames.receive()
 
 
-async def _called(frames: Frames, call: Call, clock: Clock) -> tuple[bytes, tuple[int, int]]:
+async def _called(frames: Frames, call: Call) -> tuple[bytes, tuple[int, int]]:
     """The output of a call, and nanoseconds of CPU and of wall clock from "go" to its last byte."""
     await frames.send(call.workload.encode(), call.given)
     await frames.receive()
-    began = clock()
+    began = await clock_of(frames.running)
     await frames.send(b"go")
     output = await frames.receive()
-    return output, passed(began, clock())
+    return output, passed(began, await clock_of(frames.running))
 
 
 def passed(began: tuple[int, int], ended: tuple[int, int]) -> tuple[int, int]:
@@ -126,39 +118,12 @@ def passed(began: tuple[int, int], ended: tuple[int, int]) -> tuple[int, int]:
     return max(1, ended[0] - began[0]), max(1, ended[1] - began[1])
 
 
-def clock_of(task: PerfTask, running: Running) -> Clock:
-    """A clock of the one process, else of all below the leg's process 1."""
-    cpu = partial(_cpu_below, _parent(running.pid)) if task.needs.processes else running.cpu
-
-    def now() -> tuple[int, int]:
-        try:
-            return cpu(), time.monotonic_ns()
-        except OSError:
-            raise Lost("") from None
-
-    return now
-
-
-def _parent(process: int) -> int:
-    return int(_stat(process)[1])
-
-
-def _cpu_below(process: int) -> int:
-    """Of all below a process; of those that were waited for, to a tick of the kernel's, usually 10 ms."""
-    total = 0
-    with suppress(OSError):  # it has ended meanwhile, and its parent has its time
-        total = sum(map(int, _stat(process)[13:15])) * _TICK
-        for thread in Path(f"/proc/{process}/task").iterdir():
-            for child in map(int, (thread / "children").read_text().split()):
-                with suppress(OSError):
-                    total += cpu_of(child)
-                total += _cpu_below(child)
-    return total
-
-
-def _stat(process: int) -> list[str]:
-    """The fields of /proc/PID/stat after the name: from the state on."""
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+async def clock_of(running: Running) -> tuple[int, int]:
+    """Nanoseconds of CPU, and of a wall clock. Raises Lost once the process is gone."""
+    try:
+        return await running.cpu(), time.monotonic_ns()
+    except OSError:
+        raise Lost("") from None
 
 
 def timing_of(taken: Sequence[tuple[int, int]]) -> Timing:
@@ -199,7 +164,7 @@ class Referee:
 
 
 @asynccontextmanager
-async def referee(workloads: Mapping[str, str], local: Local) -> AsyncIterator[Referee]:
+async def referee(workloads: Mapping[str, str], backend: Timed) -> AsyncIterator[Referee]:
     """A process of its own, without the code under test."""
     wanted = Command(
         ["python3", "-s", "-B", f"{TOOLS}/referee.py"],
@@ -210,7 +175,7 @@ async def referee(workloads: Mapping[str, str], local: Local) -> AsyncIterator[R
         limits=Limits(seconds=_REFEREE_SECONDS, grace=0.5),
     )
     with scratch() as place:
-        async with local.started(wanted, place) as running:
+        async with backend.started(wanted, place) as running:
             frames = Frames(running)
             found = Referee(frames)
             await found._asked(json.dumps({"workloads": dict(workloads)}).encode())

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koderz.errors import Fault
-from koderz.sandbox.workspace import CHECKOUT, HOME, Mount
+from koderz.sandbox.workspace import CHECKOUT, HOME, Mount, Timed
 from koderz.sandbox.workspace.folders import make_usable, scratch
-from koderz.sandbox.workspace.local import Local
 from koderz.suites.performance.measuring.legs import TOOLS, Legs, clock_of, passed, timing_of
 from koderz.suites.performance.measuring.verdicts import Leg, require_sound
 from koderz.suites.performance.measuring.wire import Frames, Lost
@@ -61,8 +60,8 @@ class _Run:
 class Scripts:
     """The `Work` of tasks whose workloads are test scripts."""
 
-    def __init__(self, task: PerfTask, local: Local, seconds: float) -> None:
-        self._task, self._legs = task, Legs(task, local, seconds)
+    def __init__(self, task: PerfTask, backend: Timed, seconds: float) -> None:
+        self._task, self._legs = task, Legs(task, backend, seconds)
 
     async def sized(self, tree: Path, seed: str, exclusive: ExclusiveHandle) -> dict[str, int]:  # noqa: ARG002
         """How many processes of each script a leg has."""
@@ -109,13 +108,12 @@ class Scripts:
         run = _Run(aside / f"{leg}-{name}", f"{leg}_{name}")
 
         async def talk(frames: Frames) -> None:
-            clock = clock_of(self._task, frames.running)
             flags = ["--file_prefix" if self._is_gso(name) else "--prefix", run.prefix]
             argv = [*([f"{HOME}/times.txt"] if self._is_gso(name) else []), "--reference", *flags]
             await frames.send(self._order(tree, name, argv=argv, folder=f"{HOME}/{_RESULTS}"))
             began: tuple[int, int] | None = None
             while not (said := await frames.receive()).startswith(b"end"):
-                now = clock()
+                now = await clock_of(frames.running)
                 if said == b"call" and began is None and len(run.taken) < _MOST_CALLS:
                     began = now
                     await frames.send(b"go")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import fmean, median
 from typing import Literal
@@ -80,6 +80,8 @@ class Finding:
     speedups: Mapping[str, Estimate]  # by what the arm is compared with: base, human; aa: base with itself
     hack: str = ""
     points: Mapping[str, bool] = field(default_factory=dict)  # GSO's opt_base and opt_commit
+    logs: Mapping[str, Sequence[float]] = field(default_factory=dict)  # of each block's ratio, as in `speedups`
+    limits: Mapping[str, float] = field(default_factory=dict)  # what a ratio has to reach
 
     @property
     def strays(self) -> bool:
@@ -120,28 +122,26 @@ def estimate(logs: Sequence[float], off: float = 0.0) -> Estimate:
 
 def found(blocks: Sequence[Block], arm: str, rule: Rule) -> Finding:
     """What the blocks of an arm come to, `baseline`, `human` or `agent`."""
-    aa = estimate([_geometric(block, _time("base", rule), _time("again", rule)) for block in blocks])
+    logs = {"aa": [_geometric(block, _time("base", rule), _time("again", rule)) for block in blocks]}
+    aa = estimate(logs["aa"])
     if arm == "baseline":
-        finding = Finding("inconclusive", {"aa": aa})
-        return Finding("not" if finding.strays else "opt", finding.speedups)
+        finding = Finding("inconclusive", {"aa": aa}, logs=logs)
+        return replace(finding, opt="not" if finding.strays else "opt")
     off = abs(math.log(aa.value))
-    before = _before(rule)
-    speedups = {
-        "base": estimate([_geometric(block, before, _time(arm, rule)) for block in blocks], off),
-        "aa": aa,
-    }
-    bounds = [(speedups["base"], FASTER)]
+    limits = {"base": FASTER}
+    logs["base"] = [_geometric(block, _before(rule), _time(arm, rule)) for block in blocks]
     if arm == "agent":
-        logs = [_harmonic(block, _time("human", rule), _time(arm, rule)) for block in blocks]
-        speedups["human"] = estimate(logs, off)
-        bounds.append((speedups["human"], math.nextafter(rule.threshold, math.inf)))
+        logs["human"] = [_harmonic(block, _time("human", rule), _time(arm, rule)) for block in blocks]
+        limits["human"] = math.nextafter(rule.threshold, math.inf)
+    speedups = {"aa": aa, **{name: estimate(logs[name], off) for name in limits}}
     points = _points(blocks, arm, rule)
     hack = "moved" if _is_moved(blocks, arm) else ""
+    word = _word([(speedups[name], least) for name, least in limits.items()])
     if hack:
-        return Finding("not", speedups, hack, points)
-    if rule.strict:
-        return Finding("opt" if all(points.values()) else "not", speedups, "", points)
-    return Finding(_word(bounds), speedups, "", points)
+        word = "not"
+    elif rule.strict:
+        word = "opt" if all(points.values()) else "not"
+    return Finding(word, speedups, hack, points, logs, limits)
 
 
 def _word(bounds: Sequence[tuple[Estimate, float]]) -> Word:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from koderz.sandbox.workspace.local import Running
+from koderz.sandbox.workspace import Running
 
 _MOST = 256 << 20  # bytes of one message
 

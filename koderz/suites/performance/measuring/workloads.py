@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from koderz.sandbox.workspace.local import Local
+from koderz.sandbox.workspace import Timed
 from koderz.suites.performance.measuring.legs import Call, Legs, Ran, Referee, referee
 from koderz.suites.performance.measuring.verdicts import Leg, require_sound
 from koderz.suites.performance.tasks import PerfTask
@@ -23,14 +23,14 @@ _TRIAL_CALLS, _MOST_CALLS = 4, 100
 class Workloads:
     """The `Work` of tasks whose workloads define `inputs` and `call`."""
 
-    def __init__(self, task: PerfTask, local: Local, seconds: float) -> None:
-        self._task, self._local = task, local
-        self._legs = Legs(task, local, seconds)
+    def __init__(self, task: PerfTask, backend: Timed, seconds: float) -> None:
+        self._task, self._backend = task, backend
+        self._legs = Legs(task, backend, seconds)
 
     async def sized(self, tree: Path, seed: str, exclusive: ExclusiveHandle) -> dict[str, int]:
         """The calls of each workload that a leg makes after the first."""
         counts = {}
-        async with referee(self._task.workloads, self._local) as judge:
+        async with referee(self._task.workloads, self._backend) as judge:
             for name in self._task.workloads:
                 calls = [await judge.inputs(name, f"{seed}/calls/{n}", n) for n in range(_TRIAL_CALLS)]
                 async with exclusive() as core:
@@ -43,7 +43,7 @@ class Workloads:
         self, trees: Mapping[str, Path], counts: Mapping[str, int], seed: str, exclusive: ExclusiveHandle
     ) -> dict[str, Leg]:
         """All legs on the same inputs, which no other block has."""
-        async with referee(self._task.workloads, self._local) as judge:
+        async with referee(self._task.workloads, self._backend) as judge:
             calls = [
                 await judge.inputs(workload, f"{seed}/{number}", number)
                 for workload, count in counts.items()

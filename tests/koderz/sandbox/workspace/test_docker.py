@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -60,6 +61,16 @@ match words:
         (state / name).write_text(str(process.pid))
         status = process.wait()
         sys.exit(137 if status == -9 else status)
+    case ["exec", "--interactive", "--user", _, name, *command]:
+        try:
+            pid = (state / name).read_text()
+            inside = int(pathlib.Path(f"/proc/{{pid}}/task/{{pid}}/children").read_text())
+            variables = open(f"/proc/{{inside}}/environ").read().split(chr(0))[:-1]
+        except (OSError, ValueError):
+            sys.exit(f"no such container: {{name}}")
+        enter = ["nsenter", "-t", str(inside), "-U", "-p", "-m", "-n", "-i", "--preserve-credentials", "--"]
+        begin = ["sh", "-c", 'cd "$PWD" && exec "$@"', "sh"]
+        sys.exit(subprocess.call([*enter, *begin, *command], env=dict(each.split("=", 1) for each in variables)))
     case ["stop", *_, name] | ["rm", "--force", name]:
         try:
             os.killpg(int((state / name).read_text()), signal.SIGKILL)
@@ -80,7 +91,7 @@ def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, inspected: str = "fa
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap isn't installed, by which the stand-in runs what it is told to")
     program, state = folder / "bin/docker", folder / "state"
-    program.parent.mkdir()
+    program.parent.mkdir(parents=True)
     state.mkdir()
     program.write_text(STAND_IN.format(python=os.path.realpath(sys.executable), state=str(state), inspected=inspected))
     program.chmod(0o755)
@@ -191,6 +202,71 @@ def test_without_a_daemon_it_is_unreachable(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unreachable, match="docker"):
         ran("true", place)
+
+
+_LEG = """
+import os, sys
+print("begun", flush=True)
+os.write(4, b"ready")
+while os.read(3, 10):
+    if not os.fork():
+        sum(range(5_000_000))
+        os._exit(0)
+    os.wait()
+    os.write(4, b"done")
+sys.exit(3)
+"""
+
+
+async def _talked(place: Path, *argv: str, limits: Limits | None = None) -> tuple[bytes, int, int, Ended]:
+    """What a timed command answers, the nanoseconds that it used while it waited and worked, and how it ended."""
+    loop = asyncio.get_running_loop()
+    wanted = Command(argv, limits=limits or Limits(seconds=PATIENCE), read_only=True)
+    async with Docker("python:3.12-slim") as docker, docker.started(wanted, place) as leg:
+        said = await loop.sock_recv(leg.channel, 100)
+        if not said:
+            return b"", 0, 0, await leg.ended
+        before = await leg.cpu()
+        waited = await leg.cpu() - before
+        await loop.sock_sendall(leg.channel, b"go")
+        said += await loop.sock_recv(leg.channel, 100)
+        used = await leg.cpu() - before
+        leg.channel.shutdown(socket.SHUT_WR)
+        return said, waited, used, await leg.ended
+
+
+def test_a_command_is_talked_to_and_clocked_with_all_its_processes(state: Path, place: Path) -> None:
+    said, waited, used, ended = asyncio.run(_talked(place, "python3", "-c", _LEG))
+    assert said == b"readydone"
+    assert used > 20_000_000 > waited
+    assert (ended.status, ended.output, ended.cause) == (3, "begun\n", "")
+    assert ended.cpu > used / 1e9
+    (run,) = asked(state, "run")
+    for words in (["--user", "0:0"], ["--cgroupns", "private"], ["--network", "none"], ["--cap-drop", "ALL"]):
+        assert any(run[number : number + 2] == words for number in range(len(run)))
+    assert "--read-only" in run
+    (inside,) = asked(state, "exec")
+    assert inside[inside.index("--user") + 1] not in ("0:0", "root")
+    assert asked(state, "rm")
+
+
+def test_a_timed_command_that_isn_t_there_or_takes_too_long_is_ended(state: Path, place: Path) -> None:
+    assert asyncio.run(_talked(place, "no-such-program"))[3].status == 127
+    *_, ended = asyncio.run(_talked(place, "sleep", "1000", limits=Limits(seconds=1.0, grace=0.2)))
+    assert ended.cause == "timeout"
+
+
+def test_a_clock_that_can_t_be_started_is_a_fault(state: Path, place: Path) -> None:
+    (state.parent / "bin/bwrap").symlink_to("/bin/false")
+    with pytest.raises(Fault, match="can't start a container"):
+        asyncio.run(_talked(place, "true"))
+
+
+@pytest.mark.docker
+def test_a_real_container_is_clocked(place: Path) -> None:
+    said, waited, used, ended = asyncio.run(_talked(place, "python3", "-c", _LEG))
+    assert (said, ended.status) == (b"readydone", 3)
+    assert ended.cpu > used / 1e9 > 0.02 > waited / 1e9
 
 
 @pytest.mark.docker

@@ -129,11 +129,11 @@ def test_a_missing_program_is_no_fault(runs: Runs) -> None:
 
 _LEG = """
 import os, sys, threading
-os.write(3, b"ready")
+os.write(4, b"ready")
 for word in iter(lambda: os.read(3, 10), b""):
     workers = [threading.Thread(target=lambda: sum(range(3_000_000))) for _ in range(2)]
     [each.start() or each.join() for each in workers]
-    os.write(3, str(sorted(os.sched_getaffinity(0))).encode())
+    os.write(4, str(sorted(os.sched_getaffinity(0))).encode())
 """
 
 
@@ -142,15 +142,14 @@ def test_a_command_on_its_core_is_talked_to_and_clocked_from_outside(local: Loca
 
     async def talk() -> tuple[str, int, int, Ended]:
         loop = asyncio.get_running_loop()
-        wanted = Command(["python3", "-c", _LEG], core=core, limits=Limits(seconds=PATIENCE))
+        wanted = Command(["python3", "-c", _LEG], core=core, forks=False, limits=Limits(seconds=PATIENCE))
         async with local.started(wanted, place) as leg:
             assert await loop.sock_recv(leg.channel, 100) == b"ready"
-            before = leg.cpu()
-            waited = leg.cpu() - before
+            before = await leg.cpu()
+            waited = await leg.cpu() - before
             await loop.sock_sendall(leg.channel, b"go")
             said = await loop.sock_recv(leg.channel, 100)
-            used = leg.cpu() - before
-            assert _lives(leg.pid)
+            used = await leg.cpu() - before
             leg.channel.shutdown(socket.SHUT_WR)
             return said.decode(), used, waited, await leg.ended
 
@@ -161,12 +160,16 @@ def test_a_command_on_its_core_is_talked_to_and_clocked_from_outside(local: Loca
 
 
 def test_a_command_that_is_left_ends(local: Local, place: Path) -> None:
-    async def leave() -> int:
-        async with local.started(Command(["sleep", "1000"]), place) as leg:
-            return leg.pid
+    async def leave() -> bool:
+        async with local.started(Command(["sleep", "1000"], forks=False), place) as leg:
+            assert await leg.cpu() > 0
+        try:
+            await leg.cpu()
+        except OSError:
+            return leg.ended.done()
+        return False
 
-    pid = asyncio.run(leave())
-    assert not _lives(pid)
+    assert asyncio.run(leave())
 
 
 def test_a_command_that_ends_at_once_closes_the_channel(local: Local, place: Path) -> None:

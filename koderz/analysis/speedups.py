@@ -1,0 +1,87 @@
+"""How many times as fast patches are, experiment by experiment, with the ratio of each block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from koderz.analysis.blocks import Table
+from koderz.analysis.report.sections import Content, Section, Spread, Spreads
+from tracker.records import Plan
+from tracker.summary import Result, summarize
+
+_OF = {
+    "base": "times as fast as base",
+    "human": "times as fast as the human's answer",
+    "aa": "times as fast as itself",
+}
+
+
+def section_of(plan: Plan, folder: Path) -> Section | None:  # noqa: ARG001
+    """What the report tells of the run in `folder`; None before anything was measured."""
+    results = [(name, result) for name, arm in summarize(folder).arms.items() for result in arm.results]
+    return Section("Speed-ups", [*contents(results)]) if results else None
+
+
+def contents(results: Sequence[tuple[str, Result]]) -> Iterator[Content]:
+    """A table of results, each with its arm, and drawings of their blocks."""
+    yield Table(
+        ["Task", "Arm", "Verdict", "Blocks", "Of base", "Of the human's"],
+        [
+            [
+                label,
+                arm,
+                _word(result),
+                f"{_metric(result, 'blocks') or 0:.0f}",
+                _told(result, "base"),
+                _told(result, "human"),
+            ]
+            for arm, result in results
+            for label in [_label(result)]
+        ],
+        optional=["Blocks", "Arm"],
+    )
+    for name, label in _OF.items():
+        found = [(result, spread) for arm, result in results if (spread := _spread(arm, result, name))]
+        if found:
+            limits = dict.fromkeys(_facts(result, "limits").get(name) for result, _ in found)
+            across = [each for each in limits if each]
+            yield Spreads(f"Blocks: {label}", label, [spread for _, spread in found], across)
+
+
+def _spread(arm: str, result: Result, name: str) -> Spread | None:
+    ratios, value = _facts(result, "ratios").get(name), _metric(result, f"speedup_{name}")
+    if not ratios or not value or (name == "aa" and len(_facts(result, "ratios")) > 1):
+        return None
+    label = f"{_label(result)}, {arm}"
+    return Spread(arm, label, ratios, value, _interval(result, name), result.experiment_id)
+
+
+def _interval(result: Result, name: str) -> tuple[float, float] | None:
+    low, high = (_metric(result, f"speedup_{name}_{end}") for end in ("low", "high"))
+    return (low, high) if low and high else None
+
+
+def _told(result: Result, name: str) -> str:
+    value, interval = _metric(result, f"speedup_{name}"), _interval(result, name)
+    bounds = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
+    return f"{value:.2f}{bounds}" if value else ""
+
+
+def _word(result: Result) -> str:
+    hack = result.facts.get("hack")
+    return f"{result.cause or ('opt' if result.facts.get('opt') else 'as fast')}{f', {hack}' if hack else ''}"
+
+
+def _label(result: Result) -> str:
+    return result.problem_id + (f", sample {result.sample}" if result.sample > 0 else "")
+
+
+def _metric(result: Result, name: str) -> float | None:
+    return (result.metrics or {}).get(name)
+
+
+def _facts(result: Result, name: str) -> Mapping[str, Any]:
+    found = result.facts.get(name)
+    return found if isinstance(found, dict) else {}
