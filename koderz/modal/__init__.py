@@ -1,1 +1,1 @@
-"""The Modal engine: its app, its containers, its sandbox, its administration."""
+"""The Modal engine: its app, its containers, its sandbox, its workspaces, its administration."""

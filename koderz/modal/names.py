@@ -79,8 +79,13 @@ def cost_per_second(gpu: str | None, *, sandboxes: int | None = None, sandbox_mb
     `gpu` is `TYPE` or `TYPE:COUNT`, `sandbox_mb` the memory of a candidate. KoderzError for an unknown GPU.
     """
     count = SANDBOXES if sandboxes is None else sandboxes
-    judging = count * _DEARER * _machine_cost(SANDBOX_CORES, sandbox_mb + ROOM_MB)
+    judging = count * sandbox_cost(sandbox_mb + ROOM_MB)
     return _machine_cost(CPU_CORES, MEMORY_MB) + judging + (gpu_cost(gpu) if gpu else 0.0)
+
+
+def sandbox_cost(memory_mb: int) -> float:
+    """US dollars a second of a sandbox."""
+    return _DEARER * _machine_cost(SANDBOX_CORES, memory_mb)
 
 
 def _machine_cost(cores: float, memory_mb: int) -> float:

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.modal.names import names_of
@@ -19,14 +19,17 @@ from koderz.sandbox.contained import RemoteSandbox
 from koderz.sandbox.judge.launch import Premises
 from koderz.sandbox.linux import isolation
 
+if TYPE_CHECKING:
+    import modal
+
 START_SECONDS = 120.0  # a sandbox may have to wait for a machine
 WALL_EXTRA = 15.0  # seconds: each call of a candidate goes to the cloud and back
 PYTHON = "3.12"  # of the image, as of the sandbox docker
 _PASSED = ("MODAL_*", "HOME", "SSL_CERT_*")
-_BRIDGE = """
+_PROCESS = """
 import sys
 sys.path[:0] = {path!r}
-from koderz.modal.bridge import main
+from {module} import main
 main(sys.argv[1:])
 """
 
@@ -58,12 +61,18 @@ class ModalSandbox(RemoteSandbox):
 
 def bridge(app: str, memory_mb: int) -> list[str]:
     """The command whose stdin and stdout are those of an interpreter in a sandbox that it makes."""
+    return process("koderz.modal.bridge", app, str(memory_mb))
+
+
+def process(module: str, *arguments: str) -> list[str]:
+    """The command that runs the function `main` of a module of koderz, which is handed the arguments."""
     path = list(dict.fromkeys(str(Path(folder).absolute()) for folder in sys.path))
-    return [sys.executable, "-P", "-B", "-X", "utf8", "-c", _BRIDGE.format(path=path), app, str(memory_mb)]
+    script = _PROCESS.format(path=path, module=module)
+    return [sys.executable, "-P", "-B", "-X", "utf8", "-c", script, *arguments]
 
 
-async def make_ready(app: str) -> None:
-    """Has the app and the sandboxes' image made, where they aren't there yet. Raises Unreachable."""
+async def make_ready(app: str) -> modal.App:
+    """The app, which is made where it isn't there yet, as is the image of sandboxes. Raises Unreachable."""
     try:
         import modal
 
@@ -77,3 +86,4 @@ async def make_ready(app: str) -> None:
             await modal.Image.debian_slim(python_version=PYTHON).build.aio(found)
     except KoderzError as error:
         raise Unreachable(f"--sandbox modal: {error}") from error
+    return found

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import Server, Shell, servers
 from tests.loopback_modal import ModalServer
+from tests.loopback_modal.processes import rooted
 
 MODEL = ("--model", "openai/gpt-4o-mini", "--engine", "modal", "--judges", "1")
 
@@ -35,6 +36,33 @@ def model(modal: ModalServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def on_modal(koderz: Shell, modal: ModalServer, model: Server) -> Remote:
     """`koderz` whose containers ask a loopback model server, see `asked`."""
     return Remote(koderz.folder, modal, model, len(model.answers()))
+
+
+@pytest.fixture(scope="session")
+def cloud() -> Iterator[ModalServer]:
+    """A loopback Modal on which nothing is deployed."""
+    with ModalServer() as server:
+        yield server
+
+
+@pytest.fixture(params=["local", pytest.param("modal", marks=pytest.mark.slow)])
+def anywhere(koderz: Shell, request: pytest.FixtureRequest) -> Shell:
+    """`koderz` whose workspaces are on this machine, and on a loopback Modal."""
+    if request.param == "local":
+        return koderz
+    if not rooted():
+        pytest.skip("needs user namespaces")
+    return Elsewhere(koderz.folder, request.getfixturevalue("cloud"))
+
+
+@dataclass(frozen=True)
+class Elsewhere(Shell):
+    """A machine whose sandbox is Modal."""
+
+    modal: ModalServer
+
+    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        return super().environment({"KODERZ_SANDBOX": "modal", **self.modal.environment, **(more or {})})
 
 
 @dataclass(frozen=True)

@@ -76,15 +76,15 @@ def only(koderz: Shell) -> Any:
 
 @pytest.mark.parametrize(("agent", "name"), EACH_WAY)
 def test_an_agent_works_through_the_bridge(
-    koderz: Shell, fakes: dict[str, str], model: ScriptedModel, agent: str, name: str
+    anywhere: Shell, fakes: dict[str, str], model: ScriptedModel, agent: str, name: str
 ) -> None:
-    rollout(koderz, agent, name, env={**fakes, **model.env()})
-    assert (only(koderz)["success"], only(koderz)["verdict"]) == (True, "passed")
-    calls = [line for line in koderz.journal() if line["kind"] == "call"]
+    rollout(anywhere, agent, name, env={**fakes, **model.env()})
+    assert (only(anywhere)["success"], only(anywhere)["verdict"]) == (True, "passed")
+    calls = [line for line in anywhere.journal() if line["kind"] == "call"]
     assert len(calls) == len(model.asked) == 2
     assert all(call["cost"] > 0 for call in calls)
     assert calls[0]["tool_calls"][0]["function"]["name"]
-    metrics = next(line["value"] for line in koderz.journal() if line.get("name") == "agent-metrics")
+    metrics = next(line["value"] for line in anywhere.journal() if line.get("name") == "agent-metrics")
     assert metrics == {
         "reused": 0,
         "tools": int(agent != "mini-swe-agent"),
@@ -92,7 +92,7 @@ def test_an_agent_works_through_the_bridge(
     }
     if name == OTHER[agent] and agent != "mini-swe-agent":
         assert "dropped" in calls[0]["adapted"][0]
-    (journal,) = koderz.results.glob("*/journal.jsonl")
+    (journal,) = anywhere.results.glob("*/journal.jsonl")
     for key in ("sk-openai-0123456789", "sk-ant-0123456789"):
         assert key not in journal.read_text()
 
@@ -155,15 +155,15 @@ def test_a_server_that_is_gone_is_a_fault_and_the_diff_is_kept(
     assert any(line.get("name") == "diff" for line in koderz.journal())
 
 
-def test_a_script_reaches_the_bridge_too(koderz: Shell, model: ScriptedModel) -> None:
-    (koderz.folder / "ask.sh").write_text(
+def test_a_script_reaches_the_bridge_too(anywhere: Shell, model: ScriptedModel) -> None:
+    (anywhere.folder / "ask.sh").write_text(
         'curl -s -H "x-api-key: $KODERZ_BRIDGE_TOKEN" $KODERZ_BRIDGE_URL/v1/messages '
         '-d \'{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}\' > reply.json\n'
         "env | grep -c -e sk-openai -e sk-ant && exit 3\n"
         "grep -q Done reply.json && sed 's/.*/Hello, &!/' names.txt > greeting.txt; rm reply.json; exit 7\n"
     )
-    rollout(koderz, "scripted", "openai/m", "--script", "ask.sh", env=model.env())
-    assert only(koderz)["success"]
+    rollout(anywhere, "scripted", "openai/m", "--script", "ask.sh", env=model.env())
+    assert only(anywhere)["success"]
     assert model.asked[0][0] == "/v1/chat/completions"
 
 

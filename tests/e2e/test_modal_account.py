@@ -65,3 +65,9 @@ def test_the_simulated_model_runs_on_a_real_account_and_is_picked_up_by_its_id(c
     summary = customer.summary()
     assert (summary["status"], summary["summary"]["total_problems"]) == ("complete", 4)
     assert summary["summary"]["cost_by_tier"]["compute"] > 0
+
+
+def test_agents_work_in_sandboxes_of_a_real_account(customer: Customer) -> None:
+    own = ("--suite", "rollouts", "--solver", "agent:koderz", "--model", "simulated", "--sandbox", "modal")
+    customer("benchmark", 0, 3, *own)
+    assert [result["success"] for result in customer.summary()["results"]] == [True, True, False]

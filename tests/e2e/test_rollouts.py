@@ -19,54 +19,56 @@ def _arm(koderz: Shell) -> dict[str, bool]:
     return {result["problem_id"]: result["success"] for result in koderz.summary()["results"]}
 
 
-def test_the_simulated_model_plays_the_sample(koderz: Shell) -> None:
-    koderz("benchmark", 0, 3, *OWN)
-    assert _arm(koderz) == {"sample/greeting": True, "sample/median": True, "sample/slugs": False}
-    slugs = next(each for each in koderz.summary()["results"] if each["problem_id"] == "sample/slugs")
+def test_the_simulated_model_plays_the_sample(anywhere: Shell) -> None:
+    anywhere("benchmark", 0, 3, *OWN)
+    assert _arm(anywhere) == {"sample/greeting": True, "sample/median": True, "sample/slugs": False}
+    slugs = next(each for each in anywhere.summary()["results"] if each["problem_id"] == "sample/slugs")
     assert slugs["score"] == pytest.approx(0.5)
-    shown = koderz("benchmark", "show", "latest", "--problem", "sample/slugs", "--artifact", "evaluation_results.json")
+    shown = anywhere(
+        "benchmark", "show", "latest", "--problem", "sample/slugs", "--artifact", "evaluation_results.json"
+    )
     assert json.loads(shown.out)["evaluation"]["rubrics"]["plain"]["tests_passed"] == 1
-    koderz("benchmark", "export", "latest", "--format", "predictions", "--output", "predictions.jsonl")
-    rows = [json.loads(line) for line in (koderz.folder / "predictions.jsonl").read_text().splitlines()]
+    anywhere("benchmark", "export", "latest", "--format", "predictions", "--output", "predictions.jsonl")
+    rows = [json.loads(line) for line in (anywhere.folder / "predictions.jsonl").read_text().splitlines()]
     assert [(row["instance_id"], row["model_name_or_path"]) for row in rows] == [
         *(("sample/greeting", "simulated"), ("sample/median", "simulated"), ("sample/slugs", "simulated"))
     ]
     assert "+Hello, Ada!" in rows[0]["model_patch"]
-    calls = sum(line["kind"] == "call" for line in koderz.journal())
-    koderz("benchmark", "rescore", "latest", "--quiet")
-    assert sum(line["kind"] == "call" for line in koderz.journal()) == calls
-    assert _arm(koderz) == {"sample/greeting": True, "sample/median": True, "sample/slugs": False}
+    calls = sum(line["kind"] == "call" for line in anywhere.journal())
+    anywhere("benchmark", "rescore", "latest", "--quiet")
+    assert sum(line["kind"] == "call" for line in anywhere.journal()) == calls
+    assert _arm(anywhere) == {"sample/greeting": True, "sample/median": True, "sample/slugs": False}
 
 
-def test_the_oracle_passes_and_nothing_doesn_t(koderz: Shell, tmp_path: Path) -> None:
+def test_the_oracle_passes_and_nothing_doesn_t(anywhere: Shell, tmp_path: Path) -> None:
     for agent, expected in (("oracle", True), ("nop", False)):
         own = ("--suite", "rollouts", "--solver", f"agent:{agent}", "--model", "simulated", "--quiet")
-        koderz("benchmark", 0, 3, *own, "--results", tmp_path / agent)
+        anywhere("benchmark", 0, 3, *own, "--results", tmp_path / agent)
         (path,) = (tmp_path / agent).glob("*.json")
         assert {result["success"] for result in json.loads(path.read_text())["results"]} == {expected}
 
 
-def test_a_script_is_an_agent(koderz: Shell) -> None:
-    (koderz.folder / "solve.sh").write_text("test ! -e names.txt || sed 's/.*/Hello, &!/' names.txt > greeting.txt\n")
+def test_a_script_is_an_agent(anywhere: Shell) -> None:
+    (anywhere.folder / "solve.sh").write_text("test ! -e names.txt || sed 's/.*/Hello, &!/' names.txt > greeting.txt\n")
     own = ("--suite", "rollouts", "--solver", "agent:scripted", "--script", "solve.sh", "--model", "simulated")
-    koderz("benchmark", 0, 3, *own, "--quiet")
-    assert _arm(koderz) == {"sample/greeting": True, "sample/median": False, "sample/slugs": False}
+    anywhere("benchmark", 0, 3, *own, "--quiet")
+    assert _arm(anywhere) == {"sample/greeting": True, "sample/median": False, "sample/slugs": False}
 
 
-def test_an_agent_that_runs_out_of_time_is_graded_by_what_it_left(koderz: Shell) -> None:
-    (koderz.folder / "solve.sh").write_text("sed 's/.*/Hello, &!/' names.txt > greeting.txt; sleep 1000\n")
+def test_an_agent_that_runs_out_of_time_is_graded_by_what_it_left(anywhere: Shell) -> None:
+    (anywhere.folder / "solve.sh").write_text("sed 's/.*/Hello, &!/' names.txt > greeting.txt; sleep 1000\n")
     own = ("--suite", "rollouts", "--solver", "agent:scripted", "--script", "solve.sh", "--model", "simulated")
-    koderz("benchmark", "--problems", "sample/greeting,sample/slugs", *own, "--agent-timeout", 3, "--quiet")
-    found = {each["problem_id"]: (each["verdict"], each["cause"]) for each in koderz.summary()["results"]}
+    anywhere("benchmark", "--problems", "sample/greeting,sample/slugs", *own, "--agent-timeout", 3, "--quiet")
+    found = {each["problem_id"]: (each["verdict"], each["cause"]) for each in anywhere.summary()["results"]}
     assert found["sample/greeting"] == ("passed", "agent_timeout")
     assert found["sample/slugs"] in (("failed", "tests"), ("timeout", "agent_timeout"))
 
 
-def test_a_killed_run_is_taken_up_and_pays_nothing_twice(koderz: Shell) -> None:
-    run = koderz.start("benchmark", 0, 3, *OWN, "--simulated-latency", "1")
+def test_a_killed_run_is_taken_up_and_pays_nothing_twice(anywhere: Shell) -> None:
+    run = anywhere.start("benchmark", 0, 3, *OWN, "--simulated-latency", "1")
 
     def has_worked() -> bool:
-        journals = [*koderz.results.glob("*/journal.jsonl")]
+        journals = [*anywhere.results.glob("*/journal.jsonl")]
         return bool(journals) and sum(line["kind"] == "once" for line in whole_lines(journals[0])) >= 2
 
     wait_for(has_worked)
@@ -74,9 +76,9 @@ def test_a_killed_run_is_taken_up_and_pays_nothing_twice(koderz: Shell) -> None:
     run.kill()
     run.communicate(timeout=PATIENCE)
     wait_for(lambda: not any(Path(f"/proc/{process}").exists() for process in below))
-    koderz("benchmark", "resume", "latest", "--quiet")
-    assert _arm(koderz) == {"sample/greeting": True, "sample/median": True, "sample/slugs": False}
-    calls = Counter((line["experiment_id"], line["key"]) for line in koderz.journal() if line["kind"] == "call")
+    anywhere("benchmark", "resume", "latest", "--quiet")
+    assert _arm(anywhere) == {"sample/greeting": True, "sample/median": True, "sample/slugs": False}
+    calls = Counter((line["experiment_id"], line["key"]) for line in anywhere.journal() if line["kind"] == "call")
     assert calls
     assert max(calls.values()) == 1
 

@@ -1,7 +1,8 @@
-"""Images and mounts: builds are recorded and never run, mounted files are kept by digest."""
+"""Images and mounts: of builds only what is copied is done, the rest is recorded; mounted files are kept by digest."""
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 from collections.abc import AsyncIterator, Iterable, Iterator
 from hashlib import sha256
@@ -15,6 +16,15 @@ from tests.loopback_modal.store import Store, Thing
 
 IMAGE_BUILDER = "2025.06"
 _BUILT = api_pb2.GenericResult(status=api_pb2.GenericResult.GENERIC_STATUS_SUCCESS)
+_FAILED = api_pb2.GenericResult(
+    status=api_pb2.GenericResult.GENERIC_STATUS_FAILURE, exception="there is no such instruction"
+)
+_WORDS = frozenset(
+    {
+        *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL", "RUN", "SHELL"),
+        *("STOPSIGNAL", "USER", "VOLUME", "WORKDIR"),
+    }
+)
 
 
 class Images:
@@ -25,7 +35,9 @@ class Images:
         body = request.image.SerializeToString(deterministic=True)
         digest = sha256(body).hexdigest()
         thing = self._store.named("image", digest) or self._store.add("image", "im", name=digest, body=body)
-        return api_pb2.ImageGetOrCreateResponse(image_id=thing.id, result=_BUILT, metadata=_metadata())
+        words = {line.split()[0].upper() for line in request.image.dockerfile_commands if line.strip()}
+        result = _FAILED if any(word.isalpha() for word in words - _WORDS) else _BUILT
+        return api_pb2.ImageGetOrCreateResponse(image_id=thing.id, result=result, metadata=_metadata())
 
     async def image_from_id(self, request: api_pb2.ImageFromIdRequest) -> api_pb2.ImageFromIdResponse:
         return api_pb2.ImageFromIdResponse(image_id=self._thing(request.image_id).id, metadata=_metadata())
@@ -67,6 +79,29 @@ class Images:
                 target = root / name.lstrip("/")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(self._blobs.read(digest))
+                target.chmod(0o755)
+
+    def write_copied(self, image_id: str, root: Path) -> None:
+        """Puts what the image's Dockerfile copies to where it says, by `COPY SOURCE… TARGET` and WORKDIR alone."""
+        folder = "/"
+        for layer in self.layers(image_id):
+            for word, rest in (
+                line.split(None, 1) for line in layer.dockerfile_commands if len(line.split(None, 1)) > 1
+            ):
+                if word == "WORKDIR":
+                    folder = posixpath.join(folder, rest)
+                elif word == "COPY" and layer.context_mount_id:
+                    *sources, target = shlex.split(rest)
+                    for name, digest in self.files(layer.context_mount_id).items():
+                        for source in sources:
+                            inner = posixpath.relpath(name, posixpath.join("/", source))
+                            if not inner.startswith(".."):
+                                named = posixpath.join(
+                                    folder, target, posixpath.basename(name) if inner == "." else inner
+                                )
+                                path = root / posixpath.normpath(named).lstrip("/")
+                                path.parent.mkdir(parents=True, exist_ok=True)
+                                path.write_bytes(self._blobs.read(digest))
 
     def layers(self, image_id: str) -> list[api_pb2.Image]:
         """An image as it was asked for, from its base up."""

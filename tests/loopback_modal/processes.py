@@ -18,7 +18,7 @@ import orjson
 INTERPRETER = str(Path(sys.executable).resolve())
 PATH = os.pathsep.join([str(Path(INTERPRETER).parent), "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"])
 ENTER = Path(__file__).with_name("enter.py")
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/proc", "/dev", "/sys")
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/proc", "/dev", "/sys")
 WORK = "/root"  # where Modal starts a container and keeps the app's own source
 CODE = (WORK, "/pkg")  # what Modal puts on the path besides the image's packages
 
@@ -32,6 +32,7 @@ class Box:
     environment: Mapping[str, str]
     log: Path
     network: bool = True
+    apart: bool = False  # whether it sees no process but its own, which may be other users
 
 
 @cache
@@ -48,6 +49,7 @@ def lay_out(folder: Path, volumes: Mapping[str, Path]) -> tuple[tuple[str, str],
     """Readies a container's root; returns the binds that make it whole, volumes by the path they are mounted at."""
     for name in (WORK, "/tmp", "/__modal"):
         (folder / name.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    (folder / "tmp").chmod(0o1777)
     mounted = tuple((str(source), path) for path, source in volumes.items())
     if rooted():
         return tuple((path, path) for path in _of_the_machine()) + mounted
@@ -92,6 +94,7 @@ async def start(
             "folder": folder,
             "command": list(command),
             "network": box.network,
+            "apart": box.apart,
         }
         spec_file = box.root.with_name(f"{box.root.name}.{os.urandom(4).hex()}.json")
         spec_file.write_bytes(orjson.dumps(spec))

@@ -9,7 +9,7 @@ from grpclib import GRPCError, Status
 from modal_proto import task_command_router_pb2 as router_pb2
 
 from tests.loopback_modal.commands import Command
-from tests.loopback_modal.sandboxes import PrioritySemaphore, Sandboxes
+from tests.loopback_modal.sandboxes import Room, Sandboxes
 from tests.loopback_modal.store import Bells
 
 KEPT = 200  # commands that have ended and can still be asked about, in one sandbox
@@ -110,7 +110,7 @@ class Router:
         self._room(request.task_id)
         return router_pb2.TaskReloadVolumesResponse()
 
-    def _room(self, task_id: str) -> PrioritySemaphore:
+    def _room(self, task_id: str) -> Room:
         room = self._sandboxes.live.get(task_id)
         if room is None:
             raise GRPCError(Status.NOT_FOUND, "the sandbox has ended")
@@ -142,7 +142,7 @@ async def _read(command: Command, offset: int, *, errors: bool) -> AsyncIterator
             await command.more(HELD)
 
 
-def _forget_old(room: PrioritySemaphore) -> None:
+def _forget_old(room: Room) -> None:
     ended = [exec_id for exec_id, command in room.commands.items() if command.code is not None]
     for exec_id in ended[:-KEPT]:
         del room.commands[exec_id]

@@ -7,7 +7,7 @@ contain nothing: don't run what you don't trust here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from google.protobuf.empty_pb2 import Empty
@@ -26,7 +26,7 @@ _TIMED_OUT = _Result(status=_Result.GENERIC_STATUS_TIMEOUT, exitcode=124)
 
 
 @dataclass(slots=True)
-class PrioritySemaphore:
+class Room:
     """A sandbox that lives."""
 
     thing: Thing
@@ -49,6 +49,7 @@ class Sandboxed:
     variables: tuple[str, ...]  # names of those given without a secret of a name
     blocks_network: bool
     lives: bool
+    tags: Mapping[str, str]
 
 
 class Sandboxes:
@@ -56,7 +57,7 @@ class Sandboxes:
 
     def __init__(self, store: Store, starting: Starting, vault: Vault, bells: Bells) -> None:
         self._store, self._starting, self._vault, self._bells = store, starting, vault, bells
-        self.live: dict[str, PrioritySemaphore] = {}  # by task id
+        self.live: dict[str, Room] = {}  # by task id
         self._mains: dict[str, Command] = {}  # of sandboxes alive and dead, whose output can still be read
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -117,12 +118,16 @@ class Sandboxes:
     async def sandbox_list_v2(self, request: api_pb2.SandboxListRequest) -> api_pb2.SandboxListResponse:
         if request.before_timestamp:  # all were on the first page
             return api_pb2.SandboxListResponse()
+        wanted = _tags(request.tags).items()
         found = [
             api_pb2.SandboxInfo(id=room.thing.id, created_at=room.thing.created, app_id=room.thing.parent)
             for room in self.live.values()
-            if request.app_id in {"", room.thing.parent}
+            if request.app_id in {"", room.thing.parent} and wanted <= _tags(_created(room.thing).tags).items()
         ]
         return api_pb2.SandboxListResponse(sandboxes=found)
+
+    async def sandbox_tags_get_v2(self, request: api_pb2.SandboxTagsGetRequest) -> api_pb2.SandboxTagsGetResponse:
+        return api_pb2.SandboxTagsGetResponse(tags=_created(self._thing(request.sandbox_id)).tags)
 
     async def sandbox_tags_set_v2(self, request: api_pb2.SandboxTagsSetRequest) -> Empty:
         self._thing(request.sandbox_id)
@@ -153,14 +158,14 @@ class Sandboxes:
             self._end(room, _TERMINATED)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _open(self, thing: Thing, asked: api_pb2.Sandbox, variables: dict[str, str]) -> PrioritySemaphore:
+    def _open(self, thing: Thing, asked: api_pb2.Sandbox, variables: dict[str, str]) -> Room:
         task_id = f"{new_id('ta')}V"  # the last letter tells the SDK which protocol to speak
         seen = Seen(asked.image_id, asked.mount_ids, asked.volume_mounts, asked.secret_ids)
         own = {"MODAL_SANDBOX_ID": thing.id, **variables}
-        box = self._starting.box(task_id, seen, own, network=not _blocks_network(asked))
-        return PrioritySemaphore(thing, task_id, box, asked.workdir)
+        box = self._starting.box(task_id, seen, own, network=not _blocks_network(asked), apart=True)
+        return Room(thing, task_id, box, asked.workdir)
 
-    def _follow(self, room: PrioritySemaphore, main: Command) -> None:
+    def _follow(self, room: Room, main: Command) -> None:
         async def follow() -> None:
             code = await asyncio.shield(main.finished)
             status = _Result.GENERIC_STATUS_SUCCESS if code == 0 else _Result.GENERIC_STATUS_FAILURE
@@ -170,7 +175,7 @@ class Sandboxes:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _end(self, room: PrioritySemaphore, result: api_pb2.GenericResult) -> None:
+    def _end(self, room: Room, result: api_pb2.GenericResult) -> None:
         if self.live.pop(room.task_id, None) is None:
             return
         if room.timer is not None:
@@ -194,7 +199,7 @@ class Sandboxes:
 
 
 def _sandboxed(thing: Thing, *, lives: bool) -> Sandboxed:
-    request = api_pb2.SandboxCreateV2Request.FromString(thing.body)
+    request = _created(thing)
     asked = request.definition
     ids = [one.secret_id for one in request.secret_sources if one.WhichOneof("source") == "secret_id"]
     names = [name for one in request.secret_sources for name in one.env.contents]
@@ -206,7 +211,17 @@ def _sandboxed(thing: Thing, *, lives: bool) -> Sandboxed:
         variables=tuple(sorted(names)),
         blocks_network=_blocks_network(asked),
         lives=lives,
+        tags=_tags(request.tags),
     )
+
+
+def _created(thing: Thing) -> api_pb2.SandboxCreateV2Request:
+    request: api_pb2.SandboxCreateV2Request = api_pb2.SandboxCreateV2Request.FromString(thing.body)
+    return request
+
+
+def _tags(tags: Iterable[api_pb2.SandboxTag]) -> dict[str, str]:
+    return {tag.tag_name: tag.tag_value for tag in tags}
 
 
 def _blocks_network(asked: api_pb2.Sandbox) -> bool:

@@ -52,14 +52,24 @@ class Starting:
         (box.root / ARGUMENTS.lstrip("/")).write_bytes(self._arguments(container_id, function).SerializeToString())
         return await start_python(box, ["-m", "modal._container_entrypoint"])
 
-    def box(self, container_id: str, seen: Seen, environment: Mapping[str, str], *, network: bool = True) -> Box:
+    def box(
+        self,
+        container_id: str,
+        seen: Seen,
+        environment: Mapping[str, str],
+        *,
+        network: bool = True,
+        apart: bool = False,
+    ) -> Box:
         """A container's folder with all that it shall see, and its variables: the image's, the secrets', its own."""
         root = self._folder / container_id
         root.mkdir(parents=True)
+        if seen.image:
+            self._images.write_copied(seen.image, root)
         self._images.write_mounts(seen.mounts, root)
         volumes = {one.mount_path: self._volumes.folder(one.volume_id) / one.sub_path for one in seen.volumes}
         merged = self._images.environment(seen.image) | self._vault.environment(seen.secrets) | dict(environment)
-        return Box(root, lay_out(root, volumes), merged, self.log(container_id), network)
+        return Box(root, lay_out(root, volumes), merged, self.log(container_id), network, apart)
 
     def clear(self, container_id: str) -> None:
         """Removes a container's folder; its log stays."""

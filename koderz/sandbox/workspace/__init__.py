@@ -129,6 +129,7 @@ class Backend(Protocol):
     name: str
     isolation: str  # what contains commands, once it is entered
     has_images: bool  # whether commands run on `Command.image`; else on the host's userland
+    cost: float  # US dollars a second, at least, for each command that runs
 
     async def run(self, command: Command, place: Path) -> Ended:
         """Runs a command in a folder of `folders`, until its whole process tree has ended.
@@ -168,7 +169,7 @@ BACKENDS = Registry(
         "local": "koderz.sandbox.workspace.backends:local",
         "contained": "koderz.sandbox.workspace.backends:local",
         "docker": "koderz.sandbox.workspace.backends:docker",
-        "modal": "koderz.sandbox.workspace.backends:modal",
+        "modal": "koderz.modal.workspace:opened",
         "uncontained": "koderz.sandbox.workspace.backends:uncontained",
     },
 )

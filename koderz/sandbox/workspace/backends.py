@@ -26,11 +26,6 @@ def docker(settings: Settings) -> Backend:
     return Docker(settings.of(DockerOptions).docker_image)
 
 
-def modal(_settings: Settings) -> Backend:
-    """Raises Unreachable."""
-    raise Unreachable("--sandbox modal: workspaces don't run on Modal yet; use --sandbox docker or local")
-
-
 def uncontained(_settings: Settings) -> Backend:
     from koderz.sandbox.workspace.uncontained import Uncontained
 

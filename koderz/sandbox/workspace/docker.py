@@ -23,7 +23,7 @@ _BRIDGE, _TOOLS = "/opt/koderz/bridge", "/opt/koderz/clock"
 _CHANNEL = 'exec "$@" 3<&0 4>&1 1>&2 0</dev/null'
 _NOBODY = "65534:65534"
 LABEL = "koderz=workspace"  # docker ps --filter label=koderz=workspace
-_ENVIRONMENT = {"HOME": HOME, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}  # noqa: S108
+ENVIRONMENT = {"HOME": HOME, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}  # noqa: S108
 _BUILD_SECONDS = 1800.0
 _ANSWER_SECONDS = 60.0
 _NO_PROGRAM = (126, 127)  # what the client ends with where the image lacks the program
@@ -36,6 +36,7 @@ class Docker:
 
     name = isolation = "docker"
     has_images = True
+    cost = 0.0
 
     def __init__(self, image: str) -> None:
         self._usual = image
@@ -231,7 +232,7 @@ def _seen(command: Command, place: Path) -> Iterator[str]:
     ):
         yield "--mount"
         yield f'type=bind,"source={source}","target={target}"{"" if writable else ",readonly"}'
-    variables = _ENVIRONMENT | dict(command.environment)
+    variables = ENVIRONMENT | dict(command.environment)
     listed = place / "environment"
     listed.touch(mode=0o600)
     listed.write_text("".join(f"{name}={value}\n" for name, value in variables.items() if "\n" not in value))

@@ -46,6 +46,7 @@ class Local:
 
     name = "local"
     has_images = False
+    cost = 0.0
 
     def __init__(self, *, bubblewrap_allowed: bool = True) -> None:
         self.isolation = ""
@@ -328,12 +329,15 @@ class Output:
 
     async def read(self, stream: asyncio.StreamReader) -> None:
         while part := await stream.read(1 << 16):
-            self._size += len(part)
-            room = self._half - len(self._head)
-            self._head += part[:room]
-            self._tail += part[room:] if room > 0 else part
-            if len(self._tail) > self._half:
-                del self._tail[: -self._half]
+            self.add(part)
+
+    def add(self, part: bytes) -> None:
+        self._size += len(part)
+        room = self._half - len(self._head)
+        self._head += part[:room]
+        self._tail += part[room:] if room > 0 else part
+        if len(self._tail) > self._half:
+            del self._tail[: -self._half]
 
     def text(self) -> str:
         head, tail = (bytes(part).decode("utf-8", "replace") for part in (self._head, self._tail))

@@ -21,6 +21,7 @@ class Uncontained:
 
     name = isolation = "uncontained"
     has_images = False
+    cost = 0.0
 
     async def __aenter__(self) -> Self:
         return self

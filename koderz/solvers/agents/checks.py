@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from koderz.errors import KoderzError, Unreachable
+from koderz.sandbox.workspace import Backend
 from koderz.sandbox.workspace.backends import chosen
+from koderz.sandbox.workspace.docker import Docker
 from koderz.sandbox.workspace.local import Local
+from koderz.sandbox.workspace.uncontained import Uncontained
 from koderz.solvers import SOLVERS
 from koderz.solvers.agents.adapters import AGENTS, ENTRY_POINTS
 from koderz.types import Finding
@@ -19,16 +23,25 @@ async def check(environ: Mapping[str, str]) -> list[Finding]:
 
 
 async def _workspaces(environ: Mapping[str, str]) -> Finding:
-    """Where agents' commands would run here: which of the sandboxes, and what is to be had besides."""
+    """Where agents' commands would run here: which of the sandboxes, and why not in others."""
+    backends: tuple[Backend, ...] = (Local(), Docker(""), Uncontained())
     try:
-        name = await chosen(environ)
-        async with Local() as local:
-            found = f"local ({local.isolation})"
-    except Unreachable as error:
-        return Finding("rollouts", "missing", str(error), "--sandbox uncontained runs what is trusted")
+        name, *found = await asyncio.gather(chosen(environ), *map(_entered, backends))
     except KoderzError as error:
         return Finding("rollouts", "broken", str(error))
-    return Finding("rollouts", "ok", f"--sandbox {name} where none is named; {found}, docker, uncontained")
+    told = ", ".join((*found, "modal if that is ok"))
+    if found[0].startswith("no "):
+        return Finding("rollouts", "missing", told, "--sandbox uncontained runs what is trusted")
+    return Finding("rollouts", "ok", f"--sandbox {name} where none is named; {told}")
+
+
+async def _entered(backend: Backend) -> str:
+    """Its name, with what contains commands there; or why it can't run here."""
+    try:
+        async with backend:
+            return backend.name if backend.isolation == backend.name else f"{backend.name} ({backend.isolation})"
+    except Unreachable as error:
+        return f"no {backend.name} ({str(error).removeprefix(f'--sandbox {backend.name}: ')})"
 
 
 def _agents() -> Finding:

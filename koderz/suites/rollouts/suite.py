@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import Fault, KoderzError
-from koderz.sandbox.workspace import BACKENDS
+from koderz.sandbox.workspace import BACKENDS, Backend
 from koderz.sandbox.workspace.git import GitError
 from koderz.settings.schema import Settings
 from koderz.suites.rollouts.config import read_config
@@ -116,7 +116,8 @@ class RolloutsSuite:
                 backend = await stack.enter_async_context(BACKENDS.find(name)(settings))
                 self._stores.backends[name] = backend
             run = self._stores.backends[""] = self._stores.backends[settings.sandbox]
-            yield Shared(self._stores, [f"agents' commands and tests run in the sandbox {run.name}: {run.isolation}"])
+            where = f"agents' commands and tests run in the sandbox {run.name}: {run.isolation}"
+            yield Shared(self._stores, [f"{where}{_price(run)}"])
 
     @asynccontextmanager
     async def open_workspace(
@@ -150,7 +151,7 @@ class RolloutsSuite:
     def outline(self, plan: Any) -> Iterator[str]:
         """Where agents work, and what they see of this machine."""
         alone = "" if plan.settings.sandbox == "uncontained" else ", without network"
-        yield f"Workspace: {plan.settings.sandbox}{alone}"
+        yield f"Workspace: {plan.settings.sandbox}{alone}{_price(BACKENDS.find(plan.settings.sandbox)(plan.settings))}"
         for place in dict.fromkeys(task.payload.workdir for task in plan.tasks):
             yield f"Mount: the checkout at {place}"
         if plan.settings.sandbox in ("local", "contained"):
@@ -167,6 +168,11 @@ class RolloutsSuite:
         if is_for_judge(text_of(messages[0])):
             return simulated_opinion()
         return simulate(messages)
+
+
+def _price(backend: Backend) -> str:
+    """What commands cost there, which is beyond what koderz counts; empty where that is nothing."""
+    return f"; it costs ${backend.cost * 3600:.2f} or more an hour of each, not counted here" if backend.cost else ""
 
 
 def _verdict(task: Rollout, diff: str, graded: Graded, isolation: str, said: Mapping[str, Any] | None) -> Verdict:

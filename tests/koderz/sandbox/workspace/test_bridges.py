@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from koderz.errors import Unreachable
+from koderz.modal.workspace import Modal
 from koderz.sandbox.workspace import BRIDGE_URL, Command, Ended, Limits
 from koderz.sandbox.workspace.docker import Docker
 from koderz.sandbox.workspace.local import Local
@@ -43,12 +44,16 @@ async def reached(backend: Any, place: Path) -> Ended:
     return ended
 
 
-@pytest.mark.parametrize("kind", ["own namespaces", "bubblewrap", "docker", "uncontained"])
-def test_a_bridge_is_reached(kind: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["own namespaces", "bubblewrap", "docker", "modal", "uncontained"])
+def test_a_bridge_is_reached(
+    kind: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     if kind == "docker":
         stand_in(tmp_path, monkeypatch)
-    backends = {"docker": lambda: Docker("python:3.12-slim"), "uncontained": Uncontained}
-    backend: Any = backends.get(kind, lambda: Local(bubblewrap_allowed=kind == "bubblewrap"))()
+    if kind == "modal":
+        request.getfixturevalue("cloud")
+    backends: Any = {"docker": lambda: Docker("python:3.12-slim"), "modal": Modal, "uncontained": Uncontained}
+    backend = backends.get(kind, lambda: Local(bubblewrap_allowed=kind == "bubblewrap"))()
     with contextlib.suppress(Unreachable):
         assert asyncio.run(reached(backend, place)).output == "served\nserved\n"
         return

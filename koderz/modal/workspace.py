@@ -1,0 +1,226 @@
+"""Workspaces in Modal's cloud: a sandbox for each command, without network, secrets, volumes or any public address.
+
+A command's folders are shipped there and back, through the stream by which the sandbox is fed, as is what passes
+between the command and its bridge. What lasts on this machine, such as an agent's own folder, Modal keeps by content.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from koderz.errors import Fault, KoderzError
+from koderz.modal.names import SANDBOX_CORES, names_of, sandbox_cost
+from koderz.modal.sandbox import PYTHON, START_SECONDS, make_ready, process
+from koderz.sandbox import ROOM_MB
+from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Image, Limits, Mount
+from koderz.sandbox.workspace.docker import ENVIRONMENT
+from koderz.sandbox.workspace.folders import own_folder
+from koderz.sandbox.workspace.local import TREE, Output
+from koderz.sandbox.workspace.shipping import Remote, interpreter
+
+if TYPE_CHECKING:
+    import modal
+
+    from koderz.settings.schema import Settings
+
+_MEMORY_MB = 1024  # that is paid for in any case
+_SHIPPING_SECONDS = 600.0  # for what goes there and back
+_LONGEST = 24 * 3600  # seconds that Modal lets a sandbox live
+_IDLE_SECONDS = 60  # after which Modal ends a sandbox in which nothing runs
+_MACHINE, _FOLDER, _ENTRY = "koderz-machine", "koderz-folder", "koderz-entry"  # tags
+
+_Key = tuple[str, tuple[tuple[str, str], ...]]
+
+
+def opened(_settings: Settings) -> Modal:
+    return Modal()
+
+
+class Modal:
+    """Runs commands in sandboxes of the app that `KODERZ_MODAL_APP` names, on images with a python3."""
+
+    name = isolation = "modal"
+    has_images = True
+    cost = sandbox_cost(_MEMORY_MB)
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        self._name = names_of(environ).app
+        self._images: dict[_Key, modal.Image] = {}
+        self._building: dict[str, asyncio.Lock] = {}
+        self._entry = secrets.token_hex(8)
+        self._entered = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Raises Unreachable without a token or the network, and where the SDK isn't installed."""
+        self._app = await make_ready(self._name)
+        async with _faults():
+            from koderz.modal.leftovers import end_sandboxes
+
+            place = own_folder().parent
+            await end_sandboxes(
+                _id(self._app), {_MACHINE: _machine()}, lambda tags: not (place / tags.get(_FOLDER, "")).exists()
+            )
+        await self._entered.enter_async_context(_ended_anyway(self._app, self._entry))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._entered.aclose()
+
+    async def run(self, command: Command, place: Path) -> Ended:
+        """See `Backend`."""
+        for name in TREE:
+            (place / name).mkdir(exist_ok=True)
+        limits, shipped = command.limits, _shipped(command, place)
+        lasting = [mount for mount in command.mounts if mount not in shipped]
+        spec = {
+            "argv": [*command.argv],
+            "environment": ENVIRONMENT | dict(command.environment),
+            "folders": [mount.target for mount in shipped],
+            "back": [mount.target for mount in shipped if mount.writable],
+            "hidden": [mount.target for mount in lasting],
+            "port": BRIDGE_PORT if command.bridge else 0,
+            "seconds": limits.seconds,
+            "grace": limits.grace,
+            "memory": limits.memory_mb << 20,
+            "processes": limits.processes,
+            "room": limits.disk_mb << 20,
+        }
+        output = Output(limits.output_bytes)
+        began = asyncio.get_running_loop().time()
+        async with self._working(command.image, lasting, limits) as work:
+            told = await work.done(spec, shipped, output, command.bridge)
+        took = asyncio.get_running_loop().time() - began
+        return Ended(told["status"], output.text(), told["cause"], took, told["cpu"])
+
+    async def copy_out(self, image: Image, folder: str, target: Path) -> None:
+        """Puts what the image has in a folder into `target`; nothing where it hasn't got that. Raises Fault."""
+        limits = Limits()
+        async with self._working(image, (), limits) as work:
+            spec = {"argv": [], "back": [folder], "room": limits.disk_mb << 20}
+            await work.done(spec, [Mount(target, folder, writable=True)], Output(0), None)
+
+    @asynccontextmanager
+    async def _working(self, image: Image | None, mounts: Sequence[Mount], limits: Limits) -> AsyncIterator[Remote]:
+        """What runs commands in a new sandbox, which ends when this is left."""
+        import modal
+
+        seconds = START_SECONDS + _SHIPPING_SECONDS + limits.seconds + limits.grace
+        try:
+            async with _faults(), asyncio.timeout(seconds), AsyncExitStack() as stack:
+                sandbox = await modal.Sandbox.create.aio(
+                    *("sleep", str(_LONGEST)),
+                    app=self._app,
+                    image=await self._image(image, mounts),
+                    block_network=True,
+                    cpu=SANDBOX_CORES,
+                    memory=(_MEMORY_MB, max(_MEMORY_MB, limits.memory_mb) + ROOM_MB),
+                    timeout=min(_LONGEST, math.ceil(seconds)),
+                    idle_timeout=_IDLE_SECONDS,
+                    workdir="/",
+                    tags={_MACHINE: _machine(), _FOLDER: own_folder().name, _ENTRY: self._entry},
+                )
+                stack.push_async_callback(_terminated, sandbox)
+                yield Remote(await sandbox.exec.aio(*interpreter(), text=False), "--sandbox modal")
+        except TimeoutError:
+            raise Fault(f"--sandbox modal: a sandbox takes longer than {seconds:.0f} s") from None
+
+    async def _image(self, image: Image | None, mounts: Sequence[Mount]) -> modal.Image:
+        """The image, built where it has to be, with what is shown there."""
+        import modal
+
+        key = (image.digest if image else "", tuple((str(mount.source), mount.target) for mount in mounts))
+        async with self._building.setdefault(key[0], asyncio.Lock()):
+            if key not in self._images:
+                base = self._images.get((key[0], ()))
+                if base is None:
+                    base = modal.Image.debian_slim(python_version=PYTHON)
+                    if image:
+                        file = image.context / "Dockerfile"
+                        base = modal.Image.from_dockerfile(file, context_dir=image.context).entrypoint([])
+                    await base.build.aio(self._app)
+                    self._images[key[0], ()] = base
+                for mount in mounts:
+                    add = base.add_local_dir if mount.source.is_dir() else base.add_local_file
+                    base = add(mount.source, mount.target)
+                self._images[key] = base
+            return self._images[key]
+
+
+def _shipped(command: Command, place: Path) -> list[Mount]:
+    """The folders that go there: the command's own, and those that don't last."""
+    checkout, home, tmp = (place / name for name in TREE)
+    return [
+        Mount(checkout, command.checkout, not command.read_only),
+        Mount(home, HOME, writable=True),
+        Mount(tmp, "/tmp", writable=True),  # noqa: S108
+        *(mount for mount in command.mounts if mount.writable or mount.source.is_relative_to(own_folder())),
+    ]
+
+
+@cache
+def _machine() -> str:
+    """This machine and the place of workspaces on it."""
+    return hashlib.sha256(f"{socket.gethostname()} {own_folder().parent}".encode()).hexdigest()[:16]
+
+
+def _id(app: modal.App) -> str:
+    assert app.app_id
+    return app.app_id
+
+
+@asynccontextmanager
+async def _ended_anyway(app: modal.App, entry: str) -> AsyncIterator[None]:
+    """Ends what is left of the sandboxes with this tag when it is left, and also when koderz is killed."""
+    from koderz.modal.leftovers import end_sandboxes
+
+    words = process("koderz.modal.leftovers", _id(app), _ENTRY, entry)
+    watching = await asyncio.create_subprocess_exec(
+        *words,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    assert watching.stdin
+    try:
+        yield
+    finally:
+        with suppress(Fault, ConnectionError):
+            async with _faults():
+                await end_sandboxes(_id(app), {_ENTRY: entry})
+            watching.stdin.write(b".")
+            await watching.stdin.drain()
+        watching.stdin.close()
+        await watching.wait()
+
+
+async def _terminated(sandbox: modal.Sandbox) -> None:
+    with suppress(Fault):
+        async with _faults():
+            await sandbox.terminate.aio()
+
+
+@asynccontextmanager
+async def _faults() -> AsyncIterator[None]:
+    """What Modal fails at is a fault."""
+    from modal import exception
+
+    from koderz.modal.cloud import LostCallError, spoken
+
+    try:
+        with spoken("the sandbox", lost=True, offline="is there a network?"):
+            yield
+    except Fault:
+        raise
+    except (KoderzError, LostCallError, exception.Error) as error:
+        raise Fault(f"--sandbox modal: {(str(error).splitlines() or [type(error).__name__])[0]}") from error

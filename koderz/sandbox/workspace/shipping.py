@@ -1,0 +1,171 @@
+"""The near end of a command that runs far away: its folders are sent there, and what became of them comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import socket
+import tarfile
+import tempfile
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from koderz.errors import Fault
+from koderz.sandbox.workspace import Mount, Serve, remote
+from koderz.sandbox.workspace.folders import own_folder, remove, scratch
+from koderz.sandbox.workspace.local import Output
+
+_BEAT_SECONDS = 30.0
+_BOOT = """
+import sys, types
+sys.modules["remote"] = remote = types.ModuleType("remote")
+exec(sys.argv[1], remote.__dict__)
+exec(sys.argv[2])
+"""
+
+
+def interpreter() -> list[str]:
+    """The command there whose streams are a `Remote`'s."""
+    here = Path(__file__).parent
+    sources = ((here / name).read_text() for name in ("remote.py", "guest/command.py"))
+    return ["python3", "-I", "-S", "-c", _BOOT, *sources]
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """An interpreter there that runs one command; its streams are such as those of Modal's SDK."""
+
+    process: Any
+    name: str  # by which faults call it
+
+    async def done(
+        self, spec: Mapping[str, Any], shipped: Sequence[Mount], output: Output, serve: Serve | None
+    ) -> dict[str, Any]:
+        """How the command ended, once its folders are back. Raises Fault where the sandbox is gone before."""
+        back = [mount for mount in shipped if mount.writable]
+        with tempfile.TemporaryFile(dir=own_folder()) as there, tempfile.TemporaryFile(dir=own_folder()) as here:
+            await asyncio.to_thread(remote.pack, [str(mount.source) for mount in shipped], there, math.inf)
+            send = _sender(self.process.stdin)
+            async with _bridged(serve, send) as hand_on:
+                sending = asyncio.create_task(_sent(send, spec, there))
+                try:
+                    told = await self._followed(here, output, hand_on, spec["room"])
+                finally:
+                    sending.cancel()
+                    await asyncio.gather(sending, return_exceptions=True)
+            here.seek(0)
+            await asyncio.to_thread(self._put_back, here, back, spec["room"])
+        return told
+
+    async def _followed(
+        self, archive: IO[bytes], output: Output, hand_on: Callable[[int, bytes], Awaitable[None]], room: int
+    ) -> dict[str, Any]:
+        async for kind, channel, data in self._frames():
+            if kind == remote.OUTPUT:
+                output.add(data)
+            elif kind == remote.WIRE:
+                await hand_on(channel, data)
+            elif kind == remote.TREE and archive.tell() <= room + remote.LARGEST:
+                archive.write(data)
+            elif kind == remote.ENDED:
+                told: dict[str, Any] = json.loads(data)
+                return told
+        complaint = (await self.process.stderr.read.aio()).decode(errors="replace").strip().splitlines()
+        raise Fault(f"{self.name}: it is gone{': ' + complaint[-1][:300] if complaint else ''}")
+
+    async def _frames(self) -> AsyncIterator[tuple[bytes, int, bytes]]:
+        buffer = bytearray()
+        async for piece in self.process.stdout:
+            buffer += piece
+            while len(buffer) >= remote.FRAME.size:
+                kind, channel, length = remote.FRAME.unpack_from(buffer)
+                if length > remote.LARGEST:
+                    raise Fault(f"{self.name}: it says what isn't understood")
+                if len(buffer) < (whole := remote.FRAME.size + length):
+                    break
+                data = bytes(buffer[remote.FRAME.size : whole])
+                del buffer[:whole]
+                yield kind, channel, data
+
+    def _put_back(self, archive: IO[bytes], mounts: Sequence[Mount], room: int) -> None:
+        """Puts what came back in the place of what was sent. Raises Fault where it can't be that."""
+        with scratch() as fresh:
+            folders = [fresh / str(number) for number in range(len(mounts))]
+            for folder in folders:
+                folder.mkdir()
+            try:
+                remote.unpack(archive, [str(folder) for folder in folders], room)
+            except (ValueError, OverflowError, OSError, EOFError, tarfile.TarError, zlib.error) as error:
+                raise Fault(f"{self.name}: what came back can't be read: {error}") from error
+            for mount, folder in zip(mounts, folders, strict=True):
+                remove(mount.source)
+                folder.rename(mount.source)
+
+
+def _sender(stdin: Any) -> Callable[..., Awaitable[None]]:
+    sending = asyncio.Lock()
+
+    async def send(kind: bytes, data: bytes = b"", channel: int = 0) -> None:
+        async with sending:
+            stdin.write(remote.FRAME.pack(kind, channel, len(data)) + data)
+            await stdin.drain.aio()
+
+    return send
+
+
+async def _sent(send: Callable[..., Awaitable[None]], spec: Mapping[str, Any], archive: IO[bytes]) -> None:
+    """Sends what is to be done, and then a sign of life now and then."""
+    await send(remote.SPEC, json.dumps(spec).encode())
+    archive.seek(0)
+    while part := archive.read(remote.LARGEST):
+        await send(remote.TREE, part)
+    await send(remote.TREE)
+    while True:
+        await asyncio.sleep(_BEAT_SECONDS)
+        await send(remote.BEAT)
+
+
+@asynccontextmanager
+async def _bridged(
+    serve: Serve | None, send: Callable[..., Awaitable[None]]
+) -> AsyncIterator[Callable[[int, bytes], Awaitable[None]]]:
+    """What takes bytes of a connection there, by its number, to what serves the bridge here; none: it was closed."""
+    address, writers = None, dict[int, asyncio.StreamWriter]()
+    pumps = set[asyncio.Task[None]]()
+    if serve:
+        listening = socket.create_server(("127.0.0.1", 0))
+        address = listening.getsockname()
+        await serve(listening)
+
+    async def pump(channel: int, reader: asyncio.StreamReader) -> None:
+        with suppress(ConnectionError):
+            while part := await reader.read(remote.LARGEST):
+                await send(remote.WIRE, part, channel)
+        writers.pop(channel).close()
+        await send(remote.WIRE, b"", channel)
+
+    async def hand_on(channel: int, data: bytes) -> None:
+        with suppress(ConnectionError):
+            if data and channel not in writers and address:
+                reader, writers[channel] = await asyncio.open_connection(*address)
+                pumps.add(asyncio.create_task(pump(channel, reader)))
+            if writer := writers.get(channel):
+                if data:
+                    writer.write(data)
+                else:
+                    writer.write_eof()
+                await writer.drain()
+
+    try:
+        yield hand_on
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+        for writer in writers.values():
+            writer.close()
