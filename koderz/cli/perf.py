@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -12,10 +12,12 @@ import typer
 from koderz.cli.console import print_json, say, warn
 from koderz.cli.front import Front, run_options
 from koderz.cli.groups import Json, LazyGroup, PanelCommand
+from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix
+    from koderz.settings.schema import Settings
     from koderz.suites.performance.given import Given
     from koderz.suites.performance.tasks import PerfTask
 
@@ -29,8 +31,8 @@ COMMANDS = {
 """Command → the module that holds it, loaded when it is run, and its line of help."""
 
 _NOBODY = "none"  # the model of an arm that asks none
-
-Dataset = Annotated[Path | None, typer.Option("--dataset", metavar="FILE", help="A tasks.toml of your own.")]
+_SUITE = "koderz-perf-mini"
+_WHICH = ("suite", "dataset", "predictions", "patches", "local_model", "models", "max_blocks", "timeout", "threshold")
 
 
 class PerfGroup(LazyGroup):
@@ -52,11 +54,10 @@ def perf() -> None:
 
 
 @app.command(cls=PanelCommand)
-def tasks(dataset: Dataset = None, json: Json = False) -> None:
+@with_settings("suite", "dataset")
+def tasks(given: dict[str, Any], json: Json = False) -> None:
     """List the tasks: their commits, what is timed, and what that needs."""
-    from koderz.suites.performance.sources import tasks_of
-
-    found = tasks_of(dataset)
+    _, found = _known(given)
     if json:
         print_json(
             [
@@ -73,7 +74,26 @@ def tasks(dataset: Dataset = None, json: Json = False) -> None:
         return
     width = max(len(task.id) for task in found)
     for task in found:
-        say(f"{task.id:{width}}  {task.base_commit[:7]} → {task.human_commit[:7] or 'patch  '}  {task.kind}")
+        base = f"{task.base_commit[:7]}{'^' * task.base_commit.count('^')}"
+        say(f"{task.id:{width}}  {base:8} → {task.human_commit[:7] or 'patch  '}  {task.kind}")
+
+
+def _known(given: Mapping[str, Any], *, trust_config: bool = False) -> tuple[Settings, tuple[PerfTask, ...]]:
+    """The settings that say which tasks and patches there are, and the tasks of the suite.
+
+    Raises KoderzError for a suite of another kind.
+    """
+    from koderz.engines.owners import schema_here
+    from koderz.settings.toml import settings_here
+    from koderz.suites import load_suite
+    from koderz.suites.performance.tasks import PerfTask
+
+    given = {"suite": _SUITE, **given}
+    settings = settings_here(given, names=_WHICH, schema=schema_here(given), trust_config=trust_config)
+    found = [task.payload for task in load_suite(settings.suite, settings.dataset, settings).tasks]
+    if not all(isinstance(task, PerfTask) for task in found):
+        raise KoderzError(f"--suite {settings.suite}: its tasks are no commits; {_SUITE}, gso or iso have such")
+    return settings, tuple(found)
 
 
 def _which(help_text: str, metavar: str, *flags: str) -> Any:
@@ -81,7 +101,7 @@ def _which(help_text: str, metavar: str, *flags: str) -> Any:
 
 
 @app.command(cls=PanelCommand)
-@run_options(suite="koderz-perf-mini", concurrency=4)
+@run_options(suite=_SUITE, concurrency=4)
 def run(
     front: Front,
     tasks: Annotated[list[str] | None, typer.Argument(metavar="[TASK] …", help="Ids of tasks. Default: all.")] = None,
@@ -110,12 +130,12 @@ def run(
     ] = False,
 ) -> None:
     """Measure baseline, human and agent on tasks; without options the embedded ones, on the simulated model."""
-    from koderz.suites.performance.sources import tasks_of
+    from koderz.cli.perf_screen import PerfScreen
     from koderz.suites.performance.tasks import chosen, read_commits
 
     if mode not in (None, "human", "agent"):
         raise KoderzError(f"--mode {mode}: human or agent")
-    known = tasks_of(front.given.get("dataset"))
+    settings, known = _known(front.given, trust_config=front.trust_config)
     named = [*(tasks or ()), *(commit or ()), *(read_commits(commits_file) if commits_file else ())]
     wanted = chosen(known, named) if named else [task.id for task in known]
     if start_from is not None:
@@ -128,13 +148,15 @@ def run(
     arms = ["baseline"] if baseline else [mode] if mode else ["baseline", "human", "agent"]
     agents: list[Agent] = []
     if "agent" in arms:
-        given, agents = _agents(given, agent_type or (), [task for task in known if task.id in wanted])
+        more, agents = _agents(settings, agent_type or (), [task for task in known if task.id in wanted])
+        given = more | given | {name: more[name] for name in ("predictions", "patches") if name in more}
     matrix = _matrix(arms, agents, wanted)
     if front.dry_run and not front.shown.json:
         _show_plan(
             [task for task in known if task.id in wanted][: given.get("limit")], [arm.name for arm in matrix.arms]
         )
-    replace(front, given=given).run(matrix=matrix, figures=_show, resumes=resume)
+    screen = PerfScreen(quiet=front.shown.quiet, json=front.shown.json)
+    replace(front, given=given).run(matrix=matrix, screen=screen, resumes=resume)
 
 
 def _begun(known: tuple[PerfTask, ...], wanted: list[str], start: str) -> list[str]:
@@ -157,30 +179,30 @@ class Agent(NamedTuple):
     given: Given | None = None
 
 
-def _agents(
-    given: dict[str, Any], names: Sequence[str], tasks: Sequence[PerfTask]
-) -> tuple[dict[str, Any], list[Agent]]:
-    """The settings with what the agents take, and the agents. Raises KoderzError where there is no patch."""
+def _agents(settings: Settings, names: Sequence[str], tasks: Sequence[PerfTask]) -> tuple[dict[str, Any], list[Agent]]:
+    """What the agents add to the settings, and the agents. Raises KoderzError where there is no patch."""
     from koderz.suites.performance.given import agents_in, read_agent, read_predictions
+    from koderz.suites.performance.options import PerformanceOptions
 
-    if files := given.get("predictions"):
-        given = {**given, "predictions": [str(Path(file).absolute()) for file in files]}
-        return given, [Agent("", read_predictions([Path(file) for file in files], tasks))]
-    folder = Path(given.get("patches") or "patches").absolute()
-    if names or given.get("patches") or (folder.is_dir() and not given.get("local_model")):
+    options, has_model = settings.of(PerformanceOptions), bool(settings.local_model or settings.models)
+    if files := [Path(file).absolute() for file in options.predictions]:
+        return {"predictions": [*map(str, files)]}, [Agent("", read_predictions(files, tasks))]
+    folder = (options.patches or Path("patches")).absolute()
+    if names or options.patches or (folder.is_dir() and not has_model):
         found = agents_in(folder)
-        if not names and len(found) != 1:
-            known = ", ".join(found) or "none"
-            raise KoderzError(f"{folder} has the patches of {known}: choose with --agent-type NAME")
-        return {**given, "patches": folder}, [Agent(name, read_agent(folder, name, tasks)) for name in names or found]
-    if given.get("local_model"):
-        return given, [Agent()]
+        if not found:
+            raise KoderzError(f"there are no patches: {folder} has no folder or .jsonl file of an agent")
+        if not names and len(found) > 1:
+            raise KoderzError(f"{folder} has the patches of {', '.join(found)}: choose with --agent-type NAME")
+        return {"patches": folder}, [Agent(name, read_agent(folder, name, tasks)) for name in names or found]
+    if has_model:
+        return {}, [Agent()]
     if not all(task.canned for task in tasks):
         raise KoderzError(
             f"there are no patches: {folder} isn't there; name files with --predictions, a folder with --patches, or "
             "have patches written with --model"
         )
-    return {"local_model": "simulated", "max_iterations": 1, **given}, [Agent()]
+    return {"local_model": "simulated", "max_iterations": 1}, [Agent()]
 
 
 def _matrix(arms: Sequence[str], agents: Sequence[Agent], tasks: Sequence[str]) -> Matrix:
@@ -215,11 +237,16 @@ def _show_plan(tasks: Sequence[PerfTask], arms: Sequence[str]) -> None:
 
 
 @app.command(cls=PanelCommand)
+@with_settings("suite", "dataset")
 def check(
+    given: dict[str, Any],
     tasks: Annotated[list[str] | None, typer.Argument(metavar="[TASK] …", help="Ids or commits. Default: all.")] = None,
-    dataset: Dataset = None,
-    max_blocks: Annotated[int, typer.Option(metavar="N", min=7, help="Maximum number of blocks.")] = 30,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Maximum time of one leg.")] = 300.0,
+    max_blocks: Annotated[
+        int | None, typer.Option(metavar="N", min=7, help="Maximum number of blocks. Default: 30.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0.1, help="Maximum time of one leg. Default: 300.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Check that base works and is as fast as itself, and the human's answer surely faster. Exit code 1 where not."""
@@ -227,15 +254,16 @@ def check(
 
     from koderz.suites.performance.checking import check_tasks
     from koderz.suites.performance.measuring.verdicts import Rule
-    from koderz.suites.performance.sources import tasks_of
+    from koderz.suites.performance.options import PerformanceOptions
     from koderz.suites.performance.tasks import chosen
 
-    known = tasks_of(dataset)
+    settings, known = _known({**given, "max_blocks": max_blocks, "timeout": timeout})
+    options = settings.of(PerformanceOptions)
     wanted = chosen(known, tasks) if tasks else [task.id for task in known]
     checking = check_tasks(
         [task for task in known if task.id in wanted],
-        Rule(max_blocks=max_blocks),
-        timeout,
+        Rule(max_blocks=options.max_blocks),
+        options.timeout,
         warn,
         None
         if json
@@ -245,36 +273,3 @@ def check(
     if json:
         print_json(found)
     raise typer.Exit(1 if any(each.wrong for each in found) else 0)
-
-
-def _show(folder: Path) -> None:
-    """A line a task: what each arm came to."""
-    from tracker.summary import summarize
-
-    summary = summarize(folder)
-    for name, arm in summary.arms.items():
-        say(f"{name}:")
-        width = max((len(result.problem_id) for result in arm.results), default=0)
-        for result in arm.results:
-            say(f"  {result.problem_id:{width}}  {_told(result)}")
-        for key, figures in arm.more.get("opt_at_k", {}).items() if name != "baseline" else ():
-            low, high = figures["interval"] or (0.0, 1.0)
-            say(f"  Opt@{key}: {100 * figures['value']:.1f} %, 95 % interval {100 * low:.1f} to {100 * high:.1f} %")
-
-
-def _told(result: Any) -> str:
-    metrics, facts = result.metrics or {}, result.facts
-    parts = ["opt" if result.success else result.cause] if facts.get("opt") else []
-    for key, shown in (("base", "of base"), ("human", "of human"), ("aa", "of itself")):
-        value = metrics.get(f"speedup_{key}")
-        if value and (key != "aa" or not parts):
-            low, high = metrics.get(f"speedup_{key}_low"), metrics.get(f"speedup_{key}_high")
-            bounds = f" [{low:.2f}, {high:.2f}]" if low and high else ""
-            parts.append(f"{value:.2f}x {shown}{bounds}")
-    if metrics.get("blocks"):
-        parts.append(f"{metrics['blocks']:.0f} blocks")
-    if facts.get("hack"):
-        parts.append(f"hack: {facts['hack']}")
-    if facts.get("tampering"):
-        parts.append(f"dropped: {len(facts['tampering'])} changes of tests")
-    return ", ".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ class Pulse:
     throttled: str = ""  # what holds calls back
     stopping: str = ""
     tells_success: bool = True  # whether an experiment's end says if it was passed
+    doing: str = ""  # what is being worked on
 
     @property
     def done(self) -> int:
@@ -49,7 +50,7 @@ class Pulse:
         parts += [f"${tally.cost:.4f}", f"{self.tokens_per_second:.0f} tokens/s", f"{self.in_flight} in flight"]
         if self.seconds_left is not None:
             parts.append(f"{elapsed(self.seconds_left)} left")
-        parts += [text for text in (self.throttled, self.stopping and "stopping") if text]
+        parts += [text for text in (self.doing, self.throttled, self.stopping and "stopping") if text]
         return " · ".join(parts)
 
     def line(self) -> str:
@@ -58,9 +59,9 @@ class Pulse:
 
 
 @asynccontextmanager
-async def shown(view: SessionView) -> AsyncIterator[None]:
-    """Shows where the session stands for as long as it is entered."""
-    task = asyncio.create_task(_live(view) if is_live() else _lines(view))
+async def shown(view: SessionView, doing: Callable[[], str]) -> AsyncIterator[None]:
+    """Shows where the session stands, and what it is `doing`, for as long as it is entered."""
+    task = asyncio.create_task(_live(view, doing) if is_live() else _lines(view, doing))
     try:
         yield
     finally:
@@ -69,7 +70,7 @@ async def shown(view: SessionView) -> AsyncIterator[None]:
             await task
 
 
-def pulse_of(view: SessionView) -> Pulse:
+def pulse_of(view: SessionView, doing: str = "") -> Pulse:
     """A look at the session."""
     tally, progress = view.tracker.tally, view.orchestrator.progress
     done = len(tally.ended)
@@ -84,6 +85,7 @@ def pulse_of(view: SessionView) -> Pulse:
         throttled=_throttled(view),
         stopping=progress.stopping,
         tells_success=not completes(view.plan.record),
+        doing=doing,
     )
 
 
@@ -96,23 +98,23 @@ def _throttled(view: SessionView) -> str:
     return ""
 
 
-async def _lines(view: SessionView) -> None:
+async def _lines(view: SessionView, doing: Callable[[], str]) -> None:
     """A plain line every few seconds."""
     while True:
         await asyncio.sleep(LINE_EVERY)
-        warn(pulse_of(view).line())
+        warn(pulse_of(view, doing()).line())
 
 
-async def _live(view: SessionView) -> None:
+async def _live(view: SessionView, doing: Callable[[], str]) -> None:
     """A bar that is redrawn in place."""
     with _bar() as bar:
         task = bar.add_task("", total=view.plan.record.planned, pulse="")
         try:
             while True:
-                _draw(bar, task, pulse_of(view))
+                _draw(bar, task, pulse_of(view, doing()))
                 await asyncio.sleep(_FRAME)
         finally:
-            _draw(bar, task, pulse_of(view))
+            _draw(bar, task, pulse_of(view, doing()))
 
 
 def _bar() -> Bar:

@@ -63,6 +63,10 @@ class SessionScreen:
     def recorded(self, record: Record) -> None:
         """Progress is looked at now and then, not drawn line by line."""
 
+    def doing(self) -> str:
+        """What stands beside the figures of its progress."""
+        return ""
+
     def notice(self, text: str) -> None:
         warn(f"note: {text}")
 
@@ -74,7 +78,7 @@ class SessionScreen:
             return
         from koderz.cli.progress import shown  # with asyncio, which takes 20 ms that only a run has to spend
 
-        async with shown(view):
+        async with shown(view, self.doing):
             yield
 
     def results(self, session: Session) -> None:

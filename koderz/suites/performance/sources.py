@@ -16,7 +16,7 @@ def ids_of(dataset: Path | None) -> list[str]:
 
     Raises KoderzError for a file that has none.
     """
-    if dataset is None or dataset.suffix == ".toml":
+    if dataset is None or _is_toml(dataset):
         return [task.id for task in tasks_of(dataset)]
     ids = [row.text("instance_id") for row in read_rows(dataset)]
     if not ids:
@@ -31,4 +31,16 @@ def tasks_of(dataset: Path | None) -> tuple[PerfTask, ...]:
     """
     if dataset is None:
         return mini_tasks()
-    return read_tasks(dataset) if dataset.suffix == ".toml" else read_published(dataset)
+    return read_tasks(dataset) if _is_toml(dataset) else read_published(dataset)
+
+
+def _is_toml(dataset: Path) -> bool:
+    """Whether its first line that says something is none of JSON's."""
+    if dataset.suffix == ".toml":
+        return True
+    try:
+        with dataset.open(encoding="utf-8") as lines:
+            words = (line.strip() for line in lines)
+            return next((word for word in words if word and not word.startswith("#")), "") == "[[tasks]]"
+    except (OSError, ValueError):  # which is told when it is read
+        return False

@@ -138,7 +138,7 @@ def found(blocks: Sequence[Block], arm: str, rule: Rule) -> Finding:
     hack = "moved" if _is_moved(blocks, arm) else ""
     word = _word([(speedups[name], least) for name, least in limits.items()])
     if hack:
-        word = "not"
+        word, points = "not", dict.fromkeys(points, False)
     elif rule.strict:
         word = "opt" if all(points.values()) else "not"
     return Finding(word, speedups, hack, points, logs, limits)

@@ -81,6 +81,22 @@ def test_a_log_says_what_the_verdict_does(status: str, tmp_path: Path) -> None:
         }
 
 
+def test_work_that_was_moved_out_of_the_timed_calls_is_among_their_times(tmp_path: Path) -> None:
+    told = story("passed")
+    attempt = told.steps[0].attempt
+    assert attempt
+    attempt.facts["hack"] = "moved"
+    for name in ("block/1", "block/2"):
+        for leg, whole in {"base": 5.0, "agent": 4.5, "human": 3.0}.items():
+            found = told.made[name]["legs"][leg]
+            found["cpu"] = whole
+            found["work"] = {"first": {"cpu": whole - 2, "wall": whole, "total": whole - 2}}
+    told.made["block/2"]["legs"]["agent"]["work"]["first"] = {"cpu": 0.25, "wall": 0.5, "total": 0.5}
+    gso([(planned(), told)], tmp_path)
+    (log,) = tmp_path.rglob("test_output.txt")
+    assert times_of(log.read_text())["patch"] == [[2.5, 1.25]]
+
+
 def test_what_came_to_no_evaluation_has_no_log_but_for_a_task_that_fails_itself(tmp_path: Path) -> None:
     told = [
         story("empty_patch", "a"),

@@ -111,3 +111,26 @@ def test_they_are_listed_and_what_cannot_be_measured_here_is_said_before_anythin
     said = koderz("perf", "run", "--dataset", path, "--model", "simulated", code=4).err
     assert "numpy__numpy-1b862eb needs its image" in said
     assert not [*koderz.results.glob("*.json")]
+
+
+def test_the_suite_the_variable_and_the_folder_say_which_tasks_and_patches_there_are(koderz: Shell) -> None:
+    path = _written(koderz.folder, GSO)
+    by_variable = json.loads(koderz("perf", "tasks", "--json", env={"KODERZ_DATASET": str(path)}).out)
+    koderz("suites", "add", "gso", path)
+    assert json.loads(koderz("perf", "tasks", "--suite", "gso", "--json").out) == by_variable
+    assert [each["id"] for each in by_variable] == [GSO["instance_id"]]
+    assert "numpy__numpy-1b862eb  1b861a2^ → 1b862eb" in koderz("perf", "tasks", "--suite", "gso").out
+    patches = koderz.folder / "of_agents"
+    patches.mkdir()
+    own, env = ("perf", "run", "--suite", "gso", "--dry-run"), {"KODERZ_PATCHES": str(patches)}
+    assert "there are no patches" in koderz(*own, env=env, code=2).err
+    (patches / "codex.jsonl").write_text(json.dumps({"instance_id": GSO["instance_id"], "model_patch": "diff"}))
+    assert "agent" in koderz(*own, env=env).out
+    assert "its tasks are no commits" in koderz("perf", "run", "--suite", "humaneval", code=2).err
+
+
+def test_a_file_of_tasks_is_told_by_its_content(tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    path.write_text("# my own\n\n[[tasks]]\nrepo = 1\n")
+    with pytest.raises(KoderzError, match=r"mine.* number 1"):
+        tasks_of(path)
