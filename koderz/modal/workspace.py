@@ -110,7 +110,9 @@ class Modal:
             await work.done(spec, [Mount(target, folder, writable=True)], Output(0), None)
 
     @asynccontextmanager
-    async def _working(self, image: Image | None, mounts: Sequence[Mount], limits: Limits) -> AsyncIterator[Remote]:
+    async def _working(
+        self, image: Image | str | None, mounts: Sequence[Mount], limits: Limits
+    ) -> AsyncIterator[Remote]:
         """What runs commands in a new sandbox, which ends when this is left."""
         import modal
 
@@ -134,17 +136,20 @@ class Modal:
         except TimeoutError:
             raise Fault(f"--sandbox modal: a sandbox takes longer than {seconds:.0f} s") from None
 
-    async def _image(self, image: Image | None, mounts: Sequence[Mount]) -> modal.Image:
+    async def _image(self, image: Image | str | None, mounts: Sequence[Mount]) -> modal.Image:
         """The image, built where it has to be, with what is shown there."""
         import modal
 
-        key = (image.digest if image else "", tuple((str(mount.source), mount.target) for mount in mounts))
+        name = image.digest if isinstance(image, Image) else image or ""
+        key = (name, tuple((str(mount.source), mount.target) for mount in mounts))
         async with self._building.setdefault(key[0], asyncio.Lock()):
             if key not in self._images:
                 base = self._images.get((key[0], ()))
                 if base is None:
                     base = modal.Image.debian_slim(python_version=PYTHON)
-                    if image:
+                    if isinstance(image, str):
+                        base = modal.Image.from_registry(image).entrypoint([])
+                    elif image:
                         file = image.context / "Dockerfile"
                         base = modal.Image.from_dockerfile(file, context_dir=image.context).entrypoint([])
                     await base.build.aio(self._app)
