@@ -64,6 +64,7 @@ class Sampling:
     top_p: float | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    response_format: Mapping[str, Any] | None = None  # a JSON schema, which the reply is to be an object of
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
@@ -39,6 +40,7 @@ class Caller:
         self._experiment_cap = settings.max_experiment_cost
         self._budgets: dict[str, Budget] = {}  # of experiments under way, by id
         self._unlimited = Budget(None)
+        self._dropped: dict[str, set[str]] = defaultdict(set)  # by experiment: of what its client asked
         self._sampling = Sampling(settings.sampling_temperature, settings.max_tokens, settings.top_p, settings.seed)
         self._unproven = {name: asyncio.Lock() for name in models}  # models that haven't answered yet
 
@@ -57,13 +59,18 @@ class Caller:
             if self.closed:
                 raise self.closed
             try:
-                completion = await _completed(model, ask.messages, sampling)
+                completion, dropped = await _completed(model, ask.messages, sampling)
             except FatalFault as fault:  # whoever waits for a turn is not to find out for himself
                 self.closed = fault
                 raise
             self._budget.paid(completion.cost)
             own.paid(completion.cost)
         self.tokens_out += completion.tokens_out
+        if dropped:
+            known = self._dropped[identity.experiment_id]
+            news = [f"{what} dropped" for what in dropped if what not in known]
+            known.update(dropped)
+            completion = replace(completion, adapted=(*completion.adapted, *news))
         return Answer(completion, role, name, sampling)
 
     @contextmanager
@@ -119,21 +126,20 @@ class Caller:
         yield
 
 
-async def _completed(model: Model, messages: Sequence[Message], sampling: Sampling) -> Completion:
-    """One paid answer. What a client asks on a wire that the model doesn't speak is translated."""
+async def _completed(model: Model, messages: Sequence[Message], sampling: Sampling) -> tuple[Completion, Sequence[str]]:
+    """One paid answer. What a client asks on a wire that the model doesn't speak is translated; and what that drops."""
     wire = wire_of(messages)
     if not wire:
-        return await model.complete(messages, sampling)
+        return await model.complete(messages, sampling), ()
     if wire in getattr(model, "clients", ()):
         with suppress(NotSpokenError):
-            return await model.complete(messages, sampling)
+            return await model.complete(messages, sampling), ()
     try:
         translation = translated(messages)
     except (MalformedError, AttributeError, KeyError, TypeError) as error:
         said = str(error) if isinstance(error, MalformedError) else f"not a request of its wire: {error!r}"
-        return Completion(said, finish_reason=REJECTED, model=str(model.name))
-    completion = await model.complete(translation.messages, sampling)
-    return replace(completion, adapted=(*completion.adapted, *(f"{what} dropped" for what in translation.dropped)))
+        return Completion(said, finish_reason=REJECTED, model=str(model.name)), ()
+    return await model.complete(translation.messages, sampling), translation.dropped
 
 
 def _role(ask: Ask, arm: Arm) -> tuple[str, str]:

@@ -193,6 +193,8 @@ class Handles:
     ) -> Reply:
         """One reply of a model, paid for once. `sampling` overrides the run's temperature, max_tokens, …
 
+        Its `response_format` is a JSON schema, which servers that know of such hold the reply to.
+
         `depth` and `parent`, the number of a call, say where in a recursion it is made; they are recorded, and a replay
         finds the call without them, and by `known_by`, if there is any, in place of the messages. All that a message
         holds is recorded and sent. Raises Fault where there is no reply to be had, or the model's wire format has no

@@ -11,7 +11,7 @@ import msgspec
 from koderz.models.endpoints import own_address
 from koderz.models.messages import anthropic_messages, parted
 from koderz.models.remote import RemoteModel
-from koderz.models.wire import Body, Part, WireReply, called, count, decode_reply, fetched, finish, told
+from koderz.models.wire import Body, Part, WireReply, called, count, decode_reply, encode, fetched, finish, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _VERSION = "2023-06-01"
 _CHOICES = {"required": "any", "none": "none"}
+_REPLY = "reply_in_json"  # a tool by which a reply is had that is an object of a schema
 _MAX_TOKENS = 8192  # of an answer where none are asked for: the format wants a number
 
 
@@ -58,10 +59,14 @@ class AnthropicWire:
     def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
         offer, conversation = parted(messages)
         system, turns = anthropic_messages(conversation)
+        tools, choice = [_offered(tool) for tool in offer.tools], _chosen(offer.choice)
+        if sampling.response_format and not tools:
+            tools = [{"name": _REPLY, "description": "Gives the reply.", "input_schema": sampling.response_format}]
+            choice = {"type": "tool", "name": _REPLY}
         asked = {
             "system": system or None,
-            "tools": [_offered(tool) for tool in offer.tools] or None,
-            "tool_choice": _chosen(offer.choice),
+            "tools": tools or None,
+            "tool_choice": choice,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "stop_sequences": list(sampling.stop) or None,
@@ -74,7 +79,9 @@ class AnthropicWire:
     def read(self, body: bytes) -> WireReply:
         reply = decode_reply(body, _Reply)
         text, reasoning = told(reply.content)
-        uses = [part for part in reply.content if part.type == "tool_use"]
+        replies = [encode(part.input).decode() for part in reply.content if part.name == _REPLY and part.input]
+        text += "\n" * bool(text and replies) + "\n".join(replies)
+        uses = [part for part in reply.content if part.type == "tool_use" and part.name != _REPLY]
         calls = called([(use.name, use.input, use.id) for use in uses], text)
         usage = reply.usage or _Usage()
         fresh = count(usage.input_tokens)
@@ -82,7 +89,7 @@ class AnthropicWire:
         return WireReply(
             text=text,
             reasoning=reasoning,
-            finish_reason=finish(reply.stop_reason, text, calls=calls),
+            finish_reason="stop" if replies and not calls else finish(reply.stop_reason, text, calls=calls),
             model=reply.model or "",
             tokens_in=None if fresh is None else fresh + read + written,
             tokens_out=count(usage.output_tokens),

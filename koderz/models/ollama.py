@@ -89,6 +89,8 @@ class OllamaWire:
         offer, conversation = parted(messages)
         if offer.tools and offer.choice != "none":
             kept["tools"] = offer.tools
+        if sampling.response_format:
+            kept["format"] = sampling.response_format
         return {"model": model, "messages": ollama_messages(conversation), "stream": False, "options": options, **kept}
 
     def read(self, body: bytes) -> WireReply:

@@ -78,6 +78,10 @@ class _Models(msgspec.Struct):
     data: list[_Listed] | None = None
 
 
+def _formatted(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema}} if schema else None
+
+
 def _all_calls(message: _Message) -> list[Any]:
     old = [{"function": message.function_call}] if message.function_call else []
     return [*(message.tool_calls or ()), *old]
@@ -94,7 +98,9 @@ class OpenAIWire:
 
     client = "chat"
     path = "/chat/completions"
-    parameters: tuple[str, ...] = ("temperature", "top_p", "seed", "stop", "max_tokens", "max_completion_tokens")
+    parameters: tuple[str, ...] = (
+        *("temperature", "top_p", "seed", "stop", "max_tokens", "max_completion_tokens", "response_format"),
+    )
     other_names: Mapping[str, str] = MappingProxyType(
         {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
     )
@@ -112,6 +118,7 @@ class OpenAIWire:
             "seed": sampling.seed,
             "max_tokens": sampling.max_tokens,
             "stop": list(sampling.stop) or None,
+            "response_format": _formatted(sampling.response_format),
         }
         offer, conversation = parted(messages)
         asked |= {"tools": offer.tools or None, "tool_choice": offer.choice}

@@ -41,7 +41,7 @@ async def reviewed(
         {"role": "user", "content": "\n\n".join(filter(None, [told, *shown]))},
     )
     try:
-        return json_object((await ask(messages, **how)).text, schema["required"][0]) or {}
+        return json_object((await ask(messages, response_format=schema, **how)).text, schema["required"][0]) or {}
     except Fault as fault:
         if type(fault) is not Fault:  # it isn't the model that failed: a cap is reached, or no call may be made
             raise

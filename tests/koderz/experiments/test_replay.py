@@ -340,6 +340,21 @@ def test_depth_and_parent_of_a_call_are_on_record_and_no_part_of_its_key() -> No
     assert asyncio.run(play(lambda handles: asking(handles, 0, None), world.lines))[1].asked == []
 
 
+def test_a_schema_is_on_record_and_part_of_the_key_where_there_is_one() -> None:
+    async def asking(handles: Handles, **sampling: Any) -> Reply:
+        return await handles.ask(say("sub"), **sampling)
+
+    schema = {"type": "object"}
+    _, world = asyncio.run(play(lambda handles: asking(handles, response_format=schema), []))
+    _, bare = asyncio.run(play(asking, []))
+
+    def key(lines: list[Record]) -> str:
+        return next(line.key for line in lines if isinstance(line, Call))
+
+    assert key(world.lines) != key(bare.lines)
+    assert asyncio.run(play(lambda handles: asking(handles, response_format=schema), world.lines))[1].asked == []
+
+
 # Solvers that can't replay
 
 

@@ -121,3 +121,15 @@ async def test_a_model_that_anthropic_has_passes_the_look(models: Models, elsewh
     model = await models.open("claude-x", base_url=None)
     assert await model.check() == {}
     assert (elsewhere.asked[0].headers["host"], elsewhere.asked[0].path) == ("api.anthropic.com", "/v1/models/claude-x")
+
+
+async def test_a_schema_is_that_of_a_tool_by_which_the_reply_is_given(server: Server, models: Models) -> None:
+    said = {"type": "tool_use", "id": "toolu_1", "name": "reply_in_json", "input": {"score": 1}}
+    server.answers = [reply(said, stop_reason="tool_use")]
+    schema = {"type": "object", "properties": {"score": {"type": "number"}}}
+    model = await models.open("claude-x")
+    completion = await model.complete([turn("user", "a")], Sampling(response_format=schema))
+    assert (completion.text, completion.finish_reason, completion.tool_calls) == ('{"score":1}', "stop", ())
+    (tool,) = server.asked[0].json["tools"]
+    assert (tool["name"], tool["input_schema"]) == ("reply_in_json", schema)
+    assert server.asked[0].json["tool_choice"] == {"type": "tool", "name": "reply_in_json"}

@@ -46,6 +46,12 @@ async def test_what_is_left_to_the_server_is_not_sent(server: Server, models: Mo
     assert server.asked[0].json == {"model": "llama3", "messages": prompt, "stream": False, "options": {}}
 
 
+async def test_a_schema_is_the_format(server: Server, models: Models, prompt: list[Message]) -> None:
+    server.answers = [reply()]
+    await (await models.open("llama3")).complete(prompt, Sampling(response_format={"type": "object"}))
+    assert server.asked[0].json["format"] == {"type": "object"}
+
+
 async def test_thinking_is_kept_apart(server: Server, models: Models, prompt: list[Message]) -> None:
     server.answers = [as_json({"message": {"content": "hi", "thinking": "hm"}})]
     completion = await (await models.open("llama3")).complete(prompt, Sampling())

@@ -41,6 +41,21 @@ async def test_a_call_is_written_as_openai_wants_it(server: Server, models: Mode
     }
 
 
+async def test_a_schema_is_sent_and_dropped_where_a_server_knows_of_none(
+    server: Server, models: Models, prompt: list[Message]
+) -> None:
+    schema = {"type": "object", "properties": {"score": {"type": "number"}}}
+    server.answers = [
+        refusal("response_format is not supported by this model"),
+        chat("hi"),
+    ]
+    model = await models.open()
+    completion = await model.complete(prompt, Sampling(response_format=schema))
+    sent = {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema}}
+    assert [asked.json.get("response_format") for asked in server.asked] == [sent, None]
+    assert (completion.text, completion.adapted) == ("hi", ("response_format dropped",))
+
+
 async def test_what_is_left_to_the_server_is_not_sent(server: Server, models: Models, prompt: list[Message]) -> None:
     model = await models.open()
     await model.complete(prompt, Sampling())

@@ -30,7 +30,8 @@ class _Said:
 def _asked(*replies: str | Exception, diff: str = "+x") -> tuple[dict[str, Any], list[Sequence[Message]]]:
     left, asked = [*replies], []
 
-    async def ask(messages: Sequence[Message]) -> Any:
+    async def ask(messages: Sequence[Message], *, response_format: dict[str, Any]) -> Any:
+        assert response_format["required"] == ["score", "reasoning"]
         asked.append(messages)
         reply = left.pop(0)
         if isinstance(reply, Exception):
