@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from koderz.errors import Fault, KoderzError
+from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.modal.names import SANDBOX_CORES, names_of, sandbox_cost
 from koderz.modal.sandbox import PYTHON, START_SECONDS, make_ready, process
 from koderz.sandbox import ROOM_MB
@@ -102,7 +102,15 @@ class Modal:
         took = asyncio.get_running_loop().time() - began
         return Ended(told["status"], output.text(), told["cause"], took, told["cpu"])
 
-    async def copy_out(self, image: Image, folder: str, target: Path) -> None:
+    async def look_up(self, images: Sequence[Image | str | None], *, push: bool = False) -> None:  # noqa: ARG002
+        """See `Images`. Modal builds what it makes of each image now, and keeps that; nothing is pushed."""
+        for image in dict.fromkeys(images):
+            try:
+                await self._image(image, ())
+            except Fault as fault:
+                raise Unreachable(f"{fault}: the image {image}") from None
+
+    async def copy_out(self, image: Image | str, folder: str, target: Path) -> None:
         """Puts what the image has in a folder into `target`; nothing where it hasn't got that. Raises Fault."""
         limits = Limits()
         async with self._working(image, (), limits) as work:
@@ -150,9 +158,11 @@ class Modal:
                     if isinstance(image, str):
                         base = modal.Image.from_registry(image).entrypoint([])
                     elif image:
-                        file = image.context / "Dockerfile"
-                        base = modal.Image.from_dockerfile(file, context_dir=image.context).entrypoint([])
-                    await base.build.aio(self._app)
+                        file, stated = image.context / "Dockerfile", dict(image.arguments)
+                        base = modal.Image.from_dockerfile(file, context_dir=image.context, build_args=stated)
+                        base = base.entrypoint([])
+                    async with _faults():
+                        await base.build.aio(self._app)
                     self._images[key[0], ()] = base
                 for mount in mounts:
                     add = base.add_local_dir if mount.source.is_dir() else base.add_local_file
@@ -165,7 +175,7 @@ def _shipped(command: Command, place: Path) -> list[Mount]:
     """The folders that go there: the command's own, and those that don't last."""
     checkout, home, tmp = (place / name for name in TREE)
     return [
-        Mount(checkout, command.checkout, not command.read_only),
+        Mount(checkout.resolve(), command.checkout, not command.read_only),
         Mount(home, HOME, writable=True),
         Mount(tmp, "/tmp", writable=True),  # noqa: S108
         *(mount for mount in command.mounts if mount.writable or mount.source.is_relative_to(own_folder())),

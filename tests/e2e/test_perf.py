@@ -188,8 +188,15 @@ def test_legs_run_in_containers_where_docker_is_named(
     koderz: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = stand_in(tmp_path / "docker", monkeypatch)
-    koderz("perf", "run", ONE, "--mode", "human", "--sandbox", "docker", "--quiet")
+    options = ("--mode", "human", "--sandbox", "docker", "--image", "me/python:3")
+    refused = koderz("perf", "run", ONE, *options, code=4)
+    assert "there is no image me/python:3" in refused.err
+    assert not [*koderz.results.glob("*")]
+    (state / "registry").write_text("me/python:3")
+    assert f"{ONE} runs in me/python:3" in koderz("perf", "run", ONE, *options, "--max-blocks", "1").err
+    summary = koderz.summary()
     (human,) = _arms(koderz)["human"]
-    assert (human["opt"], koderz.summary()["config"]["sandbox"]) == ("opt", "docker")
-    assert human["metrics"]["speedup_base_low"] > 1.15
-    assert len(asked(state, "exec")) >= 7 * 4  # a leg each, and what makes inputs and compares outputs
+    assert (human["status"], summary["config"]["sandbox"]) == ("passed", "docker")
+    assert human["metrics"]["speedup_base"] > 1.15
+    assert koderz.journal()[0]["details"]["suite"]["machines"][ONE]["base"] == "me/python:3"
+    assert {words[words.index("--entrypoint") + 2] for words in asked(state, "run")} == {"me/python:3"}

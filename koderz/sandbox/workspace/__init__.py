@@ -56,11 +56,13 @@ class Image:
 
     context: Path  # a folder with a Dockerfile
     digest: str  # another one where any of its files is
+    name: str = ""  # what it is called; empty: by its digest
+    arguments: Mapping[str, str] = field(default_factory=dict)  # of the Dockerfile
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is to be run, and how. It has no network but its own loopback."""
+    """What is to be run, and how. It has no network but its own loopback, unless it says so."""
 
     argv: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)  # beside PATH, HOME and the like
@@ -76,6 +78,9 @@ class Command:
         None  # which `python3 -I -B` is to run, where it lies here; a backend may have called its `load()` before
     )
     bridge: Serve | None = None  # is handed the socket that listens at BRIDGE_PORT of the command's loopback
+    network: bool = False  # whether it has one, where a backend has images
+    secrets: Sequence[str] = ()  # names of koderz' own variables that it has, too, there
+    gpus: str = ""  # those that it has, as TYPE:COUNT, there
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +162,12 @@ class Timed(Backend, Protocol):
 class Images(Backend, Protocol):
     """A backend that has images."""
 
-    async def copy_out(self, image: Image, folder: str, target: Path) -> None:
+    async def look_up(self, images: Sequence[Image | str | None], *, push: bool = False) -> None:
+        """Makes sure that all images are to be had, before any is fetched. Those that can be built are where they
+        are nowhere else, and with `push` handed on. Raises Unreachable with the name of the first that is missing."""
+        ...
+
+    async def copy_out(self, image: Image | str, folder: str, target: Path) -> None:
         """Puts what the image has in a folder into `target`; nothing where it hasn't got that. Raises Fault."""
         ...
 

@@ -8,20 +8,22 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from koderz.errors import Fault
+from koderz.errors import Fault, Unreachable
 from koderz.sandbox.docker import daemon_version
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Image, Mount, Running, Serve
 from koderz.sandbox.workspace.local import TREE, Output, too_large
+from koderz.sandbox.workspace.registry import configuration
 
 _BRIDGE, _TOOLS = "/opt/koderz/bridge", "/opt/koderz/clock"
 _CHANNEL = 'exec "$@" 3<&0 4>&1 1>&2 0</dev/null'
 _NOBODY = "65534:65534"
+_SHARED = "16g"  # of memory that processes share, as several GPUs take
 LABEL = "koderz=workspace"  # docker ps --filter label=koderz=workspace
 ENVIRONMENT = {"HOME": HOME, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}  # noqa: S108
 _BUILD_SECONDS = 1800.0
@@ -38,9 +40,11 @@ class Docker:
     has_images = True
     cost = 0.0
 
-    def __init__(self, image: str) -> None:
-        self._usual = image
+    def __init__(self, image: str, environ: Mapping[str, str] = os.environ) -> None:
+        self._usual, self._environ = image, environ
         self._building: dict[str, asyncio.Task[str]] = {}
+        self._open = contextlib.ExitStack()
+        self._config: tuple[str, ...] = ()
 
     async def __aenter__(self) -> Self:
         """Raises Unreachable where no daemon answers."""
@@ -48,7 +52,7 @@ class Docker:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        return
+        self._open.close()
 
     async def run(self, command: Command, place: Path) -> Ended:
         """See `Backend`."""
@@ -85,7 +89,30 @@ class Docker:
                 await asyncio.gather(ended, return_exceptions=True)
                 await clock.close()
 
-    async def copy_out(self, image: Image, folder: str, target: Path) -> None:
+    async def look_up(self, images: Sequence[Image | str | None], *, push: bool = False) -> None:
+        """See `Images`. Where DOCKER_USERNAME and DOCKER_PASSWORD are set, docker logs in by these first."""
+        if images and not self._config:
+            self._config = self._open.enter_context(configuration(self._environ))
+        try:
+            if self._config:
+                await _said(*self._config, "login")
+            named = {_name_of(image or self._usual): image or self._usual for image in images}
+            missing = [image for name, image in named.items() if not await self._is_somewhere(name)]
+            if lacking := next((image for image in missing if isinstance(image, str)), ""):
+                raise Unreachable(f"--sandbox docker: there is no image {lacking}, here or where it is pulled from")
+            for image in missing:
+                built = await self._built(image)
+                if push:
+                    await _said(*self._config, "push", "--quiet", built, seconds=_BUILD_SECONDS)
+        except Fault as fault:
+            raise Unreachable(f"--sandbox docker: {fault}") from None
+
+    async def _is_somewhere(self, name: str) -> bool:
+        return await _succeeds("image", "inspect", "--format", "{{.Id}}", name) or await _succeeds(
+            *self._config, "manifest", "inspect", name
+        )
+
+    async def copy_out(self, image: Image | str, folder: str, target: Path) -> None:
         """Puts what the image has in a folder into `target`; nothing where it hasn't got that. Raises Fault."""
         name = f"koderz-{secrets.token_hex(8)}"
         built = await self._built(image)
@@ -95,12 +122,13 @@ class Docker:
                 await _said("cp", f"{name}:{folder}/.", str(target))
 
     async def _built(self, image: Image | str | None) -> str:
-        """The image's name. Raises Fault where it can't be built."""
-        if image is None or isinstance(image, str):
-            return image or self._usual
-        making = self._building.get(image.digest)
+        """The image's name. Raises Fault where it can't be built or pulled."""
+        if image is None:
+            return self._usual
+        name = _name_of(image)
+        making = self._building.get(name)
         if making is None or (making.done() and (making.cancelled() or making.exception())):
-            making = self._building[image.digest] = asyncio.create_task(_build(image))
+            making = self._building[name] = asyncio.create_task(_build(image, name, self._config))
         return await asyncio.shield(making)
 
 
@@ -152,8 +180,8 @@ def _user_of(place: Path) -> str:
     """Who a timed command runs as: somebody else than root, as whom its clock runs."""
     if os.getuid():
         return f"{os.getuid()}:{os.getgid()}"
-    for name in TREE[1:]:
-        (place / name).chmod(0o777)
+    for path in (each for name in TREE[1:] for each in (place / name, *(place / name).rglob("*"))):
+        path.chmod(0o777)
     return _NOBODY
 
 
@@ -201,20 +229,38 @@ async def _bridged(command: Command, serve: Serve, place: Path) -> Command:
     return replace(command, argv=["sh", "-c", line, "sh", *command.argv], mounts=mounts)
 
 
-async def _build(image: Image) -> str:
-    tag = f"koderz-workspace:{image.digest}"
+def _name_of(image: Image | str) -> str:
+    return image if isinstance(image, str) else image.name or f"koderz-workspace:{image.digest}"
+
+
+async def _build(image: Image | str, name: str, config: Sequence[str]) -> str:
+    """Has an image here, by pulling it where it has but a name."""
+    if await _succeeds("image", "inspect", "--format", "{{.Id}}", name):
+        return name
+    if isinstance(image, str):
+        await _said(*config, "pull", "--quiet", name, seconds=_BUILD_SECONDS)
+        return name
+    stated = [part for each in image.arguments.items() for part in ("--build-arg", "=".join(each))]
+    words = ["build", "--quiet", "--label", LABEL, "--tag", name, *stated, str(image.context)]
+    await _said(*config, *words, seconds=_BUILD_SECONDS)
+    return name
+
+
+async def _succeeds(*words: str) -> bool:
     try:
-        await _said("image", "inspect", "--format", "{{.Id}}", tag)
+        await _said(*words)
     except Fault:
-        await _said("build", "--quiet", "--label", LABEL, "--tag", tag, str(image.context), seconds=_BUILD_SECONDS)
-    return tag
+        return False
+    return True
 
 
 def _bounds(name: str, command: Command) -> list[str]:
     limits = command.limits
     memory = f"{limits.memory_mb}m"
     return [
-        *("run", "--name", name, "--label", LABEL, "--init", "--network", "none", "--log-driver", "none"),
+        *("run", "--name", name, "--label", LABEL, "--init", "--log-driver", "none"),
+        *(() if command.network else ("--network", "none")),
+        *(("--gpus", command.gpus.rpartition(":")[2], "--shm-size", _SHARED) if command.gpus else ()),
         *("--memory", memory, "--memory-swap", memory, "--pids-limit", str(limits.processes)),
         *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
         *(("--cpuset-cpus", str(command.core)) if command.core >= 0 else ()),
@@ -237,6 +283,8 @@ def _seen(command: Command, place: Path) -> Iterator[str]:
     listed.touch(mode=0o600)
     listed.write_text("".join(f"{name}={value}\n" for name, value in variables.items() if "\n" not in value))
     yield from ("--env-file", str(listed), "--workdir", command.checkout)
+    for name in command.secrets:  # the value is the client's own variable
+        yield from ("--env", name)
     for name, value in variables.items():
         if "\n" in value:
             yield from ("--env", f"{name}={value}")
@@ -284,18 +332,19 @@ async def _removed(name: str) -> AsyncIterator[None]:
 async def _said(*words: str, seconds: float = _ANSWER_SECONDS) -> str:
     """What docker prints. Raises Fault with its own words where it fails."""
     client = await _docker(*words)
+    verb = words[2] if words[0] == "--config" else words[0]
     try:
         async with asyncio.timeout(seconds):
             said, _ = await client.communicate()
     except TimeoutError:
-        raise Fault(f"docker {words[0]} takes longer than {seconds:.0f} s") from None
+        raise Fault(f"docker {verb} takes longer than {seconds:.0f} s") from None
     finally:
         if client.returncode is None:
             client.kill()
             await client.wait()
     text = said.decode(errors="replace").strip()
     if client.returncode:
-        raise Fault(f"docker {words[0]}: {(text.splitlines() or [f'exit code {client.returncode}'])[-1][:500]}")
+        raise Fault(f"docker {verb}: {(text.splitlines() or [f'exit code {client.returncode}'])[-1][:500]}")
     return text
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from koderz.settings.options import option
+from koderz.settings.trust import RUNS_CODE, SENDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,4 +32,14 @@ class PerformanceOptions:
     judge_model: str | None = option(
         None, "A model that reviews each patch; what it says stands beside what was measured.", "MODEL", role="judge"
     )
+    image: str | None = option(
+        None, "Docker and Modal: image of every task, in place of its own.", "NAME", risk=RUNS_CODE
+    )
+    overrides: Path | None = option(
+        None,
+        "Docker and Modal: rules of your own for images, GPUs and models, in the form of machines.toml.",
+        "FILE",
+        risk=RUNS_CODE,
+    )
+    push: bool = option(False, "Push images that had to be built.", changeable=True, risk=SENDS)
     gso_strict: bool = option(False, "Let GSO's rule of points decide, without intervals.", changeable=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -68,8 +68,8 @@ def _install(commands: Sequence[str]) -> tuple[str, ...]:
     return ("bash -euo pipefail -c " + shlex.quote("\n".join(wanted)),) if wanted else ()
 
 
-def refused(tasks: Sequence[PerfTask]) -> str:
-    """Why tasks can't be measured on this machine, contained; empty where they can.
+def refused(tasks: Sequence[PerfTask], images: Container[str] = ()) -> str:
+    """Why tasks can't be measured; empty where they can. `images`: the ids of those that run in images of their own.
 
     Raises KoderzError for a test script that can't be measured anywhere.
     """
@@ -78,7 +78,7 @@ def refused(tasks: Sequence[PerfTask]) -> str:
             return f"{task.id} needs a GPU and its own server: it can't be measured here"
         if task.format != "own":
             _require_scripts(task)
-            if wanted := _fetching(task):
+            if task.id not in images and (wanted := _fetching(task)):
                 what = f"its install has {wanted!r}, and nothing is fetched within the sandbox"
                 return f"{task.id} needs its image: {what}; it can't be measured here, contained"
     return ""

@@ -6,13 +6,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
 
 from koderz.errors import Fault, KoderzError, Unreachable
+from koderz.sandbox.workspace import Images, Timed
 from koderz.sandbox.workspace.backends import timed
 from koderz.settings.schema import Settings
 from koderz.suites.performance.given import given_by
 from koderz.suites.performance.judging import verdict_on
+from koderz.suites.performance.machines import Machine, read_rules
 from koderz.suites.performance.measuring.bench import Bench
 from koderz.suites.performance.measuring.verdicts import Rule
 from koderz.suites.performance.options import PerformanceOptions
@@ -80,11 +84,19 @@ class PerformanceSuite:
         )
         self._options = options
         self._rule = Rule(options.threshold, options.clock, options.max_blocks, options.gso_strict)
+        self._rules = read_rules(options.overrides, options.image or "")
         self._isolation = ""
 
-    def details(self, tasks: Sequence[Task[PerfTask]], settings: Settings) -> dict[str, Any]:  # noqa: ARG002
-        """The commits of each task, before and as the human left it, for the record."""
-        return {"commits": {task.id: (task.payload.base_commit, task.payload.human_commit) for task in tasks}}
+    def details(self, tasks: Sequence[Task[PerfTask]], settings: Settings) -> dict[str, Any]:
+        """The commits of each task, before and as the human left it, and its images, for the record."""
+        commits = {task.id: (task.payload.base_commit, task.payload.human_commit) for task in tasks}
+        machines = self._machines([task.payload for task in tasks], timed(settings))
+        return {"commits": commits, **({"machines": msgspec.to_builtins(machines)} if machines else {})}
+
+    def _machines(self, tasks: Sequence[PerfTask], backend: Timed) -> dict[str, Machine]:
+        """Those of tasks that don't run on a backend's usual image."""
+        found = {task.id: self._rules.machine(task) for task in tasks} if backend.has_images else {}
+        return {name: machine for name, machine in found.items() if machine.base}
 
     def messages(self, task: Task[PerfTask], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
         """What is to be made faster; the solver adds the files."""
@@ -93,13 +105,17 @@ class PerformanceSuite:
     @asynccontextmanager
     async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Trees]:  # noqa: ARG002
         """Raises Unreachable where no process can be contained and timed."""
-        if why := refused(
-            [task.payload for task in self.tasks if not settings.problems or task.id in settings.problems]
-        ):
+        wanted = [task.payload for task in self.tasks if not settings.problems or task.id in settings.problems]
+        backend = timed(settings)
+        machines = self._machines(wanted, backend)
+        if why := refused(wanted, machines):
             raise Unreachable(why)
-        async with timed(settings) as backend:
+        async with backend:
+            if backend.has_images:
+                images = [image for task in wanted for image in machines.get(task.id, Machine()).images(task)]
+                await cast("Images", backend).look_up(images, push=self._options.push)
             self._isolation = backend.isolation
-            yield Trees(backend)
+            yield Trees(backend, machines)
 
     @asynccontextmanager
     async def open_workspace(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -13,6 +14,8 @@ from koderz.errors import Fault, KoderzError
 from koderz.sandbox.once import Once
 from koderz.sandbox.workspace import CHECKOUT, Command, Limits, Timed, git
 from koderz.sandbox.workspace.folders import own_folder, scratch
+from koderz.suites.performance.fitting import HUMAN, Fitted, copied, put_beside
+from koderz.suites.performance.machines import Machine
 from koderz.suites.performance.tasks import PerfTask
 from koderz.suites.rollouts.guarding import guard
 from koderz.suites.rollouts.scripts import run_script
@@ -39,8 +42,19 @@ class Trees:
     """Those of a run's tasks. Base's and the human's are made once, and changed by nobody after that."""
 
     backend: Timed
+    machines: Mapping[str, Machine] = field(default_factory=dict)  # by task
     _stores: Once[git.Store] = field(default_factory=Once)
     _trees: Once[Path] = field(default_factory=Once)
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What users hear of the machines."""
+        return [told for name, machine in self.machines.items() if (told := machine.told(name))]
+
+    def on(self, task: PerfTask) -> Timed:
+        """Where its commands run."""
+        machine = self.machines.get(task.id)
+        return Fitted(self.backend, machine) if machine else self.backend
 
     async def base(self, task: PerfTask) -> Path:
         """The tree before. Raises Fault where it can't be made, or the task's own tests fail on it."""
@@ -93,7 +107,7 @@ class Trees:
 
     async def _human(self, task: PerfTask) -> Path:
         with _preparing(task):
-            tree = _new(f"human-{task.digest}")
+            tree = _new(f"{HUMAN}{task.digest}")
             if task.human_patch and task.format == "own":  # others' rows name the commit that counts
                 await (await self._store(task)).patched(tree, task.human_patch.encode())
             else:
@@ -108,15 +122,31 @@ class Trees:
 
     async def _built(self, task: PerfTask, tree: Path) -> str:
         """Installs what is in a tree and compiles its modules; returns why that failed."""
-        lines = [*task.install, "python3 -m compileall -q . || true"]
+        machine = self.machines.get(task.id, Machine())
+        await self._furnish(task, tree, machine)
+        lines = [*(() if machine.package else task.install), "python3 -m compileall -q . || true"]
         with scratch() as place:
             (place / "checkout").symlink_to(tree)
             for line in lines:
-                wanted = Command(["/bin/sh", "-c", line], limits=Limits(seconds=_INSTALL_SECONDS))
-                ended = await self.backend.run(wanted, place)
+                limits = Limits(seconds=_INSTALL_SECONDS)
+                wanted = Command(["/bin/sh", "-c", line], limits=limits, network=bool(machine.folder))
+                ended = await self.on(task).run(wanted, place)
                 if ended.status or ended.cause:
                     return f"{line}: {ended.cause or f'exit code {ended.status}'}: {ended.output[-500:].strip()}"
         return ""
+
+    async def _furnish(self, task: PerfTask, tree: Path, machine: Machine) -> None:
+        """Puts what its image has besides into a tree: what was built and installed there."""
+        if not (machine.folder or machine.package):
+            return
+        human = tree.name.startswith(HUMAN) and bool(machine.human)
+        key = f"image {human} {machine}".encode()
+        source = await self._trees(key, lambda: copied(machine, self.backend, _new("image"), human=human))
+        with scratch() as aside:
+            base = aside / "base"
+            await (await self._store(task)).checkout(base)
+            inner = machine.package.replace(".", "/")
+            await asyncio.to_thread(put_beside, source, tree / inner, base / inner)
 
     async def _tested(self, task: PerfTask, tree: Path, base: Path) -> str:
         """Runs the tests that are in `base` in a copy of a tree; returns the first that fails, and what it says."""
@@ -125,7 +155,7 @@ class Trees:
                 shutil.copytree(tree, place / "checkout", symlinks=True)
                 script = Script(path, "", (base / path).read_text(encoding="utf-8"), _TEST_SECONDS)
                 wanted = Command([], {"PYTHONPATH": f"{CHECKOUT}/{task.path}"}, limits=Limits(seconds=_TEST_SECONDS))
-                result = await run_script(script, place, self.backend, wanted)
+                result = await run_script(script, place, self.on(task), wanted)
                 if not result.success:
                     return f"{path}: {result.cause or 'fails'}: {result.output[-500:].strip()}"
         return ""

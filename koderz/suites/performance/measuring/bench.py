@@ -84,7 +84,7 @@ class Bench:
         self._task, self._trees, self._folder, self._handles, self._rule = task, trees, folder, handles, rule
         self._given = given
         self._files: Mapping[str, str] | None = None
-        self._work: Work = (Workloads if task.format == "own" else Scripts)(task, trees.backend, seconds)
+        self._work: Work = (Workloads if task.format == "own" else Scripts)(task, trees.on(task), seconds)
         self._patched: dict[str, Path] = {}  # by patch
 
     async def files(self) -> str:

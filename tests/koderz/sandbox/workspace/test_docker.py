@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +24,37 @@ from koderz.sandbox.workspace.uncontained import Uncontained
 from tests.conftest import PATIENCE, are_gone, wait_for
 
 STAND_IN = """#!{python}
-import json, os, pathlib, signal, subprocess, sys
+import base64, json, os, pathlib, signal, subprocess, sys
 words, state = sys.argv[1:], pathlib.Path({state!r})
 with open(state / "log", "a") as log:
     log.write(json.dumps(words) + "\\n")
 def after(flag):
     return [value for name, value in zip(words, words[1:]) if name == flag]
+def kept(tag):
+    return state / tag.replace(":", "-").replace("/", "-")
+def is_known(tag):
+    return (state / "registry").exists() and tag in (state / "registry").read_text().split()
+if words[0] == "--config":
+    config = json.loads(pathlib.Path(words[1], "config.json").read_text())
+    words = words[2:]
 match words:
+    case ["login"]:
+        auth = config["auths"]["https://index.docker.io/v1/"]["auth"]
+        sys.exit("unauthorized" if base64.b64decode(auth) != b"somebody:p4ssw0rd" else 0)
+    case ["manifest", "inspect", tag]:
+        sys.exit(not is_known(tag))
+    case ["pull", *_, tag]:
+        kept(tag).write_text("") if is_known(tag) else sys.exit("no such image")
     case ["version", *_]:
         print("27.5.1")
     case ["image", "inspect", *_, tag]:
-        sys.exit(not (state / tag.replace(":", "-")).exists())
+        sys.exit(not kept(tag).exists())
     case ["build", *_, folder]:
         if "broken" in pathlib.Path(folder, "Dockerfile").read_text():
             sys.exit("no such instruction")
-        (state / after("--tag")[0].replace(":", "-")).write_text(folder)
+        kept(after("--tag")[0]).write_text(folder)
     case ["create", *_, image, _]:
-        (state / after("--name")[0]).write_text((state / image.replace(":", "-")).read_text())
+        (state / after("--name")[0]).write_text(kept(image).read_text())
     case ["cp", source, target]:
         name, _, folder = source.partition(":")
         if not folder.startswith("/app"):
@@ -52,7 +67,7 @@ match words:
             kind, source, target, *rest = [part.strip('"').partition("=")[2] or part for part in mount.split(",")]
             binds += ["--ro-bind" if rest else "--bind", source, target]
         variables = dict(line.split("=", 1) for line in open(after("--env-file")[0]).read().splitlines())
-        variables |= dict(each.split("=", 1) for each in after("--env"))
+        variables |= dict(each.split("=", 1) for each in after("--env") if "=" in each)
         at = words.index("--entrypoint")
         host = [word for path in ("/usr", "/bin", "/lib", "/lib64") for word in ("--ro-bind-try", path, path)]
         bounds = ["bwrap", "--unshare-all", "--die-with-parent", *host, "--proc", "/proc", "--dev", "/dev", *binds]
@@ -110,7 +125,8 @@ def ran(line: str, place: Path, limits: Limits | None = None, **more: Any) -> En
 
 def asked(state: Path, word: str) -> list[list[str]]:
     said = map(json.loads, (state / "log").read_text().splitlines())
-    return [words for words in said if words[0] == word]
+    plain = (words[2:] if words[0] == "--config" else words for words in said)
+    return [words for words in plain if words[0] == word]
 
 
 def test_a_command_runs_in_a_container_of_its_own_without_network(state: Path, place: Path) -> None:
@@ -202,6 +218,64 @@ def test_without_a_daemon_it_is_unreachable(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unreachable, match="docker"):
         ran("true", place)
+
+
+def looked_up(*images: Image | str | None, push: bool = False, environ: Mapping[str, str] | None = None) -> None:
+    async def in_loop() -> None:
+        async with Docker("python:3.12-slim", environ or {}) as docker:
+            await docker.look_up(images, push=push)
+
+    asyncio.run(in_loop())
+
+
+def test_images_are_looked_up_here_and_where_they_are_pulled_from(state: Path, place: Path) -> None:
+    (state / "registry").write_text("python:3.12-slim me/there:1")
+    (state / "me-here-1").touch()
+    looked_up("me/here:1", "me/there:1", None)
+    assert not asked(state, "pull")
+    with pytest.raises(Unreachable, match="there is no image me/nowhere:1"):
+        looked_up("me/there:1", "me/nowhere:1")
+    assert ran("true", place, image="me/there:1").status == 0
+    assert [words[-1] for words in asked(state, "pull")] == ["me/there:1"]
+
+
+def test_an_image_that_is_nowhere_is_built_where_it_can_be_and_pushed_where_wanted(state: Path, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM x\n")
+    looked_up(Image(tmp_path, "", "me/made:1", {"COMMIT": "abc"}), push=True)
+    (built,) = asked(state, "build")
+    assert "COMMIT=abc" in built
+    assert built[built.index("--tag") + 1] == "me/made:1"
+    assert asked(state, "push") == [["push", "--quiet", "me/made:1"]]
+    looked_up(Image(tmp_path, "", "me/made:1"), push=True)
+    assert len(asked(state, "push")) == 1
+
+
+def test_credentials_are_on_no_command_line_and_gone_afterwards(state: Path, tmp_path: Path) -> None:
+    (state / "registry").write_text("me/private:1")
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "config.json").write_text('{"credsStore": "desktop", "currentContext": "mine"}')
+    (own / "contexts").mkdir()
+    environ = {"DOCKER_USERNAME": "somebody", "DOCKER_PASSWORD": "p4ssw0rd", "DOCKER_CONFIG": str(own)}
+    looked_up("me/private:1", environ=environ)
+    assert asked(state, "login") == [["login"]]
+    said = (state / "log").read_text()
+    assert "p4ssw0rd" not in said
+    assert "somebody" not in said
+    (folder,) = {words[1] for words in map(json.loads, said.splitlines()) if words[0] == "--config"}
+    assert not Path(folder).exists()
+    with pytest.raises(Unreachable, match="docker login: unauthorized"):
+        looked_up("me/private:1", environ={**environ, "DOCKER_PASSWORD": "wrong"})
+
+
+def test_variables_of_koderz_go_by_name_alone(state: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    ran("true", place, secrets=["HF_TOKEN"], network=True, gpus="H100:2")
+    (run,) = asked(state, "run")
+    assert run[run.index("--env") : run.index("--env") + 2] == ["--env", "HF_TOKEN"]
+    assert run[run.index("--gpus") : run.index("--gpus") + 2] == ["--gpus", "2"]
+    assert "none" not in run[run.index("run") : run.index("--log-driver")]
+    assert "hf_secret" not in (state / "log").read_text()
 
 
 _LEG = """

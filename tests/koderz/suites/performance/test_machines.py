@@ -1,0 +1,96 @@
+"""Images, GPUs and models of published tasks, by rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from koderz.errors import KoderzError
+from koderz.suites.performance.fitting import put_beside
+from koderz.suites.performance.machines import Machine, read_rules
+from koderz.suites.performance.tasks import PerfTask
+
+ROW = PerfTask("vllm-project__vllm-abc", "b" * 40, "a" * 40, repo="https://github.com/vllm-project/vllm", format="iso")
+
+
+def test_published_tasks_have_their_images_by_full_hash() -> None:
+    rules = read_rules(None)
+    machine = rules.machine(ROW, "vllm bench serve --model deepseek-ai/DeepSeek-V3 --num-prompts 9")
+    assert machine.base == f"anonymous/vllm-baseline:{'b' * 40}"
+    assert machine.human == f"anonymous/vllm-bench:{'a' * 40}"
+    assert machine.gpu == "H100:8"
+    assert machine.told("x").startswith("x runs in anonymous/vllm-bench") is False
+    gso = replace(ROW, id="numpy__numpy-ABC", format="gso")
+    assert rules.machine(gso).base.startswith("slimshetty/gso:gso.eval.")
+    assert rules.machine(gso).base.endswith(".numpy__numpy-abc")
+    assert rules.machine(replace(ROW, format="own")) == Machine()
+
+
+@pytest.mark.parametrize(
+    ("command", "gpu"),
+    [
+        ("vllm serve --model x -tp 4", "H100:4"),
+        ("vllm serve --model x --tensor-parallel-size=2", "H100:2"),
+        ("sglang --model-path meta-llama/Llama-3.1-70B-Instruct", "H100:4"),
+        ("vllm serve --model x", "H100:1"),
+    ],
+)
+def test_gpus_are_those_of_the_command_else_of_the_model(command: str, gpu: str) -> None:
+    assert read_rules(None).gpu(command) == gpu
+
+
+def test_models_that_old_engines_don_t_know_are_replaced() -> None:
+    rules = read_rules(None)
+    assert rules.model("meta-llama/Llama-3.1-8B-Instruct") == "meta-llama/Meta-Llama-3-8B-Instruct"
+    assert rules.model("ibm-ai-platform/Bamba-9B-v2") == "meta-llama/Meta-Llama-3-8B-Instruct"
+    assert rules.model("facebook/opt-125m") == "facebook/opt-125m"
+
+
+def test_the_user_s_own_rules_go_first(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(
+        '[[images]]\nbase = "me/mine:{base_commit}"\nrepo = "*vllm"\nbuild = "docker"\n'
+        '[[models]]\nmodel = "facebook/*"\ninstead = "me/small"\n[[gpus]]\nmodel = "*"\ntype = "L4"\n'
+    )
+    rules = read_rules(own)
+    machine = rules.machine(ROW, "vllm serve --model x")
+    assert (machine.base, machine.human, machine.gpu) == (f"me/mine:{'b' * 40}", "", "L4:1")
+    assert machine.build == str(tmp_path / "docker")
+    assert rules.model("facebook/opt-125m") == "me/small"
+    assert read_rules(own, "one:1").machine(ROW).base == "one:1"
+    assert read_rules(None, "one:1").machine(ROW).package == "vllm"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[[images]]\nbase = "x:{commit}"\n', "there is no {commit}"),
+        ("[[images]]\n", "base"),
+        ('[[images]]\nbase = "x"\ncolour = 1\n', "colour"),
+        ("[", "Invalid"),
+    ],
+)
+def test_a_file_without_rules_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "own.toml").write_text(text)
+    with pytest.raises(KoderzError, match="--overrides") as refused:
+        read_rules(tmp_path / "own.toml")
+    assert said in str(refused.value)
+
+
+def test_what_an_image_has_besides_comes_into_a_tree_and_nothing_that_a_patch_removed(tmp_path: Path) -> None:
+    for path in (
+        "image/fast.so",
+        "image/a.py",
+        "image/gone.py",
+        "image/.git/x",
+        "base/a.py",
+        "base/gone.py",
+        "tree/a.py",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(path)
+    put_beside(tmp_path / "image", tmp_path / "tree", tmp_path / "base")
+    assert sorted(path.name for path in (tmp_path / "tree").iterdir()) == ["a.py", "fast.so"]
+    assert (tmp_path / "tree/a.py").read_text() == "tree/a.py"
