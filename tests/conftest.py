@@ -20,7 +20,7 @@ import hypothesis
 import pytest
 
 from koderz.paths import cache_folder
-from tests.forks import forks
+from tests.forks import Fork, forks
 
 WASM_CACHE = cache_folder() / "wasm"  # the user's own: building the image takes a minute
 PATIENCE = 300  # seconds after which something is given up for which a machine that is at leisure takes a moment
@@ -30,6 +30,12 @@ hypothesis.settings.register_profile(  # the same examples each time, and no lim
 )
 hypothesis.settings.load_profile("steady")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has its background processes ignore
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two more than there are cores: many tests wait most of their time."""
+    del config
+    return len(os.sched_getaffinity(0)) + 2
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -73,25 +79,17 @@ class Shell:
                     command, cwd=self.folder, env=environ, stdin=nothing, stdout=out, stderr=err
                 ).wait(PATIENCE)
             else:
-                ended = forks().run(list(map(str, arguments)), self.folder, environ, [one.fileno() for one in streams])
+                command = ["koderz", *map(str, arguments)]
+                ended = forks().run(command, self.folder, environ, [one.fileno() for one in streams]).wait()
             out.seek(0)
             err.seek(0)
             done = Done(out.read(), err.read())
         assert ended == code, f"{arguments} ended with {ended}\n{done.out}\n{done.err}"
         return done
 
-    def start(self, *arguments: object, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    def start(self, *arguments: object, env: Mapping[str, str] | None = None) -> Fork:
         """Begins the command and goes on."""
-        command = [sys.executable, "-m", "koderz", *map(str, arguments)]
-        return subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=self.environment(env),
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        return forks().start(["koderz", *map(str, arguments)], self.folder, self.environment(env))
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """No key, no configuration and no Ollama of the machine's reaches the command."""
@@ -222,7 +220,7 @@ def koderz(tmp_path: Path, speed: Path) -> Shell:
 class Server:
     """A loopback model server in a process of its own, so that it outlives any command that is killed."""
 
-    process: subprocess.Popen[str]
+    process: Fork
     url: str
     log: Path
 
@@ -256,8 +254,8 @@ def servers(folder: Path) -> Iterator[Callable[..., Server]]:
     def start(*arguments: object, env: Mapping[str, str] | None = None) -> Server:
         log = folder / f"server-{len(started)}.log"
         log.touch()
-        command = [sys.executable, "-m", "koderz.testing", "--log", str(log), *map(str, arguments)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
+        command = ["koderz.testing", "--log", str(log), *map(str, arguments)]
+        process = forks().start(command, folder, {**os.environ, **(env or {})})
         assert process.stdout is not None
         server = Server(process, process.stdout.readline().split()[-1], log)
         started.append(server)

@@ -7,10 +7,14 @@ Python reads of the environment while it starts is what the first process was st
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
 import os
 import pkgutil
+import runpy
+import select
+import selectors
 import signal
 import socket
 import subprocess
@@ -20,9 +24,69 @@ import traceback
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import IO
 
-PRELOADED = ("koderz.cli", "koderz.runs", "koderz.engines", "koderz.models", "koderz.suites.code", "koderz.analysis")
+PACKAGES = """
+koderz.cli koderz.runs koderz.engines koderz.models koderz.analysis koderz.solvers koderz.solvers.recursive
+koderz.solvers.optimizers koderz.suites.code koderz.suites.code.extraction koderz.suites.datasets
+koderz.suites.long_context koderz.suites.long_context.ruler koderz.suites.long_context.oolong tracker
+"""
+MODULES = """
+koderz.sandbox.contained koderz.sandbox.judge.pool koderz.sandbox.judge.launch koderz.sandbox.wasm.pool
+koderz.sandbox.workspace.local koderz.suites.rollouts.suite koderz.suites.performance.suite koderz.testing.server
+koderz.testing.streaming tracker.credentials filelock importlib.metadata numpy tenacity tomllib
+"""
 _MOST_BYTES = 1 << 17  # of a request
+
+
+class Fork:
+    """A process that was forked, to be used as a `subprocess.Popen` whose output is text."""
+
+    def __init__(self, ending: socket.socket, stdout: IO[str] | None = None, stderr: IO[str] | None = None) -> None:
+        self.pid = int(ending.recv(64) or "the process that forks has ended")
+        self.stdout, self.stderr = stdout, stderr
+        self.returncode: int | None = None
+        self._ending = ending
+
+    def poll(self) -> int | None:
+        if self.returncode is None and select.select([self._ending], [], [], 0)[0]:
+            self.wait()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, or minus the signal. Raises TimeoutError."""
+        if self.returncode is None:
+            self._ending.settimeout(timeout)
+            self.returncode = int(self._ending.recv(64))
+            self._ending.close()
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """What it prints, once it has ended. Raises TimeoutError."""
+        printed = ["", ""]
+
+        def read(number: int, stream: IO[str]) -> None:
+            with stream:
+                printed[number] = stream.read()
+
+        streams = [(number, stream) for number, stream in enumerate((self.stdout, self.stderr)) if stream]
+        readers = [threading.Thread(target=read, args=each, daemon=True) for each in streams]
+        for reader in readers:
+            reader.start()
+        self.wait(timeout)
+        for reader in readers:
+            reader.join()
+        return printed[0], printed[1]
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 class Forks:
@@ -39,12 +103,27 @@ class Forks:
         theirs.close()
         atexit.register(self.close)
 
-    def run(self, arguments: Sequence[str], folder: Path, environ: Mapping[str, str], streams: Sequence[int]) -> int:
-        """Runs `koderz` with three descriptors as its standard streams; its exit code, or minus the signal."""
-        request = json.dumps([list(arguments), str(folder), dict(environ)]).encode()
+    def run(self, command: Sequence[str], folder: Path, environ: Mapping[str, str], streams: Sequence[int]) -> Fork:
+        """Begins `python -m` with these words, and with three descriptors as its standard streams."""
+        ending, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._request(command, folder, environ, [theirs.fileno(), *streams])
+        theirs.close()
+        return Fork(ending)
+
+    def start(self, command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Fork:
+        """As `run`, with nothing to read and what it prints to be read here."""
+        (out, to_out), (err, to_err) = os.pipe(), os.pipe()
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        forked = self.run(command, folder, environ, [nothing, to_out, to_err])
+        for each in (nothing, to_out, to_err):
+            os.close(each)
+        forked.stdout, forked.stderr = open(out), open(err)  # noqa: PTH123, SIM115 # descriptors
+        return forked
+
+    def _request(self, command: Sequence[str], folder: Path, environ: Mapping[str, str], files: Sequence[int]) -> None:
+        request = json.dumps([list(command), str(folder), dict(environ)]).encode()
         assert len(request) < _MOST_BYTES
-        socket.send_fds(self._socket, [request], list(streams))
-        return int(json.loads(self._socket.recv(64)))
+        socket.send_fds(self._socket, [request], list(files))
 
     def close(self) -> None:
         self._socket.close()
@@ -55,48 +134,67 @@ class Forks:
 def forks() -> Forks:
     """Of this process, which starts it when it is first asked for."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
-    return Forks({**kept, "PYTHONWARNINGS": "error", "HOME": os.devnull})
+    threads = {"OPENBLAS_NUM_THREADS": "1"}  # a process with several threads is not one to fork
+    return Forks({**kept, **threads, "PYTHONWARNINGS": "error", "HOME": os.devnull})
 
 
 def _serve(requests: socket.socket) -> None:
     _load()
-    while True:
-        data, streams, _, _ = socket.recv_fds(requests, _MOST_BYTES, 3)
-        if not data:
-            return
-        arguments, folder, environ = json.loads(data)
-        if child := os.fork():
-            for stream in streams:
-                os.close(stream)
-            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            requests.send(json.dumps(status).encode())
-        else:
-            requests.close()
-            _become(arguments, folder, environ, streams)
+    with requests, selectors.DefaultSelector() as ready:
+        ready.register(requests, selectors.EVENT_READ)
+        while True:
+            for key, _ in ready.select():
+                if key.data:
+                    ready.unregister(key.fileobj)
+                    _tell_end(key.fd, *key.data)
+                    continue
+                data, files, _, _ = socket.recv_fds(requests, _MOST_BYTES, 4)
+                if not data:
+                    return
+                command, folder, environ = json.loads(data)
+                ending, *streams = files
+                if not (child := os.fork()):
+                    requests.close()
+                    _become(command, folder, environ, streams)
+                for stream in streams:
+                    os.close(stream)
+                os.write(ending, str(child).encode())
+                ready.register(os.pidfd_open(child), selectors.EVENT_READ, (child, ending))
+
+
+def _tell_end(pidfd: int, child: int, ending: int) -> None:
+    os.close(pidfd)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with socket.socket(fileno=ending) as teller:
+        teller.send(str(status).encode(), socket.MSG_NOSIGNAL)
 
 
 def _load() -> None:
-    for name in PRELOADED:
-        package = importlib.import_module(name)
-        for module in pkgutil.iter_modules(package.__path__, f"{name}."):
-            importlib.import_module(module.name)
+    for name in PACKAGES.split():
+        for found in pkgutil.iter_modules(importlib.import_module(name).__path__, f"{name}."):
+            importlib.import_module(found.name)
+    for name in MODULES.split():
+        importlib.import_module(name)
+    prices = importlib.import_module("koderz.models.prices")
+    prices.could_spend(["simulated"], {"gpt-4o": (0.0, 0.0)})  # which loads those that are published
+    gc.freeze()  # no collection of a forked process touches what is shared with it
 
 
-def _become(arguments: Sequence[str], folder: str, environ: Mapping[str, str], streams: Sequence[int]) -> None:
+def _become(command: Sequence[str], folder: str, environ: Mapping[str, str], streams: Sequence[int]) -> None:
     os.setsid()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115 # descriptors
+    sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environ)
     sys.path[:0] = filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
-    sys.argv = ["koderz", *arguments]
+    sys.argv = [*command]
     code = 1
     try:
-        from koderz.__main__ import main
-
-        main()
+        runpy.run_module(command[0], run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import time
 from collections import Counter
 
 from tests.conftest import PATIENCE, Shell, wait_for
+from tests.forks import Fork
 
 
 def test_a_first_command_runs_both_modes_and_saves_a_summary(koderz: Shell) -> None:
@@ -93,7 +93,7 @@ def test_a_run_that_was_killed_before_it_could_say_so_ends_when_it_is_resumed(ko
     assert (koderz.journal()[-1]["kind"], koderz.summary()["status"]) == ("finished", "complete")
 
 
-def _kill_after_first_lines(koderz: Shell, running: subprocess.Popen[str], moment: float) -> None:
+def _kill_after_first_lines(koderz: Shell, running: Fork, moment: float) -> None:
     """Waits for the run to have begun, then a little, then ends it as nothing can be ended more abruptly."""
     before = _size(koderz)
     wait_for(lambda: _size(koderz) > before or running.poll() is not None)

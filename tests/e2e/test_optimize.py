@@ -22,6 +22,7 @@ from koderz.suites.datasets.suite import datasets
 from koderz.testing.wire import Request
 from tests.conftest import Shell
 from tests.e2e.answering import answering
+from tests.forks import Fork
 from tests.loopback_modal import ModalServer
 
 SMALL = ("--train-items", 20, "--validation-items", 20, "--test-items", 30, "--budget-calls", 80)
@@ -174,7 +175,7 @@ def test_killed_at_random_moments_a_search_pays_nothing_twice_and_ends_undisturb
         assert sorted(ours ^ theirs) == []
 
 
-def _wait_for_more(asked: Sequence[object], running: subprocess.Popen[str]) -> None:
+def _wait_for_more(asked: Sequence[object], running: Fork) -> None:
     begun, deadline = len(asked), time.monotonic() + 120
     while len(asked) <= begun and running.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)

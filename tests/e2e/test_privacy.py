@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ from koderz.testing import ModelServer
 from koderz.testing.wire import Request
 from tests.conftest import Shell, wait_for
 from tests.e2e.written import written
+from tests.forks import Fork
 from tests.koderz.suites.long_context.encrypted import ANSWER, CANARY, SENTENCE, as_lines, rows
 
 PRIVATE = (SENTENCE, SENTENCE[:32], SENTENCE[-32:], ANSWER, "Who found the copy of the ledger", CANARY)
@@ -169,7 +169,7 @@ def test_killed_at_any_moment_a_private_run_leaves_no_text_and_goes_on(koderz: S
     assert not any(result.get("diverged") for result in koderz.summary()["results"])
 
 
-def _asked_or_over(requests: Sequence[Request], count: int, running: subprocess.Popen[str]) -> None:
+def _asked_or_over(requests: Sequence[Request], count: int, running: Fork) -> None:
     wait_for(lambda: len(requests) >= count or running.poll() is not None)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ import pytest
 from koderz.testing.wire import Request
 from tests.conftest import Shell
 from tests.e2e.answering import answering
+from tests.forks import Fork
 
 RUN = ("benchmark", "--suite", "ruler", "--solver", "rlm", "--model", "openai/recorded", "--sink", "json", "--limit", 4)
 DEEP = ("--max-depth", 2, "--context-lengths", "1K", "--concurrency", 4)
@@ -74,7 +74,7 @@ def test_killed_at_random_moments_of_a_recursion_no_recorded_call_is_made_again(
     assert not any(result.get("diverged") for result in summary["results"])
 
 
-def _wait_for_more(asked: Sequence[object], running: subprocess.Popen[str]) -> None:
+def _wait_for_more(asked: Sequence[object], running: Fork) -> None:
     begun, deadline = len(asked), time.monotonic() + 120
     while len(asked) <= begun and running.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)

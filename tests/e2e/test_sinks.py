@@ -20,6 +20,7 @@ import pytest
 
 import koderz as api
 from tests.conftest import PATIENCE, Shell, wait_for
+from tests.forks import Fork
 from tests.tracker.sinks.standins import installed, rows_of
 from tests.tracker.sinks.test_process import processes
 from tracker.sinks.process import at_work
@@ -117,7 +118,7 @@ def test_a_sink_that_hangs_is_given_up(koderz: Shell, env: Mapping[str, str]) ->
     assert_whole(koderz)
 
 
-def interrupt_waiting(koderz: Shell, running: subprocess.Popen[str]) -> None:
+def interrupt_waiting(koderz: Shell, running: Fork) -> None:
     """Ctrl-C once the command says that it waits for its sinks."""
     assert running.stderr is not None
     assert any("ledger starting" in line or "ledger 0/" in line for line in running.stderr)

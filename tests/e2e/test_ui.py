@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import PATIENCE, Shell, are_gone, descendants, wait_for
+from tests.forks import Fork
 from tests.tracker.builders import attempt, fault, judged
 from tests.tracker.sinks.mlflow_world import SHARED, experiments, new_plan, project, record, seen
 from tracker.records import Finished
@@ -114,7 +114,7 @@ def expect(page: Any, text: str, *, exact: bool = False) -> None:
 
 
 @contextmanager
-def running(koderz: Shell) -> Iterator[tuple[subprocess.Popen[str], tuple[str, str]]]:
+def running(koderz: Shell) -> Iterator[tuple[Fork, tuple[str, str]]]:
     """The UI with the addresses that it prints: of all, of the latest run."""
     process = koderz.start("ui", "--port", 0)
     try:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import Shell
+from tests.forks import Fork
 
 
-def first_line(process: subprocess.Popen[str]) -> str:
+def first_line(process: Fork) -> str:
     assert process.stdout
     line = process.stdout.readline().strip()
     assert line.startswith("WASM manager on http://127.0.0.1:"), line + (

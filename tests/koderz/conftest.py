@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 from koderz.sandbox.contained import ContainedSandbox
+from tests.conftest import Shell
 from tests.loopback_modal import ModalServer
 
 
 @pytest.fixture(scope="session")
-def deployed() -> Iterator[ModalServer]:
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModalServer]:
     with ModalServer(secrets={"llm-api-keys": {"OPENAI_API_KEY": "sk-test-4f9a"}}, max_containers=2) as server:
-        command = [sys.executable, "-m", "koderz", "modal", "deploy"]
-        subprocess.run(command, env=os.environ | server.environment, check=True, capture_output=True)
+        Shell(tmp_path_factory.mktemp("deploying"))("modal", "deploy", env=server.environment)
         yield server
 
 

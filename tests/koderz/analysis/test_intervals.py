@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import stats
 
 from koderz.analysis import intervals
 from koderz.analysis.inference import interval_of, is_shown, p_of, score_interval
@@ -176,6 +175,8 @@ def test_few_tasks_that_agree_are_no_certainty() -> None:
 
 
 def test_the_bootstrap_is_that_of_scipy() -> None:
+    from scipy import stats
+
     drawn = random.Random(4)
     values = [drawn.lognormvariate(0.0, 0.5) for _ in range(60)]
     other = [drawn.lognormvariate(0.2, 0.5) for _ in range(40)]

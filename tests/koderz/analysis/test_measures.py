@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 import koderz
 from koderz.analysis import intervals, statistics
@@ -251,6 +250,8 @@ def test_permutation_of_different_tasks_rejects_what_is_alike_in_one_case_of_twe
 
 def test_holm_claims_falsely_in_at_most_one_family_of_twenty() -> None:
     """Five measures a family, two of which differ in truth; those that don't are correlated with each other."""
+    from scipy import stats
+
     rng = np.random.default_rng(12)
     families, tasks = 10_000, 20
     shared, own = rng.normal(size=(families, tasks, 1)), rng.normal(size=(families, tasks, 5))

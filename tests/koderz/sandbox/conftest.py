@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -30,17 +32,33 @@ def layers(request: pytest.FixtureRequest, holds: frozenset[str]) -> Sequence[st
     return wanted
 
 
-@pytest.fixture(scope="session")
-def judged(holds: frozenset[str]) -> Judges:
-    """Judges jobs in a sandbox opened for them: one that ends nobody who is only kept waiting, unless it is told to."""
+@pytest.fixture(scope="module")
+def judged(holds: frozenset[str]) -> Iterator[Judges]:
+    """Judges jobs, in a sandbox that ends nobody who is only kept waiting, unless it is told to.
+
+    Tests of a module share one for the same settings and environment; `alone`: none but this one.
+    """
     if not isolation.contained(holds):
         pytest.skip("this machine contains nothing")
+    shared: dict[object, ContainedSandbox] = {}
 
-    def judge(*jobs: Job, **settings: Any) -> list[JobResult]:
+    def judge(*jobs: Job, alone: bool = False, **settings: Any) -> list[JobResult]:
+        environ = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        key = repr(sorted({**environ, **settings}.items()))
+
         async def all_of_them() -> list[JobResult]:
-            async with ContainedSandbox(judges=2, **{"wall_extra": PATIENCE, **settings}) as sandbox:
+            async with AsyncExitStack() as own:
+                sandbox = shared.get(key)
+                if alone or sandbox is None:
+                    opened = ContainedSandbox(judges=2, **{"wall_extra": PATIENCE, **settings})
+                    sandbox = await (own if alone else stack).enter_async_context(opened)
+                if not alone:
+                    shared[key] = sandbox
                 return await asyncio.gather(*map(sandbox.judge, jobs))
 
-        return asyncio.run(all_of_them())
+        return runner.run(all_of_them())
 
-    return judge
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        yield judge
+        runner.run(stack.aclose())

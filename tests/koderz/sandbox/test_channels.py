@@ -126,7 +126,7 @@ def outside() -> Iterator[Outside]:
 
 def test_sockets_and_pipes_outside_hear_nothing(outside: Outside, layers: Sequence[str], judged: Judges) -> None:
     source = SPEAK.format(folder=str(outside.folder))
-    (outcome,) = judged(Job(source, TEST, "add"), layers=layers)
+    (outcome,) = judged(Job(source, TEST, "add"), layers=layers, alone=True)
     assert (outcome.verdict, outside.heard()) == ("failed", []), outcome.message
 
 
@@ -152,7 +152,7 @@ def test_names_of_files_outside_cannot_be_probed(
     (tmp_path / "link").symlink_to("/etc/passwd")
     names = ["/etc/passwd", "/home", "/proc/1", "/tmp", "/dev/tty", "/usr/bin", __file__, sys.executable]
     names += [str(path) for path in (Path(pytest.__file__), tmp_path, tmp_path / "link")]
-    (outcome,) = judged(Job(PROBE.format(names=names), TEST, "add"), layers=layers)
+    (outcome,) = judged(Job(PROBE.format(names=names), TEST, "add"), layers=layers, alone=True)
     assert outcome.verdict == "passed", outcome.message
 
 

@@ -199,7 +199,7 @@ def test_honest_results_can_be_used_as_what_they_are(judged: Judges, source: str
 
 def test_candidates_draw_the_same_random_numbers_each_time(judged: Judges) -> None:
     job = add("import random\ndef add(x, y): return random.random()", "def check(f):\n    assert f(1, 2) == 0\n")
-    first, second = judged(job)[0], judged(job)[0]
+    first, second = judged(job, alone=True)[0], judged(job, alone=True)[0]
     assert first.message == second.message
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import cache
 from statistics import fmean
 from typing import Any
 
@@ -16,10 +17,17 @@ from koderz.suites.datasets.simulated import RULES, SimulatedReader
 from koderz.suites.datasets.suite import datasets
 from koderz.types import Message, Sampling
 
-DATASETS: dict[str, Dataset] = {
-    task.id: task.payload for task in datasets(None, DatasetOptions(demo_datasets=("arithmetic", "labels"))).tasks
-}
-READER = SimulatedReader(DATASETS.values())
+NAMES = ("arithmetic", "labels")
+
+
+@cache
+def loaded() -> dict[str, Dataset]:
+    return {task.id: task.payload for task in datasets(None, DatasetOptions(demo_datasets=NAMES)).tasks}
+
+
+@cache
+def reader() -> SimulatedReader:
+    return SimulatedReader(loaded().values())
 
 
 def asked(dataset: Dataset, item: Item, instruction: str, *examples: Item) -> list[Message]:
@@ -31,30 +39,30 @@ def asked(dataset: Dataset, item: Item, instruction: str, *examples: Item) -> li
 
 
 def accuracy(name: str, instruction: str, *examples: Item) -> float:
-    dataset = DATASETS[name]
+    dataset = loaded()[name]
 
     async def score(item: Item) -> float:
-        reply = READER.reply(asked(dataset, item, instruction, *examples), Sampling())
+        reply = reader().reply(asked(dataset, item, instruction, *examples), Sampling())
         return (await dataset.metric(item, reply)).score
 
     return fmean(asyncio.run(score(item)) for item in dataset.test)
 
 
-@pytest.mark.parametrize("name", DATASETS)
+@pytest.mark.parametrize("name", NAMES)
 def test_rules_for_its_kinds_make_it_better(name: str) -> None:
-    kinds = {item.kind.partition(" ")[0] for item in DATASETS[name].test}
+    kinds = {item.kind.partition(" ")[0] for item in loaded()[name].test}
     rules = " ".join(RULES[kind].sentence for kind in kinds)
-    plain = accuracy(name, DATASETS[name].messages[0]["content"])
+    plain = accuracy(name, loaded()[name].messages[0]["content"])
 
     assert 0.2 < plain < 0.5
     assert accuracy(name, rules) > plain + 0.25
 
 
-@pytest.mark.parametrize("name", DATASETS)
+@pytest.mark.parametrize("name", NAMES)
 def test_examples_make_it_better(name: str) -> None:
-    first = {item.kind.partition(" ")[0]: item for item in DATASETS[name].train}
+    first = {item.kind.partition(" ")[0]: item for item in loaded()[name].train}
 
-    assert accuracy(name, "Answer.", *first.values(), *DATASETS[name].train[:3]) > accuracy(name, "Answer.") + 0.05
+    assert accuracy(name, "Answer.", *first.values(), *loaded()[name].train[:3]) > accuracy(name, "Answer.") + 0.05
 
 
 def test_other_words_change_which_items_are_right_and_little_else() -> None:
@@ -63,21 +71,21 @@ def test_other_words_change_which_items_are_right_and_little_else() -> None:
 
 
 def test_an_item_is_found_behind_other_words_and_not_by_a_part_of_it() -> None:
-    dataset = DATASETS["arithmetic"]
+    dataset = loaded()["arithmetic"]
     item = dataset.test[0]
     message = {"role": "user", "content": f"Here is one:\n{item.columns['question']}\n"}
 
-    assert READER.reply([message], Sampling()).rpartition("#### ")[2].isdigit()
-    assert READER.reply([{"role": "user", "content": "How many?"}], Sampling()) == "I do not know."
+    assert reader().reply([message], Sampling()).rpartition("#### ")[2].isdigit()
+    assert reader().reply([{"role": "user", "content": "How many?"}], Sampling()) == "I do not know."
 
 
 def request(text: str, wanted: str, seed: int = 0) -> dict[str, Any]:
     said = f"{text}\n\nReply with a JSON object: {wanted}"
-    return dict(json.loads(READER.reply([{"role": "user", "content": said}], Sampling(temperature=1, seed=seed))))
+    return dict(json.loads(reader().reply([{"role": "user", "content": said}], Sampling(temperature=1, seed=seed))))
 
 
 def test_it_writes_prompts_with_rules_for_what_fails() -> None:
-    item = next(item for item in DATASETS["labels"].train if item.kind == "billing mixed")
+    item = next(item for item in loaded()["labels"].train if item.kind == "billing mixed")
     shown = f'<instruction>\nSort it.\n</instruction>\n<item id="{item.id}">\n…\n</item>\nWrite 4 instructions.'
 
     prompts = request(shown, '{"prompts": [text]}')["prompts"]
@@ -97,7 +105,7 @@ def test_it_paraphrases_what_is_shown_alone() -> None:
 
 
 def test_it_names_failure_modes_and_mends_them() -> None:
-    items = DATASETS["arithmetic"].train[:10]
+    items = loaded()["arithmetic"].train[:10]
     shown = "\n".join(f'<item id="{item.id}">\n</item>' for item in items)
 
     modes = request(shown, '{"failure_modes": []}')["failure_modes"]
