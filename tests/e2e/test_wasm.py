@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import urllib.request
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.conftest import Shell
 from tests.forks import Fork
 
 
-def first_line(process: Fork) -> str:
+def first_line(process: Fork | subprocess.Popen[str]) -> str:
     assert process.stdout
     line = process.stdout.readline().strip()
     assert line.startswith("WASM manager on http://127.0.0.1:"), line + (
@@ -30,7 +31,14 @@ def got(url: str) -> Any:
 
 
 def test_serve_status_and_stop(koderz: Shell) -> None:
-    process = koderz.start("wasm", "serve", "--port", 0, "--workers", 1)
+    process = subprocess.Popen(  # which is recognized by its words
+        [sys.executable, "-m", "koderz", "wasm", "serve", "--port", "0", "--workers", "1"],
+        cwd=koderz.folder,
+        env=koderz.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     url = first_line(process)
     with urllib.request.urlopen(urllib.request.Request(f"{url}/session", method="POST")) as answer:
         name = json.load(answer)["session_id"]
