@@ -82,7 +82,14 @@ async def _by_scripts(task: Rollout, diff: str, store: git.Store, backend: Backe
             for number, script in enumerate(task.scripts):
                 if results[number].success and (cause := await turned_round(script, place, backend, wanted)):
                     results[number] = replace(results[number], success=False, cause=cause)
-    tampering = [*aside, *(f"{each.path}: a canary fared otherwise" for each in results if each.cause == "tampering")]
+    tampering = [
+        *aside,
+        *(
+            f"{each.path}: a canary fared otherwise, or what judges was changed"
+            for each in results
+            if each.cause == "tampering"
+        ),
+    ]
     return Graded(scored(task, results), tuple(results), tuple(tampering), measured)
 
 

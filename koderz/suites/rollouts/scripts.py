@@ -2,8 +2,9 @@
 
 The code under test runs in the same process as the tests. What acts on all tests alike is found out by two tests of
 random names that are added to each script, one that has to pass and one that has to fail. What tells these from the
-others, or forges reports, is found out by running a script that passed once more, turned round. What remains possible
-is told in docs/rollouts.md: objects that are equal to everything, and code that reads what the tests expect.
+others, or forges reports, is found out by running a script that passed once more, turned round. What replaces functions
+by which tests are judged, such as those of unittest, is found out by looking at them. What remains possible is told in
+docs/rollouts.md: objects that are equal to everything, and code that reads what the tests expect.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from koderz.suites.rollouts.tasks import Script
 _GUEST = Path(__file__).with_name("guest")
 _TOOLS, _FOLDER, _PYTEST = "/opt/koderz/guest", "/opt/koderz/grading", "/opt/koderz/pytest"
 _MOST_REPORTS = 64 << 20  # bytes
+
+_NONE = Script("test_none.py", "", "")
 
 _States = dict[str, dict[str, list[Mapping[str, Any]]]]  # pytest's reports by test and phase
 
@@ -78,8 +81,13 @@ async def run_script(script: Script, place: Path, backend: Backend, wanted: Comm
         ended = await backend.run(asked, place)
         said = [*_reports(folder / "reports.jsonl", token)]
     if not any(report["what"] == "begun" for report in said):
-        why = next((report["error"] for report in said if report["what"] == "missing"), ended.output[-300:])
-        raise Fault(f"{script.path} can't be run by pytest: {why.strip() or 'it does not start'}")
+        if script is _NONE:
+            why = next((report["error"] for report in said if report["what"] == "missing"), ended.output[-300:])
+            raise Fault(f"tests can't be run by pytest: {why.strip() or 'it does not start'}")
+        with scratch() as alone:  # where it can be run, it is the code under test that keeps that from being said
+            (alone / "checkout").mkdir()
+            await run_script(_NONE, alone, backend, wanted)
+        return ScriptResult(script.path, False, ended.output, ended.cause or "tampering")
     output = ended.output.replace(canaries.passes, "canary_passes").replace(canaries.fails, "canary_fails")
     states = _states(said)
     cause = ended.cause or _judged(said, states, script, canaries)
@@ -123,6 +131,8 @@ def _states(said: Iterable[Mapping[str, Any]]) -> _States:
 def _judged(said: list[Mapping[str, Any]], states: _States, script: Script, canaries: Canaries) -> str:
     """Why the script doesn't pass: `tests`, or `tampering` where a canary fares as it mustn't; else empty."""
     collected = [test for report in said if report["what"] == "collected" for test in report["tests"]]
+    if any(report["what"] == "patched" for report in said):
+        return "tampering"
     if not collected and not states:
         return "tests"  # it can't be imported, or ended while it was
     named = {test.rpartition("::")[2]: test for test in collected}

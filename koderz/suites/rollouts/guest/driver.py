@@ -10,6 +10,14 @@ import os
 import sys
 
 ALONE = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+JUDGES = (
+    "builtins",
+    "math",
+    "operator",
+    "unittest.case",
+    "pytest",
+    *(f"_pytest.{name}" for name in ("python_api", "raises", "outcomes", "runner", "reports", "python", "unittest")),
+)  # modules by whose functions tests are judged
 
 
 def load():
@@ -83,20 +91,40 @@ def main(arguments):
 class Reporter:
     def __init__(self, say, root, plugins):
         self._say, self._root, self._plugins = say, root, plugins
+        self._standard = {}
 
     def pytest_addoption(self, pluginmanager):
         if self._plugins:  # pytest itself would first compile them all anew, for the sake of their assertions
             pluginmanager.load_setuptools_entrypoints("pytest11")
 
     def pytest_load_initial_conftests(self, early_config):
+        self._standard = _standard()
         if self._plugins:
             os.environ.pop(ALONE, None)
         sys.path.insert(0, self._root)  # not before: what is installed as a plugin isn't looked for there
 
+    def pytest_configure(self, config):
+        for key, (space, name, was) in self._standard.items():  # what installed plugins change
+            _, code = now = _held(space, name)
+            if code and code is not was[1] and not code.co_filename.startswith(self._root):
+                self._standard[key] = space, name, now
+
+    def _look(self, but=()):
+        """Says which functions that tests are judged by are others now."""
+        changed = [
+            f"{space.__name__}.{name}"
+            for space, name, was in self._standard.values()
+            if space.__name__ not in but and any(one is not other for one, other in zip(_held(space, name), was))
+        ]
+        if changed:
+            self._say("patched", names=changed)
+
     def pytest_collection_finish(self, session):
+        self._look()
         self._say("collected", tests=[item.nodeid for item in session.items])
 
     def pytest_runtest_logreport(self, report):
+        self._look(("builtins", "math", "operator") if report.when == "call" else ())  # which a test may replace
         self._say(
             "report",
             test=report.nodeid,
@@ -105,6 +133,24 @@ class Reporter:
             expected=hasattr(report, "wasxfail"),
             told=str(report.longrepr or "")[-2000:],
         )
+
+
+def _standard():
+    """The functions and methods of `JUDGES`: where each is, its name, and what it is."""
+    spaces = [sys.modules[name] for name in JUDGES if name in sys.modules]
+    for space in [*spaces[1:]]:
+        spaces += [each for each in vars(space).values() if isinstance(each, type) and each.__module__ in JUDGES[1:]]
+    return {
+        (id(space), name): (space, name, _held(space, name))
+        for space in spaces
+        for name, value in vars(space).items()
+        if callable(getattr(value, "__func__", value)) and (isinstance(space, type) or not name.startswith("_"))
+    }
+
+
+def _held(space, name):
+    value = vars(space).get(name)
+    return value, getattr(getattr(value, "__func__", value), "__code__", None)
 
 
 if __name__ == "__main__":

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import shutil
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from koderz.errors import Fault, Unreachable
+from koderz.errors import Fault
 from koderz.sandbox.workspace import git, userland
-from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.local import Local
 from koderz.suites.rollouts.grading import Graded, grade
 from koderz.suites.rollouts.tasks import Rollout, Rubric, Script
-from koderz.suites.rollouts.trees import prepared
 
 _BEFORE = {
     "calc.py": "def add(a, b):\n    return a - b\n",
@@ -118,6 +116,8 @@ _ONCE = (
     "if not any(each.exists() for each in seen):\n    [each.touch() for each in seen]\n"
 )
 
+Grading = Callable[..., Graded]
+
 GAMING = {
     "conftest that sets outcomes": {"conftest.py": _MAKE_REPORT + _OUTCOME},
     "conftest in tests that empties runtest": {"tests/conftest.py": _BEFORE["tests/conftest.py"] + _EMPTY_TESTS},
@@ -169,50 +169,6 @@ GAMING = {
     },
     "nothing": {},
 }
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def local(runner: asyncio.Runner) -> Iterator[Local]:
-    """As a run has it: scripts are forked from an interpreter that has pytest loaded."""
-    found = Local()
-    try:
-        runner.run(found.__aenter__())
-    except Unreachable as error:
-        pytest.skip(str(error))
-    yield found
-    runner.run(found.__aexit__(None, None, None))
-
-
-@pytest.fixture(scope="module")
-def store(runner: asyncio.Runner, local: Local) -> Iterator[git.Store]:
-    with scratch() as folder:
-        yield runner.run(prepared(TASK, folder / "store", local))
-
-
-Grading = Callable[..., Graded]
-
-
-@pytest.fixture
-def graded(runner: asyncio.Runner, local: Local, store: git.Store, tmp_path: Path) -> Grading:
-    def run(files: dict[str, str], task: Rollout = TASK, backend: Local = local) -> Graded:
-        async def in_loop() -> Graded:
-            checkout = tmp_path / "checkout"
-            await store.checkout(checkout)
-            for path, text in files.items():
-                git.write(checkout, path, text.encode())
-            diff = await store.diff(checkout, 1 << 20)
-            shutil.rmtree(checkout)
-            return await grade(task, diff, store, backend)
-
-        return runner.run(in_loop())
-
-    return run
 
 
 _FAST = {"conftest that sets outcomes", "exit by a thread", "runtest patched", "canaries told apart by text", "nothing"}

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import platform
 import socket
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from koderz.errors import Fault, Unreachable
+from koderz.sandbox.workspace import git
 from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.workspace.git import GitError
 from koderz.sandbox.workspace.local import Local
 from koderz.suites.rollouts.formats import load_task
 from koderz.suites.rollouts.grading import grade
@@ -218,6 +222,183 @@ def test_a_submodule_is_not_fetched(task: Rollout, tmp_path: Path) -> None:
     (task.folder / "tb_meta.json").write_text(json.dumps(meta))
     found = _worked(load_task(task.folder), lambda workspace: workspace.shell("ls -A s; ls x"))
     assert found["status"] != 0
+
+
+_CALL = "python3 -c 'import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall({}) == -1)'"
+_OUTLIVE = (
+    "python3 - <<'END'\nimport os, signal, time\n"
+    "for how in ('double fork', 'setsid', 'deaf'):\n"
+    "    if os.fork() == 0:\n        os.setsid() if how != 'double fork' else None\n"
+    "        for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(one, signal.SIG_IGN)\n"
+    "        if os.fork() == 0:\n            while True:\n                open('/workspace/alive', 'a').write('x')\n"
+    "                time.sleep(.01)\n        os._exit(0)\nEND\n"
+)
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["425, 8, 0", "426, 0, 0, 0, 0, 0, 0", "427, 0, 0, 0, 0", "323, 0", "321, 0, 0, 0", "298, 0, 0, -1, -1, 0"],
+    ids=["io_uring_setup", "io_uring_enter", "io_uring_register", "userfaultfd", "bpf", "perf_event_open"],
+)
+def test_an_agent_makes_no_call_that_could_undo_its_bounds(task: Rollout, call: str) -> None:
+    if platform.machine() != "x86_64":
+        pytest.skip("the numbers are those of x86_64")
+    assert _worked(task, lambda workspace: workspace.shell(_CALL.format(call)))["status"] == 1
+
+
+_WATCH = (
+    "python3 -c 'import ctypes; libc = ctypes.CDLL(None); "
+    'exit(libc.inotify_add_watch(libc.inotify_init(), b"{outside}", 4095) == -1)\''
+)
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the host's."""
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'python3 -c \'import os; os.execv(f"/proc/self/fd/{{os.memfd_create(chr(120))}}", ["x"])\'',
+        _WATCH,
+        "cat {outside}/secret",
+        "cat /proc/1/root{outside}/secret",
+        "cat /proc/*/root{outside}/secret /proc/*/cwd/../secret",
+        "ln -s {outside}/secret here && cat here",
+        "mknod disk b 8 0 && head -c 1 disk",
+        "python3 -c 'import os; os.chroot(\"/tmp\")'",
+        "nsenter -t 1 -m cat {outside}/secret",
+        "nsenter -t 1 -n true",
+        "echo x > {outside}/written",
+        "cp /bin/true /usr/local/bin/koderz-canary",
+        "echo '#!/bin/sh' > /etc/profile.d/x.sh",
+        "exec 3<>/dev/udp/127.0.0.1/{port}; echo x >&3; read -t 1 <&3",
+        "python3 -c 'import socket; s = socket.socket(socket.AF_UNIX); s.connect(chr(0) + \"{named}\")'",
+        "python3 -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)'",
+        "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)'",
+        "git fetch file://{outside}/source",
+        "git fetch {outside}/source",
+        "kill -9 {pid}",
+        "renice -n -20 $$",
+    ],
+)
+def test_an_agent_gets_out_by_no_way(task: Rollout, tmp_path: Path, other: subprocess.Popen[bytes], line: str) -> None:
+    (tmp_path / "secret").write_text(SECRET)
+    name = f"koderz-canary-{os.getpid()}"
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as named:
+        named.bind(f"\0{name}")
+        named.listen()
+        wanted = line.format(outside=tmp_path, port=server.getsockname()[1], pid=other.pid, named=name)
+        done = _worked(task, lambda workspace: workspace.shell(wanted))
+    assert other.poll() is None
+    assert done["status"] != 0, done
+    assert SECRET not in done["output"]
+    assert not (tmp_path / "written").exists()
+
+
+def test_nothing_of_an_agent_outlives_it(task: Rollout) -> None:
+    async def work(workspace: Workspace) -> tuple[int, int]:
+        await workspace.shell(_OUTLIVE + "while [ ! -s alive ]; do sleep 0.01; done")
+        first = await workspace.shell("stat -c %s alive")
+        return int(first["output"]), int((await workspace.shell("stat -c %s alive"))["output"])
+
+    first, second = _worked(task, work)
+    assert first == second > 0
+
+
+_HUNK = "--- /dev/null\n+++ b/{path}\n@@ -0,0 +1 @@\n+x\n"
+_LINK = (
+    "diff --git a/out b/out\nnew file mode 120000\n--- /dev/null\n+++ b/out\n"
+    "@@ -0,0 +1 @@\n+{outside}\n\\ No newline at end of file\n"
+)
+_MODULE = (
+    "diff --git a/sub b/sub\nnew file mode 160000\nindex 0000000..{digits}\n--- /dev/null\n+++ b/sub\n"
+    "@@ -0,0 +1 @@\n+Subproject commit {digits}\n"
+)
+
+
+@pytest.mark.parametrize(
+    "diff",
+    [
+        _HUNK.format(path="../out"),
+        _HUNK.format(path="{outside}/out").replace("b/", ""),
+        _HUNK.format(path=".git/hooks/post-checkout"),
+        _HUNK.format(path=".GIT/hooks/post-checkout"),
+        _HUNK.format(path="a/../../out"),
+        _HUNK.format(path="tests/.git/config"),
+        _LINK + _HUNK.format(path="out/out"),
+        _LINK.replace("+++ b/out", "+++ b/tests").replace("b/out", "b/tests").replace("a/out", "a/tests"),
+        _MODULE.replace("{digits}", "1" * 40),
+        _HUNK.format(path=".gitattributes").replace("+x", "+* filter=evil diff=evil merge=evil text eol=crlf"),
+        _HUNK.format(path=".gitmodules").replace("+x", '+[submodule "x"]'),
+        "rename from done\nrename to ../out\n",
+        "GIT binary patch\nliteral 1000000000\nzcmV\n",
+        "@@ -1,99999999 +1,99999999 @@\n",
+        "\0" * 1000,
+    ],
+    ids=[
+        *("above", "absolute", ".git", ".GIT", "above within", ".git within", "through a link", "tests as a link"),
+        *("submodule", ".gitattributes", ".gitmodules", "rename", "binary", "no end", "zeros"),
+    ],
+)
+def test_a_diff_writes_nothing_outside_and_passes_nothing(task: Rollout, tmp_path: Path, diff: str) -> None:
+    async def work(workspace: Workspace) -> bool:
+        await workspace.diff()
+        try:
+            told = diff.replace("{outside}", str(tmp_path))
+            return bool((await grade(task, told, await _store(workspace), Local())).scored.success)
+        except GitError:
+            return False
+
+    before = {*tmp_path.rglob("*")}
+    assert _worked(task, work) is False
+    assert {*tmp_path.rglob("*")} == before
+
+
+def test_names_that_differ_in_case_or_are_odd_are_kept_apart(task: Rollout) -> None:
+    names = ["Code", "CODE", "-x", "a b", "ä\u0301", "\U0001f40d", "a\nb", 'q"', "back\\slash", ".gitignore~"]
+
+    async def work(workspace: Workspace) -> set[str]:
+        for name in names:
+            await workspace.edit(name, "", f"{name}!")
+        diff = str((await workspace.diff())["diff"])
+        with scratch() as fresh:
+            await (await _store(workspace)).checkout(fresh / "checkout")
+            await git.apply(diff.encode(), fresh / "checkout")
+            return {path.name for path in (fresh / "checkout").iterdir()}
+
+    assert _worked(task, work) >= {*names}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "git config filter.evil.clean 'touch /tmp/ran'; echo '* filter=evil' > .gitattributes",
+        "git config core.fsmonitor 'touch /tmp/ran; false'",
+        "git config diff.external 'touch /tmp/ran'; git config diff.evil.textconv 'touch /tmp/ran; cat'",
+        "printf '#!/bin/sh\\ntouch /tmp/ran' > .git/hooks/post-index-change; chmod +x .git/hooks/*",
+        "git config core.worktree /tmp; git config core.hooksPath .; git config include.path /tmp/ran",
+        "echo {outside} > .git/commondir",
+        "git config extensions.worktreeConfig true; git config alias.add '!touch /tmp/ran'",
+        "rm -rf .git; mkfifo .git",
+        "rm .git/HEAD; git init -q --bare .git/x",
+        "git update-index --assume-unchanged code; git update-index --skip-worktree code",
+        "echo code > .git/info/exclude; echo '*' > .git/info/attributes",
+        "mkfifo fifo; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"socket\")'",
+    ],
+)
+def test_the_diff_is_taken_by_a_git_that_believes_nothing(task: Rollout, tmp_path: Path, line: str) -> None:
+    async def work(workspace: Workspace) -> str:
+        await workspace.shell(line.format(outside=tmp_path) + "; echo two > code")
+        return str((await workspace.diff())["diff"])
+
+    ran = Path("/tmp/ran")
+    assert "-one\n+two\n" in _worked(task, work)
+    assert not ran.exists()
 
 
 def test_nothing_that_is_printed_steers_the_terminal(koderz: Shell) -> None:
