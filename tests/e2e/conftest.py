@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.conftest import Server, Shell, servers
+from tests.koderz.sandbox.workspace.test_docker import stand_in
 from tests.loopback_modal import ModalServer
 from tests.loopback_modal.processes import rooted
 
@@ -45,24 +46,32 @@ def cloud() -> Iterator[ModalServer]:
         yield server
 
 
-@pytest.fixture(params=["local", pytest.param("modal", marks=pytest.mark.slow)])
-def anywhere(koderz: Shell, request: pytest.FixtureRequest) -> Shell:
-    """`koderz` whose workspaces are on this machine, and on a loopback Modal."""
-    if request.param == "local":
-        return koderz
-    if not rooted():
-        pytest.skip("needs user namespaces")
-    return Elsewhere(koderz.folder, request.getfixturevalue("cloud"))
+@pytest.fixture(params=["local", *(pytest.param(name, marks=pytest.mark.slow) for name in ("docker", "modal"))])
+def anywhere(
+    koderz: Shell,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Shell:
+    """`koderz` whose workspaces are on this machine, in containers of a stand-in of docker's, on a loopback Modal."""
+    variables = {"KODERZ_SANDBOX": request.param}
+    if request.param == "docker":
+        stand_in(tmp_path_factory.mktemp("docker"), monkeypatch)
+    if request.param == "modal":
+        if not rooted():
+            pytest.skip("needs user namespaces")
+        variables |= request.getfixturevalue("cloud").environment
+    return Elsewhere(koderz.folder, variables)
 
 
 @dataclass(frozen=True)
 class Elsewhere(Shell):
-    """A machine whose sandbox is Modal."""
+    """A machine with some variables set."""
 
-    modal: ModalServer
+    variables: Mapping[str, str]
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        return super().environment({"KODERZ_SANDBOX": "modal", **self.modal.environment, **(more or {})})
+        return super().environment({**self.variables, **(more or {})})
 
 
 @dataclass(frozen=True)
