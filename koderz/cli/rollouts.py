@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import shutil
 from dataclasses import replace
@@ -111,21 +112,26 @@ def matrix_of(
     cells = []
     for number, (entry, task) in enumerate(zip(config.entries, config.of_entries, strict=True), 1):
         name = agent or entry.agent
-        where = f"{config.path}: [[tasks]] number {number}"
         others = entry_points(group=ENTRY_POINTS).names
         if f"agent:{name}" not in SOLVERS and name not in others:
             known = sorted({*others, *(each.removeprefix("agent:") for each in SOLVERS if each.startswith("agent:"))})
-            raise KoderzError(f"{where}: there is no agent {name!r}; there are {', '.join(known)}")
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            where = "--agent" if agent else config.where(number, "agent")
+            raise KoderzError(f"{where}: there is no agent {name!r}; {meant}")
         answering = model or entry.model
         if name in ("oracle", "nop") or (name == "scripted" and not answering):
             answering = "simulated"
         if answering is None:
+            where = config.where(number, "")
             raise KoderzError(f"{where}: the agent {name} needs a model: name it there, or with --model")
         script = (
             str(found_beside(config.path, entry.script).absolute()) if entry.script and name == "scripted" else None
         )
         if name == "scripted" and not (script and Path(script).is_file()):
-            raise KoderzError(f'{where}: the agent scripted needs a file: script = "FILE"')
+            missing = f"; there is no file {entry.script}" if entry.script else ""
+            where = config.where(number, "script")
+            raise KoderzError(f'{where}: the agent scripted needs a file: script = "FILE"{missing}')
         judge = entry.judge_model if judges else None
         key = (name, answering, script, judge)
         if key not in arms:

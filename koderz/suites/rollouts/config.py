@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import hashlib
+import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -45,11 +46,36 @@ class Entry:
         return self.timeout_sec or (float(said) if said else None)
 
 
+_TOP = {"name": str, "parallel": int}
+_KINDS: Mapping[str, Any] = {**_TOP, **get_type_hints(Entry)}
+_WANTED = {
+    "name": "a text that can be the name of a folder",
+    "parallel": "a whole number from 1 to 4096",
+    "rollouts": "a whole number from 1 to 100000",
+    "max_diff_mb": "a whole number from 1 to 1024",
+    "timeout_sec": "a number of seconds above 0",
+    "apply_overrides": "true or false",
+    "environment_variables": "a table of texts, of which TIMEOUT_SEC is a number of seconds above 0",
+    "agent_mounts": "a list of texts",
+    "sandbox": f"one of {', '.join(BACKENDS)}",
+}
+_HOLDS: Mapping[str, Callable[[Any], bool]] = {
+    "name": lambda name: bool(name) and not {*name} & {*"/\\\0"} and name not in (".", ".."),
+    "parallel": lambda number: 1 <= number <= 4096,
+    "rollouts": lambda number: 1 <= number <= 100_000,
+    "max_diff_mb": lambda number: number is None or 1 <= number <= 1024,
+    "timeout_sec": lambda seconds: seconds is None or 0 < seconds < math.inf,
+    "environment_variables": lambda each: 0 < float(each.get("TIMEOUT_SEC") or 1) < math.inf,
+    "sandbox": lambda name: BACKENDS.has(name),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """What a configuration says, its defaults in each entry."""
 
     path: Path
+    text: str
     name: str
     parallel: int
     entries: tuple[Entry, ...]
@@ -60,6 +86,10 @@ class Config:
     def models(self) -> Sequence[str | None]:
         """The model of each entry."""
         return [entry.model for entry in self.entries]
+
+    def where(self, number: int, key: str) -> str:
+        """Where the entry of that number says something, for what is wrong with it."""
+        return _where(self.path, self.text, number, key)
 
 
 def read_config(path: Path) -> Config:
@@ -82,50 +112,60 @@ def _config(path: Path, text: str) -> Config:
     rows = table.pop("tasks", None)
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise KoderzError(f"{path} has no [[tasks]]")
-    name, parallel = table.pop("name", path.stem), table.pop("parallel", 1)
-    if not isinstance(name, str) or not name or {*name} & {*"/\\\0"} or name in (".", ".."):
-        raise KoderzError(f"{path}: name has to be a text that can be a folder's name")
-    if not isinstance(parallel, int) or isinstance(parallel, bool) or not 1 <= parallel <= 4096:
-        raise KoderzError(f"{path}: parallel has to be a number from 1 to 4096")
-    entries = tuple(_entry(path, text, {**table, **row}, number) for number, row in enumerate(rows, 1))
-    loaded = [_task(path, entry) for entry in entries]
+    usual = {key: _read(path, text, 0, key, value) for key, value in table.items()}
+    name, parallel = usual.pop("name", path.stem), usual.pop("parallel", 1)
+    entries = tuple(_entry(path, text, usual, row, number) for number, row in enumerate(rows, 1))
+    loaded = [_task(path, text, entry, number) for number, entry in enumerate(entries, 1)]
     tasks = _told_apart({task.digest: task for task in loaded})
-    return Config(path, name, parallel, entries, tuple(tasks.values()), tuple(tasks[each.digest].id for each in loaded))
+    of_entries = tuple(tasks[each.digest].id for each in loaded)
+    return Config(path, text, name, parallel, entries, tuple(tasks.values()), of_entries)
 
 
-def _entry(path: Path, text: str, row: Mapping[str, Any], number: int) -> Entry:
-    known = [each.name for each in dataclasses.fields(Entry)]
-    for key in row:
-        if key not in known:
-            near = difflib.get_close_matches(key, [*known, "name", "parallel"], 1)
-            meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise KoderzError(f"{_where(path, text, key)}: unknown key {key!r}; {meant}")
-    try:
-        entry = msgspec.convert(row, Entry)
-        wrong = entry.seconds is not None and not 0 < entry.seconds < float("inf")
-    except (msgspec.ValidationError, ValueError) as error:
-        raise KoderzError(f"{path}: [[tasks]] number {number}: {str(error)[:1].lower()}{str(error)[1:]}") from None
-    if wrong or not 1 <= entry.rollouts <= 100_000 or not 1 <= (entry.max_diff_mb or 1) <= 1024:
-        raise KoderzError(f"{path}: [[tasks]] number {number}: rollouts, timeout_sec or max_diff_mb is out of bounds")
+def _entry(path: Path, text: str, usual: Mapping[str, Any], row: Mapping[str, Any], number: int) -> Entry:
+    entry = Entry(**{**usual, **{key: _read(path, text, number, key, value) for key, value in row.items()}})
     if not entry.prepared_dir:
-        raise KoderzError(f"{path}: [[tasks]] number {number} has no prepared_dir")
-    if entry.sandbox and not BACKENDS.has(entry.sandbox):
-        raise KoderzError(f"{path}: [[tasks]] number {number}: sandbox has to be one of {', '.join(BACKENDS)}")
+        raise KoderzError(f"{_where(path, text, number, '')} has no prepared_dir")
     return entry
 
 
-def _task(path: Path, entry: Entry) -> Rollout:
+def _read(path: Path, text: str, number: int, key: str, value: object) -> Any:
+    """What a key of the entry of that number stands for; 0: of all. Raises KoderzError for what can't be."""
+    where = _where(path, text, number, key)
+    known = _KINDS if number == 0 else _KINDS.keys() - _TOP.keys()
+    if key not in known:
+        near = difflib.get_close_matches(key, _KINDS, 1)
+        meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
+        if key in _TOP:
+            meant = "it stands above all [[tasks]]"
+        raise KoderzError(f"{where}: unknown key {key!r}; {meant}")
+    try:
+        found = msgspec.convert(value, _KINDS[key])
+        holds = _HOLDS.get(key, lambda _: True)(found)
+    except (msgspec.ValidationError, ValueError):
+        holds = False
+    if not holds:
+        raise KoderzError(f"{where}: {key} has to be {_WANTED.get(key, 'a text')}, not {str(value)[:60]!r}")
+    return found
+
+
+def _task(path: Path, text: str, entry: Entry, number: int) -> Rollout:
     """The entry's task, with what the entry says of it; its digest tells it from other entries'."""
     folder = found_beside(path, entry.prepared_dir)
     if not folder.is_dir():
-        raise KoderzError(f"{path}: there is no folder {entry.prepared_dir}")
+        raise KoderzError(f"{_where(path, text, number, 'prepared_dir')}: there is no folder {entry.prepared_dir}")
     overrides = found_beside(path, entry.overrides) if entry.overrides and entry.apply_overrides else None
+    if overrides and not overrides.is_file():
+        raise KoderzError(f"{_where(path, text, number, 'overrides')}: there is no file {entry.overrides}")
     task = load_task(folder, overrides, apply_overrides=entry.apply_overrides)
+    if overrides and task.format != "tb":
+        where = _where(path, text, number, "overrides")
+        raise KoderzError(f"{where}: {entry.prepared_dir} has no tb_meta.json, so it takes no overrides")
     own = {**task.environment, **entry.environment_variables}
     seconds = entry.seconds or task.agent_seconds
     mounts = tuple(str(found_beside(path, name).absolute()) for name in entry.agent_mounts)
     if missing := [name for name in mounts if not Path(name).exists() or Path(name) == Path("/")]:
-        raise KoderzError(f"{path}: agent_mounts: {missing[0]} is no file or folder that an agent can be shown")
+        where = _where(path, text, number, "agent_mounts")
+        raise KoderzError(f"{where}: agent_mounts: {missing[0]} is no file or folder that an agent can be shown")
     changed = repr((task.digest, own, seconds, entry.max_diff_mb, entry.sandbox, *mounts))
     digest = hashlib.sha256(changed.encode()).hexdigest()[:16]
     return dataclasses.replace(
@@ -155,7 +195,14 @@ def found_beside(path: Path, name: str) -> Path:
     return here if here.exists() else path.parent / name
 
 
-def _where(path: Path, text: str, key: str) -> str:
-    lines = (number for number, line in enumerate(text.splitlines(), 1) if line.split("=")[0].strip(" \t\"'") == key)
-    number = next(lines, None)
-    return f"{path}, line {number}" if number else str(path)
+def _where(path: Path, text: str, number: int, key: str) -> str:
+    """The file and the line of a key in the entry of that number, else above all; without one, of the entry itself."""
+    section, found = 0, dict[tuple[int, str], int]()
+    for line, each in enumerate(text.splitlines(), 1):
+        if each.strip().startswith("[[tasks]]"):
+            section += 1
+            found[section, ""] = line
+        name = each.strip(" \t[").partition("=")[0].partition("]")[0].removeprefix("tasks.").strip(" \t\"'")
+        found.setdefault((section, name), line)
+    at = found.get((number, key)) or found.get((0, key)) or found.get((number, ""))
+    return f"{path}, line {at}" if at else str(path)
