@@ -83,6 +83,17 @@ def test_a_killed_run_is_taken_up_and_pays_nothing_twice(anywhere: Shell) -> Non
     assert max(calls.values()) == 1
 
 
+def test_rollouts_with_the_same_diff_are_each_graded_where_they_worked(koderz: Shell) -> None:
+    koderz("rollouts", "sample", "tasks")
+    (koderz.folder / "tasks/greeting/tests/test.sh").write_text("ls ~/left && echo 1 > /logs/verifier/reward.txt\n")
+    (koderz.folder / "solve.sh").write_text("touch ~/left new\n")
+    entry = '[[tasks]]\nprepared_dir = "tasks/greeting"\nagent = "scripted"\nscript = "solve.sh"\nrollouts = 4\n'
+    (koderz.folder / "own.toml").write_text(entry)
+    koderz("rollouts", "run", "own.toml", "--parallel", 4, "--quiet")
+    (arm,) = koderz.summary()["arms"].values()
+    assert [each["success"] for each in arm["results"]] == [True] * 4
+
+
 def test_where_commands_can_t_be_contained_nothing_begins(koderz: Shell) -> None:
     done = koderz("benchmark", 0, 3, *OWN, "--sandbox", "docker", code=4)
     assert "--sandbox docker" in done.err

@@ -21,7 +21,7 @@ from koderz.suites.rollouts.opinions import is_for_judge, opinions, simulated_op
 from koderz.suites.rollouts.options import RolloutsOptions
 from koderz.suites.rollouts.simulated import simulate
 from koderz.suites.rollouts.tasks import Rollout
-from koderz.suites.rollouts.workspaces import Stores, Workspace
+from koderz.suites.rollouts.workspaces import PLACE, Stores, Workspace
 from koderz.types import Measure, Message, Reply, Task, Verdict
 from tracker.messages import text_of
 
@@ -127,6 +127,7 @@ class RolloutsSuite:
         stores = shared.stores
         workspace = GradedWorkspace(task.payload, stores, folder, handles.once, self._options, lambda: handles.reused)
         workspace.handles = handles
+        PLACE.set(folder)
         yield workspace
 
     async def judge(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from koderz.suites.rollouts.options import RolloutsOptions
 from koderz.suites.rollouts.tasks import Rollout
 from koderz.suites.rollouts.trees import prepared
 
+PLACE: ContextVar[Path | None] = ContextVar("place", default=None)
+"""Where the experiment at work has its workspace. Others may end with the same diff at the same time."""
+
 _SHOWN = 16_000  # characters of a command's output that an agent is told
 
 
@@ -26,7 +30,7 @@ class Stores:
 
     backends: dict[str, Backend] = field(default_factory=lambda: {"": Local()})  # by name; empty: the run's
     _made: dict[str, asyncio.Task[git.Store]] = field(default_factory=dict)
-    _left: dict[tuple[str, str], list[Path]] = field(default_factory=dict)
+    _left: dict[Path, tuple[str, str]] = field(default_factory=dict)
 
     def backend_of(self, task: Rollout) -> Backend:
         """Where its commands run."""
@@ -34,15 +38,15 @@ class Stores:
 
     def leave(self, task: Rollout, diff: str, place: Path) -> None:
         """Says that an agent has ended its work in a place, with that diff."""
-        self._left.setdefault((task.digest, diff), []).append(place)
+        self._left[place] = (task.digest, diff)
 
     def left(self, task: Rollout, diff: str) -> Path | None:
-        """A place where an agent ended with that diff and that is still there, each once."""
-        places = self._left.get((task.digest, diff), [])
-        while places:
-            if (place := places.pop()).exists():
-                return place
-        return None
+        """The place of the experiment at work, where its agent ended with that diff; once."""
+        place = PLACE.get()
+        if place is None or self._left.get(place) != (task.digest, diff):
+            return None
+        del self._left[place]
+        return place
 
     async def of(self, task: Rollout) -> git.Store:
         """Raises Fault where the task can't be prepared."""

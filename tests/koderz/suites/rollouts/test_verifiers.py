@@ -14,7 +14,7 @@ from koderz.suites.rollouts.formats import load_task
 from koderz.suites.rollouts.grading import Graded, grade
 from koderz.suites.rollouts.options import RolloutsOptions
 from koderz.suites.rollouts.tasks import Rollout
-from koderz.suites.rollouts.workspaces import Stores, Workspace
+from koderz.suites.rollouts.workspaces import PLACE, Stores, Workspace
 
 
 async def _at_once(_name: str, make: object, **_: object) -> object:
@@ -31,6 +31,7 @@ def _graded(task: Rollout, line: str, *, anew: bool = False) -> Graded:
                 workspace = Workspace(task, stores, place, _at_once, RolloutsOptions())
                 await workspace.shell(line)
                 diff = str((await workspace.diff())["diff"])
+                PLACE.set(place)
                 where = stores.left(task, diff)
                 assert where == place
                 assert stores.left(task, diff) is None
@@ -47,6 +48,24 @@ def _harbor(folder: Path, tests: str) -> Rollout:
     (folder / "environment/Dockerfile").write_text("FROM x\nWORKDIR /app\nRUN echo a.log > .gitignore\n")
     (folder / "tests/test.sh").write_text(tests)
     return load_task(folder)
+
+
+def test_each_experiment_is_graded_where_its_own_agent_was(tmp_path: Path) -> None:
+    """Also where another has ended with the same diff."""
+    task, stores = _harbor(tmp_path / "task", ""), Stores()
+    places = [tmp_path / name for name in "abc"]
+
+    async def experiment(place: Path, both: asyncio.Barrier) -> Path | None:
+        PLACE.set(place)
+        stores.leave(task, "the same", place)
+        await both.wait()
+        return stores.left(task, "the same")
+
+    async def at_once() -> list[Path | None]:
+        both = asyncio.Barrier(len(places))
+        return await asyncio.gather(*(experiment(place, both) for place in places))
+
+    assert asyncio.run(at_once()) == places
 
 
 _REWARD = "echo {} > /logs/verifier/{}\n"
