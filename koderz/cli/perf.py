@@ -135,6 +135,8 @@ def run(
 
     if mode not in (None, "human", "agent"):
         raise KoderzError(f"--mode {mode}: human or agent")
+    if baseline and mode:
+        raise KoderzError("--baseline and --mode each measure one arm alone: give one of them")
     settings, known = _known(front.given, trust_config=front.trust_config)
     named = [*(tasks or ()), *(commit or ()), *(read_commits(commits_file) if commits_file else ())]
     wanted = chosen(known, named) if named else [task.id for task in known]
@@ -181,12 +183,12 @@ class Agent(NamedTuple):
 
 def _agents(settings: Settings, names: Sequence[str], tasks: Sequence[PerfTask]) -> tuple[dict[str, Any], list[Agent]]:
     """What the agents add to the settings, and the agents. Raises KoderzError where there is no patch."""
-    from koderz.suites.performance.given import agents_in, read_agent, read_predictions
+    from koderz.suites.performance.given import agents_in, read_agent, read_predictions, require_own
     from koderz.suites.performance.options import PerformanceOptions
 
     options, has_model = settings.of(PerformanceOptions), bool(settings.local_model or settings.models)
     if files := [Path(file).absolute() for file in options.predictions]:
-        return {"predictions": [*map(str, files)]}, [Agent("", read_predictions(files, tasks))]
+        return {"predictions": [*map(str, files)]}, [Agent("", require_own(read_predictions(files, tasks), tasks))]
     folder = (options.patches or Path("patches")).absolute()
     if names or options.patches or (folder.is_dir() and not has_model):
         found = agents_in(folder)
@@ -194,7 +196,9 @@ def _agents(settings: Settings, names: Sequence[str], tasks: Sequence[PerfTask])
             raise KoderzError(f"there are no patches: {folder} has no folder or .jsonl file of an agent")
         if not names and len(found) > 1:
             raise KoderzError(f"{folder} has the patches of {', '.join(found)}: choose with --agent-type NAME")
-        return {"patches": folder}, [Agent(name, read_agent(folder, name, tasks)) for name in names or found]
+        return {"patches": folder}, [
+            Agent(name, require_own(read_agent(folder, name, tasks), tasks)) for name in names or found
+        ]
     if has_model:
         return {}, [Agent()]
     if not all(task.canned for task in tasks):

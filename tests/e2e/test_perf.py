@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,16 @@ def test_what_can_t_be_measured_is_refused_before_anything_is_written(koderz: Sh
         koderz("perf", "run", *words, code=2)
     (koderz.folder / "commits.txt").write_text("# none\nffffffff a comment\n")
     koderz("perf", "run", "--commits-file", "commits.txt", code=2)
+    koderz("perf", "run", "--baseline", "--mode", "agent", code=2)
+    row = {"instance_id": ONE, "model_patch": "--- a/other.py\n+++ b/other.py\n@@ -1 +1 @@\n-a\n+b\n"}
+    (koderz.folder / "other.jsonl").write_text(json.dumps(row))
+    said = koderz("perf", "run", "--predictions", "other.jsonl", code=2).err
+    assert "another repository's: there is no other.py in this one" in said
+    programs = koderz.folder / "programs"  # without git
+    programs.mkdir()
+    (programs / "python3").symlink_to(sys.executable)
+    for command in ("run", "check"):
+        assert "git is missing" in koderz("perf", command, ONE, env={"PATH": str(programs)}, code=2).err
     assert not [*koderz.results.glob("*")]
 
 

@@ -66,6 +66,12 @@ _ENVIRONMENT = {
 }
 
 
+def require_git() -> None:
+    """Raises KoderzError where there is none."""
+    if shutil.which("git") is None:
+        raise KoderzError("git is missing, by which checkouts and diffs are made; install it")
+
+
 class GitError(KoderzError):
     """What git was asked to do can't be done."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 from koderz.errors import Fault
 from koderz.sandbox.exclusive import Exclusive, open_exclusive
 from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.workspace.git import require_git
 from koderz.sandbox.workspace.local import Local
 from koderz.suites.performance.judging import verdict_on
 from koderz.suites.performance.measuring.bench import Bench
-from koderz.suites.performance.measuring.verdicts import Rule
+from koderz.suites.performance.measuring.verdicts import STRAY, Rule
+from koderz.suites.performance.published import refused
 from koderz.suites.performance.tasks import PerfTask
 from koderz.suites.performance.trees import Trees
 
@@ -50,7 +53,11 @@ async def check_tasks(
     notice: Callable[[str], None],
     tell: Callable[[Checked], object] | None = None,
 ) -> list[Checked]:
-    """Each task's human arm measured; `tell` is told of each at once. Raises Unreachable where nothing is contained."""
+    """Each task's human arm measured; `tell` is told of each at once.
+
+    Raises KoderzError where git is missing, Unreachable where nothing is contained.
+    """
+    require_git()
     found = []
     with open_exclusive(notice) as exclusive:
         async with Local() as local:
@@ -66,9 +73,15 @@ async def check_tasks(
 
 
 async def _checked(task: PerfTask, bench: Bench, exclusive: Exclusive, rule: Rule) -> Checked:
+    if wrong := refused([task]):
+        return Checked(task.id, wrong)
     try:
         verdict = verdict_on(await bench.measured(exclusive, "human"), rule, "")
     except Fault as fault:
         return Checked(task.id, str(fault))
-    wrong = "" if verdict.passed else f"the human's answer isn't surely faster: {verdict.feedback}"
+    off = abs(math.log((verdict.metrics or {}).get("speedup_aa", 1.0)))
+    if not verdict.passed:
+        wrong = f"the human's answer isn't surely faster: {verdict.feedback}"
+    elif off > STRAY:
+        wrong = f"base is {100 * math.expm1(off):.0f} % off from itself"
     return Checked(task.id, wrong, verdict.feedback)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from koderz.errors import KoderzError
 from koderz.suites.performance.options import PerformanceOptions
 from koderz.suites.performance.tasks import PerfTask
 
+_CHANGED = re.compile(r"^--- a/([^\t\n]+)", re.MULTILINE)
 _SUMMARIES = ("run_summary.json", "journal.json")
 
 
@@ -74,6 +76,16 @@ def read_predictions(files: Sequence[Path], tasks: Sequence[PerfTask]) -> Given:
     return _given(found, model or "predictions", *files)
 
 
+def require_own(given: Given, tasks: Sequence[PerfTask]) -> Given:
+    """The same. Raises KoderzError for a patch that changes no file of its task's, as far as these are at hand."""
+    for task in tasks:
+        for patch in given.patches.get(task.id, ()):
+            changed = _CHANGED.findall(patch)
+            if changed and task.files and not any(path in task.files for path in changed):
+                raise KoderzError(f"a patch of {task.id} is another repository's: there is no {changed[0]} in this one")
+    return given
+
+
 def _given(found: Sequence[tuple[str, str]], model: str, *where: Path) -> Given:
     if not found:
         raise KoderzError(f"there are no patches of these tasks in {', '.join(map(str, where))}")
@@ -89,7 +101,9 @@ def _rows(file: Path) -> list[Any]:
         if file.suffix != ".json":
             return [json.loads(line) for line in text.splitlines() if line.strip()]
         found = json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise KoderzError(f"{file} can't be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise KoderzError(f"{file} can't be read as predictions: {error}") from None
     if isinstance(found, dict):
         return [{"instance_id": name, **row} if isinstance(row, dict) else row for name, row in found.items()]

@@ -13,6 +13,7 @@ import msgspec
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.workspace import Images, Timed
 from koderz.sandbox.workspace.backends import timed
+from koderz.sandbox.workspace.git import require_git
 from koderz.settings.schema import Settings
 from koderz.suites.performance.given import given_by
 from koderz.suites.performance.judging import verdict_on
@@ -104,7 +105,8 @@ class PerformanceSuite:
 
     @asynccontextmanager
     async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Trees]:  # noqa: ARG002
-        """Raises Unreachable where no process can be contained and timed."""
+        """Raises KoderzError where git is missing, Unreachable where no process can be contained and timed."""
+        require_git()
         wanted = [task.payload for task in self.tasks if not settings.problems or task.id in settings.problems]
         backend = timed(settings)
         machines = self._machines(wanted, backend)

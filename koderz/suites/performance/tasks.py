@@ -192,6 +192,8 @@ def read_commits(path: Path) -> list[str]:
     """The first word of each line; `#` begins a comment. Raises KoderzError for a file that can't be read."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise KoderzError(f"--commits-file {path} can't be read: {error.strerror}") from None
+    except ValueError as error:
         raise KoderzError(f"--commits-file {path} can't be read: {error}") from None
     return [words[0] for line in lines if (words := line.partition("#")[0].split())]

@@ -105,11 +105,12 @@ def test_what_is_no_task_is_refused(tmp_path: Path, rows: list[dict[str, Any]], 
 
 
 def test_they_are_listed_and_what_cannot_be_measured_here_is_said_before_anything_is_written(koderz: Shell) -> None:
-    path = _written(koderz.folder, GSO, ISO)
+    path = _written(koderz.folder, GSO, {**ISO, "perf_command": "vllm bench latency"})
     listed = json.loads(koderz("perf", "tasks", "--dataset", path, "--json").out)
     assert [each["id"] for each in listed] == [GSO["instance_id"], ISO["instance_id"]]
     said = koderz("perf", "run", "--dataset", path, "--model", "simulated", code=4).err
     assert "numpy__numpy-1b862eb needs its image" in said
+    assert "failed  numpy__numpy-1b862eb: " in koderz("perf", "check", "--dataset", path, code=1).out
     assert not [*koderz.results.glob("*.json")]
 
 
