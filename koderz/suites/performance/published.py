@@ -61,10 +61,11 @@ def _kind(fields: Mapping[str, object]) -> str:
 
 
 def _install(commands: Sequence[str]) -> tuple[str, ...]:
-    """One command: a shell in which each sees what those before it have set, as `source .venv/bin/activate` does."""
-    wanted = [
-        each for each in commands if each.strip() and "git clean" not in each
-    ]  # which removes a patch's new files
+    """One command: a shell in which each sees what those before it have set, as `source .venv/bin/activate` does.
+
+    Without `git clean`, which would remove what a patch adds.
+    """
+    wanted = [each for each in commands if each.strip() and "git clean" not in each]
     return ("bash -euo pipefail -c " + shlex.quote("\n".join(wanted)),) if wanted else ()
 
 
