@@ -11,10 +11,21 @@ from koderz.analysis.story import Story
 from tracker.records import Experiment, Plan
 
 _ARMS = {"baseline": "base", "human": "human", "agent": "agent"}  # of ISO's record, and what its legs are called
+_METRICS = {
+    "cpu_seconds": "cpu_seconds",
+    "wall_seconds": "wall_seconds",
+    **{f"{how}_{name}_ms": f"{name}_{how}" for name in ("ttft", "tpot", "itl") for how in ("mean", "median", "p99")},
+    "request_throughput": "throughput_req_s",
+    "output_throughput": "throughput_tok_s",
+    "requests_per_second": "throughput_req_s",
+    "tokens_per_second": "throughput_tok_s",
+    "avg_latency": "latency_avg",
+}
+"""koderz' names of figures, and ISO-Bench's."""
 
 
 def iso(stories: Iterable[tuple[Plan, Story]], file: IO[bytes]) -> None:
-    """A line a patch, as ISO-Bench's runners record a commit; the metrics are seconds of a call."""
+    """A line a patch, as ISO-Bench's runners record a commit; without a load, the metrics are seconds of a call."""
     for plan, story in _patched(stories):
         file.write(orjson.dumps(_record(plan, story)) + b"\n")
 
@@ -42,9 +53,7 @@ def _record(plan: Plan, story: Story) -> Mapping[str, Any]:
         "status": outcome.facts.get("status"),
         **{
             f"{arm}_metrics": {
-                f"{clock}_seconds": metrics[f"{clock}_seconds_{leg}"]
-                for clock in ("cpu", "wall")
-                if f"{clock}_seconds_{leg}" in metrics
+                theirs: metrics[f"{ours}_{leg}"] for ours, theirs in _METRICS.items() if f"{ours}_{leg}" in metrics
             }
             for arm, leg in _ARMS.items()
         },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import Any
 import pytest
 
 from koderz.analysis.gso.logs import status_of, times_of
-from tests.conftest import PATIENCE, Shell, wait_for, whole_lines
+from tests.conftest import PATIENCE, Shell, are_gone, wait_for, whole_lines, with_descendants
 from tests.koderz.sandbox.workspace.test_docker import asked, stand_in
 
 pytestmark = pytest.mark.slow
 
 ONE = "koderz-mini__revenue"  # whose simulated agent stops clocks
+
+SERVER = "koderz-mini__generation"
 
 LABELS = {
     "good": ("passed", "opt"),
@@ -81,6 +84,69 @@ def test_a_killed_run_loses_at_most_the_block_in_flight(koderz: Shell) -> None:
     assert blocks()[: len(before)] == before
     assert len({*blocks()}) == len(blocks())
     assert _arms(koderz)["human"][0]["opt"] == "opt"
+
+
+def _names(koderz: Shell) -> list[str]:
+    return [
+        line["name"]
+        for path in koderz.results.glob("*/journal.jsonl")
+        for line in whole_lines(path)
+        if line["kind"] == "once"
+    ]
+
+
+def test_servers_end_with_a_killed_run_and_go_on_with_the_next_block(koderz: Shell) -> None:
+    rows = [{"instance_id": SERVER, "model_patch": _canned(SERVER, kind)} for kind in ("good", "wrong")]
+    (koderz.folder / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = koderz.start("perf", "run", SERVER, "--mode", "agent", "--predictions", "p.jsonl", "--rounds", "8")
+    wait_for(lambda: "block/2" in _names(koderz))
+    processes = with_descendants({run.pid})
+    run.kill()
+    run.communicate(timeout=PATIENCE)
+    wait_for(lambda: are_gone(processes))
+    before = _names(koderz)
+    koderz("benchmark", "resume", "latest", "--quiet")
+    assert _names(koderz)[: len(before)] == before
+    good, wrong = _arms(koderz)["agent"]
+    assert (good["status"], good["metric"], good["iso"]["hard"]) == ("passed", "mean_tpot_ms", True)
+    assert good["metrics"]["speedup_base_low"] > 1.05
+    assert good["metrics"]["mean_tpot_ms_agent"] < good["metrics"]["mean_tpot_ms_base"]
+    assert (wrong["status"], wrong["opt"]) == ("test_failed", "not")
+    koderz("benchmark", "rescore", "latest", "--threshold", "0.1", "--quiet")
+    assert _arms(koderz)["agent"][0]["opt"] == "opt"
+    koderz("benchmark", "export", "latest", "--format", "gso", "--output", "gso")
+    (log,) = (koderz.folder / "gso/logs/run_evaluation").glob(f"*/*run_0/{SERVER}/test_output.txt")
+    assert times_of(log.read_text())["base"]
+    koderz("benchmark", "export", "latest", "--format", "iso", "--output", "iso.jsonl")
+    row = json.loads((koderz.folder / "iso.jsonl").read_text().splitlines()[0])
+    assert row["agent_metrics"]["tpot_mean"] < row["baseline_metrics"]["tpot_mean"]
+
+
+def test_a_server_of_base_that_does_not_start_is_a_fault_with_its_log(koderz: Shell) -> None:
+    repository = koderz.folder / "repo"
+    repository.mkdir()
+    (repository / "server.py").write_text("print('\\x1b[31mno room'); 1 / 0\n")
+    for words in (("init", "-q"), ("add", "."), ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a")):
+        subprocess.run(["git", "-C", repository, *words], check=True)
+    done = subprocess.run(["git", "-C", repository, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    commit = done.stdout.strip()
+    (koderz.folder / "tasks.toml").write_text(
+        f'[[tasks]]\nid = "t"\nrepo = "repo"\nbase_commit = "{commit}"\nhuman_commit = "{commit}"\n'
+        'serve = ["python3", "server.py", "{port}"]\n'
+    )
+    said = koderz("perf", "run", "--dataset", "tasks.toml", "--mode", "human", code=3)
+    (fault,) = koderz.summary()["faults"]
+    assert "the server ended: exit code 1" in fault["reason"]
+    assert "no room" in fault["reason"]
+    assert "ZeroDivisionError" in fault["reason"]
+    assert "\x1b" not in fault["reason"] + said.out
+
+
+def _canned(task_id: str, kind: str) -> str:
+    from koderz.suites.performance.mini import mini_tasks
+
+    (task,) = (task for task in mini_tasks() if task.id == task_id)
+    return next(canned.diff for canned in task.canned if canned.kind == kind)
 
 
 def test_patches_of_nine_kinds_are_judged_as_labelled(koderz: Shell) -> None:

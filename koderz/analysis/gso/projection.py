@@ -14,6 +14,7 @@ import orjson
 from koderz.analysis.gso.reports import LOG, folder_of
 from koderz.analysis.story import Story
 from koderz.errors import KoderzError
+from koderz.suites.performance.measuring.figures import is_lower
 from tracker.files import write_whole
 from tracker.records import Fault, Plan
 
@@ -63,10 +64,10 @@ def log_of(plan: Plan, story: Story) -> str | None:
         return f"{begun}>>>>> Tests Errored\n"
     count = int((attempt.metrics or {}).get("blocks", 0))
     blocks = [story.made[f"block/{number}"]["legs"] for number in range(1, count + 1)]
-    clock = str(plan.config.get("clock", "cpu"))
-    if attempt.facts.get("hack"):
+    clock, metric = str(plan.config.get("clock", "cpu")), str(attempt.facts.get("metric") or "")
+    if attempt.facts.get("hack") and not metric:
         blocks = [_whole(block) for block in blocks]
-    return begun + "".join(_sections(blocks, clock)) + ">>>>> Tests Passed\n"
+    return begun + "".join(_sections(blocks, clock, metric)) + ">>>>> Tests Passed\n"
 
 
 def _whole(block: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -81,10 +82,15 @@ def _whole(block: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**block, "agent": {**agent, "work": work}}
 
 
-def _sections(blocks: list[Mapping[str, Any]], clock: str) -> Iterator[str]:
+def _sections(blocks: list[Mapping[str, Any]], clock: str, metric: str) -> Iterator[str]:
     for side, leg in _SIDES.items():
         yield f">>>>> Start {side} Output\n"
-        for number, workload in enumerate(blocks[0][leg]["work"] if blocks else ()):
+        legs = [block[leg] for block in blocks]
+        tests = [[each["figures"][metric] for each in legs]] if metric else []
+        if metric and not is_lower(metric):  # GSO knows only times
+            tests = [[1 / figure for figure in tests[0]]]
+        tests += [[each["work"][name][clock] for each in legs] for name in (legs[0]["work"] if legs else ())]
+        for number, times in enumerate(tests):
             yield f">>>>> Test {number}\n"
-            yield from (f"Execution time: {block[leg]['work'][workload][clock]:.9f}s\n" for block in blocks)
+            yield from (f"Execution time: {time:.9f}s\n" for time in times)
         yield f">>>>> End {side} Output\n"

@@ -4,6 +4,9 @@ Its descriptor 0 is a socket to koderz: a `Setup` comes in, and dicts go out, ea
 for the end within the grace; the end of the socket is the end of everything, at once. A descriptor that comes in with
 it is the command's descriptor 3, to which one byte is written before the command begins.
 
+Where koderz is to reach what listens in there, it is handed one end of a pair of sockets: each byte that it writes to
+that is answered with a socket of this network, to be connected by koderz.
+
 It is started for every command, so it loads as little as can be.
 """
 
@@ -48,6 +51,7 @@ class Setup:
     core: int  # negative: any
     forks: bool
     port: int  # of the loopback, for a socket that listens there and is handed to koderz; 0: none
+    reachable: bool  # whether koderz is handed sockets of this network, as it asks for them; not beside `port`
 
     def __init__(self, **values: Any) -> None:
         self.__dict__ = values
@@ -75,17 +79,20 @@ def process_1(control: _socket.socket) -> Setup:
     try:
         layers = _contain(setup)
         listening = _listening(setup.port) if setup.port else None
+        asked, door = _socket.socketpair() if setup.reachable else (None, None)
     except OSError as error:
         _say(control, {"error": str(error)})
         sys.exit(1)
-    _say(control, {"layers": layers}, listening)
+    _say(control, {"layers": layers}, listening or door)
     setup.entries = []
     child = _start(setup, control, channel)
     if not child:
+        if asked:
+            asked.close()
         return setup
     if channel is not None:
         os.close(channel)
-    status, cause = _watch(child, control, setup)
+    status, cause = _watch(child, control, asked, setup)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     _say(control, {"status": status, "cause": cause, "cpu": usage.ru_utime + usage.ru_stime})
     os._exit(0)
@@ -168,14 +175,21 @@ def _start(setup: Setup, control: _socket.socket, channel: int | None) -> int:
     return 0
 
 
-def _watch(child: int, control: _socket.socket, setup: Setup) -> tuple[int, str]:
+def _watch(child: int, control: _socket.socket, asked: _socket.socket | None, setup: Setup) -> tuple[int, str]:
     """How the command ended, and the limit that it was ended for. All its processes have ended then."""
     heard = select.poll()
     heard.register(control.fileno(), select.POLLIN)
     heard.register(os.pidfd_open(child), select.POLLIN)
+    if asked:
+        heard.register(asked.fileno(), select.POLLIN)
     cause, last = "", float("inf")
     while True:
-        if any(descriptor == control.fileno() for descriptor, _ in heard.poll(1000 * _LOOK)):
+        ready = [descriptor for descriptor, _ in heard.poll(1000 * _LOOK)]
+        if asked and ready == [asked.fileno()]:
+            if not _handed_socket(asked):
+                heard.unregister(asked.fileno())
+            continue
+        if control.fileno() in ready:
             if not control.recv(1):
                 os._exit(0)
             _ask_to_end()
@@ -240,15 +254,30 @@ def _listening(port: int) -> _socket.socket:
     return listening
 
 
+def _handed_socket(asked: _socket.socket) -> bool:
+    """Answers who asks for a socket; false where nobody will any more."""
+    try:
+        if not asked.recv(1):
+            return False
+        _hand(asked, b".", _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM))
+    except OSError:
+        return False
+    return True
+
+
+def _hand(to: _socket.socket, line: bytes, handed: _socket.socket) -> None:
+    descriptor = handed.fileno().to_bytes(4, sys.byteorder)
+    to.sendmsg([line], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptor)])
+    handed.close()
+
+
 def _say(control: _socket.socket, message: object, handed: _socket.socket | None = None) -> None:
     """Writes a line, and with it hands on a socket, which is closed here."""
     line = repr(message).encode() + b"\n"
     try:
         if handed is None:
             control.sendall(line)
-            return
-        descriptor = handed.fileno().to_bytes(4, sys.byteorder)
-        control.sendmsg([line], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptor)])
-        handed.close()
+        else:
+            _hand(control, line, handed)
     except BrokenPipeError:
         return

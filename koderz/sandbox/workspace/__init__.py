@@ -81,6 +81,7 @@ class Command:
     network: bool = False  # whether it has one, where a backend has images
     secrets: Sequence[str] = ()  # names of koderz' own variables that it has, too, there
     gpus: str = ""  # those that it has, as TYPE:COUNT, there
+    reachable: bool = False  # whether koderz may connect to what listens on its loopback; not beside a bridge
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,8 @@ class Running:
     channel: socket.socket  # what its descriptor 4 writes and its descriptor 3 reads; doesn't block
     ended: asyncio.Task[Ended]
     cpu: Callable[[], Awaitable[int]]  # nanoseconds that it has used, read from outside; OSError once it is gone
+    output: Callable[[], str] = str  # what it has printed so far
+    sockets: Callable[[object], socket.socket] | None = None  # makes TCP sockets of its network, for what listens there
 
 
 class Backend(Protocol):

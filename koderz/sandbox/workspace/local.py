@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from koderz.errors import Fault, Unreachable
 from koderz.sandbox.judge.launch import ENVIRONMENT, command
@@ -24,7 +24,9 @@ from koderz.sandbox.linux import kernel
 from koderz.sandbox.linux.inside import Setup
 from koderz.sandbox.linux.tree import Entry, bubblewrap
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Limits, Running, userland
+from koderz.sandbox.workspace.cpu import cpu_used
 from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.workspace.sockets import Sockets
 from koderz.sandbox.workspace.warm import Interpreter, fits
 
 _PACKAGE = Path(__file__).resolve().parents[1]  # koderz.sandbox, which process 1 is made of
@@ -33,12 +35,19 @@ _END_SECONDS = 5.0  # beyond the grace
 TREE = ("checkout", "home", "tmp")  # folders of a place
 _LEAST_PAUSE, _PAUSES = 1.0, 20  # seconds between two looks at the disk, and in times of what a look takes
 
-_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")  # nanoseconds
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
 class _NotMadeError(Fault):
     """A sandbox can't be made in this way."""
+
+
+class _Contact(NamedTuple):
+    """What koderz has of a command at work."""
+
+    channel: socket.socket  # that the command is given
+    output: Output
+    sockets: Sockets
 
 
 class Local:
@@ -90,17 +99,19 @@ class Local:
     async def started(self, command: Command, place: Path) -> AsyncIterator[Running]:
         """See `koderz.sandbox.workspace.Timed`."""
         channel, theirs = socket.socketpair()
-        with channel, theirs:
+        contact = _Contact(theirs, Output(command.limits.output_bytes), Sockets())
+        with channel, theirs, contextlib.closing(contact.sockets):
             channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             channel.setblocking(False)
-            ended = asyncio.create_task(self._run(command, place, theirs))
+            ended = asyncio.create_task(self._run(command, place, contact))
             begun = asyncio.create_task(_sender(channel))
             try:
                 await asyncio.wait([begun, ended], return_when=asyncio.FIRST_COMPLETED)
                 if not (begun.done() and begun.result()):
                     raise Fault(f"the command ended before it began: {(await ended).output[-300:]}")
                 channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-                yield Running(channel, ended, partial(_cpu, begun.result(), forks=command.forks))
+                cpu = partial(cpu_used, begun.result(), forks=command.forks)
+                yield Running(channel, ended, cpu, contact.output.text, contact.sockets)
             finally:
                 begun.cancel()
                 ended.cancel()
@@ -110,7 +121,7 @@ class Local:
         self,
         command: Command,
         place: Path,
-        channel: socket.socket | None = None,
+        contact: _Contact | None = None,
         interpreter: Interpreter | None = None,
     ) -> Ended:
         for name in TREE:
@@ -125,11 +136,11 @@ class Local:
                 theirs.close()
                 try:
                     told = self._setup(command, place, own=own).told()
-                    if channel:
-                        socket.send_fds(control, [told[:1]], [channel.fileno()])
-                        channel.close()
+                    if contact:
+                        socket.send_fds(control, [told[:1]], [contact.channel.fileno()])
+                        contact.channel.close()
                         told = told[1:]
-                    ended, layers = await self._followed(printed, control, told, command, place)
+                    ended, layers = await self._followed(printed, control, told, command, place, contact)
                 finally:
                     control.close()  # at which everything in there ends
         if not interpreter:
@@ -180,14 +191,21 @@ class Local:
             core=wanted.core,
             forks=wanted.forks,
             port=BRIDGE_PORT if wanted.bridge else 0,
+            reachable=wanted.reachable,
         )
 
     async def _followed(
-        self, printed: asyncio.StreamReader, control: socket.socket, told: bytes, wanted: Command, place: Path
+        self,
+        printed: asyncio.StreamReader,
+        control: socket.socket,
+        told: bytes,
+        wanted: Command,
+        place: Path,
+        contact: _Contact | None,
     ) -> tuple[Ended, list[str]]:
         """What came of the command, once everything of it has ended, and the layers that held it."""
         limits = wanted.limits
-        output = Output(limits.output_bytes)
+        output = contact.output if contact else Output(limits.output_bytes)
         reading = asyncio.create_task(output.read(printed))
         watching: asyncio.Task[None] | None = None
         lines = Lines(control)
@@ -202,6 +220,8 @@ class Local:
                 )
             if wanted.bridge and lines.handed:
                 await wanted.bridge(lines.handed)
+            elif contact and lines.handed:
+                contact.sockets.open(lines.handed)
             watching = asyncio.create_task(too_large(place, limits.disk_mb << 20))
             farewell, cause = await _farewell(lines, control, limits, watching)
             with contextlib.suppress(TimeoutError):
@@ -245,37 +265,6 @@ async def _sender(channel: socket.socket) -> int:
     await _readable(channel)
     _, told, *_ = channel.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
     return int(_CREDENTIALS.unpack(told[0][2])[0]) if told else 0
-
-
-async def _cpu(process: int, *, forks: bool) -> int:
-    return _cpu_below(_parent(process)) if forks else time.clock_gettime_ns(cpu_clock(process))
-
-
-def cpu_clock(process: int) -> int:
-    """The kernel's name for the clock of a process, all its threads together."""
-    return (~process << 3) | 2
-
-
-def _parent(process: int) -> int:
-    return int(_stat(process)[1])
-
-
-def _cpu_below(process: int) -> int:
-    """Of all below a process; of those that were waited for, to a tick of the kernel's, usually 10 ms."""
-    total = 0
-    with contextlib.suppress(OSError):  # it has ended meanwhile, and its parent has its time
-        total = sum(map(int, _stat(process)[13:15])) * _TICK
-        for thread in Path(f"/proc/{process}/task").iterdir():
-            for child in map(int, (thread / "children").read_text().split()):
-                with contextlib.suppress(OSError):
-                    total += time.clock_gettime_ns(cpu_clock(child))
-                total += _cpu_below(child)
-    return total
-
-
-def _stat(process: int) -> list[str]:
-    """The fields of /proc/PID/stat after the name: from the state on."""
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 
 async def _readable(channel: socket.socket) -> None:

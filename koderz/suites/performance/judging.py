@@ -12,8 +12,14 @@ import msgspec
 
 from koderz.errors import Fault
 from koderz.suites.performance.measuring.bench import LEGS, Measured
-from koderz.suites.performance.measuring.verdicts import Block, Estimate, Finding, Rule, found
+from koderz.suites.performance.measuring.figures import finding_of, wrong_of
+from koderz.suites.performance.measuring.verdicts import LOOKS, Block, Estimate, Finding, Rule
 from koderz.types import Verdict
+
+_HACKS = {
+    "moved": " Work was moved out of the timed calls.",
+    "timer": " It says that it took less time than it did.",
+}
 
 
 def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
@@ -21,14 +27,14 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
     measured = msgspec.convert(json.loads(answer), Measured)
     blocks, arm = measured.blocks, measured.arm
     status, why = measured.applied.status, measured.applied.why
-    hack = ""
-    if blocks and (last := blocks[-1].legs[LEGS[arm][-1]]).wrong:
-        status, why, hack, blocks = "test_failed", last.wrong, last.hack, blocks[:-1]
-    finding = found(blocks, arm, rule) if blocks else None
+    hack = log = ""
+    if blocks and (wrong := wrong_of(last := blocks[-1].legs[LEGS[arm][-1]], rule)):
+        status, why, hack, log, blocks = "test_failed", wrong, last.hack, last.log, blocks[:-1]
+    finding = finding_of(blocks, arm, rule, measured.metrics) if blocks else None
     hack = hack or (finding.hack if finding else "")
     opt = "not" if status != "passed" else finding.opt if finding else "inconclusive"
     if status == "passed" and finding and not measured.stopped:
-        _refuse_noise(finding, arm)
+        _refuse_noise(finding, arm, len(blocks))
     success = status == "passed" and opt == "opt"
     facts: dict[str, Any] = {
         "status": status,
@@ -38,6 +44,8 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
         "gso": dict(finding.points) if finding and status == "passed" else {},
         **_course(finding),
     }
+    if finding and finding.metric:
+        facts |= {"metric": finding.metric, "iso": dict(finding.iso) if status == "passed" else {}}
     return Verdict(
         "passed" if success else "failed",
         "" if success else opt if status == "passed" else status,
@@ -46,12 +54,14 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
         measured.patch if arm == "agent" else None,
         metrics=_metrics(blocks, arm, finding) if finding else {},
         sandbox=isolation,
-        artifacts={"diff.patch": measured.patch} if measured.patch else {},
+        artifacts={name: text for name, text in (("diff.patch", measured.patch), ("server.log", log)) if text},
         facts=facts,
     )
 
 
-def _refuse_noise(finding: Finding, arm: str) -> None:
+def _refuse_noise(finding: Finding, arm: str, count: int) -> None:
+    if finding.metric and count < LOOKS[0]:  # fewer --rounds than anything could be decided by
+        return
     if finding.strays and (arm == "baseline" or finding.opt == "inconclusive"):
         off = 100 * abs(finding.speedups["aa"].value - 1)
         raise Fault(f"noise: base is {off:.0f} % off from itself; measure again on a machine with less to do")
@@ -72,7 +82,9 @@ def _metrics(blocks: tuple[Block, ...], arm: str, finding: Finding) -> dict[str,
     for name, each in finding.speedups.items():
         metrics |= {f"speedup_{name}{suffix}": value for suffix, value in _values(each) if value is not None}
     for leg in LEGS[arm]:
-        for clock in ("cpu", "wall"):
+        for name in blocks[0].legs[leg].figures:
+            metrics[f"{name}_{leg}"] = fmean(block.legs[leg].figures[name] for block in blocks)
+        for clock in ("cpu", "wall") if not finding.metric else ():
             seconds = fmean(sum(getattr(t, clock) for t in block.legs[leg].work.values()) for block in blocks)
             metrics[f"{clock}_seconds_{leg}"] = seconds
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
@@ -89,8 +101,10 @@ def _told(finding: Finding | None, status: str, opt: str, why: str, arm: str) ->
     if finding is None:
         return "nothing was measured"
     shown: Mapping[str, str] = {"base": "as fast as before", "human": "as fast as the human's answer"}
+    if finding.metric:
+        shown = {"base": f"as good as before by {finding.metric}", "human": "as good as the human's answer"}
     ratios = [f"{each.value:.2f} times {shown[name]}" for name, each in finding.speedups.items() if name in shown]
     if arm == "baseline":
         return f"base is {finding.speedups['aa'].value:.3f} times as fast as itself"
-    hack = " Work was moved out of the timed calls." if finding.hack else ""
+    hack = _HACKS.get(finding.hack, "")
     return f"{opt}: {', '.join(ratios)}.{hack}"

@@ -1,5 +1,6 @@
 """The suite `koderz-perf-mini`: nine small repositories, each with a human's answer and patches of nine kinds.
 
+One of them is a server, the others are timed by workloads.
 What is told apart by the measuring is all there: patches that help, help too little or not at all, are wrong, keep
 results of earlier calls in memory or on disk, change clocks, hide work in another process, or edit tests.
 """
@@ -13,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from koderz.suites.performance.patches import diff_of
+from koderz.suites.performance.services import Service
 from koderz.suites.performance.tasks import Canned, Needs, PerfTask, workload
 
 KINDS = ("good", "weak", "no-op", "wrong", "memoise", "disk", "clocks", "fork", "tests")
@@ -87,6 +89,11 @@ def {name}(*given):
         return json.load(file)
 """,
 }
+_SERVER = Service(
+    ("python3", "server.py", "{port}"),
+    ("--num-prompts", "8", "--random-input-len", "12", "--random-output-len", "24"),
+    "mean_tpot_ms",
+)
 _CONFTEST = """import pytest
 
 
@@ -110,6 +117,8 @@ def _task(number: int, path: Path) -> PerfTask:
     module, test = f"{name}.py", f"tests/test_{name}.py"
     base = {module: texts["base"], test: texts["tests"]}
     human = base | {module: texts["human"]}
+    if "server" in texts:
+        base, human = ({**files, "server.py": texts["server"]} for files in (base, human))
     before = commit_of(base, "Baseline")
     patches = {kind: _patched(kind, base, texts, module, test) for kind in KINDS}
     kinds = [KINDS[(number + more) % len(KINDS)] for more in range(len(KINDS))]
@@ -119,7 +128,9 @@ def _task(number: int, path: Path) -> PerfTask:
         human_commit=commit_of(human, f"Make {name} faster", before),
         human_patch=diff_of(base, human),
         files=base,
-        workloads={name: workload(path, texts["workload"])},
+        workloads={name: workload(path, texts["workload"])} if "workload" in texts else {},
+        service=_SERVER if "server" in texts else None,
+        kind="serving" if "server" in texts else "workload",
         tests=(test,),
         prompt=texts["prompt"],
         needs=Needs(minutes=1.0),

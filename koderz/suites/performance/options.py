@@ -20,6 +20,16 @@ class PerformanceOptions:
         0.95, "Share of the human's speed that a patch has to exceed.", "SHARE", bounds=(0, 1), changeable=True
     )
     clock: Literal["cpu", "wall"] = option("cpu", "The clock that decides: cpu or wall.", "CLOCK", changeable=True)
+    agreement: float = option(
+        0.9,
+        "Share of a server's greedy answers that has to be as base has it.",
+        "SHARE",
+        bounds=(0, 1),
+        changeable=True,
+    )
+    rounds: int | None = option(
+        None, "Maximum number of blocks of tasks that start a server.", "N", bounds=(1, 1000), changeable=True
+    )
     predictions: tuple[str, ...] = option(
         (),
         "Files of patches: lines of instance_id and model_patch; several of one id are samples.",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 from koderz.errors import KoderzError
 from koderz.suites.dataset import Row, read_rows
+from koderz.suites.performance.services import service_of
 from koderz.suites.performance.tasks import PROMPT, Needs, PerfTask, unique
 
 _HUMAN_COMMITS = MappingProxyType({"opt_commit": "gso", "head_commit": "iso", "commit_hash": "iso"})
@@ -39,6 +40,7 @@ def _task(row: Row) -> PerfTask:
     scripts = row.texts("tests" if of_gso or "tests" in row.fields else "efficiency_test")
     repo = row.text("repo")
     about = row.text("api", "")
+    command = "" if of_gso else row.text("perf_command", "")
     return PerfTask(
         id=row.text("instance_id"),
         base_commit=row.text("base_commit"),
@@ -49,14 +51,14 @@ def _task(row: Row) -> PerfTask:
         install=_install([*row.texts("setup_commands"), *row.texts("install_commands")]),
         prompt=f"{PROMPT} It is about {about}." if about else PROMPT,
         needs=Needs(minutes=60.0, processes=True),
-        kind=_kind(row.fields),
+        service=service_of(command, row.text("model", "")) if command else None,
+        kind=_kind(command),
         format="gso" if of_gso else "iso",
     )
 
 
-def _kind(fields: Mapping[str, object]) -> str:
+def _kind(command: str) -> str:
     """One of `KINDS`: by the command that a row of ISO-Bench's runs."""
-    command = str(fields.get("perf_command") or "")
     return next((kind for kind in ("throughput", "latency") if kind in command), "serving") if command else "workload"
 
 
@@ -72,10 +74,12 @@ def _install(commands: Sequence[str]) -> tuple[str, ...]:
 def refused(tasks: Sequence[PerfTask], images: Container[str] = ()) -> str:
     """Why tasks can't be measured; empty where they can. `images`: the ids of those that run in images of their own.
 
-    Raises KoderzError for a test script that can't be measured anywhere.
+    Raises KoderzError for a test script or a command that can't be measured anywhere.
     """
     for task in tasks:
-        if task.kind != "workload":
+        if task.service and task.service.refused:
+            raise KoderzError(f"{task.id}: {task.service.refused}")
+        if task.service and task.format != "own":
             return f"{task.id} needs a GPU and its own server: it can't be measured here"
         if task.format != "own":
             _require_scripts(task)

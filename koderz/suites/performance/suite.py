@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -84,7 +85,7 @@ class PerformanceSuite:
             for task in found
         )
         self._options = options
-        self._rule = Rule(options.threshold, options.clock, options.max_blocks, options.gso_strict)
+        self._rule = Rule(options.threshold, options.clock, options.max_blocks, options.gso_strict, options.agreement)
         self._rules = read_rules(options.overrides, options.image or "")
         self._isolation = ""
 
@@ -125,7 +126,9 @@ class PerformanceSuite:
     ) -> AsyncIterator[Bench]:
         """What a solver measures patches by."""
         given = partial(self._given, task.payload, handles.identity.sample)
-        yield Bench(task.payload, shared, folder, handles, self._rule, seconds=self._options.timeout, given=given)
+        most = min(self._rule.max_blocks, self._options.rounds or self._rule.max_blocks)
+        rule = replace(self._rule, max_blocks=most) if task.payload.service else self._rule
+        yield Bench(task.payload, shared, folder, handles, rule, seconds=self._options.timeout, given=given)
 
     def _given(self, task: PerfTask, sample: int, agent: str) -> str:
         samples = given_by(self._options, agent, [task.payload for task in self.tasks]).patches.get(task.id, ())

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace.git import inner_path
 from koderz.suites import task_digest
+from koderz.suites.performance.services import METRICS, Service, read_load
+from koderz.suites.performance.serving.figures import MEASURES
 
 KINDS = ("workload", "serving", "throughput", "latency")
 
@@ -57,6 +60,7 @@ class PerfTask:
     prompt: str = PROMPT
     needs: Needs = Needs()
     canned: tuple[Canned, ...] = ()
+    service: Service | None = None  # instead of workloads
     kind: str = "workload"  # one of `KINDS`
     format: str = "own"  # or gso, iso: whose scripts the workloads are
 
@@ -65,6 +69,13 @@ class PerfTask:
         """Changes with whatever a verdict may depend on."""
         told = msgspec.json.encode(msgspec.to_builtins(self), order="deterministic").decode()
         return task_digest("performance", told)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The figures that may decide; none where time does."""
+        if self.service is None:
+            return ()
+        return (self.service.metric,) if self.service.metric else METRICS[self.kind]
 
     @property
     def commits(self) -> tuple[str, ...]:
@@ -87,6 +98,11 @@ class _Row:
     install: tuple[str, ...] = ()
     prompt: str = PROMPT
     needs: Needs = Needs()
+    serve: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    kind: Literal["", "throughput", "latency"] = ""
+    bench: str = ""
+    metric: str = ""
 
 
 def read_tasks(path: Path) -> tuple[PerfTask, ...]:
@@ -116,15 +132,13 @@ def _task(path: Path, where: str, table: Any) -> PerfTask:
         row = msgspec.convert(table, _Row)
     except msgspec.ValidationError as error:
         raise KoderzError(f"{path}: {where}: {error}") from None
-    known = {item for item in _Row.__slots__} | {"serve", "bench", "metric"}  # noqa: C416 they are descriptors
-    if unknown := table.keys() - known:
+    if unknown := table.keys() - {*_Row.__slots__}:
         raise KoderzError(f"{path}: {where}: there is no {min(unknown)}")
-    if "serve" in table:
-        raise KoderzError(f"{path}: {where}: serving tasks can't be measured yet")
     if not row.base_commit or not (row.human_commit or row.human_patch):
         raise KoderzError(f"{path}: {where}: give base_commit, and human_commit or human_patch")
-    if not row.workloads:
-        raise KoderzError(f"{path}: {where}: give workloads")
+    service = _service(path, where, row)
+    if bool(row.workloads) == bool(service):
+        raise KoderzError(f"{path}: {where}: give workloads, or serve, or command and kind")
     for inner in (*row.tests, *([row.path] if row.path != "." else [])):
         inner_path(inner)
     human = _beside(path, row.human_patch) if row.human_patch else ""
@@ -141,7 +155,30 @@ def _task(path: Path, where: str, table: Any) -> PerfTask:
         install=row.install,
         prompt=row.prompt,
         needs=row.needs,
+        service=service,
+        kind=row.kind or ("serving" if service else "workload"),
     )
+
+
+def _service(path: Path, where: str, row: _Row) -> Service | None:
+    """The server, or the command, that a row names instead of workloads."""
+    if bool(row.command) != bool(row.kind) or (row.command and row.serve):
+        raise KoderzError(f"{path}: {where}: kind, throughput or latency, goes with command; serve with neither")
+    place = "{port}" if row.serve else "{output}"
+    if (argv := row.serve or row.command) and not any(place in word for word in argv):
+        raise KoderzError(f"{path}: {where}: {' '.join(argv)} has no {place}")
+    if row.serve and row.metric and row.metric not in {measure.name for measure in MEASURES}:
+        raise KoderzError(f"{path}: {where}: a load has no metric {row.metric!r}; write one such as mean_ttft_ms")
+    if row.bench and not row.serve:
+        raise KoderzError(f"{path}: {where}: bench goes with serve")
+    try:
+        words = shlex.split(row.bench)
+        load = read_load(words)
+    except (KoderzError, ValueError) as error:
+        raise KoderzError(f"{path}: {where}: bench: {error}") from None
+    if load.dataset_path:
+        words = [str(path.parent.absolute() / word) if word == str(load.dataset_path) else word for word in words]
+    return Service(argv, tuple(words), row.metric) if argv else None
 
 
 def workload(name: object, source: str) -> str:

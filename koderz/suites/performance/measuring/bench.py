@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from koderz.suites.performance.measuring.figures import finding_of, wrong_of
 from koderz.suites.performance.measuring.scripts import Scripts
-from koderz.suites.performance.measuring.verdicts import Block, Leg, Rule, found, is_look, require_sound
+from koderz.suites.performance.measuring.services import Services
+from koderz.suites.performance.measuring.verdicts import Block, Leg, Rule, is_look, require_sound
 from koderz.suites.performance.measuring.workloads import Workloads
 from koderz.suites.performance.patches import patch_of
 from koderz.suites.performance.tasks import PerfTask
@@ -29,6 +31,8 @@ LEGS: Mapping[str, tuple[str, ...]] = {
 }
 """The legs of a block, by what is measured."""
 
+_TOLD = {"again": "base, the second time", "human": "the human's answer"}  # what users are told of them as
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -39,6 +43,7 @@ class Measured:
     applied: Applied
     blocks: tuple[Block, ...] = ()
     stopped: bool = False  # before its time, as no more may be measured
+    metrics: tuple[str, ...] = ()  # the figures that may decide; none where time does
 
 
 class Recorder(Protocol):
@@ -62,7 +67,10 @@ class Work(Protocol):
     async def block(
         self, trees: Mapping[str, Path], counts: Mapping[str, int], seed: str, exclusive: ExclusiveHandle
     ) -> dict[str, Leg]:
-        """A leg of each tree, one after the other in this order. `counts`: what `sized` gave."""
+        """A leg of each tree, one after the other in this order, maybe up to one that fails.
+
+        `counts`: what `sized` gave.
+        """
         ...
 
 
@@ -84,7 +92,8 @@ class Bench:
         self._task, self._trees, self._folder, self._handles, self._rule = task, trees, folder, handles, rule
         self._given = given
         self._files: Mapping[str, str] | None = None
-        self._work: Work = (Workloads if task.format == "own" else Scripts)(task, trees.on(task), seconds)
+        work = Services if task.service else Workloads if task.format == "own" else Scripts
+        self._work: Work = work(task, trees.on(task), seconds)
         self._patched: dict[str, Path] = {}  # by patch
 
     async def files(self) -> str:
@@ -123,14 +132,15 @@ class Bench:
                     break
                 measure = partial(self._block, exclusive, arm, patch, calls, name)
                 blocks.append(msgspec.convert(await self._handles.once(name, measure), Block))
-        return json.dumps(msgspec.to_builtins(Measured(arm, patch, applied, tuple(blocks), stopped)))
+        measured = Measured(arm, patch, applied, tuple(blocks), stopped, self._task.metrics)
+        return json.dumps(msgspec.to_builtins(measured))
 
     def _is_enough(self, blocks: Sequence[Block], arm: str) -> bool:
-        if blocks[-1].legs[LEGS[arm][-1]].wrong or len(blocks) >= self._rule.max_blocks:
+        if wrong_of(blocks[-1].legs[LEGS[arm][-1]], self._rule) or len(blocks) >= self._rule.max_blocks:
             return True
         if not is_look(len(blocks), self._rule.max_blocks):
             return False
-        finding = found(blocks, arm, self._rule)
+        finding = finding_of(blocks, arm, self._rule, self._task.metrics)
         return finding.opt == "opt" or (finding.opt == "not" and arm != "baseline")
 
     async def _applied(self, patch: str) -> dict[str, Any]:
@@ -159,11 +169,9 @@ class Bench:
         random.Random(f"{self._seed}/{name}").shuffle(order)  # noqa: S311 repeatable on purpose
         trees = {leg: await self._tree(leg, patch) for leg in order}
         legs = await self._work.block(trees, counts, f"{self._seed}/{name}", exclusive)
-        for leg in order:
-            if leg != arm:
-                require_sound(legs[leg], leg)
-        if arm == "human":
-            require_sound(legs["human"], "the human's answer")
+        for leg, came in legs.items():
+            if leg != arm or arm == "human":
+                require_sound(replace(came, wrong=wrong_of(came, self._rule)), _TOLD.get(leg, leg))
         return dict(msgspec.to_builtins(Block(legs)))
 
     @property

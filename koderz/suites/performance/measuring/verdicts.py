@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import fmean, median
-from typing import Literal
+from typing import Any, Literal
 
 from koderz.errors import Fault
 
@@ -44,6 +44,8 @@ class Leg:
     work: Mapping[str, Timing] = field(default_factory=dict)  # by workload
     wrong: str = ""  # why it doesn't count: what was wrong with an output, or how the process ended
     hack: str = ""  # the trick by which it is wrong
+    figures: Mapping[str, float] = field(default_factory=dict)  # that a load or the process itself has brought
+    log: str = ""  # of a server that failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class Rule:
     clock: Clock = "cpu"
     max_blocks: int = 30
     strict: bool = False  # GSO's rule of points decides
+    agreement: float = 0.9  # share of a server's answers that has to be base's
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,8 @@ class Finding:
     points: Mapping[str, bool] = field(default_factory=dict)  # GSO's opt_base and opt_commit
     logs: Mapping[str, Sequence[float]] = field(default_factory=dict)  # of each block's ratio, as in `speedups`
     limits: Mapping[str, float] = field(default_factory=dict)  # what a ratio has to reach
+    metric: str = ""  # the figure that decided, where it isn't time
+    iso: Mapping[str, Any] = field(default_factory=dict)  # ISO-Bench's rule of points
 
     @property
     def strays(self) -> bool:
@@ -136,7 +141,7 @@ def found(blocks: Sequence[Block], arm: str, rule: Rule) -> Finding:
     speedups = {"aa": aa, **{name: estimate(logs[name], off) for name in limits}}
     points = _points(blocks, arm, rule)
     hack = "moved" if _is_moved(blocks, arm) else ""
-    word = _word([(speedups[name], least) for name, least in limits.items()])
+    word = word_of([(speedups[name], least) for name, least in limits.items()])
     if hack:
         word, points = "not", dict.fromkeys(points, False)
     elif rule.strict:
@@ -144,7 +149,8 @@ def found(blocks: Sequence[Block], arm: str, rule: Rule) -> Finding:
     return Finding(word, speedups, hack, points, logs, limits)
 
 
-def _word(bounds: Sequence[tuple[Estimate, float]]) -> Word:
+def word_of(bounds: Sequence[tuple[Estimate, float]]) -> Word:
+    """`opt` where each estimate is surely at least its bound, `not` where one is surely below."""
     if all(each.low is not None and each.low >= least for each, least in bounds):
         return "opt"
     if any(each.high is not None and each.high < least for each, least in bounds):
@@ -191,12 +197,20 @@ def _points(blocks: Sequence[Block], arm: str, rule: Rule) -> dict[str, bool]:
 def _is_moved(blocks: Sequence[Block], arm: str) -> bool:
     """Whether what is saved within calls is spent elsewhere in the process."""
 
-    def total(block: Block, leg: str) -> float:
-        return sum(timing.total for timing in block.legs[leg].work.values())
+    def total(leg: Leg) -> float:
+        return sum(timing.total for timing in leg.work.values())
 
-    def saved(block: Block, of: Callable[[Block, str], float]) -> float:
-        return (of(block, "base") + of(block, "again")) / 2 - of(block, arm)
+    return is_missing(blocks, arm, total, lambda leg: leg.cpu, _MOVED_SECONDS)
 
-    within = median(saved(block, total) for block in blocks)
-    missing = median(saved(block, total) - saved(block, lambda block, leg: block.legs[leg].cpu) for block in blocks)
-    return missing > max(_MOVED_SHARE * within, _MOVED_SECONDS)
+
+def is_missing(
+    blocks: Sequence[Block], arm: str, part: Callable[[Leg], float], whole: Callable[[Leg], float], least: float
+) -> bool:
+    """Whether what an arm saves in a part of a leg isn't saved in the whole, by more than `least` seconds."""
+
+    def saved(block: Block, of: Callable[[Leg], float]) -> float:
+        return (of(block.legs["base"]) + of(block.legs["again"])) / 2 - of(block.legs[arm])
+
+    within = median(saved(block, part) for block in blocks)
+    missing = median(saved(block, part) - saved(block, whole) for block in blocks)
+    return missing > max(_MOVED_SHARE * within, least)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,7 @@ class Target:
     api_key: str = field(default="", repr=False)
     sampling: Mapping[str, Any] = field(default_factory=dict)
     timeout: float = 600.0  # seconds of one request
+    sockets: Callable[[Any], socket.socket] | None = None  # what makes them, for a network that isn't this one
 
     @property
     def url(self) -> str:
@@ -104,7 +106,9 @@ async def connected(target: Target) -> AsyncIterator[aiohttp.ClientSession]:
     if target.api_key:
         headers["authorization"] = f"Bearer {target.api_key}"
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, ssl=trusted, keepalive_timeout=60, ttl_dns_cache=300),
+        connector=aiohttp.TCPConnector(
+            limit=0, ssl=trusted, keepalive_timeout=60, ttl_dns_cache=300, socket_factory=target.sockets
+        ),
         headers=headers,
         cookie_jar=aiohttp.DummyCookieJar(),
         proxy=proxy_for(target.base_url),

@@ -108,22 +108,27 @@ class LoadTest:
 
         self._is_new = True
         options = self._options
-        about = {
-            "date": f"{datetime.now():%Y%m%d-%H%M%S}",
-            "endpoint_type": options.backend,
-            "backend": options.backend,
-            "label": options.label,
-            "model_id": self._target.model,
-            "tokenizer_id": options.tokenizer,
-            "num_prompts": options.num_prompts,
-            "request_rate": "inf" if options.request_rate == "inf" else float(options.request_rate),
-            "burstiness": float(options.burstiness),
-            "max_concurrency": options.max_concurrency,
-            "goodput": options.goodput,
-            "percentiles": [float(word) for word in options.metric_percentiles],
-        }
+        about = about_of(options, self._target.model)
         found = await measured(self._target, self._prompts, load_of(options, self._settings.seed))
         return found.record(about, counter_of(options.tokenizer) if options.tokenizer else None)
+
+
+def about_of(options: ServingOptions, model: str) -> dict[str, Any]:
+    """What the record of a load says of it, begun now."""
+    return {
+        "date": f"{datetime.now():%Y%m%d-%H%M%S}",
+        "endpoint_type": options.backend,
+        "backend": options.backend,
+        "label": options.label,
+        "model_id": model,
+        "tokenizer_id": options.tokenizer,
+        "num_prompts": options.num_prompts,
+        "request_rate": "inf" if options.request_rate == "inf" else float(options.request_rate),
+        "burstiness": float(options.burstiness),
+        "max_concurrency": options.max_concurrency,
+        "goodput": options.goodput,
+        "percentiles": [float(word) for word in options.metric_percentiles],
+    }
 
 
 def load_of(options: ServingOptions, seed: int) -> Load:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.sandbox.workspace import Command, Ended, Limits, Mount, userland
+from koderz.sandbox.workspace import Command, Ended, Limits, Mount, Running, userland
 from koderz.sandbox.workspace.local import Local
 from tests.conftest import PATIENCE
 from tests.koderz.sandbox.workspace.conftest import Runs
@@ -83,6 +83,43 @@ def test_servers_are_reached_over_its_own_loopback(runs: Runs) -> None:
         'c = socket.create_connection(s.getsockname()); print("connected")\''
     )
     assert runs(line).output == "connected\n"
+
+
+_ECHO = """
+import socket
+server = socket.create_server(("127.0.0.1", 8000))
+while True:
+    server.accept()[0].sendall(b"hello")
+"""
+
+
+def test_koderz_reaches_what_listens_on_its_loopback(local: Local, place: Path) -> None:
+    async def heard() -> list[bytes]:
+        command = Command(["python3", "-c", _ECHO], reachable=True, limits=Limits(seconds=PATIENCE))
+        async with local.started(command, place) as running:
+            found = [await _received(running, PATIENCE) for _ in range(20)]
+            reach = running.sockets
+        assert reach
+        with pytest.raises(OSError, match=r"."):
+            reach(None)
+        return found
+
+    assert asyncio.run(heard()) == [b"hello"] * 20
+
+
+async def _received(running: Running, seconds: float) -> bytes:
+    """What a server says first, once it listens."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(seconds):
+        while True:
+            try:
+                assert running.sockets
+                with running.sockets(None) as connection:
+                    connection.setblocking(False)
+                    await loop.sock_connect(connection, ("127.0.0.1", 8000))
+                    return await loop.sock_recv(connection, 100)
+            except OSError:
+                await asyncio.sleep(0.02)
 
 
 def test_what_runs_too_long_ends_with_all_that_it_started(runs: Runs) -> None:

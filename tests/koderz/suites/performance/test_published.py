@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.suites.performance.published import refused
+from koderz.suites.performance.services import service_of
 from koderz.suites.performance.sources import tasks_of
 from tests.conftest import Shell
 from tests.koderz.suites.performance.rows import GSO_SCRIPT, ISO_SCRIPT
@@ -135,3 +137,56 @@ def test_a_file_of_tasks_is_told_by_its_content(tmp_path: Path) -> None:
     path.write_text("# my own\n\n[[tasks]]\nrepo = 1\n")
     with pytest.raises(KoderzError, match=r"mine.* number 1"):
         tasks_of(path)
+
+
+@pytest.mark.parametrize(
+    ("command", "argv", "bench"),
+    [
+        (
+            "vllm bench serve --model M/m --dataset-name sharegpt --num-prompts 100 -tp 4 --request-rate inf",
+            "python3 -m vllm.entrypoints.openai.api_server --model M/m --port {port} --tensor-parallel-size 4",
+            "--num-prompts 100 --request-rate inf",
+        ),
+        (
+            "VLLM_USE_V1=1 python benchmark_serving.py --backend openai-chat --model M/m --random-input-len=9",
+            "python3 -m vllm.entrypoints.openai.api_server --model M/m --port {port}",
+            "--random-input-len 9 --backend openai-chat",
+        ),
+        (
+            "python3 -m sglang.bench_serving --backend sglang --model M/m --num-prompts 5 --trust-remote-code",
+            "python3 -m sglang.launch_server --model-path M/m --port {port} --trust-remote-code",
+            "--num-prompts 5",
+        ),
+        (
+            "vllm bench throughput --model M/m --input-len 9",
+            "vllm bench throughput --model M/m --input-len 9 --output-json {output}",
+            "",
+        ),
+    ],
+)
+def test_a_command_stands_for_a_server_and_its_load(command: str, argv: str, bench: str) -> None:
+    service = service_of(command)
+    assert not service.refused
+    assert " ".join(service.argv) == argv
+    assert " ".join(service.bench) == bench
+    assert service.load().dataset_name == "random"
+    assert service.notes == (("--dataset-name sharegpt → random",) if "sharegpt" in command else ())
+    assert service.environment == ((("VLLM_USE_V1", "1"),) if "VLLM" in command else ())
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("vllm bench serve --model MODEL --num-prompts 1", "a placeholder: MODEL"),
+        ("vllm bench latency --model M/m --batch-size BS", "a placeholder: BS"),
+        ("vllm bench serve --model $MODEL", "a placeholder: $MODEL"),
+        ("vllm bench serve --model M/m --dataset-path /home/u/sharegpt.json", "path of another machine: /home/u"),
+        ("cd x && vllm bench serve --model M/m", "more than one"),
+        ("vllm bench serve --num-prompts 1", "names no model"),
+        ("vllm 'bench", "can't be read"),
+    ],
+)
+def test_a_command_that_is_not_whole_is_refused(tmp_path: Path, command: str, said: str) -> None:
+    (task,) = tasks_of(_written(tmp_path, {**ISO, "perf_command": command}))
+    with pytest.raises(KoderzError, match=re.escape(said)):
+        refused([task])

@@ -11,6 +11,7 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import git
 from koderz.suites.performance.mini import KINDS, commit_of, mini_tasks
+from koderz.suites.performance.services import METRICS
 from koderz.suites.performance.tasks import chosen, read_tasks
 from tests.conftest import Shell
 
@@ -22,6 +23,8 @@ base_commit = "0000000"
 human_patch = "human.diff"
 workloads = ["work.py"]
 """
+
+_SERVED = _ROW.replace('workloads = ["work.py"]', 'serve = ["python3", "server.py", "{port}"]')
 
 
 def _written(folder: Path, text: str = _ROW, workload: str = _WORKLOAD) -> Path:
@@ -53,7 +56,7 @@ def test_each_embedded_task_has_patches_of_nine_kinds_and_begins_with_another() 
 
 def test_tasks_are_listed_with_their_commits_and_needs(koderz: Shell) -> None:
     (first, *others) = json.loads(koderz("perf", "tasks", "--json").out)
-    assert len(others) == 8
+    assert sorted(each["kind"] for each in others) == ["serving", *["workload"] * 7]
     assert first["id"] == "koderz-mini__dedupe"
     assert first["kind"] == "workload"
     assert first["needs"] == {"cores": 1, "minutes": 1.0, "processes": False}
@@ -68,6 +71,24 @@ def test_a_file_of_tasks_is_read_with_what_lies_beside_it(tmp_path: Path) -> Non
     assert task.workloads == {"work": _WORKLOAD}
 
 
+def test_a_server_with_its_load_is_a_task(tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "once upon a time"}\n')
+    bench = "--num-prompts 7 --dataset-name custom --dataset-path prompts.jsonl --request-rate=2.5 --ignore-eos"
+    (task,) = read_tasks(_written(tmp_path, f'{_SERVED}bench = "{bench}"\n'))
+    assert (task.kind, task.workloads, task.metrics) == ("serving", {}, METRICS["serving"])
+    assert task.service
+    load = task.service.load()
+    assert (load.num_prompts, load.request_rate, load.ignore_eos) == (7, "2.5", True)
+    assert load.dataset_path == tmp_path / "prompts.jsonl"
+    assert task.service.words(port=81) == ["python3", "server.py", "81"]
+
+
+def test_a_command_that_tells_its_figures_is_a_task(tmp_path: Path) -> None:
+    row = _ROW.replace('workloads = ["work.py"]', 'command = ["python3", "b.py", "{output}"]\nkind = "latency"')
+    (task,) = read_tasks(_written(tmp_path, row))
+    assert (task.kind, task.metrics) == ("latency", ("avg_latency",))
+
+
 @pytest.mark.parametrize(
     ("text", "workload", "said"),
     [
@@ -79,6 +100,13 @@ def test_a_file_of_tasks_is_read_with_what_lies_beside_it(tmp_path: Path) -> Non
         (_ROW + 'tests = ["../tests.py"]\n', _WORKLOAD, "leads out of the repository"),
         (_ROW.replace("work.py", "gone.py"), _WORKLOAD, "can't be read"),
         (_ROW + _ROW, _WORKLOAD, "two tasks have the id"),
+        (_ROW + 'serve = ["python3", "server.py", "{port}"]\n', _WORKLOAD, "give workloads, or serve, or command"),
+        (_ROW.replace('workloads = ["work.py"]', 'serve = ["python3", "server.py"]'), _WORKLOAD, "has no {port}"),
+        (_SERVED + 'bench = "--colour 1"\n', _WORKLOAD, "a load has no --colour"),
+        (_SERVED + 'bench = "--num-prompts none"\n', _WORKLOAD, "--num-prompts: invalid value"),
+        (_SERVED + 'metric = "speed"\n', _WORKLOAD, "a load has no metric 'speed'"),
+        (_SERVED + 'kind = "latency"\n', _WORKLOAD, "goes with command"),
+        (_ROW + 'bench = "--num-prompts 1"\n', _WORKLOAD, "bench goes with serve"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, workload: str, said: str) -> None:
