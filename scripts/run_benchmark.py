@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +15,13 @@ def run(*command: str) -> None:
     """Runs a command of koderz with the options of this one, and ends with its exit code."""
     sys.argv[1:1] = command
     main()
+
+
+def usually(sandbox: str) -> None:
+    """Has a command run things in this sandbox, unless a flag or a variable says where."""
+    flags = {word.partition("=")[0] for word in sys.argv}
+    if not flags & {"--sandbox", "--engine"} and not {"KODERZ_SANDBOX", "KODERZ_ENGINE"} & os.environ.keys():
+        os.environ["KODERZ_SANDBOX"] = sandbox
 
 
 if __name__ == "__main__":

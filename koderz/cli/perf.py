@@ -128,6 +128,9 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", "--skip-existing", help="Go on with the last run of the same plan, if any.")
     ] = False,
+    parallel: Annotated[
+        int | None, typer.Option("--parallel", metavar="N", min=1, help="Modal: how many are measured at once.")
+    ] = None,
 ) -> None:
     """Measure baseline, human and agent on tasks; without options the embedded ones, on the simulated model."""
     from koderz.cli.perf_screen import PerfScreen
@@ -137,6 +140,8 @@ def run(
         raise KoderzError(f"--mode {mode}: human or agent")
     if baseline and mode:
         raise KoderzError("--baseline and --mode each measure one arm alone: give one of them")
+    if parallel:
+        front = replace(front, given={**front.given, "concurrency": parallel})
     settings, known = _known(front.given, trust_config=front.trust_config)
     named = [*(tasks or ()), *(commit or ()), *(read_commits(commits_file) if commits_file else ())]
     wanted = chosen(known, named) if named else [task.id for task in known]

@@ -14,19 +14,21 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.modal.names import SANDBOX_CORES, names_of, sandbox_cost
 from koderz.modal.sandbox import PYTHON, START_SECONDS, make_ready, process
 from koderz.sandbox import ROOM_MB
-from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Image, Limits, Mount
+from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Image, Mount, Running
 from koderz.sandbox.workspace.docker import ENVIRONMENT
 from koderz.sandbox.workspace.folders import own_folder
 from koderz.sandbox.workspace.local import TREE, Output
-from koderz.sandbox.workspace.shipping import Remote, interpreter
+from koderz.sandbox.workspace.shipping import Clock, Remote, interpreter
 
 if TYPE_CHECKING:
     import modal
@@ -38,6 +40,22 @@ _SHIPPING_SECONDS = 600.0  # for what goes there and back
 _LONGEST = 24 * 3600  # seconds that Modal lets a sandbox live
 _IDLE_SECONDS = 60  # after which Modal ends a sandbox in which nothing runs
 _MACHINE, _FOLDER, _ENTRY = "koderz-machine", "koderz-folder", "koderz-entry"  # tags
+
+_JOIN = """
+import os, socket, sys
+s = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+s.sendall(b".")
+os.dup2(s.fileno(), 9)
+os.dup2(9, 3)
+os.dup2(9, 4)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    print(f"{sys.argv[2]}: {error.strerror}")
+    sys.exit(127)
+"""
+_PINNED: ContextVar[tuple[AsyncExitStack, dict[Any, modal.Sandbox]] | None] = ContextVar("pinned", default=None)
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -78,6 +96,51 @@ class Modal:
 
     async def run(self, command: Command, place: Path) -> Ended:
         """See `Backend`."""
+        return await self._run(command, place, None)
+
+    @asynccontextmanager
+    async def started(self, command: Command, place: Path) -> AsyncIterator[Running]:
+        """See `Timed`. What it says goes the way of a bridge."""
+        loop = asyncio.get_running_loop()
+        clock, talking = Clock(), loop.create_future()
+        accepting: list[asyncio.Task[None]] = []
+
+        async def accept(listening: socket.socket) -> None:
+            with listening:
+                listening.setblocking(False)
+                channel, _ = await loop.sock_accept(listening)
+            channel.setblocking(False)
+            await loop.sock_recv(channel, 1)
+            talking.set_result(channel)
+
+        async def serve(listening: socket.socket) -> None:
+            accepting.append(asyncio.create_task(accept(listening)))
+
+        joined = ["python3", "-I", "-S", "-c", _JOIN, str(BRIDGE_PORT), *command.argv]
+        ended = asyncio.create_task(self._run(replace(command, argv=joined, bridge=serve), place, clock))
+        try:
+            await asyncio.wait([talking, ended], return_when=asyncio.FIRST_COMPLETED)
+            if not talking.done():
+                raise Fault(f"--sandbox modal: the command ended before it began: {(await ended).output[-300:]}")
+            with talking.result() as channel:
+                yield Running(channel, ended, clock.read)
+        finally:
+            ended.cancel()
+            for task in accepting:
+                task.cancel()
+            await asyncio.gather(ended, *accepting, return_exceptions=True)
+
+    @asynccontextmanager
+    async def apart(self) -> AsyncIterator[None]:
+        """Has commands on the same image run in one sandbox, one after the other, so that they are on one machine."""
+        async with AsyncExitStack() as stack:
+            token = _PINNED.set((stack, {}))
+            try:
+                yield
+            finally:
+                _PINNED.reset(token)
+
+    async def _run(self, command: Command, place: Path, clock: Clock | None) -> Ended:
         for name in TREE:
             (place / name).mkdir(exist_ok=True)
         limits, shipped = command.limits, _shipped(command, place)
@@ -97,8 +160,8 @@ class Modal:
         }
         output = Output(limits.output_bytes)
         began = asyncio.get_running_loop().time()
-        async with self._working(command.image, lasting, limits) as work:
-            told = await work.done(spec, shipped, output, command.bridge)
+        async with self._working(command, lasting) as work:
+            told = await work.done(spec, shipped, output, command.bridge, clock)
         took = asyncio.get_running_loop().time() - began
         return Ended(told["status"], output.text(), told["cause"], took, told["cpu"])
 
@@ -112,43 +175,51 @@ class Modal:
 
     async def copy_out(self, image: Image | str, folder: str, target: Path) -> None:
         """Puts what the image has in a folder into `target`; nothing where it hasn't got that. Raises Fault."""
-        limits = Limits()
-        async with self._working(image, (), limits) as work:
-            spec = {"argv": [], "back": [folder], "room": limits.disk_mb << 20}
-            await work.done(spec, [Mount(target, folder, writable=True)], Output(0), None)
+        wanted = Command([], image=image)
+        async with self._working(wanted, ()) as work:
+            spec = {"argv": [], "back": [folder], "room": wanted.limits.disk_mb << 20}
+            await work.done(spec, [Mount(target, folder, writable=True)], Output(0))
 
     @asynccontextmanager
-    async def _working(
-        self, image: Image | str | None, mounts: Sequence[Mount], limits: Limits
-    ) -> AsyncIterator[Remote]:
-        """What runs commands in a new sandbox, which ends when this is left."""
-        import modal
-
+    async def _working(self, command: Command, mounts: Sequence[Mount]) -> AsyncIterator[Remote]:
+        """What runs commands in a sandbox, which ends when this is left, or `apart` is."""
+        limits = command.limits
         seconds = START_SECONDS + _SHIPPING_SECONDS + limits.seconds + limits.grace
         try:
             async with _faults(), asyncio.timeout(seconds), AsyncExitStack() as stack:
-                sandbox = await modal.Sandbox.create.aio(
-                    *("sleep", str(_LONGEST)),
-                    app=self._app,
-                    image=await self._image(image, mounts),
-                    block_network=True,
-                    cpu=SANDBOX_CORES,
-                    memory=(_MEMORY_MB, max(_MEMORY_MB, limits.memory_mb) + ROOM_MB),
-                    timeout=min(_LONGEST, math.ceil(seconds)),
-                    idle_timeout=_IDLE_SECONDS,
-                    workdir="/",
-                    tags={_MACHINE: _machine(), _FOLDER: own_folder().name, _ENTRY: self._entry},
-                )
-                stack.push_async_callback(_terminated, sandbox)
-                yield Remote(await sandbox.exec.aio(*interpreter(), text=False), "--sandbox modal")
+                kept, made = _PINNED.get() or (stack, {})
+                key = (command.image, *mounts)
+                if key not in made:
+                    made[key] = await self._created(command, mounts, _LONGEST if kept is not stack else seconds)
+                    kept.push_async_callback(_terminated, made[key])
+                yield Remote(await made[key].exec.aio(*interpreter(), text=False), "--sandbox modal")
         except TimeoutError:
             raise Fault(f"--sandbox modal: a sandbox takes longer than {seconds:.0f} s") from None
+
+    async def _created(self, command: Command, mounts: Sequence[Mount], seconds: float) -> modal.Sandbox:
+        import modal
+
+        secrets = [modal.Secret.from_local_environ([*command.secrets])] if command.secrets else None
+        return await modal.Sandbox.create.aio(
+            *("sleep", str(_LONGEST)),
+            app=self._app,
+            image=await self._image(command.image, mounts),
+            block_network=not command.network,
+            secrets=secrets,
+            gpu=command.gpus or None,
+            cpu=SANDBOX_CORES,
+            memory=(_MEMORY_MB, max(_MEMORY_MB, command.limits.memory_mb) + ROOM_MB),
+            timeout=min(_LONGEST, math.ceil(seconds)),
+            idle_timeout=_IDLE_SECONDS,
+            workdir="/",
+            tags={_MACHINE: _machine(), _FOLDER: own_folder().name, _ENTRY: self._entry},
+        )
 
     async def _image(self, image: Image | str | None, mounts: Sequence[Mount]) -> modal.Image:
         """The image, built where it has to be, with what is shown there."""
         import modal
 
-        name = image.digest if isinstance(image, Image) else image or ""
+        name = (image.name or image.digest) if isinstance(image, Image) else image or ""
         key = (name, tuple((str(mount.source), mount.target) for mount in mounts))
         async with self._building.setdefault(key[0], asyncio.Lock()):
             if key not in self._images:

@@ -1,11 +1,10 @@
-"""`modal run modal_benchmark.py::run_benchmark …` is `koderz perf run …` on Modal.
+"""`modal run modal_benchmark.py::run_benchmark …` is `koderz perf run --sandbox modal …`.
 
---engine and KODERZ_ENGINE say where else. To deploy it is `koderz modal deploy`.
+A flag or variable says where else. To deploy it is `koderz modal deploy`.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -17,14 +16,14 @@ if "deploy" in sys.argv:
     from benchmark_worker import app
 else:
     app = modal.App("koderz-perf")
-from run_benchmark import run
+from run_benchmark import run, usually
 
 
 @app.local_entrypoint()
 def run_benchmark(*options: str) -> None:
-    """Measures patches. What runs on Modal is what was deployed."""
-    os.environ.setdefault("KODERZ_ENGINE", "modal")
+    """Measures patches, each leg in a sandbox of Modal's."""
     sys.argv[1:] = options
+    usually("modal")
     run("perf", "run")
 
 

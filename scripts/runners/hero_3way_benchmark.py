@@ -1,15 +1,14 @@
-"""`python hero_3way_benchmark.py …` is `koderz perf run --resume …` on Modal; --engine, KODERZ_ENGINE say otherwise."""
+"""`python hero_3way_benchmark.py …` is `koderz perf run --resume …` on Modal, unless a flag or variable says where."""
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from run_benchmark import run
+from run_benchmark import run, usually
 
 if __name__ == "__main__":
-    os.environ.setdefault("KODERZ_ENGINE", "modal")
+    usually("modal")
     run("perf", "run", "--resume")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from run_benchmark import run
+from run_benchmark import run, usually
 
 if __name__ == "__main__":
-    os.environ.setdefault("KODERZ_SANDBOX", "docker")
+    usually("docker")
     run("perf", "run")

@@ -14,6 +14,8 @@ import pytest
 from koderz.analysis.gso.logs import status_of, times_of
 from tests.conftest import PATIENCE, Shell, are_gone, wait_for, whole_lines, with_descendants
 from tests.koderz.sandbox.workspace.test_docker import asked, stand_in
+from tests.loopback_modal import ModalServer
+from tests.loopback_modal.processes import rooted
 
 pytestmark = pytest.mark.slow
 
@@ -277,3 +279,16 @@ def test_legs_run_in_containers_where_docker_is_named(
     assert human["metrics"]["speedup_base"] > 1.15
     assert koderz.journal()[0]["details"]["suite"]["machines"][ONE]["base"] == "me/python:3"
     assert {words[words.index("--entrypoint") + 2] for words in asked(state, "run")} == {"me/python:3"}
+
+
+@pytest.mark.skipif(not rooted(), reason="needs user namespaces")
+def test_legs_run_on_modal_each_block_in_one_sandbox(koderz: Shell) -> None:
+    with ModalServer() as server:
+        options = ("--mode", "human", "--sandbox", "modal", "--image", "me/python:3", "--max-blocks", "1")
+        shown = koderz("perf", "run", ONE, *options, "--parallel", "2", env=server.environment)
+        assert f"{ONE} runs in me/python:3" in shown.err
+        assert not [each for each in server.sandboxes if each.lives or not each.blocks_network or each.secrets]
+    (human,) = _arms(koderz)["human"]
+    assert human["status"] == "passed"
+    assert human["metrics"]["speedup_base"] > 1.15
+    assert koderz.summary()["config"]["concurrency"] == 2

@@ -29,6 +29,7 @@ def ran(koderz: Shell, script: str, *options: str, **env: str) -> subprocess.Com
         ("runners/local_docker_benchmark.py", "--mode human", 1, "docker"),
         ("runners/local_docker_benchmark.py", "--baseline --sandbox contained", 1, "contained"),
         ("runners/hero_3way_benchmark.py", "--engine local", 3, "contained"),
+        ("runners/hero_3way_benchmark.py", "--parallel 2", 3, "modal"),
         (
             "eval/modal_benchmark.py",
             "--engine local --benchmark-type workload",

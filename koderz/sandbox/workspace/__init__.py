@@ -57,7 +57,7 @@ class Image:
     context: Path  # a folder with a Dockerfile
     digest: str  # another one where any of its files is
     name: str = ""  # what it is called; empty: by its digest
-    arguments: Mapping[str, str] = field(default_factory=dict)  # of the Dockerfile
+    arguments: Mapping[str, str] = field(default_factory=dict, hash=False)  # of the Dockerfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,10 @@ class Timed(Backend, Protocol):
 
     def started(self, command: Command, place: Path) -> AbstractAsyncContextManager[Running]:
         """The command at work; it is ended when this is left. Its CPU is that of all threads of its process, and
-        of other processes where it may start any. Raises Fault where it can't be started."""
+        of other processes where it may start any. Raises Fault where it can't be started.
+
+        A backend of many machines has `apart()`, too, within which commands run on one, one after the other.
+        """
         ...
 
 

@@ -36,6 +36,38 @@ def interpreter() -> list[str]:
     return ["python3", "-I", "-S", "-c", _BOOT, *sources]
 
 
+class Clock:
+    """Asks how much CPU a command there has used."""
+
+    def __init__(self) -> None:
+        self._ask: Callable[[bytes], Awaitable[None]] | None = None
+        self._answer: asyncio.Future[int] | None = None
+
+    async def read(self) -> int:
+        """Nanoseconds. OSError where nobody answers any more."""
+        if self._ask is None:
+            raise OSError("the command has ended")
+        self._answer = asyncio.get_running_loop().create_future()
+        await self._ask(remote.CLOCK)
+        return await self._answer
+
+    @asynccontextmanager
+    async def asking(self, send: Callable[[bytes], Awaitable[None]]) -> AsyncIterator[None]:
+        """While somebody is there to be asked."""
+        self._ask = send
+        try:
+            yield
+        finally:
+            self._ask = None
+            if self._answer and not self._answer.done():
+                self._answer.set_exception(OSError("the command has ended"))
+
+    def tell(self, nanoseconds: int) -> None:
+        """What was answered."""
+        if self._answer and not self._answer.done():
+            self._answer.set_result(nanoseconds)
+
+
 @dataclass(frozen=True, slots=True)
 class Remote:
     """An interpreter there that runs one command; its streams are such as those of Modal's SDK."""
@@ -44,17 +76,22 @@ class Remote:
     name: str  # by which faults call it
 
     async def done(
-        self, spec: Mapping[str, Any], shipped: Sequence[Mount], output: Output, serve: Serve | None
+        self,
+        spec: Mapping[str, Any],
+        shipped: Sequence[Mount],
+        output: Output,
+        serve: Serve | None = None,
+        clock: Clock | None = None,
     ) -> dict[str, Any]:
         """How the command ended, once its folders are back. Raises Fault where the sandbox is gone before."""
         back = [mount for mount in shipped if mount.writable]
         with tempfile.TemporaryFile(dir=own_folder()) as there, tempfile.TemporaryFile(dir=own_folder()) as here:
             await asyncio.to_thread(remote.pack, [str(mount.source) for mount in shipped], there, math.inf)
-            send = _sender(self.process.stdin)
-            async with _bridged(serve, send) as hand_on:
+            send, clock = _sender(self.process.stdin), clock or Clock()
+            async with _bridged(serve, send) as hand_on, clock.asking(send):
                 sending = asyncio.create_task(_sent(send, spec, there))
                 try:
-                    told = await self._followed(here, output, hand_on, spec["room"])
+                    told = await self._followed(here, output, hand_on, spec["room"], clock)
                 finally:
                     sending.cancel()
                     await asyncio.gather(sending, return_exceptions=True)
@@ -63,7 +100,12 @@ class Remote:
         return told
 
     async def _followed(
-        self, archive: IO[bytes], output: Output, hand_on: Callable[[int, bytes], Awaitable[None]], room: int
+        self,
+        archive: IO[bytes],
+        output: Output,
+        hand_on: Callable[[int, bytes], Awaitable[None]],
+        room: int,
+        clock: Clock,
     ) -> dict[str, Any]:
         async for kind, channel, data in self._frames():
             if kind == remote.OUTPUT:
@@ -72,6 +114,8 @@ class Remote:
                 await hand_on(channel, data)
             elif kind == remote.TREE and archive.tell() <= room + remote.LARGEST:
                 archive.write(data)
+            elif kind == remote.CLOCK:
+                clock.tell(int(data))
             elif kind == remote.ENDED:
                 told: dict[str, Any] = json.loads(data)
                 return told

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -218,3 +219,63 @@ def test_without_a_network_it_is_unreachable(cloud: ModalServer, monkeypatch: py
     monkeypatch.setenv("MODAL_SERVER_URL", "http://127.0.0.1:9")
     with pytest.raises(Unreachable, match="--sandbox modal: Modal can't be reached"):
         ran("true", place=place)
+
+
+_LEG = """
+import os, sys
+print("begun", flush=True)
+os.write(4, b"ready")
+while os.read(3, 10):
+    if not os.fork():
+        sum(range(5_000_000))
+        os._exit(0)
+    os.wait()
+    os.write(4, b"done")
+sys.exit(3)
+"""
+
+
+async def _talked(modal: Modal, place: Path, *argv: str) -> tuple[bytes, int, int, Ended]:
+    """What a timed command answers, the nanoseconds that it used while it waited and worked, and how it ended."""
+    loop = asyncio.get_running_loop()
+    wanted = Command(argv, limits=Limits(seconds=PATIENCE), read_only=True)
+    async with modal.started(wanted, place) as leg:
+        said = await loop.sock_recv(leg.channel, 100)
+        if not said:
+            return b"", 0, 0, await leg.ended
+        before = await leg.cpu()
+        waited = await leg.cpu() - before
+        await loop.sock_sendall(leg.channel, b"go")
+        said += await loop.sock_recv(leg.channel, 100)
+        used = await leg.cpu() - before
+        leg.channel.shutdown(socket.SHUT_WR)
+        ended = await leg.ended
+        with pytest.raises(OSError, match="ended"):
+            await leg.cpu()
+        return said, waited, used, ended
+
+
+def test_commands_are_talked_to_and_clocked_one_after_the_other_in_one_sandbox(cloud: ModalServer, place: Path) -> None:
+    known = len(cloud.sandboxes)
+
+    async def twice() -> list[tuple[bytes, int, int, Ended]]:
+        async with Modal() as modal, modal.apart():
+            return [await _talked(modal, place, "python3", "-c", _LEG) for _ in range(2)]
+
+    for said, waited, used, ended in asyncio.run(twice()):
+        assert said == b"readydone"
+        assert used > 20_000_000 > waited
+        assert (ended.status, ended.output, ended.cause) == (3, "begun\n", "")
+        assert ended.cpu > used / 1e9
+    (asked,) = cloud.sandboxes[known:]
+    assert asked.blocks_network
+    assert not asked.lives
+
+
+def test_a_timed_command_that_isn_t_there_is_told(cloud: ModalServer, place: Path) -> None:
+    async def once() -> Ended:
+        async with Modal() as modal:
+            return (await _talked(modal, place, "no-such-program"))[3]
+
+    ended = asyncio.run(once())
+    assert (ended.status, ended.output) == (127, "no-such-program: No such file or directory\n")

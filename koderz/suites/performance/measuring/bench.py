@@ -118,6 +118,7 @@ class Bench:
 
     async def measured(self, exclusive: ExclusiveHandle, arm: str, patch: str = "") -> str:
         """What came of an arm, for `judge`: blocks up to the first look at which a verdict is sure."""
+        exclusive = getattr(self._trees.backend, "apart", exclusive)  # what isn't on this machine need not wait here
         applied = Applied("passed")
         if arm == "agent":
             applied = msgspec.convert(await self._handles.once("applied", partial(self._applied, patch)), Applied)
