@@ -125,6 +125,7 @@ def test_a_run_that_has_begun_is_picked_up_though_another_version_is_deployed_by
     once_each(on_modal, 2)
 
 
+@pytest.mark.slow
 def test_two_machines_at_one_run_pay_for_nothing_twice(on_modal: Remote, tmp_path: Path) -> None:
     on_modal("benchmark", 0, 6, *MODEL, "--detach")
     run = run_of(on_modal)

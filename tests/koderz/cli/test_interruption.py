@@ -38,22 +38,26 @@ def hooked(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(tmp_path / "hook"), str(Path(__file__).parents[3])])}
 
 
+_FAST = [
+    ("--help", "koderz.cli"),
+    ("benchmark 0 1 -m simulated", "koderz.runs.prepare"),
+    ("memory serve --http 127.0.0.1:0", "uvicorn"),
+]
+_SLOW = [
+    ("--help", "typer"),
+    ("benchmark 0 1 -m simulated", "koderz.cli.benchmark"),
+    ("benchmark 0 1 -m simulated", "koderz.settings.schema"),
+    ("benchmark 0 1 -m simulated", "asyncio"),
+    ("benchmark 0 1 -m simulated", "koderz.runs.session"),
+    ("benchmark compare", "koderz.analysis.compare"),
+    ("memory serve", "koderz.cli.memory"),
+    ("memory serve", "mcp.server.stdio"),
+    ("memory serve --http 127.0.0.1:0", "uvicorn.server"),
+]
+
+
 @pytest.mark.parametrize(
-    ("words", "module"),
-    [
-        ("--help", "koderz.cli"),
-        ("--help", "typer"),
-        ("benchmark 0 1 -m simulated", "koderz.cli.benchmark"),
-        ("benchmark 0 1 -m simulated", "koderz.settings.schema"),
-        ("benchmark 0 1 -m simulated", "asyncio"),
-        ("benchmark 0 1 -m simulated", "koderz.runs.prepare"),
-        ("benchmark 0 1 -m simulated", "koderz.runs.session"),
-        ("benchmark compare", "koderz.analysis.compare"),
-        ("memory serve", "koderz.cli.memory"),
-        ("memory serve", "mcp.server.stdio"),
-        ("memory serve --http 127.0.0.1:0", "uvicorn"),
-        ("memory serve --http 127.0.0.1:0", "uvicorn.server"),
-    ],
+    ("words", "module"), [*_FAST, *(pytest.param(*each, marks=pytest.mark.slow) for each in _SLOW)]
 )
 def test_ctrl_c_while_modules_are_loaded_is_one_line(
     koderz: Shell, hooked: dict[str, str], words: str, module: str

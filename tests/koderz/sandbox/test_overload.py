@@ -94,6 +94,7 @@ def test_judge_outlasts_what_it_is_told(told: dict[str, tuple[Finding, bool]], n
     assert len(finding.message) < 2500
 
 
+@pytest.mark.slow
 def test_results_that_keep_the_tests_busy_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("koderz.sandbox.judge.worker.GRACE_SECONDS", 2.0)
     colliding = "def add(x, y): return [n * (2**61 - 1) for n in range(300_000)]"

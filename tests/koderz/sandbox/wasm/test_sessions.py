@@ -14,7 +14,7 @@ from koderz.errors import Fault
 from koderz.sandbox.wasm.cells import CellResult, SessionBusyError, SessionFullError, SubCall
 from koderz.sandbox.wasm.link import Link, WorkerLostError
 from koderz.sandbox.wasm.pool import Pool
-from tests.koderz.sandbox.wasm.conftest import Done
+from tests.koderz.sandbox.wasm.conftest import NATIVE_SLOW, Done
 
 
 async def echo(call: SubCall) -> Sequence[str]:
@@ -50,6 +50,7 @@ def test_variables_are_told_by_value_where_they_are_small_else_by_type_and_size(
     }
 
 
+@pytest.mark.parametrize("kind", NATIVE_SLOW, indirect=True)
 def test_cells_ask_models_and_wait_for_them(within: Done) -> None:
     async def slow(call: SubCall) -> Sequence[str]:
         await asyncio.sleep(5.5)

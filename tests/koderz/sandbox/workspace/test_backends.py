@@ -30,7 +30,9 @@ def test_docker_is_taken_where_a_daemon_answers_and_else_this_machine(
 
 
 def test_where_it_can_t_run_it_is_exit_4_and_never_another(koderz: Shell) -> None:
-    words, environ = ("rollouts", "run", "--agent", "nop"), {"DOCKER_HOST": "tcp://127.0.0.1:9"}
+    koderz("rollouts", "sample", "tasks")
+    (koderz.folder / "one.toml").write_text('[[tasks]]\nprepared_dir = "tasks/median"\nagent = "nop"\n')
+    words, environ = ("rollouts", "run", "one.toml"), {"DOCKER_HOST": "tcp://127.0.0.1:9"}
     assert "docker" in koderz(*words, env={**environ, "SANDBOX_BACKEND": "docker"}, code=4).err
     without = {"SANDBOX_BACKEND": "modal", "MODAL_SERVER_URL": "http://127.0.0.1:9"}
     assert "Modal can't be reached" in koderz(*words, env={**environ, **without}, code=4).err

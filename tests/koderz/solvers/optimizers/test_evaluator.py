@@ -87,9 +87,10 @@ def content_of(run: Run) -> tuple[Any, ...]:
 
 
 ALL = ("random_search", "few_shot", "meta_prompt", "evolutionary_optimizer", "hierarchical_reflective", "gepa")
+FEW = [pytest.param(name, marks=() if name in ("few_shot", "meta_prompt") else pytest.mark.slow) for name in ALL]
 
 
-@pytest.mark.parametrize("solver", ALL)
+@pytest.mark.parametrize("solver", FEW)
 def test_the_same_seed_and_replies_make_the_same_search_at_any_pace(tmp_path: Path, solver: str) -> None:
     world = World("rule")
     one = searched(tmp_path / "a", world, "none", solver, seeds=2, budget_calls=200, item_concurrency=1)
@@ -119,7 +120,7 @@ def test_no_metric_call_is_made_above_the_budget_and_none_twice(tmp_path: Path, 
     assert calls["test"] in (0, 100)
 
 
-@pytest.mark.parametrize("solver", ALL)
+@pytest.mark.parametrize("solver", FEW)
 def test_a_search_that_was_cut_off_anywhere_ends_as_if_undisturbed(tmp_path: Path, solver: str) -> None:
     world = World("rule")
     plan = plan_of(tmp_path, world, solver, budget_calls=120)

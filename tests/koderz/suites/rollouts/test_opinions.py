@@ -74,8 +74,10 @@ def test_the_diff_stands_between_marks_that_it_can_t_hold() -> None:
 
 
 def test_a_run_has_opinions_that_decide_nothing(koderz: Shell) -> None:
-    koderz("rollouts", "run", "--agent", "nop", "--judge-model", "simulated", "--sandbox", "local")
-    (folder,) = koderz.folder.glob("data/rollouts/sample/*")
+    koderz("rollouts", "sample", "tasks")
+    (koderz.folder / "one.toml").write_text('[[tasks]]\nprepared_dir = "tasks/median"\nagent = "nop"\n')
+    koderz("rollouts", "run", "one.toml", "--judge-model", "simulated", "--sandbox", "local")
+    (folder,) = koderz.folder.glob("data/rollouts/one/*")
     results = [json.loads(path.read_text()) for path in (folder / "task_results").iterdir()]
     assert {each["lm_evaluation"]["weighted_score"] for each in results} == {0.5}
     assert max(each["total_score"] for each in results) < 0.5
