@@ -113,12 +113,11 @@ class Scripts:
             await frames.send(self._order(tree, name, argv=argv, folder=f"{HOME}/{_RESULTS}"))
             began: tuple[int, int] | None = None
             while not (said := await frames.receive()).startswith(b"end"):
-                now = await clock_of(frames.running)
                 if said == b"call" and began is None and len(run.taken) < _MOST_CALLS:
-                    began = now
+                    began = await clock_of(frames.running)
                     await frames.send(b"go")
                 elif said == b"done" and began:
-                    run.taken.append(passed(began, now))
+                    run.taken.append(passed(began, await clock_of(frames.running)))
                     began = None
                     await frames.send(b"on")
                 elif said.startswith(b"stored") and len(run.stored) < _MOST_CALLS:

@@ -13,6 +13,7 @@ from koderz.errors import Fault
 from koderz.sandbox.workspace.local import Local
 from koderz.suites.performance.measuring.scripts import Scripts
 from koderz.suites.performance.measuring.verdicts import Leg
+from koderz.suites.performance.measuring.wire import Frames
 from koderz.suites.performance.sources import tasks_of
 from koderz.suites.performance.tasks import PerfTask
 from tests.koderz.suites.performance import rows
@@ -122,6 +123,21 @@ def test_links_to_what_base_stored_are_no_results(local: Local, tmp_path: Path) 
     ).replace("+= 1", "+= 2")
     leg = _legs(_task(tmp_path, "gso"), local, tmp_path, agent=linking)["agent"]
     assert "its result can't be read: FileNotFoundError" in leg.wrong
+
+
+def test_a_script_that_is_gone_before_all_that_it_said_is_read_is_whole(
+    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Frames.receive
+
+    async def late(frames: Frames) -> bytes:
+        said = await read(frames)
+        if said.startswith(b"stored"):
+            await asyncio.wait([frames.running.ended])
+        return said
+
+    monkeypatch.setattr(Frames, "receive", late)
+    assert not _legs(_task(tmp_path, "gso"), local, tmp_path)["base"].wrong
 
 
 def test_a_base_that_stores_nothing_is_a_fault(local: Local, tmp_path: Path) -> None:
