@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,8 +151,11 @@ class Front:
         finish(begin(complete(plan), screen, detach=self.detach), self.shown, tell=screen.results)
 
 
-def run_options(**usual: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Gives a command all options of a run, handed to it as one argument `front`; `usual` holds unless one is given."""
+def run_options(*, only: Collection[str] = (), **usual: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Gives a command all options of a run, or `only` some, handed to it as one argument `front`.
+
+    `usual` holds unless one is given. `only`: see `with_settings`.
+    """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         def with_front(
@@ -176,7 +179,7 @@ def run_options(**usual: Any) -> Callable[[Callable[..., Any]], Callable[..., An
         parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *flags)]
         with_front.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         with_front.__doc__, with_front.__name__ = command.__doc__, command.__name__
-        return with_settings(usual=usual)(with_front)
+        return with_settings(usual=usual, only=only)(with_front)
 
     return decorate
 

@@ -6,7 +6,7 @@ An option's type, default, bounds and help are those of its field; nothing is sa
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice, pairwise, takewhile
@@ -46,14 +46,19 @@ def changeable(schema: Schema | None = None) -> list[str]:
 
 
 def with_settings(
-    *names: str, without: Iterable[str] = (), usual: Mapping[str, Any] = MappingProxyType({}), of_run: bool = False
+    *names: str,
+    without: Iterable[str] = (),
+    usual: Mapping[str, Any] = MappingProxyType({}),
+    of_run: bool = False,
+    only: Collection[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Gives a command an option for each named setting, or for all of them but those in `without`.
 
     The command takes them as one argument `given`, a dict of those that were really given; a parameter of its own takes
     the place of the setting of its name. One that has all settings has the options of what they, or else `usual`,
     choose, too (and of all `suites` in `usual`): its attribute `with_schema` makes it anew for a schema. `of_run`: it
-    takes up a run, and has what may differ then of the options of that run, too.
+    takes up a run, and has what may differ then of the options of that run, too. `only`: of all settings, those that
+    mean something to it, by their names, and all of an owner such as `suite.serving`.
     """
 
     def decorate(command: Callable[..., Any], schema: Schema | None = None) -> Callable[..., Any]:
@@ -61,7 +66,8 @@ def with_settings(
         schema = schema or schema_of()
         fields = schema.fields
         wanted = [*changeable(schema), *names] if of_run else names
-        options = _parameters(schema, wanted, {*without, *(p.name for p in own)}, usual)
+        left = {name for name in fields if only and {name, *schema.owners(name)}.isdisjoint(only)}
+        options = _parameters(schema, wanted, {*without, *left, *(p.name for p in own)}, usual)
 
         def wrapper(**arguments: Any) -> Any:
             mine = {p.name: arguments.pop(p.name) for p in own}

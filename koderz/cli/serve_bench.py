@@ -19,11 +19,18 @@ if TYPE_CHECKING:
     from koderz.suites.performance.serving.client import Target
 
 
+_OPTIONS = (
+    *("suite.serving", "seed", "local_model", "base_url", "api_key_env", "temperature", "top_p", "request_timeout"),
+    *("grace", "results", "tags", "sinks", "no_sinks", "sink_patience", "mlflow_detail"),
+)
+"""What of a run's options means something to a load."""
+
+
 def _saving(help_text: str, *flags: str, **more: Any) -> Any:
     return typer.Option(*flags, help=help_text, rich_help_panel="Result file", **more)
 
 
-@run_options(suite="serving", solver="serve-bench", request_timeout=21_600.0)
+@run_options(only=_OPTIONS, suite="serving", solver="serve-bench", request_timeout=21_600.0)
 def serve_bench(
     front: Front,
     host: Annotated[str, typer.Option(metavar="HOST", help="The server's, without --base-url.")] = "127.0.0.1",
@@ -44,8 +51,8 @@ def serve_bench(
     import asyncio
 
     given = dict(front.given)
-    if "models" in given or given.get("samples", 1) > 1:
-        raise KoderzError("serve-bench is one load on one model: give one --model, and no --samples")
+    if "models" in given:
+        raise KoderzError("serve-bench is one load on one model: give one --model")
     given["base_url"] = given.get("base_url") or os.environ.get("KODERZ_BASE_URL") or f"http://{host}:{port}"
     target = _target(given)
     given["local_model"] = f"openai/{target.model or asyncio.run(_first_model(target))}"

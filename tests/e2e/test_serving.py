@@ -93,7 +93,8 @@ def test_the_key_is_sent_and_on_no_record(koderz: Shell, serve: Start) -> None:
         (("--request-rate", "0"), "above 0", 2),
         (("--dataset-name", "custom"), "--dataset-path", 2),
         (("--dataset-name", "custom", "--dataset-path", "gone.jsonl"), "gone.jsonl", 2),
-        (("--samples", "2"), "one load", 2),
+        (("--samples", "2"), "No such option: --samples", 2),
+        (("--model", "n"), "one load", 2),
         (("--metric-percentiles", "101"), "from 0 to 100", 2),
         (("--base-url", "nowhere"), "not a base URL", 2),
         (("--model", "other"), "one --model", 2),
@@ -106,6 +107,13 @@ def test_bad_input_is_one_sentence_and_creates_nothing(
     assert said in done.err
     assert "Traceback" not in done.err
     assert not koderz.results.exists()
+
+
+def test_the_help_shows_what_serves_a_load(koderz: Shell) -> None:
+    shown = koderz("perf", "serve-bench", "--help").out
+    assert "--num-prompts" in shown
+    assert "--request-timeout" in shown
+    assert not {"--max-iterations", "--judges", "--docker-image", "--problems-file", "--limit"} & {*shown.split()}
 
 
 def test_a_server_that_isn_t_there_can_t_say_which_models_it_has(koderz: Shell) -> None:
