@@ -13,7 +13,7 @@ import os
 import secrets
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache
@@ -26,7 +26,7 @@ from koderz.modal.sandbox import PYTHON, START_SECONDS, make_ready, process
 from koderz.sandbox import ROOM_MB
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Image, Mount, Running
 from koderz.sandbox.workspace.docker import ENVIRONMENT
-from koderz.sandbox.workspace.folders import own_folder
+from koderz.sandbox.workspace.folders import own_folder, without
 from koderz.sandbox.workspace.local import TREE, Output
 from koderz.sandbox.workspace.shipping import Clock, Remote, interpreter
 
@@ -215,26 +215,30 @@ class Modal:
             tags={_MACHINE: _machine(), _FOLDER: own_folder().name, _ENTRY: self._entry},
         )
 
-    async def _image(self, image: Image | str | None, mounts: Sequence[Mount]) -> modal.Image:
-        """The image, built where it has to be, with what is shown there."""
+    async def _built(self, image: Image | str | None) -> modal.Image:
         import modal
 
+        with ExitStack() as stack:
+            base = modal.Image.debian_slim(python_version=PYTHON)
+            if isinstance(image, str):
+                base = modal.Image.from_registry(image).entrypoint([])
+            elif image:
+                context, stated = stack.enter_context(without(image.context, image.hidden)), dict(image.arguments)
+                base = modal.Image.from_dockerfile(context / "Dockerfile", context_dir=context, build_args=stated)
+                base = base.entrypoint([])
+            async with _faults():
+                await base.build.aio(self._app)
+        return base
+
+    async def _image(self, image: Image | str | None, mounts: Sequence[Mount]) -> modal.Image:
+        """The image, built where it has to be, with what is shown there."""
         name = (image.name or image.digest) if isinstance(image, Image) else image or ""
         key = (name, tuple((str(mount.source), mount.target) for mount in mounts))
         async with self._building.setdefault(key[0], asyncio.Lock()):
             if key not in self._images:
                 base = self._images.get((key[0], ()))
                 if base is None:
-                    base = modal.Image.debian_slim(python_version=PYTHON)
-                    if isinstance(image, str):
-                        base = modal.Image.from_registry(image).entrypoint([])
-                    elif image:
-                        file, stated = image.context / "Dockerfile", dict(image.arguments)
-                        base = modal.Image.from_dockerfile(file, context_dir=image.context, build_args=stated)
-                        base = base.entrypoint([])
-                    async with _faults():
-                        await base.build.aio(self._app)
-                    self._images[key[0], ()] = base
+                    base = self._images[key[0], ()] = await self._built(image)
                 for mount in mounts:
                     add = base.add_local_dir if mount.source.is_dir() else base.add_local_file
                     base = add(mount.source, mount.target)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +58,7 @@ class Image:
     digest: str  # another one where any of its files is
     name: str = ""  # what it is called; empty: by its digest
     arguments: Mapping[str, str] = field(default_factory=dict, hash=False)  # of the Dockerfile
+    hidden: Collection[str] = ()  # paths in the folder that it isn't made of
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Self
 from koderz.errors import Fault, Unreachable
 from koderz.sandbox.docker import daemon_version
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Image, Mount, Running, Serve
+from koderz.sandbox.workspace.folders import without
 from koderz.sandbox.workspace.local import TREE, Output, too_large
 from koderz.sandbox.workspace.registry import configuration
 
@@ -241,8 +242,9 @@ async def _build(image: Image | str, name: str, config: Sequence[str]) -> str:
         await _said(*config, "pull", "--quiet", name, seconds=_BUILD_SECONDS)
         return name
     stated = [part for each in image.arguments.items() for part in ("--build-arg", "=".join(each))]
-    words = ["build", "--quiet", "--label", LABEL, "--tag", name, *stated, str(image.context)]
-    await _said(*config, *words, seconds=_BUILD_SECONDS)
+    with without(image.context, image.hidden) as context:
+        words = ["build", "--quiet", "--label", LABEL, "--tag", name, *stated, str(context)]
+        await _said(*config, *words, seconds=_BUILD_SECONDS)
     return name
 
 

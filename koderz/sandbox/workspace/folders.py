@@ -9,7 +9,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,21 @@ def scratch() -> Iterator[Path]:
         yield folder
     finally:
         remove(folder)
+
+
+@contextmanager
+def without(folder: Path, hidden: Collection[str]) -> Iterator[Path]:
+    """The folder itself, or a copy of it without what is to be hidden, by paths in it."""
+    if not hidden:
+        yield folder
+        return
+    with scratch() as copy:
+
+        def ignored(inner: str, names: list[str]) -> set[str]:
+            return {name for name in names if Path(inner, name).relative_to(folder).as_posix() in hidden}
+
+        shutil.copytree(folder, copy, symlinks=True, ignore=ignored, dirs_exist_ok=True)
+        yield copy
 
 
 def remove(folder: Path) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from koderz.errors import KoderzError
 from koderz.suites.rollouts.dockerfile import read_dockerfile
 from koderz.suites.rollouts.tasks import Repo, Rollout, Rubric, Script
-from koderz.suites.rollouts.trees import files_below
+from koderz.suites.rollouts.trees import files_below, shown_below
 from tracker.files import MB
 
 _LARGEST = 64 * MB  # of a file that describes a task
@@ -43,14 +43,19 @@ def load_task(folder: Path, overrides: Path | None = None, *, apply_overrides: b
 
 
 def _with_digest(task: Rollout) -> Rollout:
-    """With what changes when any file of its folder does."""
+    """With what changes when any file of its folder does, and any of its image's."""
+    described = dataclasses.replace(task, folder=Path(), files={}, context=None)
+    image = _digest_of(shown_below(task)) if task.context else ""
+    return dataclasses.replace(task, digest=_digest_of(files_below(task.folder), repr(described)), image_digest=image)
+
+
+def _digest_of(files: Mapping[str, Path], more: str = "") -> str:
     digest = hashlib.sha256()
-    for path, source in sorted(files_below(task.folder).items()):
+    for path, source in sorted(files.items()):
         digest.update(f"{path}\0".encode())
         digest.update(source.read_bytes())
-    described = dataclasses.replace(task, folder=Path(), files={}, context=None)
-    digest.update(repr(described).encode())
-    return dataclasses.replace(task, digest=digest.hexdigest()[:16])
+    digest.update(more.encode())
+    return digest.hexdigest()[:16]
 
 
 def _of_tb_meta(folder: Path, overrides: Mapping[str, Any]) -> Rollout:

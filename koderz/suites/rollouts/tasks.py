@@ -11,6 +11,13 @@ from koderz.sandbox.workspace import Image
 
 Format = Literal["tb", "harbor", "terminal-bench"]
 
+HIDDEN: Mapping[Format, tuple[str, ...]] = {
+    "tb": ("tb_meta.json", "overrides.json", "overlay_files/diff.patch"),
+    "harbor": (),
+    "terminal-bench": ("tests", "run-tests.sh", "solution.sh", "solution.yaml"),
+}
+"""What of the folder of a Dockerfile no image is made of, as agents would find it there: tests and solutions."""
+
 SCRIPT_SECONDS = 60.0  # of one test script
 
 
@@ -81,9 +88,10 @@ class Rollout:
     metrics: str = ""  # a command that prints metrics of the task's own
     details: Mapping[str, Any] = field(default_factory=dict)  # repo_info.json
     digest: str = ""
+    image_digest: str = ""  # of what its image is made of
     sandbox: str = ""  # the backend that its entry names; empty: the run's
 
     @property
     def image(self) -> Image | None:
         """That of its Dockerfile."""
-        return Image(self.context, self.digest) if self.context else None
+        return Image(self.context, self.image_digest, hidden=HIDDEN[self.format]) if self.context else None

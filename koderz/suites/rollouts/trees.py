@@ -13,7 +13,7 @@ from typing import cast
 from koderz.errors import Fault, KoderzError
 from koderz.sandbox.workspace import Backend, Command, Images, Limits, git
 from koderz.sandbox.workspace.folders import scratch
-from koderz.suites.rollouts.tasks import Repo, Rollout, Step
+from koderz.suites.rollouts.tasks import HIDDEN, Repo, Rollout, Step
 
 UNPREPARED = "can't be prepared"  # what a fault says of a task where no agent was started
 _RUN_SECONDS = 600.0
@@ -28,6 +28,16 @@ def files_below(folder: Path) -> dict[str, Path]:
         if path.is_file():
             found[path.relative_to(folder).as_posix()] = path
     return found
+
+
+def shown_below(task: Rollout) -> dict[str, Path]:
+    """Each file that the task's image may be made of, by its path in the Dockerfile's folder."""
+    hidden = HIDDEN[task.format]
+    return {
+        path: file
+        for path, file in files_below(task.context or task.folder).items()
+        if not any(path == each or path.startswith(f"{each}/") for each in hidden)
+    }
 
 
 async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
@@ -92,15 +102,15 @@ async def _build(task: Rollout, tree: Path, backend: Backend) -> None:
         raise KoderzError(task.refused)
     for step in task.steps:
         if step.word == "COPY":
-            for path, source in _copied(step, task.context or task.folder).items():
+            for path, source in _copied(step, task).items():
                 git.write(tree, path, source.read_bytes(), executable=bool(source.stat().st_mode & 0o100))
         else:
             await _run(step.text, task, tree, backend)
 
 
-def _copied(step: Step, context: Path) -> Mapping[str, Path]:
+def _copied(step: Step, task: Rollout) -> Mapping[str, Path]:
     """What a COPY puts where, from the checkout."""
-    every = files_below(context)
+    every = shown_below(task)
     found: dict[str, Path] = {}
     for name in step.sources:
         source = PurePosixPath(name).as_posix().removeprefix("./")
@@ -112,7 +122,7 @@ def _copied(step: Step, context: Path) -> Mapping[str, Path]:
         elif below:
             found |= {str(PurePosixPath(step.text, path.removeprefix(prefix))): file for path, file in below.items()}
         else:
-            raise KoderzError(f"COPY: there is no {name} in {context}")
+            raise KoderzError(f"COPY: there is no {name} in {task.context or task.folder} that an agent may see")
     return found
 
 

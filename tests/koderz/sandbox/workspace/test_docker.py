@@ -24,7 +24,7 @@ from koderz.sandbox.workspace.uncontained import Uncontained
 from tests.conftest import PATIENCE, are_gone, wait_for
 
 STAND_IN = """#!{python}
-import base64, json, os, pathlib, signal, subprocess, sys
+import base64, json, os, pathlib, shutil, signal, subprocess, sys
 words, state = sys.argv[1:], pathlib.Path({state!r})
 with open(state / "log", "a") as log:
     log.write(json.dumps(words) + "\\n")
@@ -52,7 +52,9 @@ match words:
     case ["build", *_, folder]:
         if "broken" in pathlib.Path(folder, "Dockerfile").read_text():
             sys.exit("no such instruction")
-        kept(after("--tag")[0]).write_text(folder)
+        own = str(state / after("--tag")[0].replace(":", "-").replace("/", "-")) + ".context"
+        shutil.copytree(folder, own, ignore=shutil.ignore_patterns("state"))
+        kept(after("--tag")[0]).write_text(own)
     case ["create", *_, image, _]:
         (state / after("--name")[0]).write_text(kept(image).read_text())
     case ["cp", source, target]:
@@ -164,6 +166,16 @@ def test_an_image_is_built_once_for_each_digest(state: Path, place: Path, tmp_pa
         "koderz-workspace:def",
     ]
     assert [words[words.index("--entrypoint") + 2] for words in asked(state, "run")][:2] == ["koderz-workspace:abc"] * 2
+
+
+def test_an_image_isn_t_made_of_what_is_hidden(state: Path, place: Path, tmp_path: Path) -> None:
+    context = tmp_path / "context"
+    for name in ("Dockerfile", "a/shown", "a/hidden", "tests/hidden"):
+        (context / name).parent.mkdir(parents=True, exist_ok=True)
+        (context / name).write_text("FROM x\n")
+    ran("true", place, image=Image(context, "abc", hidden=("a/hidden", "tests")))
+    (built,) = state.glob("*.context")
+    assert {path.relative_to(built).as_posix() for path in built.rglob("*")} == {"Dockerfile", "a", "a/shown"}
 
 
 def test_an_image_that_can_t_be_built_is_a_fault(state: Path, place: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -168,6 +169,19 @@ def test_with_images_the_checkout_is_what_the_image_has(tmp_path: Path) -> None:
     assert _tree(task, tmp_path, _Images()) == {"from-image": "environment /srv"}
 
 
+def test_an_image_is_another_one_where_a_file_of_its_own_is(tmp_path: Path) -> None:
+    folder = tmp_path / "task"
+    shutil.copytree(SAMPLE / "greeting", folder)
+    before = load_task(folder)
+    (folder / "instruction.md").write_text("Something else.")
+    (folder / "tests/test.sh").write_text("true\n")
+    asked = load_task(folder)
+    assert asked.digest != before.digest
+    assert asked.image == before.image
+    (folder / "environment/more").write_text("more")
+    assert asked.image != load_task(folder).image
+
+
 def test_a_task_may_name_its_sandbox(tmp_path: Path) -> None:
     stores = Stores({"": Local(), "docker": _Images()})
     task = load_task(_harbor(tmp_path / "task"))
@@ -208,6 +222,19 @@ def test_terminal_bench(tmp_path: Path) -> None:
     (folder / "docker-compose.yaml").write_text("")
     with pytest.raises(KoderzError, match=r"docker-compose\.yaml"):
         load_task(folder)
+
+
+def test_tests_and_solution_of_terminal_bench_are_in_no_checkout(tmp_path: Path) -> None:
+    folder = tmp_path / "hello"
+    (folder / "tests").mkdir(parents=True)
+    (folder / "task.yaml").write_text("instruction: Do it.\n")
+    (folder / "Dockerfile").write_text("FROM x\nWORKDIR /app\nCOPY . .\n")
+    for name in ("tests/test_outputs.py", "run-tests.sh", "solution.sh", "data.txt"):
+        (folder / name).write_text("x")
+    task = load_task(folder)
+    assert {*_tree(task, tmp_path)} == {"Dockerfile", "data.txt", "task.yaml"}
+    assert task.image
+    assert {"tests", "run-tests.sh", "solution.sh"} <= {*task.image.hidden}
 
 
 def test_scores_are_weighted_and_rubrics_without_tests_are_in_the_denominator(tmp_path: Path) -> None:
