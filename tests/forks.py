@@ -34,7 +34,7 @@ koderz.suites.long_context koderz.suites.long_context.ruler koderz.suites.long_c
 MODULES = """
 koderz.sandbox.contained koderz.sandbox.judge.pool koderz.sandbox.judge.launch koderz.sandbox.wasm.pool
 koderz.sandbox.workspace.local koderz.suites.rollouts.suite koderz.suites.performance.suite koderz.testing.server
-koderz.testing.streaming tracker.credentials filelock importlib.metadata numpy tenacity tomllib
+koderz.testing.streaming tracker.credentials filelock importlib.metadata jinja2 scipy.stats tenacity tomllib
 """
 _MOST_BYTES = 1 << 17  # of a request
 
