@@ -92,7 +92,9 @@ def _known(given: Mapping[str, Any], *, trust_config: bool = False) -> tuple[Set
     settings = settings_here(given, names=_WHICH, schema=schema_here(given), trust_config=trust_config)
     found = [task.payload for task in load_suite(settings.suite, settings.dataset, settings).tasks]
     if not all(isinstance(task, PerfTask) for task in found):
-        raise KoderzError(f"--suite {settings.suite}: its tasks are no commits; {_SUITE}, gso or iso have such")
+        raise KoderzError(
+            f"--suite {settings.suite}: its tasks are no commits; {_SUITE}, koderz-perf-pypi, gso or iso have such"
+        )
     return settings, tuple(found)
 
 

@@ -124,6 +124,7 @@ SUITES = Registry(
         "serving": "koderz.suites.performance.serving.suite:serving",
         "completion": "koderz.suites.long_context.completion:completion",
         "koderz-perf-mini": "koderz.suites.performance.suite:mini",
+        "koderz-perf-pypi": "koderz.suites.performance.suite:pypi",
         "gso": "koderz.suites.performance.suite:gso",
         "iso": "koderz.suites.performance.suite:iso",
     },
@@ -135,7 +136,10 @@ SUITES = Registry(
         "rollouts": "koderz.suites.rollouts.options:RolloutsOptions",
         "datasets": "koderz.suites.datasets.options:DatasetOptions",
         "serving": "koderz.suites.performance.serving.options:ServingOptions",
-        **dict.fromkeys(("koderz-perf-mini", "gso", "iso"), "koderz.suites.performance.options:PerformanceOptions"),
+        **dict.fromkeys(
+            ("koderz-perf-mini", "koderz-perf-pypi", "gso", "iso"),
+            "koderz.suites.performance.options:PerformanceOptions",
+        ),
     },
 )
 """Functions that take the dataset's path, or None for its usual place, and the suite's options if it has any.

@@ -8,7 +8,12 @@ from koderz.errors import KoderzError
 from koderz.suites.dataset import read_rows
 from koderz.suites.performance.mini import mini_tasks
 from koderz.suites.performance.published import read_published
+from koderz.suites.performance.released import released_tasks
 from koderz.suites.performance.tasks import PerfTask, read_tasks
+
+MINI = "koderz-perf-mini"
+
+_OWN = {MINI: mini_tasks, "koderz-perf-pypi": released_tasks}
 
 
 def ids_of(dataset: Path | None) -> list[str]:
@@ -24,13 +29,15 @@ def ids_of(dataset: Path | None) -> list[str]:
     return [*dict.fromkeys(ids)]
 
 
-def tasks_of(dataset: Path | None) -> tuple[PerfTask, ...]:
-    """The tasks of a tasks.toml, or of GSO's or ISO-Bench's JSON; without a file, the embedded ones.
+def tasks_of(dataset: Path | None, suite: str = MINI) -> tuple[PerfTask, ...]:
+    """The tasks of a tasks.toml, or of GSO's or ISO-Bench's JSON; without a file, those that the suite has.
 
-    Raises KoderzError for a file that holds no tasks.
+    Raises KoderzError for a file that holds no tasks, and where the suite has none.
     """
     if dataset is None:
-        return mini_tasks()
+        if suite not in _OWN:
+            raise KoderzError(f"the suite {suite} has no tasks here: give its file with --dataset FILE")
+        return _OWN[suite]()
     return read_tasks(dataset) if _is_toml(dataset) else read_published(dataset)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from koderz.errors import Fault, KoderzError, Unreachable
+from koderz.errors import Fault, Unreachable
 from koderz.sandbox.workspace import Images, Timed
 from koderz.sandbox.workspace.backends import timed
 from koderz.sandbox.workspace.git import require_git
@@ -23,6 +23,7 @@ from koderz.suites.performance.measuring.bench import Bench
 from koderz.suites.performance.measuring.verdicts import Rule
 from koderz.suites.performance.options import PerformanceOptions
 from koderz.suites.performance.published import refused
+from koderz.suites.performance.released import fetch
 from koderz.suites.performance.review import is_for_judge, simulated_review, with_review
 from koderz.suites.performance.sources import tasks_of
 from koderz.suites.performance.tasks import PerfTask
@@ -42,23 +43,22 @@ def mini(dataset: Path | None, options: PerformanceOptions) -> PerformanceSuite:
     return PerformanceSuite("koderz-perf-mini", dataset, options)
 
 
+def pypi(dataset: Path | None, options: PerformanceOptions) -> PerformanceSuite:
+    """Releases of well-known packages that made something faster, fetched by pip; or those of a tasks.toml."""
+    return PerformanceSuite("koderz-perf-pypi", dataset, options)
+
+
 def gso(dataset: Path | None, options: PerformanceOptions) -> PerformanceSuite:
     """GSO's commits, of its dataset as JSON lines (--dataset, or koderz suites add gso FILE)."""
-    return _published("gso", dataset, options)
+    return PerformanceSuite("gso", dataset, options)
 
 
 def iso(dataset: Path | None, options: PerformanceOptions) -> PerformanceSuite:
     """ISO-Bench's commits, of its dataset as JSON lines (--dataset, or koderz suites add iso FILE)."""
-    return _published("iso", dataset, options)
+    return PerformanceSuite("iso", dataset, options)
 
 
-def _published(name: str, dataset: Path | None, options: PerformanceOptions) -> PerformanceSuite:
-    if dataset is None:
-        raise KoderzError(f"the suite {name} has no tasks here: give its file with --dataset FILE")
-    return PerformanceSuite(name, dataset, options)
-
-
-for _load in (mini, gso, iso):
+for _load in (mini, pypi, gso, iso):
     _load.modes = {"": ("patching",), "human": ("patch:human",), "agent": ("patching",)}  # type: ignore[attr-defined]
 
 
@@ -71,8 +71,9 @@ class PerformanceSuite:
     measures = (Measure("speedup_base", "higher", "times"), Measure("speedup_human", "higher", "times"))
 
     def __init__(self, name: str, dataset: Path | None, options: PerformanceOptions) -> None:
-        found = tasks_of(dataset)
-        self.name, self.source = name, str(dataset or "embedded, generated repositories")
+        found = tasks_of(dataset, name)
+        self.name = name
+        self.source = str(dataset or ("released packages" if found[0].wheels else "embedded, generated repositories"))
         self.tasks: tuple[Task[PerfTask], ...] = tuple(
             Task(
                 task.id,
@@ -106,13 +107,14 @@ class PerformanceSuite:
 
     @asynccontextmanager
     async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Trees]:  # noqa: ARG002
-        """Raises KoderzError where git is missing, Unreachable where no process can be contained and timed."""
+        """Raises KoderzError where git is missing, Unreachable where no process can be timed, or a package had."""
         require_git()
         wanted = [task.payload for task in self.tasks if not settings.problems or task.id in settings.problems]
         backend = timed(settings)
         machines = self._machines(wanted, backend)
         if why := refused(wanted, machines):
             raise Unreachable(why)
+        await fetch(wanted)
         async with backend:
             if backend.has_images:
                 images = [image for task in wanted for image in machines.get(task.id, Machine()).images(task)]

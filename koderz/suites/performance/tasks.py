@@ -53,6 +53,7 @@ class PerfTask:
     human_patch: str = ""  # a diff against base; empty: what human_commit has
     repo: str = ""  # a path, bundle or URL; empty where `files` are all there is
     files: Mapping[str, str] = field(default_factory=dict)  # of a generated repository, by path
+    wheels: tuple[tuple[str, ...], ...] = ()  # pinned requirements of base and of the human's answer, where it is these
     path: str = "."  # what goes first on the import path
     workloads: Mapping[str, str] = field(default_factory=dict)  # sources by name
     tests: tuple[str, ...] = ()  # files that pytest runs, as they are in base

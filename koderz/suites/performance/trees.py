@@ -16,6 +16,7 @@ from koderz.sandbox.workspace import CHECKOUT, Command, Limits, Timed, git
 from koderz.sandbox.workspace.folders import own_folder, scratch
 from koderz.suites.performance.fitting import HUMAN, Fitted, copied, put_beside
 from koderz.suites.performance.machines import Machine
+from koderz.suites.performance.released import unpack
 from koderz.suites.performance.tasks import PerfTask
 from koderz.suites.rollouts.guarding import guard
 from koderz.suites.rollouts.scripts import run_script
@@ -91,7 +92,9 @@ class Trees:
             with git.tree_of(folder) as tree:
                 for path, text in task.files.items():
                     git.write(tree, path, text.encode())
-                if not task.files:
+                if task.wheels:
+                    await unpack(task.wheels[0], tree)
+                elif not task.files:
                     await git.export(task.repo, task.base_commit, tree)
                 store = await git.stored(tree, folder)
             if task.files and store.commit != task.base_commit:
@@ -112,7 +115,10 @@ class Trees:
                 await (await self._store(task)).patched(tree, task.human_patch.encode())
             else:
                 tree.mkdir()
-                await git.export(task.repo, task.human_commit, tree)
+                if task.wheels:
+                    await unpack(task.wheels[1], tree)
+                else:
+                    await git.export(task.repo, task.human_commit, tree)
             await self._require_sound(task, tree, await self.base(task), "the human's answer")
             return tree
 
