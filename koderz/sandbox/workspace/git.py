@@ -263,6 +263,25 @@ def write(tree: Path, path: str, content: bytes, *, executable: bool = False) ->
         file.write(content)
 
 
+def restore(tree: Path, path: str, before: Path) -> None:
+    """Makes what is at a path below `tree` what it is below `before`, a file, a link or nothing; follows no link."""
+    for parent in reversed(inner_path(path).parents[:-1]):
+        if (before / parent).is_symlink():
+            path = parent.as_posix()
+            break
+    old, place = before / path, tree / path
+    if old.is_symlink():
+        write(tree, path, b"")
+        place.unlink()
+        place.symlink_to(old.readlink())
+    elif old.is_file():
+        write(tree, path, old.read_bytes())
+    elif place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
+
+
 def inner_path(path: str) -> PurePosixPath:
     """A relative path that stays where it begins. Raises KoderzError for any other."""
     pure = PurePosixPath(path)

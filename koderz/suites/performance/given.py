@@ -112,7 +112,10 @@ def _rows(file: Path) -> list[Any]:
 
 def _runs(folder: Path, tasks: Sequence[PerfTask]) -> Iterator[tuple[str, str]]:
     """The patches of run folders whose summary names the human commit of one of the tasks."""
+    within = folder.resolve()
     for path in sorted(folder.rglob("model_patch.diff")):
+        if not (path.is_file() and path.resolve().is_relative_to(within)):  # an agent's link to somewhere else
+            continue
         commit = next(filter(None, (_human_commit(path.with_name(name)) for name in _SUMMARIES)), "")
         for task in tasks:
             if len(commit) >= 7 and task.human_commit.startswith(commit.lower()):

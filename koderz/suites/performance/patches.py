@@ -6,12 +6,12 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 
-_BLOCK = re.compile(r"^(`{3,})[ \t]*(diff|patch|file[ \t]+[^\n`]+)[ \t]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
+_OPENING = re.compile(r"(`{3,})[ \t]*(diff|patch|file[ \t]+[^\n`]+)")
 
 
 def patch_of(reply: str, files: Mapping[str, str]) -> str:
     """The diff that a reply means: its diff, else the whole files in it against `files`; empty where it has neither."""
-    blocks = [(word.split(maxsplit=1), body) for _, word, body in _BLOCK.findall(reply)]
+    blocks = [(word.split(maxsplit=1), body) for word, body in _blocks(reply)]
     whole = {word[1].strip(): body for word, body in blocks if word[0] == "file"}
     diffs = [body for word, body in blocks if word[0] != "file"]
     if diffs:
@@ -19,6 +19,20 @@ def patch_of(reply: str, files: Mapping[str, str]) -> str:
     if whole:
         return diff_of(files, {**files, **whole})
     return reply if re.search(r"^--- \S.*\n\+\+\+ \S", reply, re.MULTILINE) else ""
+
+
+def _blocks(reply: str) -> Iterator[tuple[str, str]]:
+    """What is said of each closed block, and its text. Read line by line, whatever a reply is made of."""
+    fence, word = "", ""
+    body: list[str] = []
+    for line in reply.split("\n"):
+        if fence and line.rstrip(" \t\r") == fence:
+            yield word, "".join(body)
+            fence = ""
+        elif fence:
+            body.append(f"{line}\n")
+        elif opening := _OPENING.fullmatch(line.rstrip()):
+            fence, word, body = opening[1], opening[2], []
 
 
 def diff_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from koderz.suites.performance.fitting import HUMAN, Fitted, copied, put_beside
 from koderz.suites.performance.machines import Machine
 from koderz.suites.performance.released import unpack
 from koderz.suites.performance.tasks import PerfTask
-from koderz.suites.rollouts.guarding import guard
+from koderz.suites.rollouts.guarding import SETTINGS, guard
 from koderz.suites.rollouts.scripts import run_script
 from koderz.suites.rollouts.tasks import Script
 
@@ -80,8 +81,10 @@ class Trees:
             base = aside / "base"
             await store.checkout(base)
             tampering = [*_restored(task, folder, base), *_guarded(task, folder, base)]
-            why = await self._built(task, folder) or await self._tested(task, folder, base)
-        return Applied("test_failed" if why else "passed", why, way, tuple(tampering))
+            why = await self._built(task, folder)
+            tampering += _settled(task, folder, base)
+            why = why or await self._tested(task, folder, base)
+        return Applied("test_failed" if why else "passed", why, way, tuple(dict.fromkeys(tampering)))
 
     async def _store(self, task: PerfTask) -> git.Store:
         return await self._stores(task.digest.encode(), lambda: self._stored(task))
@@ -130,7 +133,7 @@ class Trees:
         """Installs what is in a tree and compiles its modules; returns why that failed."""
         machine = self.machines.get(task.id, Machine())
         await self._furnish(task, tree, machine)
-        lines = [*(() if machine.package else task.install), "python3 -m compileall -q . || true"]
+        lines = [*(() if machine.package else task.install), "python3 -I -m compileall -q . || true"]
         with scratch() as place:
             (place / "checkout").symlink_to(tree)
             for line in lines:
@@ -159,7 +162,7 @@ class Trees:
         for path in task.tests:
             with scratch() as place:
                 shutil.copytree(tree, place / "checkout", symlinks=True)
-                script = Script(path, "", (base / path).read_text(encoding="utf-8"), _TEST_SECONDS)
+                script = Script(path, "", _read_inside(base, path), _TEST_SECONDS)
                 wanted = Command([], {"PYTHONPATH": f"{CHECKOUT}/{task.path}"}, limits=Limits(seconds=_TEST_SECONDS))
                 result = await run_script(script, place, self.on(task), wanted)
                 if not result.success:
@@ -183,6 +186,15 @@ def texts_of(tree: Path, task: PerfTask) -> dict[str, str]:
     return found
 
 
+def _settled(task: PerfTask, tree: Path, base: Path) -> Iterator[str]:
+    """Settings of pytest around the tests as they were: an install may have run what the patch has put there."""
+    folders = {folder for test in task.tests for folder in PurePosixPath(test).parents} if task.install else set()
+    for path in (Path(folder, name) for folder in sorted(folders) for name in SETTINGS):
+        if (os.path.lexists(tree / path) or os.path.lexists(base / path)) and not _same(path, tree, base):
+            git.restore(tree, path.as_posix(), base)
+            yield f"{path}: settings of pytest, after the install"
+
+
 def _guarded(task: PerfTask, tree: Path, base: Path) -> list[str]:
     """What pytest or an interpreter would take for its own, put back as it was."""
     places = [
@@ -201,7 +213,7 @@ def _restored(task: PerfTask, tree: Path, base: Path) -> Iterator[str]:
             and (path.as_posix() in task.tests or _is_test(path))
             and not _same(path, tree, base)
         ):
-            _restore(path, tree, base)
+            git.restore(tree, path.as_posix(), base)
             yield f"{path}: a test"
 
 
@@ -211,18 +223,18 @@ def _is_test(path: Path) -> bool:
     return is_one or pure.name in _MODULES
 
 
+def _read_inside(tree: Path, path: str) -> str:
+    """A text of a tree. Raises KoderzError where a link leads to it, which may be one out of the tree."""
+    if (tree / path).resolve() != tree.resolve() / path:
+        raise KoderzError(f"{path} is a link, or lies below one")
+    return (tree / path).read_text(encoding="utf-8")
+
+
 def _same(path: Path, tree: Path, base: Path) -> bool:
     before, after = base / path, tree / path
     if before.is_symlink() or after.is_symlink():
         return before.is_symlink() and after.is_symlink() and before.readlink() == after.readlink()
     return before.is_file() and after.is_file() and before.read_bytes() == after.read_bytes()
-
-
-def _restore(path: Path, tree: Path, base: Path) -> None:
-    if (base / path).is_file():
-        git.write(tree, path.as_posix(), (base / path).read_bytes())
-    else:
-        (tree / path).unlink(missing_ok=True)
 
 
 def _new(name: str) -> Path:

@@ -14,6 +14,7 @@ from koderz.suites.rollouts.tasks import Script
 
 _SETTINGS = {"pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"}
 _SHARED_SETTINGS = {"tox.ini": "pytest", "setup.cfg": "tool:pytest", "pyproject.toml": "pytest"}
+SETTINGS = ("conftest.py", *sorted(_SETTINGS), *_SHARED_SETTINGS)
 _OF_PYTEST = {"pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py", "exceptiongroup", "tomli"}
 _OF_SITE = {"site", "sitecustomize", "usercustomize"}
 _INSTALLED = (".pth", ".dist-info", ".egg-info", ".egg-link")
@@ -40,17 +41,17 @@ def _settings(checkout: Path, baseline: Path) -> Iterator[str]:
                 _remove(path)
                 yield f"{here}: compiled code"
         elif _is_settings(path) and not _same(path, baseline / here):
-            _restore(checkout, here, baseline)
+            git.restore(checkout, here.as_posix(), baseline)
             yield f"{here}: settings of pytest"
     for path in sorted(baseline.rglob("*")):
         here = path.relative_to(baseline)
         if _is_settings(path) and here.parts[0] != ".git" and path.is_file() and not (checkout / here).exists():
-            _restore(checkout, here, baseline)
+            git.restore(checkout, here.as_posix(), baseline)
             yield f"{here}: settings of pytest, removed"
 
 
 def _is_settings(path: Path) -> bool:
-    return path.name == "conftest.py" or path.name in _SETTINGS or path.name in _SHARED_SETTINGS
+    return path.name in SETTINGS
 
 
 def _same(path: Path, before: Path) -> bool:
@@ -76,13 +77,6 @@ def _section(path: Path) -> object:
         return dict(parser[name]) if parser.has_section(name) else None
     except (OSError, ValueError, AttributeError, configparser.Error):
         return "unreadable"
-
-
-def _restore(checkout: Path, here: Path, baseline: Path) -> None:
-    if (baseline / here).is_file():
-        git.write(checkout, here.as_posix(), (baseline / here).read_bytes())
-    else:
-        _remove(checkout / here)
 
 
 def _searched(scripts: Iterable[Script]) -> set[PurePosixPath]:
