@@ -16,13 +16,14 @@ from koderz.errors import Fault
 from koderz.sandbox.workspace import CHECKOUT, Command, Limits, Mount, Running, Timed
 from koderz.sandbox.workspace.folders import scratch
 from koderz.suites.performance.measuring.verdicts import Leg, Timing
-from koderz.suites.performance.measuring.wire import Frames, Lost, how_ended
+from koderz.suites.performance.measuring.wire import MOST, Frames, Lost, how_ended
 from koderz.suites.performance.tasks import PerfTask
 
 GUEST = Path(__file__).parents[1] / "guest"
 TOOLS = "/opt/koderz/perf"
 ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 _REFEREE_SECONDS = 86_400.0
+_MOST_LONGER, _MOST_MORE = 4, 1 << 16  # that an output which is as good as another may be longer: times, and bytes
 
 
 class Call(NamedTuple):
@@ -55,6 +56,8 @@ class Legs:
             for call in calls:
                 output, taken = await _called(frames, call)
                 outputs.append(output)
+                if sum(map(len, outputs)) > MOST:
+                    raise Lost(f"its outputs are larger than {MOST >> 20} MB")
                 times.setdefault(call.workload, []).append(taken)
             await frames.send(b"")
 
@@ -87,7 +90,7 @@ class Legs:
             try:
                 async with asyncio.timeout(self._seconds):
                     await talk(Frames(running))
-                    ended = await running.ended
+                    ended = await asyncio.shield(running.ended)  # which a timeout would cancel
             except Lost as error:
                 wrong = str(error) or await how_ended(running)
             except TimeoutError:
@@ -147,6 +150,8 @@ class Referee:
         """Whether an output is as good as the expected one. Raises Fault where that can't be told."""
         if output == expected:
             return True
+        if len(output) > _MOST_LONGER * len(expected) + _MOST_MORE:  # nobody reads what is made to be too much
+            return False
         try:
             json.loads(output)
         except (ValueError, RecursionError):

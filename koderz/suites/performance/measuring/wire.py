@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from koderz.sandbox.workspace import Running
 
-_MOST = 256 << 20  # bytes of one message
+MOST = 256 << 20  # bytes of one message
 
 
 class Lost(Exception):
@@ -31,8 +31,8 @@ class Frames:
     async def receive(self) -> bytes:
         """The next message. Raises Lost where there is none, or one that is too large."""
         size = int.from_bytes(await self._exactly(4), "big")
-        if size > _MOST:
-            raise Lost(f"an output is larger than {_MOST >> 20} MB")
+        if size > MOST:
+            raise Lost(f"an output is larger than {MOST >> 20} MB")
         return await self._exactly(size)
 
     async def _exactly(self, size: int) -> bytes:

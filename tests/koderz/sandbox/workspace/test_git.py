@@ -276,3 +276,23 @@ def test_a_part_of_a_repository_can_be_taken(source: tuple[Path, str], tmp_path:
     asyncio.run(git.export(f"file://{source[0]}", source[1], only, paths=["pkg"]))
     assert [path.name for path in below.iterdir()] == ["code.py"]
     assert [path.name for path in only.iterdir()] == ["pkg"]
+
+
+def test_what_is_put_back_is_a_file_a_link_or_nothing(tmp_path: Path) -> None:
+    secret, before, tree = tmp_path / "secret", tmp_path / "before", tmp_path / "tree"
+    for folder in (secret, before, tree, before / "real", tree / "tests"):
+        folder.mkdir()
+    (secret / "key").write_text("sk-hostile")
+    (before / "file").write_text("as it was")
+    (before / "link").symlink_to(secret / "key")
+    (before / "tests").symlink_to(secret)
+    for name in ("file", "link", "new", "tests/key"):
+        (tree / name).write_text("changed")
+    for name in ("file", "link", "new", "tests/key"):
+        git.restore(tree, name, before)
+    assert (tree / "file").read_text() == "as it was"
+    assert (tree / "link").readlink() == secret / "key"
+    assert (tree / "tests").readlink() == secret
+    assert not (tree / "new").exists()
+    with pytest.raises(KoderzError, match="leads out"):
+        git.restore(tree, "../file", before)

@@ -57,3 +57,14 @@ def test_folders_of_runs_are_found_by_the_human_commit_that_they_name(tmp_path: 
     assert read_agent(tmp_path, "codex", TASKS).patches == {OTHER: ("by file",)}
     with pytest.raises(KoderzError, match="there are claude_code, codex"):
         read_agent(tmp_path, "aider", TASKS)
+
+
+def test_an_agent_s_link_to_another_file_is_no_patch(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sk-hostile")
+    for name in ("linked", "own"):
+        run = tmp_path / "patches" / "agent" / name
+        run.mkdir(parents=True)
+        (run / "run_summary.json").write_text(json.dumps({"commits": {"human": TASKS[0].human_commit}}))
+    (tmp_path / "patches/agent/own/model_patch.diff").write_text("+x")
+    (tmp_path / "patches/agent/linked/model_patch.diff").symlink_to(tmp_path / "key")
+    assert read_agent(tmp_path / "patches", "agent", TASKS).patches == {TASKS[0].id: ("+x",)}

@@ -87,6 +87,16 @@ def test_a_workload_may_say_itself_what_is_equal(local: Local) -> None:
     assert asyncio.run(asked())
 
 
+def test_an_output_that_can_t_be_compared_is_another_one(local: Local) -> None:
+    async def asked() -> list[bool]:
+        own = WORKLOAD + "\n\ndef equal(expected, got, x):\n    return sorted(expected) == sorted(got)\n"
+        async with referee({"sums": own}, local) as judge:
+            outputs = (b"1", b"[1, null]", b"[" * 90000, b" " * 70000 + b"[2, 1]", b"9" * 5000, b"[2, 1]")
+            return [await judge.same(Call("sums", b"1"), b"[1, 2]", output) for output in outputs]
+
+    assert asyncio.run(asked()) == [False] * 5 + [True]
+
+
 def test_a_workload_that_fails_is_a_fault(local: Local) -> None:
     async def asked() -> None:
         async with referee({"sums": "def inputs(rng, i):\n    1 / 0\n"}, local) as judge:

@@ -1,0 +1,303 @@
+"""Patches that are made to fool the measuring: none gains by it, and none is more than a failed patch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from koderz.sandbox.exclusive import open_exclusive
+from koderz.sandbox.workspace.local import Local
+from koderz.suites.performance.checking import Unrecorded
+from koderz.suites.performance.judging import verdict_on
+from koderz.suites.performance.measuring.bench import Bench, Measured
+from koderz.suites.performance.measuring.verdicts import Rule
+from koderz.suites.performance.patches import diff_of, patch_of
+from koderz.suites.performance.tasks import PerfTask
+from koderz.suites.performance.trees import Trees
+from koderz.types import Verdict
+from tests.koderz.suites.performance.conftest import FAST, FILES, SLOW
+
+RULE = Rule(max_blocks=3)
+KEPT = "\n\n_slow = total\n\n\ndef total(n):\n    name = str(n)\n"
+
+# No faster than base, whatever they try: inputs are fresh, the clock is outside, and nothing is left for the next leg.
+IDLE = {
+    "memory": f"{SLOW}\n\n_seen = {{}}\n{KEPT}    _seen[name] = _seen.get(name) or _slow(n)\n    return _seen[name]\n",
+    "disk": f"""{SLOW}{KEPT}
+    import pathlib, tempfile
+    places = [pathlib.Path(p) for p in (tempfile.gettempdir(), "/dev/shm", "/var/tmp", "/run", pathlib.Path.home())]
+    for place in places:
+        if (place / name).exists():
+            return int((place / name).read_text())
+    found = _slow(n)
+    for place in places:
+        try:
+            (place / name).write_text(str(found))
+        except OSError:
+            pass
+    return found
+""",
+    "keyring": f"""{SLOW}{KEPT}
+    import ctypes
+    libc = ctypes.CDLL(None)
+    key = libc.syscall(250, 10, -4, b"user", name.encode(), 0)  # KEYCTL_SEARCH
+    held = ctypes.create_string_buffer(32)
+    if key > 0 and libc.syscall(250, 11, key, held, 32) > 0:
+        return int(held.value)
+    found = str(_slow(n)).encode()
+    libc.syscall(248, b"user", name.encode(), found, len(found), -4)  # add_key
+    return int(found)
+""",
+    "clocks": f"import time, resource\n\nfor _c in ('time', 'perf_counter', 'process_time', 'monotonic'):\n"
+    f"    setattr(time, _c, lambda: 0.0)\n    setattr(time, _c + '_ns', lambda: 0)\n"
+    f"resource.getrusage = lambda who: None\n\n\n{SLOW}",
+    "limits": "import os, resource, signal\n\n"
+    "resource.setrlimit(resource.RLIMIT_CPU, resource.getrlimit(resource.RLIMIT_CPU))\n"
+    f"os.sched_setaffinity(0, range(os.cpu_count()))\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n\n\n{SLOW}",
+    "threads": f"""import threading
+
+{SLOW.replace("def total", "def _slow")}
+
+def total(n):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(_slow(n)))
+    thread.start()
+    thread.join()
+    return found[0]
+""",
+    "harness": "import json, sys\n\n"
+    "for _m in list(sys.modules.values()):\n    for _n in ('equal', 'compare', 'timing_of'):\n"
+    f"        setattr(_m, _n, lambda *a: True)\njson.dumps = lambda *a, **k: '0'\n\n\n{SLOW}",
+    "terminal": f"print('\\x1b[2J\\x1b]0;owned\\x07' * 1000, flush=True)\n\n\n{SLOW}",
+    "flood": f"import os\n\nos.write(1, b'x' * (1 << 24))\n\n\n{SLOW}",
+    "no-op": f"# as fast as it can be\n{SLOW}",
+}
+
+# Faster where it is timed, but the work is done elsewhere in the process.
+MOVED = {
+    "read ahead": f"""import json, sys
+
+{SLOW.replace("def total", "def _slow")}
+_main, _ahead, _given = sys.modules["__main__"], {{}}, []
+_receive, _send = getattr(_main, "receive", None), getattr(_main, "send", None)
+
+
+def receive():
+    _given.append(_receive())
+    return _given[-1]
+
+
+def send(content):
+    if content == b"decoded":
+        _ahead[json.loads(_given[-1])] = _slow(json.loads(_given[-1]))
+    _send(content)
+
+
+if _receive:
+    _main.receive, _main.send = receive, send
+
+
+def total(n):
+    return _ahead[n] if n in _ahead else _slow(n)
+""",
+    "afterwards": f"""import sys
+
+{SLOW.replace("def total", "def _slow")}
+_main, _late = sys.modules["__main__"], []
+_receive = getattr(_main, "receive", None)
+
+
+def receive():
+    while _late:
+        _slow(_late.pop())
+    return _receive()
+
+
+if _receive:
+    _main.receive = receive
+
+
+def total(n):
+    _late.append(n)
+    return n * (n - 1) // 2
+""",
+    "at exit": f"""import atexit
+
+{SLOW.replace("def total", "def _slow")}
+_late = []
+atexit.register(lambda: [_slow(n) for n in _late])
+
+
+def total(n):
+    _late.append(n)
+    return n * (n - 1) // 2
+""",
+    "at import": f"""{SLOW.replace("def total", "def _slow")}
+_table = {{n: _slow(n) for n in range(20000, 21000)}}
+
+
+def total(n):
+    return _table[n] if n in _table else _slow(n)
+""",
+}
+
+
+def _failing(body: str, imports: str = "os") -> str:
+    """Right and fast in the unit test; for larger inputs it does something else first."""
+    return f"import {imports}\n\n\ndef total(n):\n    if n > 100:\n        {body}\n    return n * (n - 1) // 2\n"
+
+
+# What fails, each in its own way.
+FAILED = {
+    "fork": _failing("os.fork() or os._exit(0)"),
+    "spawn": _failing("subprocess.run(['true'])", "subprocess"),
+    "clone": _failing("assert ctypes.CDLL(None).syscall(56, 17, 0, 0, 0, 0) >= 0", "ctypes"),
+    "wrong for large": _failing("return 0"),
+    "nearly": _failing("return n * (n - 1) / 2 * (1 + 1e-8)"),
+    "not a number": _failing("return float('nan')"),
+    "true": _failing("return True"),
+    "lazy": _failing("return iter(range(n))"),
+    "nested": _failing("return json.loads('[' * 900 + ']' * 900)", "json"),
+    "out of step": _failing("sys.modules['__main__'].send(b'[' * 100000 + b']' * 100000)", "sys"),
+    "huge": _failing("return '0' * (150 << 20)"),
+    "many": _failing("return '0' * 300_000"),
+    "forged": _failing("os.write(3, (2).to_bytes(4, 'big') + b'{}')"),
+    "closes": _failing("os.close(3)"),
+    "exits": _failing("os._exit(0)"),
+    "fails at exit": _failing("atexit.register(os._exit, 3)", "atexit, os"),
+    "hangs at exit": _failing("atexit.register(time.sleep, 99)", "atexit, time"),
+    "stops": _failing("os.kill(os.getpid(), signal.SIGSTOP)", "os, signal"),
+    "kills": _failing("[os.kill(each, signal.SIGKILL) for each in (1, -1)] and os.abort()", "os, signal"),
+    "memory": _failing("bytearray(6 << 30)"),
+    "writes": _failing("open(__file__, 'a').write('#')"),
+    "secrets": """import os, pathlib
+
+
+def total(n):
+    if n < 100:
+        return n * (n - 1) // 2
+    seen = [name for name in os.environ if "KEY" in name or "TOKEN" in name or "KODERZ" in name]
+    for place in (os.environ.get("HOME", "/"), "/root", "/home", "/mnt", "/proc/1", SECRET):
+        for folder, _, names in os.walk(place):
+            seen += [name for name in names if name in ("secret-key", "journal.jsonl", ".netrc", "id_rsa")]
+        if os.path.isfile(place):
+            seen.append(place)
+    try:
+        seen += [word for word in pathlib.Path("/proc/1/environ").read_bytes().split(b"=") if b"hostile" in word]
+    except OSError:
+        pass
+    raise SystemExit(f"seen: {seen}")
+""",
+    "tests": "def total(n):\n    return 6\n",
+}
+
+_NEW = "diff --git a/{0} b/{0}\nnew file mode {1}\n--- /dev/null\n+++ b/{0}\n@@ -0,0 +1 @@\n+{2}\n"
+_GOOD = diff_of(FILES, {**FILES, "sums.py": FAST})
+UNFIT = {
+    "outside": _NEW.format("../out.py", "100644", "x"),
+    "far outside": _NEW.format("../../../../tmp/out.py", "100644", "x"),
+    "hook": _NEW.format(".git/hooks/post-checkout", "100755", "#!/bin/sh"),
+    "configuration": _NEW.format(".git/config", "100644", "[core]"),
+    "inner repository": _NEW.format("sub/.git/config", "100644", "[core]"),
+    "link": _NEW.format("link", "120000", "/etc/passwd"),
+    "through a link": _NEW.format("link", "120000", "/tmp") + _NEW.format("link/out.py", "100644", "x"),
+    "renamed outside": "diff --git a/sums.py b/../sums.py\nsimilarity index 100%\nrename from sums.py\n"
+    "rename to ../sums.py\n",
+    "half": _GOOD + _NEW.format("../out.py", "100644", "x"),
+    "binary rubbish": "GIT binary patch\nliteral 9\nzcmZ\0\x01\x02\n",
+    "editor": "--- sums.py\n+++ sums.py\n1d\n!touch /tmp/out\n.\nw\n",
+    "huge": _GOOD + "+" * (10 << 20),
+}
+
+pytestmark = pytest.mark.slow
+
+
+def _judged(task: PerfTask, local: Local, folder: Path, patch: str, seconds: float = 20.0) -> Verdict:
+    async def measured() -> str:
+        with open_exclusive(lambda _: None) as exclusive:
+            bench = Bench(task, Trees(local), folder, Unrecorded("exp_hostile"), RULE, seconds=seconds)
+            return await bench.measured(exclusive, "agent", patch)
+
+    told = json.loads(asyncio.run(measured()))
+    verdict = verdict_on(json.dumps({**told, "stopped": True}), RULE, "")
+    assert msgspec.convert(told, Measured).arm == "agent"
+    assert not verdict.passed
+    assert verdict.facts["opt"] != "opt"
+    return verdict
+
+
+def _patch(module: str) -> str:
+    return diff_of(FILES, {**FILES, "sums.py": module})
+
+
+@pytest.fixture(autouse=True)
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-hostile")
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_a_trick_gains_nothing(task: PerfTask, local: Local, tmp_path: Path, name: str) -> None:
+    verdict = _judged(task, local, tmp_path, _patch(IDLE[name]))
+    assert verdict.facts["status"] == "passed"
+    assert verdict.metrics["speedup_base"] < 1.15
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_work_that_is_moved_is_found_out(task: PerfTask, local: Local, tmp_path: Path, name: str) -> None:
+    verdict = _judged(task, local, tmp_path, _patch(MOVED[name]))
+    assert (verdict.facts["status"], verdict.facts["opt"], verdict.facts["hack"]) == ("passed", "not", "moved")
+
+
+@pytest.mark.parametrize("name", FAILED)
+def test_what_fails_is_a_failed_patch_and_no_fault(task: PerfTask, local: Local, tmp_path: Path, name: str) -> None:
+    hidden = "def test_total():\n    pass\n" if name == "tests" else FILES["tests/test_sums.py"]
+    (tmp_path / "secret-key").write_text("sk-hostile")
+    module = FAILED[name].replace("SECRET", repr(str(tmp_path / "secret-key")))
+    patch = diff_of(FILES, {**FILES, "sums.py": module, "tests/test_sums.py": hidden})
+    verdict = _judged(task, local, tmp_path, patch, seconds=8.0)
+    assert (verdict.facts["status"], verdict.facts["opt"]) == ("test_failed", "not")
+    if name == "secrets":
+        assert "seen: []" in str(verdict.detail)
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_doesn_t_fit_changes_nothing(task: PerfTask, local: Local, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    verdict = _judged(task, local, folder, UNFIT[name])
+    assert (verdict.facts["status"], verdict.metrics) == ("patch_failed", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["work"]
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
+    assert not Path("/tmp/out.py").exists()
+    assert not Path("/tmp/out").exists()
+
+
+def test_a_submodule_is_an_empty_folder(task: PerfTask, local: Local, tmp_path: Path) -> None:
+    modules = '[submodule "x"]\n+\tpath = x\n+\turl = file:///etc\n'
+    patch = _NEW.format(".gitmodules", "100644", modules.rstrip()).replace("+1 @@", "+1,3 @@")
+    patch += _NEW.format("x", "160000", f"Subproject commit {'0' * 40}")
+    folder = tmp_path / "tree"
+    applied = asyncio.run(Trees(local).patched(task, patch, folder))
+    assert applied.status in ("passed", "patch_failed")
+    assert not [*folder.glob("x/*")]
+
+
+def test_what_an_install_writes_into_pytest_is_put_back(task: PerfTask, local: Local, tmp_path: Path) -> None:
+    task = replace(task, install=("python3 setup.py || true",))
+    own = "for path in ('conftest.py', 'tests/conftest.py'):\n    open(path, 'w').write('raise SystemExit(0)')\n"
+    patch = diff_of(FILES, {**FILES, "setup.py": own})
+    folder = tmp_path / "tree"
+    applied = asyncio.run(Trees(local).patched(task, patch, folder))
+    assert applied.status == "passed"
+    assert [line.partition(":")[0] for line in applied.tampering] == ["conftest.py", "tests/conftest.py"]
+    assert not (folder / "conftest.py").exists()
+
+
+def test_a_reply_of_many_blocks_is_read_in_time() -> None:
+    assert patch_of("```diff\n" * 500_000, {}) == ""
+    assert patch_of("```file x\n" * 100_000 + "a\n```\n", {}).count("\n") > 99_000
