@@ -70,7 +70,11 @@ class Trees:
         """Makes the tree with a patch at the empty `folder`; nothing is there unless the status is `passed`."""
         if not diff.strip():
             return Applied("empty_patch", "the patch is empty")
-        if len(content := diff.encode("utf-8", "surrogateescape")) > MOST_DIFF:
+        try:
+            content = diff.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            return Applied("patch_failed", "the patch is no text")
+        if len(content) > MOST_DIFF:
             return Applied("patch_failed", f"the patch is larger than {MOST_DIFF >> 20} MB")
         store = await self._store(task)
         try:

@@ -209,6 +209,7 @@ UNFIT = {
     "renamed outside": "diff --git a/sums.py b/../sums.py\nsimilarity index 100%\nrename from sums.py\n"
     "rename to ../sums.py\n",
     "half": _GOOD + _NEW.format("../out.py", "100644", "x"),
+    "half a character": _GOOD + "\ud800",
     "binary rubbish": "GIT binary patch\nliteral 9\nzcmZ\0\x01\x02\n",
     "editor": "--- sums.py\n+++ sums.py\n1d\n!touch /tmp/out\n.\nw\n",
     "huge": _GOOD + "+" * (10 << 20),
