@@ -136,7 +136,7 @@ def run(
 ) -> None:
     """Measure baseline, human and agent on tasks; without options the embedded ones, on the simulated model."""
     from koderz.cli.perf_screen import PerfScreen
-    from koderz.suites.performance.tasks import chosen, read_commits
+    from koderz.suites.performance.tasks import read_commits
 
     if mode not in (None, "human", "agent"):
         raise KoderzError(f"--mode {mode}: human or agent")
@@ -146,13 +146,7 @@ def run(
         front = replace(front, given={**front.given, "concurrency": parallel})
     settings, known = _known(front.given, trust_config=front.trust_config)
     named = [*(tasks or ()), *(commit or ()), *(read_commits(commits_file) if commits_file else ())]
-    wanted = chosen(known, named) if named else [task.id for task in known]
-    if start_from is not None:
-        wanted = _begun(known, wanted, start_from)
-    if benchmark_type is not None:
-        wanted = [task.id for task in known if task.id in wanted and task.kind == benchmark_type]
-    if not wanted:
-        raise KoderzError("no task is left; koderz perf tasks lists them")
+    wanted = _wanted(known, named, start_from, benchmark_type)
     given = {**front.given, "problems": tuple(wanted)}
     arms = ["baseline"] if baseline else [mode] if mode else ["baseline", "human", "agent"]
     agents: list[Agent] = []
@@ -166,6 +160,20 @@ def run(
         )
     screen = PerfScreen(quiet=front.shown.quiet, json=front.shown.json)
     replace(front, given=given).run(matrix=matrix, screen=screen, resumes=resume)
+
+
+def _wanted(known: tuple[PerfTask, ...], named: Sequence[str], start_from: str | None, kind: str | None) -> list[str]:
+    """The ids of the tasks that are meant. Raises KoderzError where none is left."""
+    from koderz.suites.performance.tasks import chosen
+
+    wanted = chosen(known, named) if named else [task.id for task in known]
+    if start_from is not None:
+        wanted = _begun(known, wanted, start_from)
+    if kind is not None:
+        wanted = [task.id for task in known if task.id in wanted and task.kind == kind]
+    if not wanted:
+        raise KoderzError("no task is left; koderz perf tasks lists them")
+    return wanted
 
 
 def _begun(known: tuple[PerfTask, ...], wanted: list[str], start: str) -> list[str]:
