@@ -33,9 +33,10 @@ def main(dumps=json.dumps):
 
     def store_result(function):
         @functools.wraps(function)
-        def called(result, name, *args, **kwargs):
-            send(b"stored" + os.fsencode(name))
-            return function(result, name, *args, **kwargs)
+        def called(*args, **kwargs):
+            given = [*args[1:], *kwargs.values(), *args[:1]]
+            send(b"stored" + os.fsencode(next(each for each in given if isinstance(each, (str, os.PathLike)))))
+            return function(*args, **kwargs)
 
         return called
 

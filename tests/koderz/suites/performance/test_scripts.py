@@ -51,6 +51,15 @@ def test_a_script_of_gso_is_timed_where_its_experiment_is(local: Local, tmp_path
     assert base.work["test_0"].cpu > 2 * agent.work["test_0"].cpu
 
 
+def test_a_result_may_be_stored_by_keywords_and_its_name_be_a_path(local: Local, tmp_path: Path) -> None:
+    stored = 'store_result(result, f"{prefix}_result.json")'
+    script = rows.GSO_SCRIPT.replace(stored, 'store_result(filename=Path(f"{prefix}_result.json"), result=result)')
+    task = _task(tmp_path, "gso", f"from pathlib import Path\n{script}")
+    legs = _legs(task, local, tmp_path, again=FAST, agent=PATCHES["wrong"])
+    assert not legs["again"].wrong
+    assert "another tally" in legs["agent"].wrong
+
+
 def test_the_calls_of_iso_bench_s_scripts_count_but_for_the_first(local: Local, tmp_path: Path) -> None:
     legs = _legs(_task(tmp_path, "iso"), local, tmp_path, agent=FAST)
     assert not legs["agent"].wrong
