@@ -126,8 +126,11 @@ GAMING = {
     "exit by a thread": {"calc.py": _THREAD + _WRONG},
     "exit from sitecustomize": {"sitecustomize.py": "import os\nos._exit(0)\n"},
     "pytest.py": {"pytest.py": _SHADOW},
-    "package pytest": {"pytest/__init__.py": _SHADOW, "pytest/__main__.py": _SHADOW},
-    "package _pytest": {"_pytest/__init__.py": _SHADOW},
+    "packages pytest and _pytest": {
+        "pytest/__init__.py": _SHADOW,
+        "pytest/__main__.py": _SHADOW,
+        "_pytest/__init__.py": _SHADOW,
+    },
     "collect only by pytest.ini": {"pytest.ini": "[pytest]\naddopts = --collect-only\n"},
     "collect only by pyproject.toml": {
         "pyproject.toml": _BEFORE["pyproject.toml"].replace("-x", "--collect-only"),

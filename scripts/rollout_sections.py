@@ -1,0 +1,227 @@
+"""Sections of bench_rollouts: grading beside the way of OneShot, forged diffs, agents of others, and files."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+from checkout import ROOT
+from figures import Figure
+
+sys.path.insert(0, str(ROOT))
+
+from koderz.sandbox.workspace import Command, Limits, Mount, git, userland
+from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.workspace.local import Local
+from koderz.solvers.agents.adapters import Dirs, Package
+from koderz.solvers.agents.mini_swe_agent import adapter as mini_swe_agent
+from koderz.suites.rollouts.files import RolloutFiles
+from koderz.suites.rollouts.formats import load_task
+from koderz.suites.rollouts.grading import grade
+from koderz.suites.rollouts.suite import SAMPLE
+from koderz.suites.rollouts.tasks import Rollout
+from koderz.suites.rollouts.workspaces import Stores
+from tests.koderz.suites.rollouts.test_grading import _RIGHT, GAMING, TASK
+from tests.scripted_model import ScriptedModel, scripted_model
+from tracker import records
+from tracker.summary import Summary
+from tracker.tracker import Tracker
+
+_KNOWN = [*GAMING].index("skip of the module") + 1  # those that OneShot was tried with come first
+KNOWN, FURTHER = dict([*GAMING.items()][:_KNOWN]), dict([*GAMING.items()][_KNOWN:])
+_GRADINGS, _SHARE, _TASKS = 5, 200, 6  # the second: gradings that share one interpreter
+
+
+def grading(_options: argparse.Namespace) -> Iterator[Figure]:
+    """A right diff, graded here and by exit codes."""
+    ours, theirs = asyncio.run(_gradings())
+    yield Figure("grading a right diff, CPU", ours, "s")
+    yield Figure("the same by exit codes, a clone and a pytest a script, CPU", theirs, "s")
+
+
+async def _gradings() -> tuple[float, float]:
+    """CPU of one grading: with the interpreter that all of a run's tests are forked from as a share of 200 of them."""
+    task = load_task(SAMPLE / "median")
+    diff = (SAMPLE / "median/overlay_files/diff.patch").read_text()
+    began = _cpu()
+    async with Local() as local:
+        store = await Stores({"": local}).of(task)
+        await grade(task, diff, store, local)
+        starting = _cpu()
+        for _ in range(_GRADINGS):
+            await grade(task, diff, store, local)
+    ours = (_cpu() - began) - (starting - began) * (1 - 1 / _SHARE)
+    before, local = _cpu(), Local()
+    for _ in range(_GRADINGS):
+        assert await _passes_by_exit_codes(task, diff, store.folder, local)
+    return ours / _GRADINGS, (_cpu() - before) / _GRADINGS
+
+
+async def _passes_by_exit_codes(task: Rollout, diff: str, repository: Path, local: Local) -> bool:
+    with scratch() as place:
+        checkout = place / "checkout"
+        await asyncio.to_thread(subprocess.run, ["git", "clone", "-q", str(repository), str(checkout)], check=True)
+        await git.apply(diff.encode(), checkout)
+        passed = []
+        for script in task.scripts:
+            git.write(checkout, script.path, script.content.encode())
+            mounts = [Mount(path, f"/opt/koderz/pytest/{name}") for path, name in userland.pytest_modules()]
+            argv = ["python3", "-m", "pytest", script.path, "-v", "--tb=short"]
+            own = {"PYTHONPATH": "/workspace"} if _has_pytest() else {"PYTHONPATH": "/workspace:/opt/koderz/pytest"}
+            ended = await local.run(Command(argv, own, mounts, limits=Limits(seconds=60)), place)
+            passed.append(ended.status == 0)
+    return all(passed)
+
+
+@cache
+def _has_pytest() -> bool:
+    look = [userland.python().executable, "-c", "import pytest"]
+    return subprocess.run(look, capture_output=True, check=False, cwd="/").returncode == 0
+
+
+def forged(_options: argparse.Namespace) -> Iterator[Figure]:
+    """Diffs that solve nothing, and a right one."""
+    ours, theirs, further, right = asyncio.run(_forged())
+    yield Figure(f"of {len(KNOWN)} forged diffs, passed by exit codes", theirs)
+    yield Figure(f"of {len(KNOWN)} forged diffs, passed here", ours).at_most(0)
+    yield Figure(f"of {len(FURTHER)} further ones, passed here", further).at_most(0)
+    yield Figure("a right diff with a conftest.py of its own, passed here", right).at_least(1)
+
+
+async def _forged() -> tuple[int, int, int, int]:
+    async with Local() as local:
+        store = await Stores({"": local}).of(TASK)
+
+        async def diff_of(files: Mapping[str, str]) -> str:
+            with scratch() as place:
+                await store.checkout(place / "checkout")
+                for path, text in files.items():
+                    git.write(place / "checkout", path, text.encode())
+                return await store.diff(place / "checkout", 1 << 20)
+
+        async def passed(every: Iterable[Mapping[str, str]]) -> int:
+            found = [await grade(TASK, await diff_of(files), store, local) for files in every]
+            return sum(each.scored.success for each in found)
+
+        known = [await diff_of(files) for files in KNOWN.values()]
+        theirs = sum([await _passes_by_exit_codes(TASK, diff, store.folder, local) for diff in known])
+        right = {**_RIGHT, "conftest.py": "collect_ignore = ['nothing']\n"}
+        return await passed(KNOWN.values()), theirs, await passed(FURTHER.values()), await passed([right])
+
+
+def agents(_options: argparse.Namespace) -> Iterator[Figure]:
+    """A small task by agents that a scripted model has run one command."""
+    package = mini_swe_agent.find()
+    with scripted_model() as model:
+        yield Figure("a rollout by koderz' own agent, CPU", _by_agent("koderz", model), "s")
+        if package is None:
+            yield Figure("mini-swe-agent", None, failure=f"it isn't installed: {mini_swe_agent.install}")
+            return
+        yield Figure("mini-swe-agent alone, CPU", _alone(package, model), "s")
+        yield Figure("a rollout by it through the bridge, CPU", _by_agent("mini-swe-agent", model), "s")
+
+
+def _by_agent(agent: str, model: ScriptedModel) -> float:
+    """Seconds of CPU a rollout."""
+    with tempfile.TemporaryDirectory() as folder:
+        entry = f'[[tasks]]\nprepared_dir = "{SAMPLE / "greeting"}"\nagent = "{agent}"\nmodel = "openai/m"\n'
+        Path(folder, "bench.toml").write_text(f"{entry}rollouts = {_TASKS}\n")
+        words = ["rollouts", "run", "bench.toml", "--parallel", "2", "--sandbox", "local", "--quiet", "--sink", "json"]
+        before = _of_children()
+        environ = {**os.environ, **model.env()}
+        command = [sys.executable, "-m", "koderz", *words]
+        subprocess.run(command, cwd=folder, env=environ, stdout=subprocess.DEVNULL, check=True)
+        return (_of_children() - before) / _TASKS
+
+
+def _alone(package: Package, model: ScriptedModel) -> float:
+    prompt = (SAMPLE / "greeting/instruction.md").read_text()
+    before = _of_children()
+    for _ in range(_TASKS):
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(SAMPLE / "greeting/environment/names.txt", folder)
+            dirs = Dirs(package.program, folder, folder, model.url, "sk-openai-0123456789")
+            argv, environ = mini_swe_agent.command(prompt, "m", dirs)
+            own = {**os.environ, **environ, "HOME": folder}
+            subprocess.run(argv, cwd=folder, env=own, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    return (_of_children() - before) / _TASKS
+
+
+def _of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _cpu() -> float:
+    return time.process_time() + _of_children()
+
+
+def files(_options: argparse.Namespace) -> Iterator[Figure]:
+    """What is written as rollouts end one after the other, and anew by `koderz sync`."""
+    (small, _), (large, anew) = (asyncio.run(_written(count)) for count in (2_000, 10_000))
+    yield Figure("files of 10,000 rollouts as they end, a rollout, CPU", large, "ms")
+    yield Figure("the same, of what one of 2,000 takes", large / small).at_most(1.5)
+    yield Figure("files of 10,000 rollouts written anew, CPU", anew, "s")
+
+
+async def _written(count: int) -> tuple[float, float]:
+    """Milliseconds of CPU a rollout as they end, and seconds for all of them anew."""
+    name, runs = "bench_00000000_20260101_000000", [f"exp_{number:016x}" for number in range(1, count + 1)]
+    plan = records.Plan(
+        run_id=name,
+        mode="rollouts",
+        arms=[records.Arm(name="nop", solver="agent:nop", models={})],
+        tasks=["one"],
+        samples=count,
+        config={},
+        environment={},
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        about = {
+            "output": f"{folder}/data",
+            "data": "data",
+            "name": "bench",
+            "stamp": "20260101__00-00-00",
+            "config": "bench.toml",
+            "runs": {run: {"task_id": "one", "task_dir": "tasks/one"} for run in runs},
+            "tasks": {"one": {"title": "", "notes": "", "repo_info": {}}},
+        }
+        ended = [_experiment(run, number) for number, run in enumerate(runs)]
+        with Tracker.create(Path(folder), name, plan) as tracker:
+            await tracker.record(*ended)
+            document = RolloutFiles(Path(folder, name), {**about, "runs": {}})
+            document.take(ended[0])  # all is read
+            document = RolloutFiles(Path(folder, name), about)
+            document.take(ended[0])
+            began = time.process_time()
+            for experiment in ended:
+                document.take(experiment)
+            each = 1000 * (time.process_time() - began) / count
+            began = time.process_time()
+            document.write(cast("Summary", None))
+            return each, time.process_time() - began
+
+
+def _experiment(run: str, number: int) -> records.Experiment:
+    return records.Experiment(
+        experiment_id=run,
+        problem_id="one",
+        arm="nop",
+        solver="agent:nop",
+        sample=number,
+        model="",
+        success=False,
+        verdict="failed",
+        score=0.0,
+    )
