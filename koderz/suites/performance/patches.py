@@ -22,17 +22,21 @@ def patch_of(reply: str, files: Mapping[str, str]) -> str:
 
 
 def _blocks(reply: str) -> Iterator[tuple[str, str]]:
-    """What is said of each closed block, and its text. Read line by line, whatever a reply is made of."""
-    fence, word = "", ""
-    body: list[str] = []
-    for line in reply.split("\n"):
-        if fence and line.rstrip(" \t\r") == fence:
-            yield word, "".join(body)
-            fence = ""
-        elif fence:
-            body.append(f"{line}\n")
-        elif opening := _OPENING.fullmatch(line.rstrip()):
-            fence, word, body = opening[1], opening[2], []
+    """What is said of each closed block, and its text; in time that grows as a reply does, whatever it is made of."""
+    lines = reply.split("\n")
+    closing: dict[str, list[int]] = {}  # by fence, the last line first
+    for number in range(len(lines) - 1, 0, -1):
+        closing.setdefault(lines[number].rstrip(), []).append(number)
+    number = 0
+    while number < len(lines):
+        opening = _OPENING.fullmatch(lines[number].rstrip())
+        ends = closing.get(opening[1], []) if opening else []
+        while ends and ends[-1] <= number:
+            ends.pop()
+        if opening and ends:
+            yield opening[2], "".join(f"{line}\n" for line in lines[number + 1 : ends[-1]])
+            number = ends[-1]
+        number += 1
 
 
 def diff_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:

@@ -86,9 +86,10 @@ def test_a_human_s_answer_that_fails_is_a_fault(task: PerfTask, local: Local) ->
         f"Faster:\n\n```file sums.py\n{FAST}```\n",
         f"```diff\n{_diff(sums=FAST)}```",
         f"````patch\n{_diff(sums=FAST)}````",
+        f"````diff\nwhich isn't closed\n```diff\n{_diff(sums=FAST)}```\n```patch\nnor this\n",
         _diff(sums=FAST),
     ],
-    ids=["file", "diff", "patch", "bare"],
+    ids=["file", "diff", "patch", "unclosed", "bare"],
 )
 def test_a_reply_is_a_diff_or_whole_files(reply: str) -> None:
     assert patch_of(reply, {"sums.py": SLOW}).strip() == _diff(sums=FAST).strip()
