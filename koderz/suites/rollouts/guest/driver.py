@@ -51,7 +51,7 @@ def _try(folder):
     with open("test_it.py", "w") as file:
         file.write("def test_it():\n    assert [1, 2] == [2, 1]\n")
     with open("order.json", "w") as file:
-        json.dump({"token": "", "path": "test_it.py", "pytest": ""}, file)
+        json.dump({"token": "", "path": "test_it.py", "pytest": "", "settings": os.devnull}, file)
     main([folder])
     with open("modules.json", "w") as file:
         own = {name for name in sys.modules if name.partition(".")[0] in ("__main__", "guest", "test_it", "koderz")}
@@ -84,7 +84,8 @@ def main(arguments):
     os.environ[ALONE] = "1"
     root = os.getcwd()
     say("begun", pytest=pytest.__version__)
-    arguments = ["-p", "no:cacheprovider", "--rootdir", root, "-v", "--tb=short", "--maxfail=0", order["path"]]
+    own = ["-c", order["settings"], "--confcutdir", root] if "settings" in order else []
+    arguments = [*own, "-p", "no:cacheprovider", "--rootdir", root, "-v", "--tb=short", "--maxfail=0", order["path"]]
     pytest.main(arguments, plugins=[Reporter(say, root, plugins)])
 
 
