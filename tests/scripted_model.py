@@ -23,6 +23,7 @@ class ScriptedModel:
         self.status = 200
         self.last: dict[str, Any] = {}  # of the last reply: `status`, `message` of the error, `finish_reason` of a chat
         self.commands = [COMMAND]
+        self.text = "Done."  # of its last reply
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
     def env(self) -> dict[str, str]:
@@ -37,7 +38,7 @@ class ScriptedModel:
         told = sum(map(said.count, _RESULTS))
         commands = [*self.commands, *([_LAST] if name == "bash" else [])]
         if not name or told >= len(commands):
-            answer = _WIRES[path]("Done.", None)
+            answer = _WIRES[path](self.text, None)
             if "finish_reason" in self.last:
                 answer["choices"][0]["finish_reason"] = self.last["finish_reason"]
             return {**answer, "koderz-last": True}

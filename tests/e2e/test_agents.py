@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -168,16 +169,21 @@ def test_a_script_reaches_the_bridge_too(anywhere: Shell, model: ScriptedModel) 
     assert model.asked[0][0] == "/v1/chat/completions"
 
 
-REAL = {"codex": "codex", "claude-code": "claude", "mini-swe-agent": "mini"}
+REAL = {**PROGRAMS, "aider": "aider"}
+WHOLE_FILE = "greeting.txt\n```\nHello, Ada!\nHello, Grace!\n```\n"  # as aider, which offers no tools, is answered
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("agent", "name"), EACH_WAY)
+@pytest.mark.parametrize(("agent", "name"), [*EACH_WAY, ("aider", "openai/m"), ("aider", "anthropic/m")])
 def test_a_real_agent_works_through_the_bridge(koderz: Shell, model: ScriptedModel, agent: str, name: str) -> None:
     path = f"{os.environ.get('KODERZ_AGENTS', '')}:{os.environ['PATH']}"
     if shutil.which(REAL[agent], path=path) is None:
         pytest.skip(f"{agent} isn't installed")
     (koderz.folder / "koderz.toml").write_text(PRICES)
+    if agent == "aider":
+        model.text = WHOLE_FILE
     rollout(koderz, agent, name, env={**model.env(), "PATH": path})
     assert only(koderz)["success"], koderz.journal()
-    assert len(model.asked) >= 2
+    assert len(model.asked) >= 1 + (agent != "aider")
+    (diff,) = (line["value"]["diff"] for line in koderz.journal() if line.get("name") == "diff")
+    assert re.findall(r"^diff --git a/(\S+)", diff, re.MULTILINE) == ["greeting.txt"]

@@ -6,6 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from koderz.solvers.agents.adapters import Dirs, Event, Package, python_package
 
+# Its map of the repository lies in the repository, where it is to be no part of the diff.
+_HIDDEN = (
+    'for n in 3 4 5 6; do mkdir -p .aider.tags.cache.v$n; echo "*" > .aider.tags.cache.v$n/.gitignore; done; exec "$@"'
+)
+
 
 class Aider:
     """See `Adapter`."""
@@ -17,7 +22,10 @@ class Aider:
 
     def command(self, prompt: str, model: str, dirs: Dirs) -> tuple[Sequence[str], Mapping[str, str]]:
         quietly = ("--no-auto-commits", "--no-stream", "--no-check-update", "--analytics-disable", "--no-pretty")
-        argv = [dirs.program, "--yes-always", *quietly, f"--model=openai/{model}", f"--message={prompt}"]
+        quietly += ("--no-gitignore", "--no-show-model-warnings", "--no-show-release-notes")
+        own = (f"--chat-history-file={dirs.home}/chat.md", f"--input-history-file={dirs.home}/input")
+        asked = (f"--model=openai/{model}", f"--message={prompt}")
+        argv = ["bash", "-c", _HIDDEN, "bash", dirs.program, "--yes-always", *quietly, *own, *asked]
         address = f"{dirs.url}/v1"
         return argv, {"OPENAI_API_BASE": address, "OPENAI_API_KEY": dirs.token, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 

@@ -68,7 +68,7 @@ def test_what_an_agent_prints_is_read(name: str) -> None:
 @pytest.mark.parametrize("name", AGENTS)
 def test_an_agent_is_told_its_task_and_where_the_bridge_is(name: str) -> None:
     argv, environment = adapter_of(name).command("do it; --now", "m", DIRS)
-    assert argv[0] == "/opt/agent"
+    assert "/opt/agent" in argv
     assert any("do it; --now" in word for word in argv)
     told = " ".join([*argv, *environment.values()])
     assert DIRS.url in told
