@@ -49,8 +49,8 @@ async def import_samples(path: Path, settings: Settings, *, tell: Callable[[int]
         is_run = not isinstance(judge.sandbox, NoSandbox)
         facts = {"sandbox": judge.sandbox.isolation, "cpu_scale": cpu_scale(judge.sandbox)} if is_run else {}
         plan = replace(plan, record=msgspec.structs.replace(plan.record, environment=plan.record.environment | facts))
+        trust_own(plan)
         with Tracker.create(settings.results, plan.name, plan.record) as tracker:
-            trust_own(plan, tracker)
             tracker.privacy = plan.privacy
             try:
                 await _judge_all(plan, samples, tracker, judge, tell)

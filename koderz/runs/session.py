@@ -20,8 +20,7 @@ from koderz.runs.orchestrator import Ended, Orchestrator
 from koderz.runs.sinks import start_sinks
 from koderz.settings.layers import fields_in
 from koderz.settings.trust import remember, risks_of_plan
-from tracker.records import Record
-from tracker.runs import plan_line
+from tracker.records import Record, encode
 from tracker.sinks import JSON
 from tracker.sinks.process import Submission
 from tracker.sinks.standing import mark_up_to_date
@@ -51,8 +50,8 @@ async def begin(
     async with open_engine(plan, environ) as engine:
         _refuse_detaching(engine, detach=detach)
         plan = _with_facts(plan, await engine.check())
+        trust_own(plan, environ)
         with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
-            trust_own(plan, tracker, environ)
             means = Means(engine, _sinks_of(plan, tracker, environ), environ, detach=detach)
             return await _carry_out(plan, tracker, means, Replaying(), observer or NullObserver())
 
@@ -66,8 +65,9 @@ async def lay_down(plans: Sequence[Plan], environ: Mapping[str, str] = os.enviro
         facts = await engine.check()
     for plan in plans:
         laid = _with_facts(plan, facts)
-        with Tracker.create(plan.settings.results, plan.name, laid.record) as tracker:
-            trust_own(laid, tracker, environ)
+        trust_own(laid, environ)
+        with Tracker.create(plan.settings.results, plan.name, laid.record):
+            pass
 
 
 def _with_facts(plan: Plan, facts: Mapping[str, Any]) -> Plan:
@@ -145,10 +145,10 @@ def _sinks_of(plan: Plan, tracker: Tracker, environ: Mapping[str, str]) -> Submi
     return None if plan.record.run_id is None else start_sinks(plan, tracker.folder, environ)
 
 
-def trust_own(plan: Plan, tracker: Tracker, environ: Mapping[str, str] = os.environ) -> None:
-    """Lets a plan that was made here be picked up again, whatever it may execute or send."""
+def trust_own(plan: Plan, environ: Mapping[str, str] = os.environ) -> None:
+    """Lets a plan that is made here be picked up again, whatever it may execute or send, from when its run appears."""
     if plan.record.details.get("documents") or risks_of_plan(fields_in(plan.settings), plan.record.config):
-        remember(plan_line(tracker.folder), environ)
+        remember(encode(plan.record), environ)
 
 
 def close(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Shell
-from tests.scripted_model import ScriptedModel, scripted_model
+from tests.scripted_model import COMMAND, ScriptedModel, scripted_model
 
 FAKE = Path(__file__).parents[1] / "fake_agent"
 RECORDED = {
@@ -124,6 +124,22 @@ def test_at_the_cap_the_run_stops_and_goes_on_where_it_was(
     koderz("benchmark", "rescore", "latest", "--quiet", env={"PATH": os.environ["PATH"]} | model.env())
     assert len(model.asked) == 2
     assert only(koderz)["success"]
+
+
+def test_koderz_own_agent_replays_its_calls_and_runs_its_commands_again(koderz: Shell, model: ScriptedModel) -> None:
+    """In a fresh checkout; what they print now isn't what the model is told, which is what they printed before."""
+    (koderz.folder / "koderz.toml").write_text(PRICES)
+    model.commands = ["date +%s%N > stamp.txt; cat stamp.txt", COMMAND]
+    rollout(koderz, "koderz", "openai/m", "--max-cost", 0.0012, "--max-tokens", 10, code=3, env=model.env())
+    (before,) = (line["value"]["output"].strip() for line in koderz.journal() if line.get("name") == "shell")
+    koderz("benchmark", "resume", "latest", "--max-cost", 1, "--quiet", env=model.env())
+    assert only(koderz)["success"]
+    assert len(model.asked) == 3
+    assert [message["role"] for message in model.asked[1][1]["messages"]][-1] == "tool"
+    assert before in model.asked[1][1]["messages"][-1]["content"]
+    *_, diff = (line["value"]["diff"] for line in koderz.journal() if line.get("name") == "diff")
+    (again,) = re.findall(r"^\+(\d+)$", diff, re.MULTILINE)
+    assert int(again) > int(before)
 
 
 def test_the_files_of_a_rollout_hold_what_an_agent_printed_and_called(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PATIENCE, Shell, descendants, wait_for, whole_lines
+from tests.conftest import PATIENCE, Shell, are_gone, descendants, wait_for, whole_lines
 
 pytestmark = pytest.mark.slow
 
@@ -118,3 +118,49 @@ def test_a_configuration_is_run_and_its_tasks_checked(koderz: Shell) -> None:
     (koderz.folder / "tasks/greeting/solution/solve.sh").write_text("true\n")
     assert "solution doesn't pass" in koderz("rollouts", "check", "tasks/greeting", code=1).out
     koderz("rollouts", "run", "none.toml", code=2)
+
+
+def test_a_strict_check_fails_where_doing_nothing_scores(koderz: Shell) -> None:
+    koderz("rollouts", "sample", "tasks")
+    task = koderz.folder / "tasks/greeting"
+    wrong = 'test -e greeting.txt; echo {\\"kept\\": 1, \\"written\\": $((1 - $?))} > /logs/verifier/reward.json\n'
+    (task / "tests/test.sh").write_text(wrong)
+    done = koderz("rollouts", "check", "tasks/greeting")
+    assert done.out == "ok      sample/greeting\n"
+    assert "doing nothing scores 0.50" in done.err
+    done = koderz("rollouts", "check", "tasks/greeting", "--strict", code=1)
+    assert done.out == "failed  sample/greeting: doing nothing scores 0.50\n"
+
+
+def test_a_run_that_is_killed_again_and_again_loses_and_doubles_nothing(koderz: Shell, tmp_path: Path) -> None:
+    """Nothing of it lives a second later, and none of its checkouts is left after the next start."""
+    koderz("rollouts", "sample", "tasks")
+    entry = 'prepared_dir = "tasks/greeting"\nmodel = "simulated"\nrollouts = 40\n'
+    (koderz.folder / "c.toml").write_text(f"parallel = 6\n[[tasks]]\n{entry}")
+    (tmp_path / "tmp").mkdir()
+    own = {"TMPDIR": str(tmp_path / "tmp")}
+    command = ["rollouts", "run", "c.toml", "--sandbox", "local", "--quiet", "--simulated-latency", "0.2"]
+
+    def written() -> list[bytes]:
+        return [line for path in koderz.results.glob("*/journal.jsonl") for line in path.read_bytes().splitlines()]
+
+    kept: list[bytes] = []
+    for more in (1, 8, 3, 40, 20, 2):
+        run = koderz.start(*command, env=own)
+        wait_for(lambda: len(written()) >= len(kept) + more or run.poll() is not None)  # noqa: B023
+        below = descendants(run.pid)
+        run.kill()
+        run.communicate(timeout=PATIENCE)
+        wait_for(lambda: are_gone(below))  # noqa: B023
+        assert written()[: len(kept)] == kept
+        kept = written()[:-1]
+        command = ["benchmark", "resume", "latest", "--quiet"]
+    koderz(*command, env=own)
+    journal = koderz.journal()
+    for kind in ("call", "once", "attempt", "experiment"):
+        found = Counter((line["experiment_id"], line.get("key")) for line in journal if line["kind"] == kind)
+        assert max(found.values()) == 1, kind
+    assert koderz.summary()["summary"]["successes"] == 40
+    assert [*(tmp_path / "tmp").glob("koderz-workspaces-*/*")] == []
+    (manifest,) = (koderz.folder / "data/rollouts/c").glob("*/manifest.json")
+    assert len({entry["run_id"] for entry in json.loads(manifest.read_text())["results"]}) == 40

@@ -21,8 +21,10 @@ class Aider:
         return python_package("aider")
 
     def command(self, prompt: str, model: str, dirs: Dirs) -> tuple[Sequence[str], Mapping[str, str]]:
-        quietly = ("--no-auto-commits", "--no-stream", "--no-check-update", "--analytics-disable", "--no-pretty")
-        quietly += ("--no-gitignore", "--no-show-model-warnings", "--no-show-release-notes")
+        quietly = (
+            *("--no-auto-commits", "--no-stream", "--no-check-update", "--analytics-disable", "--no-pretty"),
+            *("--no-gitignore", "--no-show-model-warnings", "--no-show-release-notes"),
+        )
         own = (f"--chat-history-file={dirs.home}/chat.md", f"--input-history-file={dirs.home}/input")
         asked = (f"--model=openai/{model}", f"--message={prompt}")
         argv = ["bash", "-c", _HIDDEN, "bash", dirs.program, "--yes-always", *quietly, *own, *asked]

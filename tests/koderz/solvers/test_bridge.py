@@ -66,6 +66,22 @@ async def test_nobody_is_answered_without_the_token() -> None:
             assert answer.status == 200
 
 
+async def test_a_token_is_dead_once_its_rollout_has_ended_and_good_for_no_other() -> None:
+    ask = Asked(Reply(1, "hi"))
+    async with served(ask) as (_, session), served(ask) as (other, _):
+        own = {"authorization": f"Bearer {other.token}"}
+        async with session.post(PATHS["chat"], json=BODIES["chat"], headers=own) as answer:
+            assert answer.status == 401
+    listening = socket.create_server(("127.0.0.1", 0))
+    async with Bridge(ask, "m") as bridge:
+        await bridge.serve(listening)
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}{PATHS['chat']}"
+    async with aiohttp.ClientSession(headers={"authorization": f"Bearer {bridge.token}"}) as session:
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await session.post(url, json=BODIES["chat"])
+    assert not ask.calls
+
+
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/chat/completions"), ("POST", "/v1/files"), ("HEAD", "/")])
 async def test_there_is_nothing_else(method: str, path: str) -> None:
     async with served(Asked(Reply(1, ""))) as (_, session), session.request(method, path) as answer:
