@@ -79,9 +79,9 @@ async def _checked(task: PerfTask, bench: Bench, exclusive: Exclusive, rule: Rul
         verdict = verdict_on(await bench.measured(exclusive, "human"), rule, "")
     except Fault as fault:
         return Checked(task.id, str(fault))
-    off = abs(math.log((verdict.metrics or {}).get("speedup_aa", 1.0)))
+    low, high = ((verdict.metrics or {}).get(f"speedup_aa_{end}", 1.0) for end in ("low", "high"))
     if not verdict.passed:
         wrong = f"the human's answer isn't surely faster: {verdict.feedback}"
-    elif off > STRAY:
-        wrong = f"base is {100 * math.expm1(off):.0f} % off from itself"
+    elif low > math.exp(STRAY) or high < math.exp(-STRAY):
+        wrong = f"base is {low:.2f} to {high:.2f} times as fast as itself"
     return Checked(task.id, wrong, verdict.feedback)
