@@ -292,3 +292,30 @@ def test_legs_run_on_modal_each_block_in_one_sandbox(koderz: Shell) -> None:
     assert human["status"] == "passed"
     assert human["metrics"]["speedup_base"] > 1.15
     assert koderz.summary()["config"]["concurrency"] == 2
+
+
+def test_images_of_a_row_are_looked_up_before_anything_begins(
+    koderz: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = stand_in(tmp_path / "docker", monkeypatch)
+    row = {
+        "instance_id": "vllm-project__vllm-abc",
+        "repo": "vllm-project/vllm",
+        "base_commit": "b" * 40,
+        "commit_hash": "a" * 40,
+        "perf_command": "vllm bench serve --model meta-llama/Llama-3-70B --num-prompts 3",
+    }
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    (state / "registry").write_text(f"anonymous/vllm-baseline:{'b' * 40}")
+    options = ("--dataset", "rows.jsonl", "--suite", "iso", "--mode", "human", "--sandbox", "docker")
+    assert f"there is no image anonymous/vllm-bench:{'a' * 40}" in koderz("perf", "run", *options, code=4).err
+    assert not [*koderz.results.glob("*")]
+
+
+def test_a_server_is_reached_in_its_container(koderz: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = stand_in(tmp_path / "docker", monkeypatch)
+    (state / "python-3.12-slim").touch()
+    koderz("perf", "run", SERVER, "--mode", "human", "--sandbox", "docker", "--rounds", "1", "--quiet")
+    (human,) = _arms(koderz)["human"]
+    assert human["status"] == "passed"
+    assert human["metrics"]["blocks"] == 1

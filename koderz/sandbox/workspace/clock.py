@@ -1,7 +1,8 @@
 """Says how much CPU its container has used, in nanoseconds, whenever a byte comes in; the container ends with it.
 
 It is the CPU of the container's control group; where that isn't to be seen, of all its processes but this one, with
-those that have ended as they were a moment before. Run by whatever python3 the container has.
+those that have ended as they were a moment before. At a socket whose path it is given it hands out sockets of the
+container's network. Run by whatever python3 the container has.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import socket
 import sys
 import time
 from pathlib import Path
@@ -33,16 +35,37 @@ def look(used: dict[str, int]) -> None:
                 used[name] = time.clock_gettime_ns((~int(name) << 3) | 2) + waited * _TICK
 
 
-def main() -> None:
+def hand_out(door: socket.socket) -> bool:
+    """Answers who asks for a socket of this network; false where nobody will any more."""
+    try:
+        if not door.recv(1):
+            return False
+        with socket.socket() as made:
+            socket.send_fds(door, [b"."], [made.fileno()])
+    except OSError:
+        return False
+    return True
+
+
+def main(path: str = "") -> None:
     has_group = of_group() is not None
     used: dict[str, int] = {}
+    asking: list[int | socket.socket] = [0]
+    if path:
+        asking.append(door := socket.socket(socket.AF_UNIX))
+        door.connect(path)
     while True:
-        while not has_group and not select.select([0], [], [], OFTEN)[0]:
+        ready = select.select(asking, [], [], None if has_group else OFTEN)[0]
+        if not has_group:
             look(used)
-        if not os.read(0, 1):
-            sys.exit()
-        look(used)
-        os.write(1, b"%d\n" % (of_group() or sum(used.values())))
+        for each in ready:
+            if isinstance(each, socket.socket):
+                if not hand_out(each):
+                    asking.remove(each)
+            elif not os.read(0, 1):
+                sys.exit()
+            else:
+                os.write(1, b"%d\n" % (of_group() or sum(used.values())))
 
 
-main()
+main(*sys.argv[1:])

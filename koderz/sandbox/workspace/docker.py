@@ -10,7 +10,7 @@ import shutil
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -20,8 +20,10 @@ from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Image, M
 from koderz.sandbox.workspace.folders import without
 from koderz.sandbox.workspace.local import TREE, Output, too_large
 from koderz.sandbox.workspace.registry import configuration
+from koderz.sandbox.workspace.sockets import Sockets
 
 _BRIDGE, _TOOLS = "/opt/koderz/bridge", "/opt/koderz/clock"
+_DOOR = "/opt/koderz/door"
 _CHANNEL = 'exec "$@" 3<&0 4>&1 1>&2 0</dev/null'
 _NOBODY = "65534:65534"
 _SHARED = "16g"  # of memory that processes share, as several GPUs take
@@ -65,7 +67,7 @@ class Docker:
                 command = await _bridged(command, command.bridge, place)
             words = [*_bounds(name, command), "--user", f"{os.getuid()}:{os.getgid()}", *_seen(command, place)]
             client = await _docker(*words, "--entrypoint", command.argv[0], image, *command.argv[1:])
-            return await _ended(client, name, command, place)
+            return await _ended(client, name, command, place, Output(command.limits.output_bytes))
 
     @asynccontextmanager
     async def started(self, command: Command, place: Path) -> AsyncIterator[Running]:
@@ -79,16 +81,17 @@ class Docker:
             channel, theirs = socket.socketpair()
             words = ["exec", "--interactive", "--user", user, name, "sh", "-c", _CHANNEL, "sh"]
             client = await _docker(*words, *command.argv, channel=theirs)
-            ended = asyncio.create_task(_ended(client, name, command, place, clock))
+            output = Output(command.limits.output_bytes)
+            ended = asyncio.create_task(_ended(client, name, command, place, output, clock))
             theirs.close()
             channel.setblocking(False)
             try:
-                yield Running(channel, ended, clock.read)
+                yield Running(channel, ended, clock.read, output.text, clock.sockets if command.reachable else None)
             finally:
                 channel.close()
+                await clock.close()  # and with it all that runs in the container
                 ended.cancel()
                 await asyncio.gather(ended, return_exceptions=True)
-                await clock.close()
 
     async def look_up(self, images: Sequence[Image | str | None], *, push: bool = False) -> None:
         """See `Images`. Where DOCKER_USERNAME and DOCKER_PASSWORD are set, docker logs in by these first."""
@@ -139,6 +142,7 @@ class _Clock:
 
     client: asyncio.subprocess.Process
     began: int = 0  # nanoseconds that it took itself to begin
+    sockets: Sockets = field(default_factory=Sockets)
 
     @classmethod
     async def begun(cls, name: str, command: Command, place: Path, image: str) -> _Clock:
@@ -146,7 +150,19 @@ class _Clock:
         path = Path(__file__).with_name("clock.py")
         shown = replace(command, mounts=[*command.mounts, Mount(path, f"{_TOOLS}/clock.py")])
         words = [*_bounds(name, command), "--interactive", "--read-only", "--cgroupns", "private", "--user", "0:0"]
-        words += [*_seen(shown, place), "--entrypoint", "python3", image, "-I", "-B", f"{_TOOLS}/clock.py"]
+        with contextlib.ExitStack() as stack:
+            door = stack.enter_context(_listening(place / "door")) if command.reachable else None
+            if door:
+                (place / "door/socket").chmod(0o666)  # the folder of all workspaces is their owner's alone
+                shown = replace(shown, mounts=[*shown.mounts, Mount(place / "door", _DOOR, writable=True)])
+            words += [*_seen(shown, place), "--entrypoint", "python3", image, "-I", "-B", f"{_TOOLS}/clock.py"]
+            clock = await cls._begun([*words, *([f"{_DOOR}/socket"] if door else [])])
+            if door:
+                clock.sockets.open(door.accept()[0])
+        return clock
+
+    @classmethod
+    async def _begun(cls, words: Sequence[str]) -> _Clock:
         clock = cls(await _docker(*words, stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE))
         try:
             clock.began = await clock.read()
@@ -167,6 +183,7 @@ class _Clock:
 
     async def close(self) -> None:
         """Ends it, and with it the container."""
+        self.sockets.close()
         with contextlib.suppress(ProcessLookupError):
             self.client.kill()
         await self.client.wait()
@@ -187,12 +204,16 @@ def _user_of(place: Path) -> str:
 
 
 async def _ended(
-    client: asyncio.subprocess.Process, name: str, command: Command, place: Path, clock: _Clock | None = None
+    client: asyncio.subprocess.Process,
+    name: str,
+    command: Command,
+    place: Path,
+    output: Output,
+    clock: _Clock | None = None,
 ) -> Ended:
     """How a container's command ended, once it has. Raises Fault where it can't be started."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    output = Output(command.limits.output_bytes)
     stream = client.stderr or client.stdout
     assert stream
     reading = asyncio.create_task(output.read(stream))
@@ -215,6 +236,15 @@ async def _ended(
 async def _bridged(command: Command, serve: Serve, place: Path) -> Command:
     """The command with a relay from its loopback to a socket in a folder that it sees; its image needs a python3."""
     folder = place / "bridge"
+    await serve(_listening(folder))
+    relay = Mount(Path(__file__).with_name("relay.py"), f"{_BRIDGE}/relay.py")
+    line = f'python3 -I {relay.target} {BRIDGE_PORT} {_BRIDGE}/socket && exec "$@"'
+    mounts = [*command.mounts, Mount(folder, _BRIDGE, writable=True), relay]
+    return replace(command, argv=["sh", "-c", line, "sh", *command.argv], mounts=mounts)
+
+
+def _listening(folder: Path) -> socket.socket:
+    """What listens at `socket` in a folder, which is made."""
     folder.mkdir(exist_ok=True)
     listening = socket.socket(socket.AF_UNIX)
     descriptor = os.open(folder, os.O_PATH)
@@ -223,11 +253,7 @@ async def _bridged(command: Command, serve: Serve, place: Path) -> Command:
     finally:
         os.close(descriptor)
     listening.listen(128)
-    await serve(listening)
-    relay = Mount(Path(__file__).with_name("relay.py"), f"{_BRIDGE}/relay.py")
-    line = f'python3 -I {relay.target} {BRIDGE_PORT} {_BRIDGE}/socket && exec "$@"'
-    mounts = [*command.mounts, Mount(folder, _BRIDGE, writable=True), relay]
-    return replace(command, argv=["sh", "-c", line, "sh", *command.argv], mounts=mounts)
+    return listening
 
 
 def _name_of(image: Image | str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import shutil
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -18,6 +19,10 @@ from koderz.sandbox.workspace.folders import own_folder, scratch
 from koderz.suites.performance.machines import Machine
 
 HUMAN = "human-"  # how the name of a human's tree begins
+
+_MODELS, _TOKENS = "/opt/koderz/models", ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_FETCH = "import huggingface_hub, sys; huggingface_hub.snapshot_download(sys.argv[1])"
+_FETCH_SECONDS = 4 * 3600.0
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LOCATE = "import importlib.util as u, sys; print(u.find_spec(sys.argv[1]).submodule_search_locations[0])"
@@ -52,12 +57,15 @@ class Fitted:
         mounts: Sequence[Mount] = command.mounts
         if machine.folder:
             mounts = [*mounts, Mount(tree, machine.folder, writable=not command.read_only)]
-        path = {"PATH": f"{machine.path}:{_PATH}"} if machine.path else {}
+        own = {"PATH": f"{machine.path}:{_PATH}"} if machine.path else {}
+        if machine.model:
+            mounts = [*mounts, Mount(models(), _MODELS)]
+            own |= {"HF_HOME": _MODELS, "HF_HUB_OFFLINE": "1"}
         return replace(
             command,
             image=image_of(machine, human=tree.name.startswith(HUMAN)),
             mounts=mounts,
-            environment={**path, **command.environment},
+            environment={**own, **command.environment},
             gpus=machine.gpu,
         )
 
@@ -83,6 +91,31 @@ async def copied(machine: Machine, backend: Timed, target: Path, *, human: bool)
     await asyncio.to_thread(target.mkdir)
     await cast("Images", backend).copy_out(image, folder, target)
     return target
+
+
+def models() -> Path:
+    """Where Hugging Face's hub keeps what was fetched."""
+    return Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
+
+
+async def fetched(machine: Machine, backend: Timed) -> Path:
+    """The folder of models, once it has the one that is served: legs have neither network nor token. Raises Fault."""
+    folder = models()
+    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+    wanted = Command(
+        ["python3", "-I", "-c", _FETCH, machine.model],
+        {"HF_HOME": _MODELS},
+        [Mount(folder, _MODELS, writable=True)],
+        image=image_of(machine),
+        network=True,
+        secrets=[name for name in _TOKENS if name in os.environ],
+        limits=Limits(seconds=_FETCH_SECONDS, disk_mb=1 << 30),
+    )
+    with scratch() as place:
+        ended = await backend.run(wanted, place)
+    if ended.status or ended.cause:
+        raise Fault(f"the model {machine.model} can't be fetched: {ended.cause or ended.output[-300:].strip()}")
+    return folder
 
 
 async def _located(machine: Machine, backend: Timed, image: Image | str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -69,8 +69,20 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         rule = next((rule for rule in self.gpus if _fits(model, rule.model)), GpuRule(""))
         return f"{rule.type}:{found[1] if (found := _PARALLEL.search(command)) else rule.count}"
 
-    def machine(self, task: PerfTask, command: str = "") -> Machine:
-        """Where a task runs. `command`: of one that serves a model."""
+    def served(self, task: PerfTask) -> PerfTask:
+        """The task with the model that is served in place of what its row says, which its notes say."""
+        if task.service is None or task.format == "own":
+            return task
+        argv, notes = [*task.service.argv], [*task.service.notes]
+        for place, flag in enumerate(argv[:-1]):
+            if flag in ("--model", "--model-path") and (other := self.model(argv[place + 1])) != argv[place + 1]:
+                notes.append(f"{flag} {argv[place + 1]} → {other}")
+                argv[place + 1] = other
+        return replace(task, service=replace(task.service, argv=tuple(argv), notes=tuple(notes)))
+
+    def machine(self, task: PerfTask) -> Machine:
+        """Where a task runs."""
+        command = " ".join(task.service.argv) if task.service else ""
         values = {"base_commit": task.base_commit, "human_commit": task.human_commit, "id": task.id.lower()}
         values["arch"] = "arm64" if platform.machine() in ("arm64", "aarch64") else "x86_64"
         for rule in self.images:
@@ -87,7 +99,8 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             path=rule.path,
             prepare=rule.prepare,
             build=rule.build,
-            gpu=self.gpu(command) if command and base else "",
+            gpu=self.gpu(command) if command and task.format != "own" else "",
+            model=found[1] if (found := _MODEL.search(command)) and task.format != "own" else "",
         )
 
 
@@ -103,6 +116,7 @@ class Machine:
     prepare: str = ""
     build: str = ""
     gpu: str = ""  # TYPE:COUNT
+    model: str = ""  # that it serves, of Hugging Face's hub
 
     def images(self, task: PerfTask) -> list[Image | str | None]:
         """Those that it needs; None for the usual one."""

@@ -79,7 +79,7 @@ def refused(tasks: Sequence[PerfTask], images: Container[str] = ()) -> str:
     for task in tasks:
         if task.service and task.service.refused:
             raise KoderzError(f"{task.id}: {task.service.refused}")
-        if task.service and task.format != "own":
+        if task.service and task.format != "own" and task.id not in images:
             return f"{task.id} needs a GPU and its own server: it can't be measured here"
         if task.format != "own":
             _require_scripts(task)

@@ -71,7 +71,8 @@ class PerformanceSuite:
     measures = (Measure("speedup_base", "higher", "times"), Measure("speedup_human", "higher", "times"))
 
     def __init__(self, name: str, dataset: Path | None, options: PerformanceOptions) -> None:
-        found = tasks_of(dataset, name)
+        self._rules = read_rules(options.overrides, options.image or "")
+        found = [self._rules.served(task) for task in tasks_of(dataset, name)]
         self.name = name
         self.source = str(dataset or ("released packages" if found[0].wheels else "embedded, generated repositories"))
         self.tasks: tuple[Task[PerfTask], ...] = tuple(
@@ -87,14 +88,18 @@ class PerformanceSuite:
         )
         self._options = options
         self._rule = Rule(options.threshold, options.clock, options.max_blocks, options.gso_strict, options.agreement)
-        self._rules = read_rules(options.overrides, options.image or "")
         self._isolation = ""
 
     def details(self, tasks: Sequence[Task[PerfTask]], settings: Settings) -> dict[str, Any]:
         """The commits of each task, before and as the human left it, and its images, for the record."""
         commits = {task.id: (task.payload.base_commit, task.payload.human_commit) for task in tasks}
         machines = self._machines([task.payload for task in tasks], timed(settings))
-        return {"commits": commits, **({"machines": msgspec.to_builtins(machines)} if machines else {})}
+        notes = {task.id: task.payload.service.notes for task in tasks if task.payload.service}
+        more = {
+            "machines": msgspec.to_builtins(machines),
+            "notes": {name: told for name, told in notes.items() if told},
+        }
+        return {"commits": commits, **{name: told for name, told in more.items() if told}}
 
     def _machines(self, tasks: Sequence[PerfTask], backend: Timed) -> dict[str, Machine]:
         """Those of tasks that don't run on a backend's usual image."""
@@ -114,13 +119,17 @@ class PerformanceSuite:
         machines = self._machines(wanted, backend)
         if why := refused(wanted, machines):
             raise Unreachable(why)
+        foreign = (task.id for task in wanted if task.service and task.format != "own")
+        if hasattr(backend, "apart") and (served := next(foreign, "")):
+            raise Unreachable(f"{served} starts a server, which isn't reached on {backend.name}: use --sandbox docker")
         await fetch(wanted)
         async with backend:
             if backend.has_images:
                 images = [image for task in wanted for image in machines.get(task.id, Machine()).images(task)]
                 await cast("Images", backend).look_up(images, push=self._options.push)
             self._isolation = backend.isolation
-            yield Trees(backend, machines)
+            notes = [f"{task.id}: {note}" for task in wanted if task.service for note in task.service.notes]
+            yield Trees(backend, machines, notes)
 
     @asynccontextmanager
     async def open_workspace(

@@ -15,7 +15,7 @@ from koderz.errors import Fault, KoderzError
 from koderz.sandbox.once import Once
 from koderz.sandbox.workspace import CHECKOUT, Command, Limits, Timed, git
 from koderz.sandbox.workspace.folders import own_folder, scratch
-from koderz.suites.performance.fitting import HUMAN, Fitted, copied, put_beside
+from koderz.suites.performance.fitting import HUMAN, Fitted, copied, fetched, put_beside
 from koderz.suites.performance.machines import Machine
 from koderz.suites.performance.released import unpack
 from koderz.suites.performance.tasks import PerfTask
@@ -45,13 +45,14 @@ class Trees:
 
     backend: Timed
     machines: Mapping[str, Machine] = field(default_factory=dict)  # by task
+    notes: Sequence[str] = ()  # what isn't as tasks state it
     _stores: Once[git.Store] = field(default_factory=Once)
     _trees: Once[Path] = field(default_factory=Once)
 
     @property
     def notices(self) -> Sequence[str]:
-        """What users hear of the machines."""
-        return [told for name, machine in self.machines.items() if (told := machine.told(name))]
+        """What users hear of the machines, and of what isn't as it was stated."""
+        return [*(told for name, machine in self.machines.items() if (told := machine.told(name))), *self.notes]
 
     def on(self, task: PerfTask) -> Timed:
         """Where its commands run."""
@@ -137,6 +138,8 @@ class Trees:
         """Installs what is in a tree and compiles its modules; returns why that failed."""
         machine = self.machines.get(task.id, Machine())
         await self._furnish(task, tree, machine)
+        if machine.model:
+            await self._trees(machine.model.encode(), lambda: fetched(machine, self.backend))
         lines = [*(() if machine.package else task.install), "python3 -I -m compileall -q . || true"]
         with scratch() as place:
             (place / "checkout").symlink_to(tree)

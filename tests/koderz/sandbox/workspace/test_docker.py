@@ -75,6 +75,7 @@ match words:
         bounds = ["bwrap", "--unshare-all", "--die-with-parent", *host, "--proc", "/proc", "--dev", "/dev", *binds]
         command = [*bounds, "--chdir", after("--workdir")[0], words[at + 1], *words[at + 3:]]
         process = subprocess.Popen(command, env={{"PATH": os.environ["PATH"], **variables}}, start_new_session=True)
+        (state / f"{{name}}-folder").write_text(after("--workdir")[0])
         (state / name).write_text(str(process.pid))
         status = process.wait()
         sys.exit(137 if status == -9 else status)
@@ -82,11 +83,11 @@ match words:
         try:
             pid = (state / name).read_text()
             inside = int(pathlib.Path(f"/proc/{{pid}}/task/{{pid}}/children").read_text())
-            variables = open(f"/proc/{{inside}}/environ").read().split(chr(0))[:-1]
+            variables = pathlib.Path(f"/proc/{{inside}}/environ").read_text().split(chr(0))[:-1]
         except (OSError, ValueError):
             sys.exit(f"no such container: {{name}}")
         enter = ["nsenter", "-t", str(inside), "-U", "-p", "-m", "-n", "-i", "--preserve-credentials", "--"]
-        begin = ["sh", "-c", 'cd "$PWD" && exec "$@"', "sh"]
+        begin = ["sh", "-c", 'cd "$0" && exec "$@"', (state / f"{{name}}-folder").read_text()]
         sys.exit(subprocess.call([*enter, *begin, *command], env=dict(each.split("=", 1) for each in variables)))
     case ["stop", *_, name] | ["rm", "--force", name]:
         try:
@@ -334,6 +335,36 @@ def test_a_command_is_talked_to_and_clocked_with_all_its_processes(state: Path, 
     (inside,) = asked(state, "exec")
     assert inside[inside.index("--user") + 1] not in ("0:0", "root")
     assert asked(state, "rm")
+
+
+_SERVER = """
+import socket
+with socket.create_server(("127.0.0.1", 8000)) as server:
+    print("listens", flush=True)
+    while True:
+        with server.accept()[0] as connection:
+            connection.sendall(b"hello")
+"""
+
+
+def test_koderz_reaches_what_listens_on_a_container_s_loopback(state: Path, place: Path) -> None:
+    async def heard() -> tuple[bytes, str]:
+        command = Command(["python3", "-c", _SERVER], reachable=True, limits=Limits(seconds=PATIENCE))
+        async with Docker("python:3.12-slim") as docker, docker.started(command, place) as running:
+            async with asyncio.timeout(PATIENCE):
+                while "listens" not in running.output():  # noqa: ASYNC110 nothing tells of it
+                    await asyncio.sleep(0.02)
+            assert running.sockets
+            with running.sockets(None) as connection:
+                connection.setblocking(False)
+                await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", 8000))
+                said = await asyncio.get_running_loop().sock_recv(connection, 100)
+            assert await running.cpu() > 0
+        with pytest.raises(OSError, match=r"."):
+            running.sockets(None)
+        return said, running.output()
+
+    assert asyncio.run(heard()) == (b"hello", "listens\n")
 
 
 def test_a_timed_command_that_isn_t_there_or_takes_too_long_is_ended(state: Path, place: Path) -> None:

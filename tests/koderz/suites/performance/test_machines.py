@@ -10,18 +10,23 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.suites.performance.fitting import put_beside
 from koderz.suites.performance.machines import Machine, read_rules
+from koderz.suites.performance.services import service_of
 from koderz.suites.performance.tasks import PerfTask
 
 ROW = PerfTask("vllm-project__vllm-abc", "b" * 40, "a" * 40, repo="https://github.com/vllm-project/vllm", format="iso")
 
 
+def _serving(model: str) -> PerfTask:
+    return replace(ROW, kind="serving", service=service_of(f"vllm bench serve --model {model} --num-prompts 9"))
+
+
 def test_published_tasks_have_their_images_by_full_hash() -> None:
     rules = read_rules(None)
-    machine = rules.machine(ROW, "vllm bench serve --model deepseek-ai/DeepSeek-V3 --num-prompts 9")
+    machine = rules.machine(_serving("deepseek-ai/DeepSeek-V3"))
     assert machine.base == f"anonymous/vllm-baseline:{'b' * 40}"
     assert machine.human == f"anonymous/vllm-bench:{'a' * 40}"
-    assert machine.gpu == "H100:8"
-    assert machine.told("x").startswith("x runs in anonymous/vllm-bench") is False
+    assert (machine.gpu, machine.model) == ("H100:8", "deepseek-ai/DeepSeek-V3")
+    assert machine.told("x").startswith("x runs in anonymous/vllm-baseline:bbb")
     gso = replace(ROW, id="numpy__numpy-ABC", format="gso")
     assert rules.machine(gso).base.startswith("slimshetty/gso:gso.eval.")
     assert rules.machine(gso).base.endswith(".numpy__numpy-abc")
@@ -46,6 +51,10 @@ def test_models_that_old_engines_don_t_know_are_replaced() -> None:
     assert rules.model("meta-llama/Llama-3.1-8B-Instruct") == "meta-llama/Meta-Llama-3-8B-Instruct"
     assert rules.model("ibm-ai-platform/Bamba-9B-v2") == "meta-llama/Meta-Llama-3-8B-Instruct"
     assert rules.model("facebook/opt-125m") == "facebook/opt-125m"
+    service = rules.served(_serving("meta-llama/Llama-3-8B")).service
+    assert service
+    assert "meta-llama/Meta-Llama-3-8B" in service.argv
+    assert "--model meta-llama/Llama-3-8B → meta-llama/Meta-Llama-3-8B" in service.notes
 
 
 def test_the_user_s_own_rules_go_first(tmp_path: Path) -> None:
@@ -55,7 +64,7 @@ def test_the_user_s_own_rules_go_first(tmp_path: Path) -> None:
         '[[models]]\nmodel = "facebook/*"\ninstead = "me/small"\n[[gpus]]\nmodel = "*"\ntype = "L4"\n'
     )
     rules = read_rules(own)
-    machine = rules.machine(ROW, "vllm serve --model x")
+    machine = rules.machine(_serving("x"))
     assert (machine.base, machine.human, machine.gpu) == (f"me/mine:{'b' * 40}", "", "L4:1")
     assert machine.build == str(tmp_path / "docker")
     assert rules.model("facebook/opt-125m") == "me/small"
