@@ -164,7 +164,7 @@ def test_patches_of_nine_kinds_are_judged_as_labelled(koderz: Shell) -> None:
 
 
 def test_what_can_t_be_measured_is_refused_before_anything_is_written(koderz: Shell) -> None:
-    for words in (("0000000",), ("--commit", "abc"), ("--mode", "both"), ("--threshold", "2"), ("--type", "serving")):
+    for words in (("0000000",), ("--commit", "abc"), ("--mode", "both"), ("--threshold", "2"), ("--type", "mystery")):
         koderz("perf", "run", *words, code=2)
     (koderz.folder / "commits.txt").write_text("# none\nffffffff a comment\n")
     koderz("perf", "run", "--commits-file", "commits.txt", code=2)
