@@ -85,7 +85,7 @@ def refused(tasks: Sequence[PerfTask], images: Container[str] = ()) -> str:
             _require_scripts(task)
             if task.id not in images and (wanted := _fetching(task)):
                 what = f"its install has {wanted!r}, and nothing is fetched within the sandbox"
-                return f"{task.id} needs its image: {what}; it can't be measured here, contained"
+                return f"{task.id} needs its image: {what}; measure it with --sandbox docker or modal"
     return ""
 
 
