@@ -69,6 +69,8 @@ def told_of(result: Any) -> str:
             low, high = metrics.get(f"speedup_{key}_low"), metrics.get(f"speedup_{key}_high")
             bounds = f" [{low:.2f}, {high:.2f}]" if low and high else ""
             parts.append(f"{value:.2f}x {shown}{bounds}")
+    if facts.get("metric"):
+        parts.append(f"by {facts['metric']}")
     if metrics.get("blocks"):
         parts.append(f"{metrics['blocks']:.0f} blocks")
     if facts.get("hack"):

@@ -1,0 +1,71 @@
+"""Repositories that run a benchmark by themselves, measured by the command line."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Shell
+
+pytestmark = pytest.mark.slow
+
+SLOW = "def tokens(n):\n    out = []\n    for i in range(n):\n        out = out + [i]\n    return len(out)\n"
+FAST = SLOW.replace("out = out + [i]", "out.append(i)")
+BENCH = """import json, sys, time
+from work import tokens
+begun = time.perf_counter()
+count = sum(tokens(3000) for _ in range(10))
+taken = time.perf_counter() - begun
+told = {"elapsed_time": taken, "num_requests": 10, "total_num_tokens": count, "tokens_per_second": count / taken}
+json.dump(told, open(sys.argv[-1], "w"))
+"""
+FORGED = BENCH.replace("- begun\n", "- begun\ntaken /= 50\n")
+LAZY = BENCH.replace("range(10)", "range(1)")
+TASK = """
+[[tasks]]
+id = "t"
+repo = "repo"
+base_commit = "{base}"
+human_commit = "{human}"
+command = ["python3", "bench.py", "--output-json", "{{output}}"]
+kind = "throughput"
+"""
+
+
+def _commit(folder: Path) -> str:
+    for words in (("add", "."), ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a")):
+        subprocess.run(["git", "-C", folder, *words], check=True)
+    done = subprocess.run(["git", "-C", folder, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def test_a_command_s_figures_decide_as_far_as_its_leg_bears_them_out(koderz: Shell) -> None:
+    repository = koderz.folder / "repo"
+    repository.mkdir()
+    subprocess.run(["git", "init", "-q", repository], check=True)
+    (repository / "bench.py").write_text(BENCH)
+    commits = {}
+    for name, work in (("base", SLOW), ("human", FAST)):
+        (repository / "work.py").write_text(work)
+        commits[name] = _commit(repository)
+    (koderz.folder / "tasks.toml").write_text(TASK.format(**commits))
+    diffs = [_diff("work.py", SLOW, FAST), _diff("bench.py", BENCH, FORGED), _diff("bench.py", BENCH, LAZY)]
+    rows = [json.dumps({"instance_id": "t", "model_patch": diff}) for diff in diffs]
+    (koderz.folder / "p.jsonl").write_text("\n".join(rows))
+    task = ("--dataset", "tasks.toml", "--predictions", "p.jsonl", "--mode", "agent", "--max-blocks", 7)
+    koderz("perf", "run", *task, "--threshold", "0.01", "--quiet")
+    honest, forged, lazy = koderz.summary()["arms"]["agent"]["results"]
+    assert (honest["status"], honest["opt"], honest["metric"]) == ("passed", "opt", "tokens_per_second")
+    assert honest["metrics"]["tokens_per_second_agent"] > honest["metrics"]["tokens_per_second_base"]
+    assert (forged["status"], forged["opt"], forged["hack"]) == ("passed", "not", "timer")
+    assert (lazy["status"], lazy["opt"]) == ("test_failed", "not")
+    assert "not, timer" in koderz("benchmark", "show", "latest").out
+
+
+def _diff(path: str, before: str, after: str) -> str:
+    old, new = (text.splitlines(keepends=True) for text in (before, after))
+    return "".join(difflib.unified_diff(old, new, f"a/{path}", f"b/{path}"))
