@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from koderz.errors import KoderzError
-from koderz.suites.performance.fitting import put_beside
+from koderz.errors import Fault, KoderzError
+from koderz.sandbox.workspace import Command, Ended
+from koderz.sandbox.workspace.docker import Docker
+from koderz.sandbox.workspace.folders import scratch
+from koderz.suites.performance.fitting import Fitted, fetched, put_beside
 from koderz.suites.performance.machines import Machine, read_rules
 from koderz.suites.performance.services import service_of
 from koderz.suites.performance.tasks import PerfTask
+from tests.koderz.sandbox.workspace.test_docker import asked, stand_in
 
 ROW = PerfTask("vllm-project__vllm-abc", "b" * 40, "a" * 40, repo="https://github.com/vllm-project/vllm", format="iso")
 
@@ -103,3 +108,29 @@ def test_what_an_image_has_besides_comes_into_a_tree_and_nothing_that_a_patch_re
     put_beside(tmp_path / "image", tmp_path / "tree", tmp_path / "base")
     assert sorted(path.name for path in (tmp_path / "tree").iterdir()) == ["a.py", "fast.so"]
     assert (tmp_path / "tree/a.py").read_text() == "tree/a.py"
+
+
+def test_a_model_is_fetched_by_who_has_the_token_and_shown_to_legs_that_have_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = stand_in(tmp_path, monkeypatch)
+    (state / "me-vllm-1").touch()
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "models"))
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    machine = Machine("me/vllm:1", model="me/model", gpu="H100:2")
+
+    async def run() -> Ended:
+        async with Docker("python:3.12-slim") as docker:
+            with pytest.raises(Fault, match="the model me/model can't be fetched"):
+                await fetched(machine, docker)
+            with scratch() as place:
+                leg = Command(["sh", "-c", 'ls "$HF_HOME"; echo "$HF_HUB_OFFLINE $HF_TOKEN"'])
+                return await Fitted(docker, machine).run(leg, place)
+
+    assert asyncio.run(run()).output == "1 \n"
+    fetch, leg = asked(state, "run")
+    assert fetch[fetch.index("HF_TOKEN") - 1] == "--env"
+    assert ["--network", "none"] not in [fetch[at : at + 2] for at in range(len(fetch))]
+    assert "HF_TOKEN" not in leg
+    assert ["--network", "none"] in [leg[at : at + 2] for at in range(len(leg))]
+    assert "hf_secret" not in (state / "log").read_text()
