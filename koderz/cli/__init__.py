@@ -107,7 +107,7 @@ def _warn_of_variables() -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    from koderz.cli.console import plain
+    from tracker.terminals import plain
 
     about = "" if message.startswith("Usage: ") else "koderz: "  # a group that is named alone says what it has
     sys.stderr.write(f"{about}{plain(message)}\n")

@@ -6,29 +6,13 @@ import io
 import os
 import select
 import sys
-import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any, cast
 
+from tracker.terminals import plain, steers
+
 LINE_EVERY = 5.0  # seconds between two lines of progress where there is no terminal
-
-
-def plain(text: str) -> str:
-    """The text with whatever could steer a terminal made visible: control, format and bidi characters."""
-    if text.isprintable():
-        return text
-    return "".join(_visible(char) if _steers(char) else char for char in text)
-
-
-def _steers(char: str) -> bool:
-    if char in "\n\t" or char.isprintable():
-        return False
-    return unicodedata.category(char) != "Zs"  # spaces wider or narrower than usual are just spaces
-
-
-def _visible(char: str) -> str:
-    return repr(char)[1:-1] if ord(char) < 0xD800 or ord(char) > 0xDFFF else "\ufffd"
 
 
 def say(text: str = "", *, after: str = "") -> None:
@@ -54,7 +38,7 @@ class _TerminalData(io.RawIOBase):
 
     def write(self, data: Any, /) -> int:
         text = bytes(data).decode("utf-8", "backslashreplace")
-        sys.stdout.write("".join(_escaped(char) if _steers(char) else char for char in text))
+        sys.stdout.write("".join(_escaped(char) if steers(char) else char for char in text))
         return len(data)
 
 

@@ -10,9 +10,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from koderz.cli.console import LINE_EVERY, is_live, plain, warn
+from koderz.cli.console import LINE_EVERY, is_live, warn
 from koderz.runs.sinks import left_behind
 from tracker.sinks.process import Status, Watch
+from tracker.terminals import plain
 
 if TYPE_CHECKING:
     from koderz.runs.session import Session

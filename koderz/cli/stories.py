@@ -10,10 +10,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.story import told_grade, told_grades
-from koderz.cli.console import counted, plain, say, warn
+from koderz.cli.console import counted, say, warn
 from koderz.runs.observer import SessionView
 from tracker.messages import text_of
 from tracker.records import Attempt, Call, Experiment, Fault, Grade, Record
+from tracker.terminals import plain
 
 if TYPE_CHECKING:
     from koderz.analysis.story import Step, Story

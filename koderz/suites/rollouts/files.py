@@ -10,12 +10,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
-from koderz.suites.rollouts.results import Row, row_of, table_lines
+from koderz.suites.rollouts.results import Row, cell, row_of, table_lines
 from koderz.suites.rollouts.trees import UNPREPARED
 from tracker.files import write_whole
 from tracker.records import Attempt, Call, Experiment, Fault, Once, Record
 from tracker.stories import Stories
 from tracker.summary import Summary
+from tracker.terminals import plain
 
 MANIFEST = "manifest.json"
 LAUNCH_FAILED = "launch_failed"
@@ -86,13 +87,13 @@ class RolloutFiles:
         artifacts = attempt.artifacts if attempt else {}
         evaluation = _evaluation(run_id, run, story, outcome) if isinstance(outcome, Experiment) else None
         evaluated = _json(evaluation) if evaluation else None
-        scoring = "\n".join([*_scoring(evaluation, task["title"]), ""]) if evaluation else None
+        scoring = plain("\n".join([*_scoring(evaluation, task["title"]), ""])) if evaluation else None
         files = {
             "artifacts/diff.patch": _diff(story),
-            "artifacts/notes.md": task["notes"],
+            "artifacts/notes.md": plain(task["notes"]),
             "artifacts/repo_info.json": _json(task["repo_info"]),
             "artifacts/agent.jsonl": str(artifacts.get("agent.jsonl") or "".join(_events(story))),
-            "logs/eval.log": str(artifacts.get("eval.log", "")),
+            "logs/eval.log": plain(str(artifacts.get("eval.log", ""))),
             "results.json": _json(_results(run_id, run, story, outcome)),
             "evaluation_results.json": evaluated,
             "scoring_results.md": scoring,
@@ -287,16 +288,12 @@ def _scoring(evaluation: Mapping[str, Any], title: str) -> Iterator[str]:
     yield "|---|---|---|---|"
     for name, rubric in evaluation["evaluation"]["rubrics"].items():
         score = "N/A" if rubric["score"] is None else f"{100 * rubric['score']:.0f}%"
-        yield f"| {_cell(name)} | {rubric['weight']:g} | {score} | {rubric['tests_passed']}/{rubric['test_count']} |"
+        yield f"| {cell(name)} | {rubric['weight']:g} | {score} | {rubric['tests_passed']}/{rubric['test_count']} |"
     for path, result in evaluation["test_results"].items():
         yield ""
-        yield f"## {_cell(path)}: {'passed' if result['success'] else 'failed'}"
+        yield f"## {cell(path)}: {'passed' if result['success'] else 'failed'}"
         yield ""
         yield from (f"    {line}" for line in result["output"].splitlines()[:_HEAD])
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _utc(time: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from koderz.errors import KoderzError
+from tracker.terminals import plain
 
 _STAMP = re.compile(r"\d{8}__\d\d-\d\d-\d\d")
 
@@ -127,7 +128,7 @@ def table_lines(rows: Sequence[Row], folder: str) -> Iterator[str]:
     yield "| task | run | unit | lm | tokens | tools |"
     yield "|---|---|---|---|---|---|"
     for row in rows:
-        yield f"| {row.task} | {row.run} | {_share(row.unit)} | {_share(row.lm)} | {row.tokens} | {row.tools} |"
+        yield f"| {cell(row.task)} | {row.run} | {_share(row.unit)} | {_share(row.lm)} | {row.tokens} | {row.tools} |"
     means = _aggregates(rows)
     yield "[rollouts] Aggregates:"
     yield f"- Unit tests average: {_share(means['unit_mean'])}"
@@ -136,7 +137,12 @@ def table_lines(rows: Sequence[Row], folder: str) -> Iterator[str]:
     yield "| task | rollouts | unit_mean | unit_max | lm_mean | lm_max |"
     yield "|---|---|---|---|---|---|"
     for task, own in _by_task(rows).items():
-        yield f"| {task} | {len(own)} | {' | '.join(map(_share, _aggregates(own).values()))} |"
+        yield f"| {cell(task)} | {len(own)} | {' | '.join(map(_share, _aggregates(own).values()))} |"
+
+
+def cell(text: str) -> str:
+    """A text as it may stand in a table, and in a terminal."""
+    return plain(text).replace("|", "\\|").replace("\n", " ")
 
 
 def _share(value: float | None) -> str:

@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koderz.cli import console
-from koderz.cli.console import plain
 from koderz.cli.session import SessionScreen
 from koderz.runs.observer import NOTHING_TO_DO
 from koderz.runs.orchestrator import Ended
@@ -30,6 +29,7 @@ from tests.tracker import builders
 from tests.tracker.builders import call, fault, judged
 from tracker.records import Finished, Plan, Record
 from tracker.summary import summarize
+from tracker.terminals import plain
 
 HOSTILE = {
     "colour": "\x1b[31mred",

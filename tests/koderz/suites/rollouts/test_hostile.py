@@ -419,5 +419,10 @@ def test_nothing_that_is_printed_steers_the_terminal(koderz: Shell) -> None:
     done = koderz("rollouts", "run", "c.toml", "-vv", "--sandbox", "local")
     told = done.out + done.err + koderz("rollouts", "summarize", "c").out
     told += koderz("benchmark", "show", "latest").out
+    told += "".join(
+        path.read_text()
+        for path in (koderz.folder / "data").rglob("*")
+        if path.suffix in (".md", ".log", ".txt", ".json")
+    )
     assert "\x1b" not in told
     assert "\x07" not in told
