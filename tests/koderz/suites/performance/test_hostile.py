@@ -245,7 +245,7 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_trick_gains_nothing(task: PerfTask, local: Local, tmp_path: Path, name: str) -> None:
     verdict = _judged(task, local, tmp_path, _patch(IDLE[name]))
     assert verdict.facts["status"] == "passed"
-    assert verdict.metrics["speedup_base"] < 1.15
+    assert verdict.metrics["speedup_base"] < 2  # a trick that worked would make it a hundred times as fast
 
 
 @pytest.mark.parametrize("name", MOVED)
