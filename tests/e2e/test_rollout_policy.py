@@ -185,6 +185,19 @@ def test_one_test_script_over_its_limit_fails_alone(case: Case) -> None:
     assert case.koderz.summary()["results"][0]["score"] == pytest.approx(0.3)
 
 
+def test_a_diff_above_the_limit_is_an_error_that_is_cut_and_not_graded(case: Case) -> None:
+    case.script = f"{COMMAND}; head -c 2000000 /dev/urandom | base64 > large.txt\n"
+    case.options = ["--max-diff-mb", 1]
+    case.run(0)
+    (result,) = case.koderz.summary()["results"]
+    assert (result["verdict"], result["cause"], result["success"]) == ("error", "diff_too_large", False)
+    assert case.count("once", "diff") == 1
+    assert case.count("grade") == case.count("attempt") == 0
+    before = case.work
+    case.again("retry")
+    assert case.work == before
+
+
 def test_cost_cap_of_the_run_stops_it_and_is_resumed(case: Case) -> None:
     case.options = ["--max-cost", 0.0012, "--max-tokens", 10]
     case.run(3)

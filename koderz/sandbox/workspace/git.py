@@ -380,10 +380,10 @@ async def _run(
 
 async def _limited(stream: asyncio.StreamReader, limit: int) -> bytes:
     output = bytearray()
-    while part := await stream.read(1 << 16):
-        output += part
-        if len(output) > limit:
-            raise DiffTooLargeError(output[:limit].decode(errors="replace"), limit)
+    while part := await stream.read(1 << 16):  # to the end: a process whose output nobody reads isn't seen to end
+        output += part[: limit + 1 - len(output)]
+    if len(output) > limit:
+        raise DiffTooLargeError(output[:limit].decode(errors="replace"), limit)
     return bytes(output)
 
 
