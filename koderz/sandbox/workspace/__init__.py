@@ -75,9 +75,7 @@ class Command:
     python: bool = True  # whether it sees the host's python3 wherever that lies, where there are no images
     forks: bool = True  # whether it may start other processes; threads it always may
     limits: Limits = field(default_factory=Limits)
-    script: Path | None = (
-        None  # which `python3 -I -B` is to run, where it lies here; a backend may have called its `load()` before
-    )
+    script: Path | None = None  # what `python3 -I -B` runs, where it lies here; may be forked from where it was loaded
     bridge: Serve | None = None  # is handed the socket that listens at BRIDGE_PORT of the command's loopback
     network: bool = False  # whether it has one, where a backend has images
     secrets: Sequence[str] = ()  # names of koderz' own variables that it has, too, there
