@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +66,11 @@ class Shell:
     folder: Path
 
     def __call__(
-        self, *arguments: object, code: int = 0, env: Mapping[str, str] | None = None, fresh: bool = False
+        self,
+        *arguments: object,
+        code: int | Collection[int] = 0,
+        env: Mapping[str, str] | None = None,
+        fresh: bool = False,
     ) -> Done:
         """Runs the command and checks its exit code. `fresh`: in an interpreter that has loaded nothing."""
         with Path(os.devnull).open() as nothing, TemporaryFile("w+") as out, TemporaryFile("w+") as err:
@@ -84,7 +88,9 @@ class Shell:
             out.seek(0)
             err.seek(0)
             done = Done(out.read(), err.read())
-        assert ended == code, f"{arguments} ended with {ended}\n{done.out}\n{done.err}"
+        assert ended in ({code} if isinstance(code, int) else code), (
+            f"{arguments} ended with {ended}\n{done.out}\n{done.err}"
+        )
         return done
 
     def start(self, *arguments: object, env: Mapping[str, str] | None = None) -> Fork:

@@ -88,7 +88,7 @@ def test_evaluation_runs_scores_datasets_baseline_charts_and_a_trace_are_seen_in
         for column in ("passed", "iterations", "Expected output"):
             expect(page, column, exact=True)
         expect(page, "67%")  # of those judged: the fault isn't counted
-        page.get_by_text("baseline run").click(timeout=WAIT)
+        page.get_by_text("baseline run", exact=True).click(timeout=WAIT)
         expect(page, one.name)
         assert page.get_by_text(re.compile("^T/")).count() == 0  # no nested run is a baseline
         page.get_by_text(one.name).locator("visible=true").first.click(timeout=WAIT)
