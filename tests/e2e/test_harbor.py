@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,11 +41,19 @@ def harbor() -> Path:
             [uv, "venv", "--clear", "--quiet", "--no-python-downloads", "--python", "3.12", str(place)],
             [uv, "pip", "install", "--quiet", "--python", str(python), f"harbor=={HARBOR}"],
         ):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
             if done.returncode:
                 pytest.skip(f"Harbor can't be installed: {done.stderr.strip()[-300:]}")
         (place / "ready").touch()
     return python
+
+
+def _environment() -> dict[str, str]:
+    """One in which pyenv's stand-ins for each Python find the one that they stand for."""
+    if not shutil.which("pyenv"):
+        return dict(os.environ)
+    versions = subprocess.run(["pyenv", "versions", "--bare"], capture_output=True, text=True, check=True).stdout
+    return {**os.environ, "PYENV_VERSION": ":".join(versions.split())}
 
 
 def _exported(koderz: Shell) -> list[Path]:
