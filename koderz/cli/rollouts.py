@@ -66,6 +66,7 @@ def run(
     from koderz.cli.rollout_files import Place
     from koderz.cli.rollouts_screen import RolloutsScreen
     from koderz.sandbox.workspace.backends import chosen
+    from koderz.settings.toml import settings_here
     from koderz.suites.rollouts.config import read_config
     from koderz.suites.rollouts.suite import SAMPLE
 
@@ -83,8 +84,9 @@ def run(
     if not front.shown.json:
         say(f"[rollouts] sandbox={given['sandbox']}")
     model = given.get("local_model") or ("simulated" if config is None else None)
+    usual_model = settings_here({}, names={"local_model"}, trust_config=front.trust_config).local_model
     judges = "judge_model" not in given
-    matrix = matrix_of(found, agent=agent, model=model, rollouts=rollouts, judges=judges)
+    matrix = matrix_of(found, agent=agent, model=model, usual_model=usual_model, rollouts=rollouts, judges=judges)
     at_once = given.get("concurrency", usual["concurrency"])
     screen = RolloutsScreen(front.shown, verbose, at_once, len(found.entries))
     place = Place(data, found, str(path), matrix)
@@ -95,11 +97,17 @@ def run(
 
 
 def matrix_of(
-    config: Config, *, agent: str | None, model: str | None, rollouts: int | None, judges: bool = True
+    config: Config,
+    *,
+    agent: str | None,
+    model: str | None,
+    rollouts: int | None,
+    usual_model: str | None = None,
+    judges: bool = True,
 ) -> Matrix:
     """Its entries as arms and cells; what is given stands in every entry. KoderzError where an agent has no model.
 
-    Without `judges` the run names one model for all that entries name.
+    `usual_model` stands where an entry names none. Without `judges` the run names one model for all that entries name.
     """
     from importlib.metadata import entry_points
 
@@ -119,7 +127,7 @@ def matrix_of(
             meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
             where = "--agent" if agent else config.where(number, "agent")
             raise KoderzError(f"{where}: there is no agent {name!r}; {meant}")
-        answering = model or entry.model
+        answering = model or entry.model or usual_model
         if name in ("oracle", "nop") or (name == "scripted" and not answering):
             answering = "simulated"
         if answering is None:
@@ -240,4 +248,4 @@ def sample(
     if folder.exists():
         raise KoderzError(f"{folder} is there already")
     shutil.copytree(SAMPLE, folder)
-    say(f"{folder}: run them with: koderz rollouts run {folder / 'sample.toml'}")
+    say(f"{folder}: run them with: koderz rollouts run {folder / 'sample.toml'} --model MODEL")

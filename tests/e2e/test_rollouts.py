@@ -101,8 +101,11 @@ def test_where_commands_can_t_be_contained_nothing_begins(koderz: Shell) -> None
 
 
 def test_a_configuration_is_run_and_its_tasks_checked(koderz: Shell) -> None:
-    koderz("rollouts", "sample", "tasks")
+    assert "koderz rollouts run tasks/sample.toml --model MODEL" in koderz("rollouts", "sample", "tasks").err
     koderz("rollouts", "sample", "tasks", code=2)
+    planned = ("rollouts", "run", "tasks/sample.toml", "--dry-run")
+    assert "needs a model" in koderz(*planned, code=2).err
+    koderz(*planned, env={"KODERZ_MODEL": "simulated"})
     (koderz.folder / "solve.sh").write_text("sed 's/.*/Hello, &!/' names.txt > greeting.txt\n")
     entry = '[[tasks]]\nprepared_dir = "tasks/greeting"\nagent = '
     entries = f'{entry}"oracle"\nrollouts = 2\nsandbox = "docker"\n{entry}"scripted"\nscript = "solve.sh"\n'
