@@ -26,8 +26,8 @@ from koderz.modal.sandbox import PYTHON, START_SECONDS, make_ready, process
 from koderz.sandbox import ROOM_MB
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Image, Mount, Running
 from koderz.sandbox.workspace.docker import ENVIRONMENT
-from koderz.sandbox.workspace.folders import own_folder, without
-from koderz.sandbox.workspace.local import TREE, Output
+from koderz.sandbox.workspace.folders import TREE, make_tree, own_folder, without
+from koderz.sandbox.workspace.local import Output
 from koderz.sandbox.workspace.shipping import Clock, Remote, interpreter
 
 if TYPE_CHECKING:
@@ -141,8 +141,7 @@ class Modal:
                 _PINNED.reset(token)
 
     async def _run(self, command: Command, place: Path, clock: Clock | None) -> Ended:
-        for name in TREE:
-            (place / name).mkdir(exist_ok=True)
+        make_tree(place)
         limits, shipped = command.limits, _shipped(command, place)
         lasting = [mount for mount in command.mounts if mount not in shipped]
         spec = {

@@ -17,8 +17,8 @@ from typing import Self
 from koderz.errors import Fault, Unreachable
 from koderz.sandbox.docker import daemon_version
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Image, Mount, Running, Serve
-from koderz.sandbox.workspace.folders import without
-from koderz.sandbox.workspace.local import TREE, Output, too_large
+from koderz.sandbox.workspace.folders import TREE, make_tree, without
+from koderz.sandbox.workspace.local import Output, too_large
 from koderz.sandbox.workspace.registry import configuration
 from koderz.sandbox.workspace.sockets import Sockets
 
@@ -59,7 +59,7 @@ class Docker:
 
     async def run(self, command: Command, place: Path) -> Ended:
         """See `Backend`."""
-        _make_tree(place)
+        make_tree(place)
         name = f"koderz-{secrets.token_hex(8)}"
         image = await self._built(command.image)
         async with _removed(name):
@@ -72,7 +72,7 @@ class Docker:
     @asynccontextmanager
     async def started(self, command: Command, place: Path) -> AsyncIterator[Running]:
         """See `Timed`. The container's first process is a clock, run as root; the command's is another user's."""
-        _make_tree(place)
+        make_tree(place)
         name = f"koderz-{secrets.token_hex(8)}"
         image = await self._built(command.image)
         user = await asyncio.to_thread(_user_of, place)
@@ -187,11 +187,6 @@ class _Clock:
         with contextlib.suppress(ProcessLookupError):
             self.client.kill()
         await self.client.wait()
-
-
-def _make_tree(place: Path) -> None:
-    for name in TREE:
-        (place / name).mkdir(exist_ok=True)
 
 
 def _user_of(place: Path) -> str:

@@ -16,6 +16,15 @@ from pathlib import Path
 
 from koderz.errors import KoderzError
 
+TREE = ("checkout", "home", "tmp")
+"""The folders of a place, which every command has."""
+
+
+def make_tree(place: Path) -> None:
+    """Makes those that aren't there yet."""
+    for name in TREE:
+        (place / name).mkdir(exist_ok=True)
+
 
 @contextmanager
 def scratch() -> Iterator[Path]:

@@ -25,14 +25,13 @@ from koderz.sandbox.linux.inside import Setup
 from koderz.sandbox.linux.tree import Entry, bubblewrap
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Limits, Running, userland
 from koderz.sandbox.workspace.cpu import cpu_used
-from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.workspace.folders import TREE, make_tree, scratch
 from koderz.sandbox.workspace.sockets import Sockets
 from koderz.sandbox.workspace.warm import Interpreter, fits
 
 _PACKAGE = Path(__file__).resolve().parents[1]  # koderz.sandbox, which process 1 is made of
 _START_SECONDS = 30.0
 _END_SECONDS = 5.0  # beyond the grace
-TREE = ("checkout", "home", "tmp")  # folders of a place
 _LEAST_PAUSE, _PAUSES = 1.0, 20  # seconds between two looks at the disk, and in times of what a look takes
 
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
@@ -124,8 +123,7 @@ class Local:
         contact: _Contact | None = None,
         interpreter: Interpreter | None = None,
     ) -> Ended:
-        for name in TREE:
-            (place / name).mkdir(exist_ok=True)
+        make_tree(place)
         control, theirs = socket.socketpair()
         control.setblocking(False)
         began = time.monotonic()

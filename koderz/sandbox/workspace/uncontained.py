@@ -13,7 +13,8 @@ from typing import Self
 
 from koderz.errors import Fault
 from koderz.sandbox.workspace import BRIDGE_URL, HOME, Command, Ended, userland
-from koderz.sandbox.workspace.local import TREE, Output, too_large
+from koderz.sandbox.workspace.folders import TREE, make_tree
+from koderz.sandbox.workspace.local import Output, too_large
 
 
 class Uncontained:
@@ -31,8 +32,7 @@ class Uncontained:
 
     async def run(self, command: Command, place: Path) -> Ended:
         """See `Backend`. Paths in the command's words and variables are those that it would see; Fault for others."""
-        for name in TREE:
-            (place / name).mkdir(exist_ok=True)
+        make_tree(place)
         places = _places(command, place)
         if command.bridge:
             listening = socket.create_server(("127.0.0.1", 0))
