@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from koderz.modal.workspace import Modal
 from koderz.sandbox.workspace import Command, Ended, Image, Limits, Mount
 from koderz.sandbox.workspace.folders import scratch
 from tests.conftest import PATIENCE, wait_for
+from tests.koderz.sandbox.workspace.legs import LEG, talked
 from tests.loopback_modal import ModalServer
 from tests.loopback_modal.processes import rooted
 
@@ -225,38 +225,15 @@ def test_without_a_network_it_is_unreachable(cloud: ModalServer, monkeypatch: py
         ran("true", place=place)
 
 
-_LEG = """
-import os, sys
-print("begun", flush=True)
-os.write(4, b"ready")
-while os.read(3, 10):
-    if not os.fork():
-        sum(range(5_000_000))
-        os._exit(0)
-    os.wait()
-    os.write(4, b"done")
-sys.exit(3)
-"""
-
-
 async def _talked(modal: Modal, place: Path, *argv: str) -> tuple[bytes, int, int, Ended]:
-    """What a timed command answers, the nanoseconds that it used while it waited and worked, and how it ended."""
-    loop = asyncio.get_running_loop()
+    """See `talked`. One that has ended has no clock any more."""
     wanted = Command(argv, limits=Limits(seconds=PATIENCE), read_only=True)
     async with modal.started(wanted, place) as leg:
-        said = await loop.sock_recv(leg.channel, 100)
-        if not said:
-            return b"", 0, 0, await leg.ended
-        before = await leg.cpu()
-        waited = await leg.cpu() - before
-        await loop.sock_sendall(leg.channel, b"go")
-        said += await loop.sock_recv(leg.channel, 100)
-        used = await leg.cpu() - before
-        leg.channel.shutdown(socket.SHUT_WR)
-        ended = await leg.ended
-        with pytest.raises(OSError, match="ended"):
-            await leg.cpu()
-        return said, waited, used, ended
+        found = await talked(leg)
+        if found[0]:
+            with pytest.raises(OSError, match="ended"):
+                await leg.cpu()
+        return found
 
 
 def test_commands_are_talked_to_and_clocked_one_after_the_other_in_one_sandbox(cloud: ModalServer, place: Path) -> None:
@@ -264,7 +241,7 @@ def test_commands_are_talked_to_and_clocked_one_after_the_other_in_one_sandbox(c
 
     async def twice() -> list[tuple[bytes, int, int, Ended]]:
         async with Modal() as modal, modal.apart():
-            return [await _talked(modal, place, "python3", "-c", _LEG) for _ in range(2)]
+            return [await _talked(modal, place, "python3", "-c", LEG) for _ in range(2)]
 
     for said, waited, used, ended in asyncio.run(twice()):
         assert said == b"readydone"

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from koderz.sandbox.workspace import Command, Ended, Image, Limits, Mount
 from koderz.sandbox.workspace.docker import Docker
 from koderz.sandbox.workspace.uncontained import Uncontained
 from tests.conftest import PATIENCE, are_gone, wait_for
+from tests.koderz.sandbox.workspace.legs import LEG, talked
 
 STAND_IN = """#!{python}
 import base64, json, os, pathlib, shutil, signal, subprocess, sys
@@ -291,39 +291,15 @@ def test_variables_of_koderz_go_by_name_alone(state: Path, place: Path, monkeypa
     assert "hf_secret" not in (state / "log").read_text()
 
 
-_LEG = """
-import os, sys
-print("begun", flush=True)
-os.write(4, b"ready")
-while os.read(3, 10):
-    if not os.fork():
-        sum(range(5_000_000))
-        os._exit(0)
-    os.wait()
-    os.write(4, b"done")
-sys.exit(3)
-"""
-
-
 async def _talked(place: Path, *argv: str, limits: Limits | None = None) -> tuple[bytes, int, int, Ended]:
-    """What a timed command answers, the nanoseconds that it used while it waited and worked, and how it ended."""
-    loop = asyncio.get_running_loop()
+    """See `talked`."""
     wanted = Command(argv, limits=limits or Limits(seconds=PATIENCE), read_only=True)
     async with Docker("python:3.12-slim") as docker, docker.started(wanted, place) as leg:
-        said = await loop.sock_recv(leg.channel, 100)
-        if not said:
-            return b"", 0, 0, await leg.ended
-        before = await leg.cpu()
-        waited = await leg.cpu() - before
-        await loop.sock_sendall(leg.channel, b"go")
-        said += await loop.sock_recv(leg.channel, 100)
-        used = await leg.cpu() - before
-        leg.channel.shutdown(socket.SHUT_WR)
-        return said, waited, used, await leg.ended
+        return await talked(leg)
 
 
 def test_a_command_is_talked_to_and_clocked_with_all_its_processes(state: Path, place: Path) -> None:
-    said, waited, used, ended = asyncio.run(_talked(place, "python3", "-c", _LEG))
+    said, waited, used, ended = asyncio.run(_talked(place, "python3", "-c", LEG))
     assert said == b"readydone"
     assert used > 20_000_000 > waited
     assert (ended.status, ended.output, ended.cause) == (3, "begun\n", "")
@@ -381,7 +357,7 @@ def test_a_clock_that_can_t_be_started_is_a_fault(state: Path, place: Path) -> N
 
 @pytest.mark.docker
 def test_a_real_container_is_clocked(place: Path) -> None:
-    said, waited, used, ended = asyncio.run(_talked(place, "python3", "-c", _LEG))
+    said, waited, used, ended = asyncio.run(_talked(place, "python3", "-c", LEG))
     assert (said, ended.status) == (b"readydone", 3)
     assert ended.cpu > used / 1e9 > 0.02 > waited / 1e9
 
