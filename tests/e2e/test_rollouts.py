@@ -101,7 +101,7 @@ def test_where_commands_can_t_be_contained_nothing_begins(koderz: Shell) -> None
 
 
 def test_a_configuration_is_run_and_its_tasks_checked(koderz: Shell) -> None:
-    assert "koderz rollouts run tasks/sample.toml --model MODEL" in koderz("rollouts", "sample", "tasks").err
+    assert "koderz rollouts run tasks/sample.toml --model MODEL" in koderz("rollouts", "sample", "tasks").out
     koderz("rollouts", "sample", "tasks", code=2)
     planned = ("rollouts", "run", "tasks/sample.toml", "--dry-run")
     assert "needs a model" in koderz(*planned, code=2).err
