@@ -1,7 +1,8 @@
 """Processes of `koderz` that are forked from one which has loaded it already: the same command, but it starts at once.
 
-Each has its own session, folder, environment, arguments and standard streams, and ends as any process does. What
-Python reads of the environment while it starts is what the first process was started with, but for PYTHONPATH.
+Each has its own session, folder, environment, arguments and standard streams, and ends as any process does, or with
+the process that asked for it. What Python reads of the environment while it starts is what the first process was
+started with, but for PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO
+
+from koderz.sandbox.linux.kernel import die_with_parent
 
 PACKAGES = """
 koderz.cli koderz.runs koderz.engines koderz.models koderz.analysis koderz.solvers koderz.solvers.recursive
@@ -142,8 +145,11 @@ def _serve(requests: socket.socket) -> None:
     _load()
     with requests, selectors.DefaultSelector() as ready:
         ready.register(requests, selectors.EVENT_READ)
+        asking = ready.register(os.pidfd_open(os.getppid()), selectors.EVENT_READ).fileobj
         while True:
             for key, _ in ready.select():
+                if key.fileobj == asking:  # it has ended, and others may hold its end of the socket
+                    return
                 if key.data:
                     ready.unregister(key.fileobj)
                     _tell_end(key.fd, *key.data)
@@ -154,6 +160,7 @@ def _serve(requests: socket.socket) -> None:
                 command, folder, environ = json.loads(data)
                 ending, *streams = files
                 if not (child := os.fork()):
+                    die_with_parent()
                     requests.close()
                     _become(command, folder, environ, streams)
                 for stream in streams:
