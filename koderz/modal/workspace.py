@@ -28,7 +28,8 @@ from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Image, M
 from koderz.sandbox.workspace.docker import ENVIRONMENT
 from koderz.sandbox.workspace.folders import TREE, make_tree, own_folder, without
 from koderz.sandbox.workspace.local import Output
-from koderz.sandbox.workspace.shipping import Clock, Remote, interpreter
+from koderz.sandbox.workspace.registry import PASSWORD, USER
+from koderz.sandbox.workspace.shipping import Contact, Remote, interpreter
 
 if TYPE_CHECKING:
     import modal
@@ -72,7 +73,7 @@ class Modal:
     cost = sandbox_cost(_MEMORY_MB)
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        self._name = names_of(environ).app
+        self._name, self._environ = names_of(environ).app, environ
         self._images: dict[_Key, modal.Image] = {}
         self._building: dict[str, asyncio.Lock] = {}
         self._entry = secrets.token_hex(8)
@@ -96,13 +97,13 @@ class Modal:
 
     async def run(self, command: Command, place: Path) -> Ended:
         """See `Backend`."""
-        return await self._run(command, place, None)
+        return await self._run(command, place, Output(command.limits.output_bytes))
 
     @asynccontextmanager
     async def started(self, command: Command, place: Path) -> AsyncIterator[Running]:
         """See `Timed`. What it says goes the way of a bridge."""
         loop = asyncio.get_running_loop()
-        clock, talking = Clock(), loop.create_future()
+        contact, output, talking = Contact(), Output(command.limits.output_bytes), loop.create_future()
         accepting: list[asyncio.Task[None]] = []
 
         async def accept(listening: socket.socket) -> None:
@@ -117,13 +118,14 @@ class Modal:
             accepting.append(asyncio.create_task(accept(listening)))
 
         joined = ["python3", "-I", "-S", "-c", _JOIN, str(BRIDGE_PORT), *command.argv]
-        ended = asyncio.create_task(self._run(replace(command, argv=joined, bridge=serve), place, clock))
+        ended = asyncio.create_task(self._run(replace(command, argv=joined, bridge=serve), place, output, contact))
         try:
             await asyncio.wait([talking, ended], return_when=asyncio.FIRST_COMPLETED)
             if not talking.done():
                 raise Fault(f"--sandbox modal: the command ended before it began: {(await ended).output[-300:]}")
             with talking.result() as channel:
-                yield Running(channel, ended, clock.read)
+                beside = contact.beside if command.reachable else None
+                yield Running(channel, ended, contact.cpu, output.text, beside=beside)
         finally:
             ended.cancel()
             for task in accepting:
@@ -140,7 +142,7 @@ class Modal:
             finally:
                 _PINNED.reset(token)
 
-    async def _run(self, command: Command, place: Path, clock: Clock | None) -> Ended:
+    async def _run(self, command: Command, place: Path, output: Output, contact: Contact | None = None) -> Ended:
         make_tree(place)
         limits, shipped = command.limits, _shipped(command, place)
         lasting = [mount for mount in command.mounts if mount not in shipped]
@@ -150,6 +152,7 @@ class Modal:
             "folders": [mount.target for mount in shipped],
             "back": [mount.target for mount in shipped if mount.writable],
             "hidden": [mount.target for mount in lasting],
+            "own": [mount.target for mount in lasting if mount.writable],
             "port": BRIDGE_PORT if command.bridge else 0,
             "seconds": limits.seconds,
             "grace": limits.grace,
@@ -157,10 +160,9 @@ class Modal:
             "processes": limits.processes,
             "room": limits.disk_mb << 20,
         }
-        output = Output(limits.output_bytes)
         began = asyncio.get_running_loop().time()
         async with self._working(command, lasting) as work:
-            told = await work.done(spec, shipped, output, command.bridge, clock)
+            told = await work.done(spec, shipped, output, command.bridge, contact)
         took = asyncio.get_running_loop().time() - began
         return Ended(told["status"], output.text(), told["cause"], took, told["cpu"])
 
@@ -202,11 +204,12 @@ class Modal:
         return await modal.Sandbox.create.aio(
             *("sleep", str(_LONGEST)),
             app=self._app,
-            image=await self._image(command.image, mounts),
+            image=await self._image(command.image, [mount for mount in mounts if not mount.kept]),
+            volumes={mount.target: _volume(mount) for mount in mounts if mount.kept},
             block_network=not command.network,
             secrets=secrets,
             gpu=command.gpus or None,
-            cpu=SANDBOX_CORES,
+            cpu=SANDBOX_CORES + command.reachable,  # for what talks to it there
             memory=(_MEMORY_MB, max(_MEMORY_MB, command.limits.memory_mb) + ROOM_MB),
             timeout=min(_LONGEST, math.ceil(seconds)),
             idle_timeout=_IDLE_SECONDS,
@@ -220,7 +223,7 @@ class Modal:
         with ExitStack() as stack:
             base = modal.Image.debian_slim(python_version=PYTHON)
             if isinstance(image, str):
-                base = modal.Image.from_registry(image).entrypoint([])
+                base = modal.Image.from_registry(image, secret=_login(self._environ)).entrypoint([])
             elif image:
                 context, stated = stack.enter_context(without(image.context, image.hidden)), dict(image.arguments)
                 base = modal.Image.from_dockerfile(context / "Dockerfile", context_dir=context, build_args=stated)
@@ -252,8 +255,28 @@ def _shipped(command: Command, place: Path) -> list[Mount]:
         Mount(checkout.resolve(), command.checkout, not command.read_only),
         Mount(home, HOME, writable=True),
         Mount(tmp, "/tmp", writable=True),  # noqa: S108
-        *(mount for mount in command.mounts if mount.writable or mount.source.is_relative_to(own_folder())),
+        *(
+            mount
+            for mount in command.mounts
+            if not mount.kept and (mount.writable or mount.source.is_relative_to(own_folder()))
+        ),
     ]
+
+
+def _volume(mount: Mount) -> modal.Volume:
+    import modal
+
+    volume = modal.Volume.from_name(mount.kept, create_if_missing=True)
+    return volume if mount.writable else volume.read_only()
+
+
+def _login(environ: Mapping[str, str]) -> modal.Secret | None:
+    """What Modal pulls images by that aren't public."""
+    import modal
+
+    if not (environ.get(USER) and environ.get(PASSWORD)):
+        return None
+    return modal.Secret.from_dict({"REGISTRY_USERNAME": environ[USER], "REGISTRY_PASSWORD": environ[PASSWORD]})
 
 
 @cache

@@ -299,6 +299,25 @@ def test_legs_run_on_modal_each_block_in_one_sandbox(koderz: Shell) -> None:
     assert koderz.summary()["config"]["concurrency"] == 2
 
 
+@pytest.mark.skipif(not rooted(), reason="needs user namespaces")
+def test_a_server_is_loaded_from_beside_it_on_modal(koderz: Shell) -> None:
+    from koderz.suites.performance.mini import mini_tasks
+
+    (task,) = (task for task in mini_tasks() if task.kind == "serving")
+    diffs = [each.diff for each in task.canned if each.kind in ("good", "wrong")]
+    rows = [json.dumps({"instance_id": SERVER, "model_patch": diff}) for diff in diffs]
+    (koderz.folder / "p.jsonl").write_text("\n".join(rows))
+    options = ("--predictions", "p.jsonl", "--mode", "agent", "--sandbox", "modal", "--rounds", "1", "--quiet")
+    with ModalServer() as server:
+        koderz("perf", "run", SERVER, *options, env=server.environment)
+        assert not [each for each in server.sandboxes if each.lives or not each.blocks_network or each.secrets]
+        assert not any(each.asked.open_ports.ports for each in server.sandboxes)
+    found = {each["status"]: each for each in _arms(koderz)["agent"]}
+    assert found.keys() == {"passed", "test_failed"}
+    assert found["passed"]["iso"]["hard"]
+    assert found["passed"]["metrics"]["completed_agent"] == found["passed"]["metrics"]["completed_base"] > 0
+
+
 def test_images_of_a_row_are_looked_up_before_anything_begins(
     koderz: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

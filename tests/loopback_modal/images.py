@@ -113,6 +113,11 @@ class Images:
         """The lines of all its layers, from its base up."""
         return [line for layer in self.layers(image_id) for line in layer.dockerfile_commands]
 
+    def secrets(self) -> list[str]:
+        """The ids of those by which images were pulled."""
+        asked = [api_pb2.Image.FromString(thing.body).image_registry_config for thing in self._store.all("image")]
+        return [each.secret_id for each in asked if each.secret_id]
+
     def environment(self, image_id: str) -> dict[str, str]:
         """The variables that the image sets."""
         return dict(_variables(self.dockerfile(image_id))) if image_id else {}

@@ -68,9 +68,25 @@ class Sandboxes:
                 self._store.add("result", "rs", name="result", parent=thing.id, body=_TERMINATED.SerializeToString())
 
     async def sandbox_create_v2(self, request: api_pb2.SandboxCreateV2Request) -> api_pb2.SandboxCreateV2Response:
+        room = await self._created("sb2", request)
+        return api_pb2.SandboxCreateV2Response(
+            sandbox_id=room.thing.id,
+            task_id=room.task_id,
+            metadata=api_pb2.SandboxHandleMetadata(app_id=room.thing.parent),
+            command_router_access=api_pb2.CommandRouterAccess(url=self._starting.url, jwt=token()),
+        )
+
+    async def sandbox_create(self, request: api_pb2.SandboxCreateRequest) -> api_pb2.SandboxCreateResponse:
+        """Of version 1, as sandboxes with a GPU are."""
+        parts = {"app_id": request.app_id, "definition": request.definition, "tags": request.tags}
+        room = await self._created("sb", api_pb2.SandboxCreateV2Request(**parts))
+        metadata = api_pb2.SandboxHandleMetadata(app_id=room.thing.parent)
+        return api_pb2.SandboxCreateResponse(sandbox_id=room.thing.id, metadata=metadata)
+
+    async def _created(self, kind: str, request: api_pb2.SandboxCreateV2Request) -> Room:
         asked = request.definition
         thing = self._store.add(
-            "sandbox", "sb", name=asked.name, parent=request.app_id, body=request.SerializeToString()
+            "sandbox", kind, name=asked.name, parent=request.app_id, body=request.SerializeToString()
         )
         room = self._open(thing, asked, self.variables(request.secret_sources))
         self.live[room.task_id] = room
@@ -81,17 +97,29 @@ class Sandboxes:
         if asked.timeout_secs:
             loop = asyncio.get_running_loop()
             room.timer = loop.call_later(asked.timeout_secs, self._end, room, _TIMED_OUT)
-        return api_pb2.SandboxCreateV2Response(
-            sandbox_id=thing.id,
-            task_id=room.task_id,
-            metadata=api_pb2.SandboxHandleMetadata(app_id=thing.parent),
-            command_router_access=api_pb2.CommandRouterAccess(url=self._starting.url, jwt=token()),
-        )
+        return room
 
     async def sandbox_get_command_router_access(
         self, _request: api_pb2.SandboxGetCommandRouterAccessRequest
     ) -> api_pb2.SandboxGetCommandRouterAccessResponse:
         return api_pb2.SandboxGetCommandRouterAccessResponse(url=self._starting.url, jwt=token())
+
+    async def task_get_command_router_access(
+        self, _request: api_pb2.TaskGetCommandRouterAccessRequest
+    ) -> api_pb2.TaskGetCommandRouterAccessResponse:
+        return api_pb2.TaskGetCommandRouterAccessResponse(url=self._starting.url, jwt=token())
+
+    async def sandbox_get_task_id(self, request: api_pb2.SandboxGetTaskIdRequest) -> api_pb2.SandboxGetTaskIdResponse:
+        return await self.sandbox_get_task_id_v2(request)
+
+    async def sandbox_wait(self, request: api_pb2.SandboxWaitRequest) -> api_pb2.SandboxWaitResponse:
+        return await self.sandbox_wait_v2(request)
+
+    async def sandbox_terminate(self, request: api_pb2.SandboxTerminateRequest) -> api_pb2.SandboxTerminateResponse:
+        return await self.sandbox_terminate_v2(request)
+
+    async def sandbox_tags_get(self, request: api_pb2.SandboxTagsGetRequest) -> api_pb2.SandboxTagsGetResponse:
+        return await self.sandbox_tags_get_v2(request)
 
     async def sandbox_get_task_id_v2(
         self, request: api_pb2.SandboxGetTaskIdRequest
@@ -122,12 +150,12 @@ class Sandboxes:
         found = [
             api_pb2.SandboxInfo(id=room.thing.id, created_at=room.thing.created, app_id=room.thing.parent)
             for room in self.live.values()
-            if request.app_id in {"", room.thing.parent} and wanted <= _tags(_created(room.thing).tags).items()
+            if request.app_id in {"", room.thing.parent} and wanted <= _tags(_request(room.thing).tags).items()
         ]
         return api_pb2.SandboxListResponse(sandboxes=found)
 
     async def sandbox_tags_get_v2(self, request: api_pb2.SandboxTagsGetRequest) -> api_pb2.SandboxTagsGetResponse:
-        return api_pb2.SandboxTagsGetResponse(tags=_created(self._thing(request.sandbox_id)).tags)
+        return api_pb2.SandboxTagsGetResponse(tags=_request(self._thing(request.sandbox_id)).tags)
 
     async def sandbox_tags_set_v2(self, request: api_pb2.SandboxTagsSetRequest) -> Empty:
         self._thing(request.sandbox_id)
@@ -159,7 +187,9 @@ class Sandboxes:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _open(self, thing: Thing, asked: api_pb2.Sandbox, variables: dict[str, str]) -> Room:
-        task_id = f"{new_id('ta')}V"  # the last letter tells the SDK which protocol to speak
+        task_id = new_id("ta")
+        if len(thing.id) > len("sb-") + 22:
+            task_id += "V"  # which tells the SDK which protocol to speak
         seen = Seen(asked.image_id, asked.mount_ids, asked.volume_mounts, asked.secret_ids)
         own = {"MODAL_SANDBOX_ID": thing.id, **variables}
         box = self._starting.box(task_id, seen, own, network=not _blocks_network(asked), apart=True)
@@ -199,7 +229,7 @@ class Sandboxes:
 
 
 def _sandboxed(thing: Thing, *, lives: bool) -> Sandboxed:
-    request = _created(thing)
+    request = _request(thing)
     asked = request.definition
     ids = [one.secret_id for one in request.secret_sources if one.WhichOneof("source") == "secret_id"]
     names = [name for one in request.secret_sources for name in one.env.contents]
@@ -215,7 +245,7 @@ def _sandboxed(thing: Thing, *, lives: bool) -> Sandboxed:
     )
 
 
-def _created(thing: Thing) -> api_pb2.SandboxCreateV2Request:
+def _request(thing: Thing) -> api_pb2.SandboxCreateV2Request:
     request: api_pb2.SandboxCreateV2Request = api_pb2.SandboxCreateV2Request.FromString(thing.body)
     return request
 

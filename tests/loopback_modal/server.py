@@ -167,6 +167,11 @@ class ModalServer:
         """All sandboxes that were ever created, as they were asked for."""
         return self._do(self._here.sandboxes.asked)
 
+    @property
+    def registry_logins(self) -> list[dict[str, str]]:
+        """By what images were pulled that aren't public."""
+        return self._do(lambda: [self._here.vault.environment([each]) for each in self._here.images.secrets()])
+
     def log(self, container: str) -> str:
         """What a container printed so far, also once it is gone."""
         path = self._here.starting.log(container)

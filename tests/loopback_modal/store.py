@@ -116,8 +116,8 @@ class Bells:
 
 
 def new_id(prefix: str) -> str:
-    """An id as Modal's are: a prefix that says the kind, and 22 letters and digits; 26 of sandboxes of version 2."""
-    return f"{prefix}-{secrets.token_hex(13 if prefix == 'sb' else 11)}"
+    """An id as Modal's are: a prefix that says the kind, and 22 letters and digits; 26 of sb2, a sandbox."""
+    return f"{prefix.removesuffix('2')}-{secrets.token_hex(13 if prefix == 'sb2' else 11)}"
 
 
 def token() -> str:

@@ -26,6 +26,9 @@ BRIDGE_URL = f"http://127.0.0.1:{BRIDGE_PORT}"
 Serve = Callable[[socket.socket], Awaitable[None]]
 """Answers whoever connects to a socket that listens."""
 
+Beside = Callable[[str, str], Awaitable[bytes]]
+"""Runs Python beside a command, as whoever watches that: takes source and stdin, gives stdout, or raises OSError."""
+
 Cause = Literal["", "timeout", "memory", "processes", "disk"]
 
 
@@ -48,6 +51,7 @@ class Mount:
     source: Path
     target: str
     writable: bool = False
+    kept: str = ""  # as what a backend of other machines keeps it itself, and takes that instead of the source
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ class Command:
     network: bool = False  # whether it has one, where a backend has images
     secrets: Sequence[str] = ()  # names of koderz' own variables that it has, too, there
     gpus: str = ""  # those that it has, as TYPE:COUNT, there
-    reachable: bool = False  # whether koderz may connect to what listens on its loopback; not beside a bridge
+    reachable: bool = False  # whether koderz may talk to what listens on its loopback; not beside a bridge
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,7 @@ class Running:
     cpu: Callable[[], Awaitable[int]]  # nanoseconds that it has used, read from outside; OSError once it is gone
     output: Callable[[], str] = str  # what it has printed so far
     sockets: Callable[[object], socket.socket] | None = None  # makes TCP sockets of its network, for what listens there
+    beside: Beside | None = None  # where its network is out of reach
 
 
 class Backend(Protocol):

@@ -18,7 +18,7 @@ from typing import Any
 
 FRAME = struct.Struct("!cII")
 LARGEST = 1 << 18  # bytes of a frame
-SPEC, TREE, OUTPUT, WIRE, BEAT, CLOCK, ENDED = b"s", b"t", b"o", b"w", b"b", b"c", b"e"  # kinds of frames
+SPEC, TREE, OUTPUT, WIRE, BEAT, CLOCK, BESIDE, ENDED = b"s", b"t", b"o", b"w", b"b", b"c", b"p", b"e"  # kinds of frames
 
 _BLOCK = 4096  # bytes that anything takes at least
 _LATEST = 1 << 33  # seconds since 1970

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +22,8 @@ from koderz.sandbox.workspace.folders import own_folder, remove, scratch
 from koderz.sandbox.workspace.local import Output
 
 _BEAT_SECONDS = 30.0
+_MOST_TOLD = 256 << 20  # bytes of an answer
+_ENDED = "the command has ended"
 _BOOT = """
 import sys, types
 sys.modules["remote"] = remote = types.ModuleType("remote")
@@ -36,36 +39,58 @@ def interpreter() -> list[str]:
     return ["python3", "-I", "-S", "-c", _BOOT, *sources]
 
 
-class Clock:
-    """Asks how much CPU a command there has used."""
+class Contact:
+    """What the far end is asked while a command is at work there."""
 
     def __init__(self) -> None:
-        self._ask: Callable[[bytes], Awaitable[None]] | None = None
-        self._answer: asyncio.Future[int] | None = None
+        self._send: Callable[..., Awaitable[None]] | None = None
+        self._numbers = count()
+        self._answers: dict[int, tuple[bytearray, asyncio.Future[bytes]]] = {}
 
-    async def read(self) -> int:
-        """Nanoseconds. OSError where nobody answers any more."""
-        if self._ask is None:
-            raise OSError("the command has ended")
-        self._answer = asyncio.get_running_loop().create_future()
-        await self._ask(remote.CLOCK)
-        return await self._answer
+    async def cpu(self) -> int:
+        """Nanoseconds that the command has used. OSError where nobody answers any more."""
+        return int(await self._asked(remote.CLOCK, b""))
+
+    async def beside(self, source: str, given: str) -> bytes:
+        """See `koderz.sandbox.workspace.Beside`."""
+        told = json.dumps({"source": source, "given": given}).encode()
+        if not (answer := await self._asked(remote.BESIDE, told)):
+            raise OSError("what was to run beside the command has failed")
+        return answer
 
     @asynccontextmanager
-    async def asking(self, send: Callable[[bytes], Awaitable[None]]) -> AsyncIterator[None]:
+    async def asking(self, send: Callable[..., Awaitable[None]]) -> AsyncIterator[None]:
         """While somebody is there to be asked."""
-        self._ask = send
+        self._send = send
         try:
             yield
         finally:
-            self._ask = None
-            if self._answer and not self._answer.done():
-                self._answer.set_exception(OSError("the command has ended"))
+            self._send = None
+            for _, answer in self._answers.values():
+                if not answer.done():
+                    answer.set_exception(OSError(_ENDED))
 
-    def tell(self, nanoseconds: int) -> None:
-        """What was answered."""
-        if self._answer and not self._answer.done():
-            self._answer.set_result(nanoseconds)
+    def tell(self, number: int, data: bytes, *, is_last: bool) -> None:
+        """A part of an answer."""
+        if number in self._answers:
+            told, answer = self._answers[number]
+            told += data
+            if not answer.done() and (is_last or len(told) > _MOST_TOLD):
+                answer.set_result(bytes(told))
+
+    async def _asked(self, kind: bytes, data: bytes) -> bytes:
+        if self._send is None:
+            raise OSError(_ENDED)
+        number = next(self._numbers)
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._answers[number] = bytearray(), answer
+        try:
+            for at in range(0, len(data), remote.LARGEST):
+                await self._send(kind, data[at : at + remote.LARGEST], number)
+            await self._send(kind, b"", number)
+            return await answer
+        finally:
+            del self._answers[number]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +106,17 @@ class Remote:
         shipped: Sequence[Mount],
         output: Output,
         serve: Serve | None = None,
-        clock: Clock | None = None,
+        contact: Contact | None = None,
     ) -> dict[str, Any]:
         """How the command ended, once its folders are back. Raises Fault where the sandbox is gone before."""
         back = [mount for mount in shipped if mount.writable]
         with tempfile.TemporaryFile(dir=own_folder()) as there, tempfile.TemporaryFile(dir=own_folder()) as here:
             await asyncio.to_thread(remote.pack, [str(mount.source) for mount in shipped], there, math.inf)
-            send, clock = _sender(self.process.stdin), clock or Clock()
-            async with _bridged(serve, send) as hand_on, clock.asking(send):
+            send, contact = _sender(self.process.stdin), contact or Contact()
+            async with _bridged(serve, send) as hand_on, contact.asking(send):
                 sending = asyncio.create_task(_sent(send, spec, there))
                 try:
-                    told = await self._followed(here, output, hand_on, spec["room"], clock)
+                    told = await self._followed(here, output, hand_on, spec["room"], contact)
                 finally:
                     sending.cancel()
                     await asyncio.gather(sending, return_exceptions=True)
@@ -105,7 +130,7 @@ class Remote:
         output: Output,
         hand_on: Callable[[int, bytes], Awaitable[None]],
         room: int,
-        clock: Clock,
+        contact: Contact,
     ) -> dict[str, Any]:
         async for kind, channel, data in self._frames():
             if kind == remote.OUTPUT:
@@ -114,8 +139,8 @@ class Remote:
                 await hand_on(channel, data)
             elif kind == remote.TREE and archive.tell() <= room + remote.LARGEST:
                 archive.write(data)
-            elif kind == remote.CLOCK:
-                clock.tell(int(data))
+            elif kind in (remote.CLOCK, remote.BESIDE):
+                contact.tell(channel, data, is_last=kind == remote.CLOCK or not data)
             elif kind == remote.ENDED:
                 told: dict[str, Any] = json.loads(data)
                 return told

@@ -21,6 +21,8 @@ from koderz.suites.performance.machines import Machine
 HUMAN = "human-"  # how the name of a human's tree begins
 
 _MODELS, _TOKENS = "/opt/koderz/models", ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_KEPT = "koderz-weights"  # Modal's volume, which koderz modal serve has, too
+_GPU_LIMITS = {"memory_mb": 256 << 10, "processes": 16 << 10, "disk_mb": 64 << 10}  # of what uses some
 _FETCH = "import huggingface_hub, sys; huggingface_hub.snapshot_download(sys.argv[1])"
 _FETCH_SECONDS = 4 * 3600.0
 
@@ -59,7 +61,7 @@ class Fitted:
             mounts = [*mounts, Mount(tree, machine.folder, writable=not command.read_only)]
         own = {"PATH": f"{machine.path}:{_PATH}"} if machine.path else {}
         if machine.model:
-            mounts = [*mounts, Mount(models(), _MODELS)]
+            mounts = [*mounts, Mount(models(), _MODELS, kept=_KEPT)]
             own |= {"HF_HOME": _MODELS, "HF_HUB_OFFLINE": "1"}
         return replace(
             command,
@@ -67,6 +69,7 @@ class Fitted:
             mounts=mounts,
             environment={**own, **command.environment},
             gpus=machine.gpu,
+            limits=replace(command.limits, **_GPU_LIMITS) if machine.gpu else command.limits,
         )
 
 
@@ -105,7 +108,7 @@ async def fetched(machine: Machine, backend: Timed) -> Path:
     wanted = Command(
         ["python3", "-I", "-c", _FETCH, machine.model],
         {"HF_HOME": _MODELS},
-        [Mount(folder, _MODELS, writable=True)],
+        [Mount(folder, _MODELS, writable=True, kept=_KEPT)],
         image=image_of(machine),
         network=True,
         secrets=[name for name in _TOKENS if name in os.environ],

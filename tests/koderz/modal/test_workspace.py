@@ -253,6 +253,51 @@ def test_commands_are_talked_to_and_clocked_one_after_the_other_in_one_sandbox(c
     assert not asked.lives
 
 
+def test_what_modal_keeps_itself_is_neither_shipped_nor_part_of_an_image(
+    cloud: ModalServer, place: Path, tmp_path: Path
+) -> None:
+    known = len(cloud.sandboxes)
+    (tmp_path / "big").write_text("not sent")
+    here = Mount(tmp_path, "/opt/models", writable=True, kept="models")
+    ran("ls -A /opt/models; echo weights > /opt/models/m", place=place, mounts=[here])
+    ended = ran(
+        "ls /opt/models; cat /opt/models/m", place=place, mounts=[Mount(tmp_path, "/opt/models", kept="models")]
+    )
+    assert ended.output == "m\nweights\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["big"]
+    mounts = [each.asked.volume_mounts[0] for each in cloud.sandboxes[known:]]
+    assert [(each.mount_path, each.read_only) for each in mounts] == [("/opt/models", False), ("/opt/models", True)]
+
+
+def test_programs_run_beside_a_command_that_is_reachable(cloud: ModalServer, place: Path) -> None:
+    async def story() -> None:
+        async with Modal() as modal:
+            wanted = Command(["sleep", "1000"], reachable=True)
+            async with modal.started(wanted, place) as running:
+                assert running.beside
+                source = "import sys; print(len(sys.stdin.read()))"
+                many = [running.beside(source, "x" * size) for size in (1, 1 << 20)]
+                assert await asyncio.gather(*many) == [b"1\n", b"1048576\n"]
+                assert len(await running.beside("print('y' * 1000000)", "")) == 1_000_001
+                with pytest.raises(OSError, match="has failed"):
+                    await running.beside("1 / 0", "")
+            with pytest.raises(OSError, match="has ended"):
+                await running.beside(source, "")
+            async with modal.started(Command(["sleep", "1000"]), place) as alone:
+                assert alone.beside is None
+
+    asyncio.run(story())
+
+
+def test_images_that_aren_t_public_are_pulled_by_the_user_s_name(
+    cloud: ModalServer, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_USERNAME", "me")
+    monkeypatch.setenv("DOCKER_PASSWORD", "hunter2-hunter2")
+    assert ran("env", place=place, image="me/private:1").output.count("hunter2") == 0
+    assert cloud.registry_logins == [{"REGISTRY_USERNAME": "me", "REGISTRY_PASSWORD": "hunter2-hunter2"}]
+
+
 def test_a_timed_command_that_isn_t_there_is_told(cloud: ModalServer, place: Path) -> None:
     async def once() -> Ended:
         async with Modal() as modal:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ _CHECKS, _CHECKED_TOKENS = 20, 16  # prompts whose answers are compared whole, a
 _FIRST_WORDS = 4  # of an answer under load, which are compared; later ones may differ with what a batch holds
 _POLL = 0.05  # seconds between two looks whether a server is ready
 _READY = 900.0  # seconds that a server of ISO-Bench's has for that, at least
+_GONE = 10.0  # seconds in which it is known that a sandbox is gone
 _OUTPUT = "/tmp/koderz-figures.json"  # noqa: S108 as the command sees it
 _MOST_FIGURES = 16 << 20  # bytes
 _SHOWN, _LOGGED = 500, 20_000  # characters of a log: in what is said, and on record
@@ -99,17 +101,22 @@ class Services:
         with scratch() as place:
             (place / "checkout").symlink_to(tree)
             async with self._backend.started(command, place) as running:
-                if running.sockets is None:
-                    raise Fault(f"--sandbox {self._backend.name}: servers are started on this machine only, so far")
+                if not (running.sockets or running.beside):
+                    raise Fault(f"--sandbox {self._backend.name}: servers aren't reached there")
                 try:
                     async with asyncio.timeout(ready):
                         target = await _ready(running, load, self._seconds)
                     async with asyncio.timeout(self._seconds):
-                        served = await _loaded(target, load, number)
+                        served = await _loaded(running, target, load, number)
                 except _Failed as failed:
                     served = _Served(Leg(wrong=str(failed)))
                 except TimeoutError:
                     served = _Served(Leg(wrong=f"timeout: a server takes longer than {self._seconds:g} s"))
+                except (OSError, ValueError) as error:  # what sends the load beside it doesn't answer
+                    await asyncio.wait([running.ended], timeout=_GONE)
+                    if running.ended.done():
+                        running.ended.result()  # raises Fault where the sandbox is gone
+                    served = _Served(Leg(wrong=f"the load can't be sent: {error}"))
                 cpu = 0.0
                 with suppress(OSError):  # it has ended
                     cpu = await running.cpu() / 1e9
@@ -159,8 +166,10 @@ async def _ready(running: Running, load: ServingOptions, seconds: float) -> Targ
     """The server with its model, once it answers."""
     from aiohttp import ClientError
 
+    from koderz.suites.performance.serving.beside import first_model_beside
     from koderz.suites.performance.serving.client import Target, first_model
 
+    list_one = partial(first_model_beside, running.beside) if running.beside else first_model
     is_chat = load.backend == "openai-chat"
     endpoint = load.endpoint or ("/v1/chat/completions" if is_chat else "/v1/completions")
     chosen: dict[str, Any] = {"temperature": 0.0} | ({"ignore_eos": True} if load.ignore_eos else {})
@@ -178,19 +187,21 @@ async def _ready(running: Running, load: ServingOptions, seconds: float) -> Targ
             ended = running.ended.result()
             raise _Failed(f"the server ended: {ended.cause or f'exit code {ended.status}'}")
         with suppress(ClientError, OSError, ValueError, AttributeError, IndexError):
-            if model := await first_model(replace(target, timeout=min(seconds, 10.0))):
+            if model := await list_one(replace(target, timeout=min(seconds, 10.0))):
                 return replace(target, model=model)
         await asyncio.sleep(_POLL)
 
 
-async def _loaded(target: Target, load: ServingOptions, seed: int) -> _Served:
+async def _loaded(running: Running, target: Target, load: ServingOptions, seed: int) -> _Served:
     """What the answers to fixed prompts and the load come to. Raises _Failed where a request does."""
+    from koderz.suites.performance.serving.beside import measured_beside
     from koderz.suites.performance.serving.load import measured
 
+    send = partial(measured_beside, running.beside) if running.beside else measured
     prompts = load_prompts(replace(load, num_prompts=_CHECKS), seed + 1)
     checked = [Prompt(each.text, each.tokens, min(each.output_tokens, _CHECKED_TOKENS)) for each in prompts]
-    checks = await measured(target, checked, load_of(replace(load, request_rate="inf", num_warmups=0), 0))
-    loaded = await measured(target, load_prompts(load, seed), load_of(load, seed))
+    checks = await send(target, checked, load_of(replace(load, request_rate="inf", num_warmups=0), 0))
+    loaded = await send(target, load_prompts(load, seed), load_of(load, seed))
     record = loaded.record(about_of(load, target.model), None)
     if errors := [each.error for each in (*checks.timings, *loaded.timings) if each.error]:
         raise _Failed(f"{len(errors)} requests failed, the first with: {errors[0]}")

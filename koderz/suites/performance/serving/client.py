@@ -20,7 +20,7 @@ from koderz.models.faults import clean
 from koderz.models.transport import proxy_for, trusted_certificates
 from koderz.suites.performance.serving.prompts import Prompt
 
-_SHOWN = 512  # bytes of an error's body
+SHOWN = 512  # bytes of an error's body
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +119,23 @@ async def connected(target: Target) -> AsyncIterator[aiohttp.ClientSession]:
 
 async def first_model(target: Target) -> str:
     """The first model that the server lists; empty where it lists none. Raises OSError or ValueError."""
+    async with connected(target) as session, session.get(models_url(target), allow_redirects=False) as answer:
+        return first_listed(answer.status, await answer.read(), target)
+
+
+def models_url(target: Target) -> str:
+    """Where the server lists its models."""
     parts = urlsplit(target.url)
     path = parts.path.removesuffix("/chat/completions").removesuffix("/completions")
-    url = f"{parts.scheme}://{parts.netloc}{path}/models"
-    async with connected(target) as session, session.get(url, allow_redirects=False) as answer:
-        if answer.status != 200:
-            raise ValueError(f"{url} answers HTTP {answer.status}: {_words(await answer.read(), target)}")
-        listed = orjson.loads(await answer.read()).get("data") or [{}]
-        return str(listed[0].get("id", ""))
+    return f"{parts.scheme}://{parts.netloc}{path}/models"
+
+
+def first_listed(status: int, body: bytes, target: Target) -> str:
+    """The first model of a list. Raises ValueError where it is none."""
+    if status != 200:
+        raise ValueError(f"{models_url(target)} answers HTTP {status}: {_words(body, target)}")
+    listed = orjson.loads(body).get("data") or [{}]
+    return str(listed[0].get("id", ""))
 
 
 async def timed(session: aiohttp.ClientSession, target: Target, prompt: Prompt, begun: float) -> Timing:
@@ -138,15 +147,27 @@ async def timed(session: aiohttp.ClientSession, target: Target, prompt: Prompt, 
     try:
         async with session.post(target.url, data=body, allow_redirects=False) as answer:
             if answer.status == 200:
-                await _read(answer, timing, started)
+                stream = Stream(timing, started)
+                async for data in answer.content.iter_any():
+                    stream.add(data, time.perf_counter())
+                stream.end()
             else:
-                what = _words(await answer.content.read(_SHOWN), target)
-                timing.error = f"HTTP {answer.status} {answer.reason or ''}: {what}".rstrip(": ")
+                timing.error = refusal(answer.status, answer.reason or "", await answer.content.read(SHOWN), target)
     except TimeoutError:
         timing.error = f"no whole answer within {target.timeout:g} seconds"
     except (aiohttp.ClientError, OSError, msgspec.MsgspecError, ValueError) as error:
         timing.error = f"{type(error).__name__}: {error}"
     timing.ended = time.perf_counter() - begun
+    return settled(timing, target)
+
+
+def refusal(status: int, reason: str, body: bytes, target: Target) -> str:
+    """What an answer says that brings no stream."""
+    return f"HTTP {status} {reason}: {_words(body, target)}".rstrip(": ")
+
+
+def settled(timing: Timing, target: Target) -> Timing:
+    """The same; where the request failed, without anything of its answer."""
     if timing.error:
         timing.error = clean(timing.error, target.api_key)
         timing.ttft = timing.latency = 0.0
@@ -154,27 +175,32 @@ async def timed(session: aiohttp.ClientSession, target: Target, prompt: Prompt, 
     return timing
 
 
-async def _read(answer: aiohttp.ClientResponse, timing: Timing, started: float) -> None:
-    """Reads a stream of events. What comes in one packet has come at one time."""
-    said: list[str] = []
-    last = 0.0
-    rest = b""
-    async for data in answer.content.iter_any():
-        now = time.perf_counter()
-        *lines, rest = (rest + data).split(b"\n")
+class Stream:
+    """Reads a stream of events into a timing. What comes in one packet has come at one time."""
+
+    def __init__(self, timing: Timing, started: float) -> None:
+        self._timing, self._started, self._last = timing, started, 0.0
+        self._said: list[str] = []
+        self._rest = b""
+
+    def add(self, data: bytes, now: float) -> None:
+        """What has come now, by the clock that `started` was read from."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            text = _token(line, timing)
-            if text:
-                if said:
-                    timing.itls.append(now - last)
+            if text := _token(line, self._timing):
+                if self._said:
+                    self._timing.itls.append(now - self._last)
                 else:
-                    timing.ttft = now - started
-                said.append(text)
-                last = now
-    if said:
-        timing.latency, timing.text = last - started, "".join(said)
-    else:
-        timing.error = timing.error or "the stream had no token in it"
+                    self._timing.ttft = now - self._started
+                self._said.append(text)
+                self._last = now
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        if self._said:
+            self._timing.latency, self._timing.text = self._last - self._started, "".join(self._said)
+        else:
+            self._timing.error = self._timing.error or "the stream had no token in it"
 
 
 def _token(line: bytes, timing: Timing) -> str:
@@ -194,4 +220,4 @@ def _token(line: bytes, timing: Timing) -> str:
 
 
 def _words(body: bytes, target: Target) -> str:
-    return clean(body[:_SHOWN].decode("utf-8", "replace"), target.api_key)
+    return clean(body[:SHOWN].decode("utf-8", "replace"), target.api_key)

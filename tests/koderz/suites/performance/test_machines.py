@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import Fault, KoderzError
+from koderz.modal.workspace import Modal
 from koderz.sandbox.workspace import Command, Ended
 from koderz.sandbox.workspace.docker import Docker
 from koderz.sandbox.workspace.folders import scratch
@@ -17,6 +18,8 @@ from koderz.suites.performance.machines import Machine, read_rules
 from koderz.suites.performance.services import service_of
 from koderz.suites.performance.tasks import PerfTask
 from tests.koderz.sandbox.workspace.test_docker import asked, stand_in
+from tests.loopback_modal import ModalServer
+from tests.loopback_modal.processes import rooted
 
 ROW = PerfTask("vllm-project__vllm-abc", "b" * 40, "a" * 40, repo="https://github.com/vllm-project/vllm", format="iso")
 
@@ -134,3 +137,32 @@ def test_a_model_is_fetched_by_who_has_the_token_and_shown_to_legs_that_have_not
     assert "HF_TOKEN" not in leg
     assert ["--network", "none"] in [leg[at : at + 2] for at in range(len(leg))]
     assert "hf_secret" not in (state / "log").read_text()
+
+
+@pytest.mark.skipif(not rooted(), reason="needs user namespaces")
+def test_on_modal_models_are_in_a_volume_and_legs_have_what_a_gpu_s_program_takes(
+    cloud: ModalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "models"))
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    machine, known = Machine("me/vllm:1", model="me/model", gpu="H100:2"), len(cloud.sandboxes)
+
+    async def run() -> Ended:
+        async with Modal() as modal:
+            with pytest.raises(Fault, match="the model me/model can't be fetched"):
+                await fetched(machine, modal)
+            with scratch() as place:
+                leg = Command(["sh", "-c", 'ls "$HF_HOME"; echo "$HF_HUB_OFFLINE $HF_TOKEN"'])
+                return await Fitted(modal, machine).run(leg, place)
+
+    assert asyncio.run(run()).output == "1 \n"
+    fetch, leg = cloud.sandboxes[known:]
+    assert (fetch.variables, fetch.blocks_network, leg.variables, leg.blocks_network) == (
+        ("HF_TOKEN",),
+        False,
+        (),
+        True,
+    )
+    assert [each.asked.volume_mounts[0].read_only for each in (fetch, leg)] == [False, True]
+    gpus, memory = leg.asked.resources.gpu_config, leg.asked.resources.memory_mb_max
+    assert (gpus.gpu_type, gpus.count, memory > 200_000) == ("H100", 2, True)
