@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,8 @@ hypothesis.settings.register_profile(  # the same examples each time, and no lim
     "steady", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("steady")
+_STARTED: list[Fork] = []  # by the test that runs
+
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has its background processes ignore
 
 
@@ -95,7 +97,9 @@ class Shell:
 
     def start(self, *arguments: object, env: Mapping[str, str] | None = None) -> Fork:
         """Begins the command and goes on."""
-        return forks().start(["koderz", *map(str, arguments)], self.folder, self.environment(env))
+        started = forks().start(["koderz", *map(str, arguments)], self.folder, self.environment(env))
+        _STARTED.append(started)
+        return started
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """No key, no configuration and no Ollama of the machine's reaches the command."""
@@ -146,12 +150,26 @@ class Done:
     err: str
 
 
+def lines_of(results: Path, kind: str) -> list[dict[str, Any]]:
+    """The lines of a kind in the journals of a results folder, which may be written meanwhile."""
+    journals = results.glob("*/journal.jsonl")
+    return [line for path in journals for line in whole_lines(path) if line["kind"] == kind]
+
+
 def wait_for(condition: Callable[[], object]) -> None:
     """Returns once it holds: in time, or the test fails."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, f"it didn't happen within {PATIENCE} seconds"
         time.sleep(0.02)
+
+
+def kill_after(more: int, counted: Callable[[], Sized], running: Fork) -> tuple[str, str]:
+    """Kills a command with its children once there are so many more, unless it is over by then; what it printed."""
+    enough = len(counted()) + more
+    wait_for(lambda: len(counted()) >= enough or running.poll() is not None)
+    running.kill_group()
+    return running.communicate()
 
 
 def descendants(process: int) -> set[int]:
@@ -196,6 +214,14 @@ def _command(process: int) -> bytes:
         return Path(f"/proc/{process}/cmdline").read_bytes()
     except OSError:  # it ended just now
         return b""
+
+
+@pytest.fixture(autouse=True)
+def _what_was_started_ends() -> Iterator[None]:
+    """Commands that a test has begun end with it, whatever becomes of it."""
+    yield
+    while _STARTED:
+        _STARTED.pop().close()
 
 
 @pytest.fixture(autouse=True)
@@ -267,7 +293,8 @@ def servers(folder: Path) -> Iterator[Callable[..., Server]]:
         started.append(server)
         return server
 
-    yield start
-    for server in started:
-        server.process.terminate()
-        server.process.communicate()
+    try:
+        yield start
+    finally:
+        for server in started:
+            server.process.close()  # whoever asks may still wait for it

@@ -23,6 +23,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO
@@ -50,6 +51,7 @@ class Fork:
         self.stdout, self.stderr = stdout, stderr
         self.returncode: int | None = None
         self._ending = ending
+        self._readers: list[threading.Thread] = []
 
     def poll(self) -> int | None:
         if self.returncode is None and select.select([self._ending], [], [], 0)[0]:
@@ -73,23 +75,39 @@ class Fork:
                 printed[number] = stream.read()
 
         streams = [(number, stream) for number, stream in enumerate((self.stdout, self.stderr)) if stream]
-        readers = [threading.Thread(target=read, args=each, daemon=True) for each in streams]
-        for reader in readers:
+        self._readers = [threading.Thread(target=read, args=each, daemon=True) for each in streams]
+        for reader in self._readers:
             reader.start()
         self.wait(timeout)
-        for reader in readers:
+        for reader in self._readers:
             reader.join()
         return printed[0], printed[1]
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it ended just now
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+    def kill_group(self) -> None:
+        """Kills it and its children, as nothing can be ended more abruptly, unless it is over."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):  # it ended just now
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kills it if it goes on, and closes what it printed into."""
+        self.kill_group()
+        self.wait()
+        for reader in self._readers:
+            reader.join()
+        for stream in filter(None, (self.stdout, self.stderr)):
+            stream.close()
 
 
 class Forks:

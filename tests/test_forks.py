@@ -1,14 +1,15 @@
-"""The processes that tests fork from a loaded one: they end with the process that asked for them."""
+"""The processes that tests fork from a loaded one: they end with the test, and with the process that asked for them."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import are_gone, wait_for
+from tests.conftest import PATIENCE, Shell, are_gone, kill_after, wait_for, with_descendants
 
 KILLED = """
 import os, sys
@@ -29,3 +30,26 @@ def test_forks_end_with_a_process_that_is_killed() -> None:
     processes = {int(word) for word in done.stdout.split()}
     assert len(processes) == 2
     wait_for(lambda: are_gone(processes))
+
+
+def test_what_a_test_leaves_running_is_ended_and_closed(koderz: Shell) -> None:
+    left = koderz.start("benchmark", 0, 1, "--model", "simulated", "--simulated-latency", 3600)
+    wait_for(lambda: list(koderz.results.glob("*/journal.jsonl")))
+    processes = with_descendants({left.pid})
+
+    left.close()
+
+    assert left.returncode == -signal.SIGKILL
+    assert left.stdout is not None
+    assert left.stderr is not None
+    assert (left.stdout.closed, left.stderr.closed) == (True, True)
+    wait_for(lambda: are_gone(processes))
+
+
+def test_what_ended_before_it_was_to_be_killed_is_no_error(koderz: Shell) -> None:
+    quick = koderz.start("--version")
+    quick.wait(PATIENCE)
+
+    assert kill_after(1, lambda: "", quick)[0].startswith("koderz ")
+    quick.send_signal(signal.SIGINT)
+    quick.close()

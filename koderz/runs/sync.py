@@ -21,6 +21,7 @@ from tracker.sinks.projection import Held, is_outdated, start_again
 from tracker.sinks.standing import mark_up_to_date, standing_of
 
 ANOTHER = "another koderz process works on this run"
+_TO_LET_GO = 10.0  # seconds that the process has which has fed a run a moment ago, and looks whether it goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ def _forget(work: Sequence[Backlog]) -> None:
         for name in each.sinks:
             try:
                 if name != JSON:
-                    start_again(each.folder, name)
+                    start_again(each.folder, name, _TO_LET_GO)
             except Held as error:
                 raise KoderzError(f"{each.folder.name}, sink {name}: {error}; wait for it to end") from None
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import time
 from collections import Counter
 
-from tests.conftest import PATIENCE, Shell, wait_for
-from tests.forks import Fork
+from tests.conftest import PATIENCE, Shell, kill_after, lines_of
 
 
 def test_a_first_command_runs_both_modes_and_saves_a_summary(koderz: Shell) -> None:
@@ -56,8 +52,8 @@ def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(koderz: Shel
 
 def test_killed_at_any_moment_it_resumes_without_asking_anything_twice(koderz: Shell) -> None:
     running = koderz.start("benchmark", 0, 12, "--mode", "comparative", "--simulated-latency", 0.05)
-    for moment in (0.3, 0.7):
-        _kill_after_first_lines(koderz, running, moment)
+    for more in (3, 9):
+        kill_after(more, lambda: lines_of(koderz.results, "experiment"), running)
         running = koderz.start("benchmark", "resume", "latest")
     running.communicate(timeout=PATIENCE)
 
@@ -91,16 +87,3 @@ def test_a_run_that_was_killed_before_it_could_say_so_ends_when_it_is_resumed(ko
     koderz("benchmark", "resume", "latest")
 
     assert (koderz.journal()[-1]["kind"], koderz.summary()["status"]) == ("finished", "complete")
-
-
-def _kill_after_first_lines(koderz: Shell, running: Fork, moment: float) -> None:
-    """Waits for the run to have begun, then a little, then ends it as nothing can be ended more abruptly."""
-    before = _size(koderz)
-    wait_for(lambda: _size(koderz) > before or running.poll() is not None)
-    time.sleep(moment)
-    os.killpg(running.pid, signal.SIGKILL)
-    running.communicate()
-
-
-def _size(koderz: Shell) -> int:
-    return sum(path.stat().st_size for path in koderz.results.glob("*/journal.jsonl"))

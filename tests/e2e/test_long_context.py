@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from koderz.suites.long_context.oolong.questions import KINDS
-from tests.conftest import Shell
+from tests.conftest import PATIENCE, Shell
 from tests.koderz.suites.long_context.published import ROWS
 
 RUN = ("benchmark", "--suite", "ruler", "--model", "simulated", "--quiet", "--solver", "direct", "--sink", "json")
@@ -93,7 +93,7 @@ def test_sessions_of_a_manager_are_used(koderz: Shell) -> None:
         done = koderz(*RLM, "--limit", 2, "--wasm-url", url)
     finally:
         manager.terminate()
-        manager.communicate(timeout=60)
+        manager.communicate(timeout=PATIENCE)
 
     assert f"code runs in WASM at {url}" in done.err
     assert [row["success"] for row in koderz.summary()["results"]] == [True, True]

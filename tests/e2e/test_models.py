@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PATIENCE, Server, Shell, wait_for
+from tests.conftest import PATIENCE, Server, Shell, kill_after, wait_for
 
 Serve = Callable[..., Server]
 
@@ -251,14 +249,12 @@ def test_ctrl_c_twice_ends_at_once_and_resumes(koderz: Shell, serve: Serve) -> N
 
 def test_two_processes_cannot_work_on_one_run(koderz: Shell, serve: Serve) -> None:
     server = serve("--faults", "hang:1.0")
-    running = koderz.start("benchmark", 0, 40, "--model", "openai/recorded", env=server.env())
+    koderz.start("benchmark", 0, 40, "--model", "openai/recorded", env=server.env())
     wait_for(lambda: any(koderz.results.glob("bench_*/journal.jsonl")))
 
     done = koderz("benchmark", "resume", "latest", env=server.env(), code=2)
 
     assert "another koderz process is working on" in done.err
-    os.killpg(running.pid, signal.SIGKILL)
-    running.communicate()
 
 
 def test_a_run_can_be_watched_from_another_terminal(koderz: Shell, serve: Serve) -> None:
@@ -291,11 +287,8 @@ def test_rescoring_makes_no_call(koderz: Shell, serve: Serve) -> None:
 def test_killed_at_random_moments_no_recorded_call_is_made_again(koderz: Shell, serve: Serve) -> None:
     server = serve("--latency-ms", 40, "--faults", "500:0.05,drop:0.05")
     running = koderz.start("benchmark", 0, 40, "--mode", "comparative", "--model", "openai/recorded", env=server.env())
-    for wait in (0.9, 1.6, 1.2, 2.1):
-        time.sleep(wait)
-        wait_for(lambda: any(koderz.results.glob("bench_*/journal.jsonl")))
-        os.killpg(running.pid, signal.SIGKILL)
-        running.communicate()
+    for more in (1, 25, 10, 40):
+        kill_after(more, server.answers, running)
         running = koderz.start("benchmark", "resume", "latest", env=server.env())
     running.communicate(timeout=2 * PATIENCE)
 

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +15,8 @@ import pytest
 from koderz.suites.datasets.options import DatasetOptions
 from koderz.suites.datasets.suite import datasets
 from koderz.testing.wire import Request
-from tests.conftest import Shell
+from tests.conftest import PATIENCE, Shell, kill_after
 from tests.e2e.answering import answering
-from tests.forks import Fork
 from tests.loopback_modal import ModalServer
 
 SMALL = ("--train-items", 20, "--validation-items", 20, "--test-items", 30, "--budget-calls", 80)
@@ -159,13 +153,9 @@ def test_killed_at_random_moments_a_search_pays_nothing_twice_and_ends_undisturb
         asked.clear()
         running = koderz.start(*SERVED, *optimizers, env=environ)
         for _ in range(3):
-            _wait_for_more(asked, running)
-            time.sleep(moments.uniform(0, 1.5))
-            with suppress(ProcessLookupError):  # it is over already
-                os.killpg(running.pid, signal.SIGKILL)
-            running.communicate()
+            kill_after(moments.randint(1, 60), lambda: asked, running)
             running = koderz.start("optimize", "run", "--resume-run-id", "latest", env=environ)
-        _, err = running.communicate(timeout=240)
+        _, err = running.communicate(timeout=PATIENCE)
 
     calls = [line for line in koderz.journal() if line["kind"] == "call"]
     assert set(Counter((call["experiment_id"], call["key"]) for call in calls).values()) == {1}, err
@@ -173,12 +163,6 @@ def test_killed_at_random_moments_a_search_pays_nothing_twice_and_ends_undisturb
     assert koderz.summary()["status"] == "complete", err
     for ours, theirs in zip(content(koderz), content(undisturbed), strict=True):
         assert sorted(ours ^ theirs) == []
-
-
-def _wait_for_more(asked: Sequence[object], running: Fork) -> None:
-    begun, deadline = len(asked), time.monotonic() + 120
-    while len(asked) <= begun and running.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
 
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

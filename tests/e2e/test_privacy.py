@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from koderz.testing import ModelServer
 from koderz.testing.wire import Request
-from tests.conftest import Shell, wait_for
+from tests.conftest import Shell, kill_after
 from tests.e2e.written import written
-from tests.forks import Fork
 from tests.koderz.suites.long_context.encrypted import ANSWER, CANARY, SENTENCE, as_lines, rows
 
 PRIVATE = (SENTENCE, SENTENCE[:32], SENTENCE[-32:], ANSWER, "Who found the copy of the ledger", CANARY)
@@ -156,10 +153,8 @@ def test_killed_at_any_moment_a_private_run_leaves_no_text_and_goes_on(koderz: S
             command: tuple[object, ...] = (*RUN, *MODEL, "--solver", "rlm", "--limit", 2)
             for more in (1, 4, 9, 6):
                 running = await asyncio.to_thread(koderz.start, *command, env=env)
-                await asyncio.to_thread(_asked_or_over, server.requests, len(server.requests) + more, running)
-                with suppress(ProcessLookupError):  # it is over already
-                    os.killpg(running.pid, signal.SIGKILL)
-                assert leaks(koderz, await asyncio.to_thread(running.communicate)) == set()
+                told = await asyncio.to_thread(kill_after, more, lambda: server.requests, running)
+                assert leaks(koderz, told) == set()
                 command = ("benchmark", "resume", "latest")
             done = await asyncio.to_thread(koderz, *command, env=env)
             assert leaks(koderz, (done.out, done.err)) == set()
@@ -170,10 +165,6 @@ def test_killed_at_any_moment_a_private_run_leaves_no_text_and_goes_on(koderz: S
     assert (koderz.summary()["status"], len(koderz.summary()["results"])) == ("complete", 2)
     assert requests <= len(calls) + 4 * 2 * 4  # kills, experiments, calls in flight of each
     assert not any(result.get("diverged") for result in koderz.summary()["results"])
-
-
-def _asked_or_over(requests: Sequence[Request], count: int, running: Fork) -> None:
-    wait_for(lambda: len(requests) >= count or running.poll() is not None)
 
 
 def test_a_run_with_private_texts_needs_its_canary_again(koderz: Shell) -> None:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
 
 import pytest
 
 from koderz.testing.wire import Request
-from tests.conftest import Shell
+from tests.conftest import PATIENCE, Shell, kill_after
 from tests.e2e.answering import answering
-from tests.forks import Fork
 
 RUN = ("benchmark", "--suite", "ruler", "--solver", "rlm", "--model", "openai/recorded", "--sink", "json", "--limit", 4)
 DEEP = ("--max-depth", 2, "--context-lengths", "1K", "--concurrency", 4)
@@ -57,13 +51,9 @@ def test_killed_at_random_moments_of_a_recursion_no_recorded_call_is_made_again(
     with answering(deep, latency=0.15) as (environ, asked):
         running = koderz.start(*RUN, *DEEP, env=environ)
         for _ in range(3):
-            _wait_for_more(asked, running)
-            time.sleep(moments.uniform(0, 0.8))
-            with suppress(ProcessLookupError):  # it is over already
-                os.killpg(running.pid, signal.SIGKILL)
-            running.communicate()
+            kill_after(moments.randint(1, 20), lambda: asked, running)
             running = koderz.start("benchmark", "resume", "latest", env=environ)
-        _, err = running.communicate(timeout=240)
+        _, err = running.communicate(timeout=PATIENCE)
 
     calls = [line for line in koderz.journal() if line["kind"] == "call"]
     assert set(Counter((call["experiment_id"], call["key"]) for call in calls).values()) == {1}, err
@@ -72,9 +62,3 @@ def test_killed_at_random_moments_of_a_recursion_no_recorded_call_is_made_again(
     summary = koderz.summary()
     assert (summary["status"], len(summary["results"])) == ("complete", 4), err
     assert not any(result.get("diverged") for result in summary["results"])
-
-
-def _wait_for_more(asked: Sequence[object], running: Fork) -> None:
-    begun, deadline = len(asked), time.monotonic() + 120
-    while len(asked) <= begun and running.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)

@@ -8,14 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import PATIENCE, Shell, whole_lines
+from tests.conftest import PATIENCE, Shell, kill_after, whole_lines
 from tests.e2e.answering import answering
 from tests.e2e.test_recursion import deep
 
@@ -166,7 +164,7 @@ def test_a_manager_with_a_token_is_used_by_flag_and_by_variable(koderz: Shell) -
         koderz("benchmark", 0, 1, "--suite", "ruler", "--model", "simulated", *own[4:], env={"KODERZ_WASM_TOKEN": KEY})
     finally:
         manager.terminate()
-        manager.communicate(timeout=60)
+        manager.communicate(timeout=PATIENCE)
     assert f"  WASM: the manager at {url}" in out
     assert not [path for path in koderz.results.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
 
@@ -240,12 +238,7 @@ def test_killed_in_the_middle_every_benchmark_can_be_resumed(koderz: Shell) -> N
         environ = {"LLM_BASE_URL": environ["OPENAI_BASE_URL"], "LLM_API_KEY": KEY, "LLM_MODEL": "recorded"}
         own = ("--max-tasks", 2, "--context-lengths", "1K", "--max-depth", 2, "--async", "--quiet")
         running = koderz.start("rlm", "run", *own, env=environ)
-        deadline = time.monotonic() + PATIENCE
-        while len(asked) < 7 and time.monotonic() < deadline and running.poll() is None:
-            time.sleep(0.02)
-        with suppress(ProcessLookupError):
-            os.killpg(running.pid, signal.SIGKILL)
-        _, err = running.communicate()
+        _, err = kill_after(7, lambda: asked, running)
         assert len(runs(koderz)) == 3, err
         for folder in runs(koderz).values():
             koderz("benchmark", "resume", folder.name, "--quiet", env=environ)
@@ -323,7 +316,7 @@ def test_the_manager_of_the_original_serves_what_the_runner_finds(koderz: Shell)
         )
     finally:
         manager.terminate()
-        manager.communicate(timeout=60)
+        manager.communicate(timeout=PATIENCE)
 
     assert done.returncode == 0, done.stderr
     assert f"  WASM: the manager at {url}" in done.stdout

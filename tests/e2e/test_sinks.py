@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import koderz as api
-from tests.conftest import PATIENCE, Shell, wait_for
+from tests.conftest import PATIENCE, Shell, kill_after, wait_for
 from tests.forks import Fork
 from tests.tracker.sinks.standins import installed, rows_of
 from tests.tracker.sinks.test_process import processes
@@ -142,9 +142,7 @@ def test_killed_with_its_sinks_beside_it_a_run_resumes_into_them(koderz: Shell, 
     trouble(koderz, "ledger.slow")
     running = koderz.start("benchmark", 0, 12, *LEDGER, "--simulated-latency", 0.1, env=env)
     wait_for(lambda: list(koderz.results.glob("ledger.db")))
-    wait_for(lambda: len(koderz.journal()) > 10)
-    os.killpg(running.pid, signal.SIGKILL)
-    running.communicate()
+    kill_after(1, koderz.journal, running)
 
     koderz("benchmark", "resume", "latest", env=env)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Shell
+from tests.conftest import PATIENCE, Shell
 from tests.forks import Fork
 
 
@@ -46,7 +46,7 @@ def test_serve_status_and_stop(koderz: Shell) -> None:
     assert name in koderz("wasm", "status", "--wasm-url", url).out
     assert json.loads(koderz("wasm", "status", "--wasm-url", url, "--json").out)["wasm"] is True
     assert koderz("wasm", "stop").out == f"stopped the WASM manager on {url}\n"
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     assert "Failed to create WASM session" in koderz("wasm", "status", "--wasm-url", url, code=4).err
     assert "koderz wasm serve" in koderz("wasm", "stop", code=4).err
@@ -60,7 +60,7 @@ def test_a_manager_that_is_killed_takes_its_workers_along(koderz: Shell) -> None
     workers = [int(one) for one in listed.split()]
     assert workers
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE)
     for worker in workers:
         wait_until_gone(worker)
 
@@ -71,7 +71,7 @@ def test_off_loopback_a_token_is_needed(koderz: Shell) -> None:
     assert process.stdout
     assert process.stdout.readline().startswith("WASM manager on http://0.0.0.0:")
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=PATIENCE)
     assert "WARNING" in said
     assert process.returncode == 0
 

@@ -120,9 +120,9 @@ class Projection:
         record_standings(self.folder, lambda _: {self.name: self._standing})
 
 
-def hold(folder: Path, name: str) -> BaseFileLock:
-    """What only one process can have at a time of a run and a sink. Raises Held."""
-    return acquired(folder / f".{name}.lock", 0, Held("another koderz process is at it"))
+def hold(folder: Path, name: str, patience: float = 0.0) -> BaseFileLock:
+    """What only one process can have at a time of a run and a sink. Raises Held where it is taken for so long."""
+    return acquired(folder / f".{name}.lock", patience, Held("another koderz process is at it"))
 
 
 def put_down(folder: Path, name: str, reason: str) -> None:
@@ -135,9 +135,9 @@ def put_down(folder: Path, name: str, reason: str) -> None:
     record_standings(folder, change)
 
 
-def start_again(folder: Path, name: str) -> None:
-    """Forgets how far a sink has come, so that it is handed every record. Raises Held."""
-    with hold(folder, name):
+def start_again(folder: Path, name: str, patience: float = 0.0) -> None:
+    """Forgets how far a sink has come, so that it is handed every record. Raises Held, see `hold`."""
+    with hold(folder, name, patience):
         before = standing_of(folder).get(name) or Standing(state="behind")
         after = Standing(state="behind", options=before.options)
         record_standings(folder, lambda _: {name: after})

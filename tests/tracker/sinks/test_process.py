@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE, wait_for
 from tests.tracker.builders import call, judged
 from tests.tracker.builders import plan as plan_of
 from tests.tracker.sinks.standins import rows_of
@@ -23,7 +23,7 @@ from tracker.records import Finished
 from tracker.runs import lock_run
 from tracker.sinks.jobs import FOLDER, Job, Queue, environment_of
 from tracker.sinks.process import SinkProcess, Status, Submission, at_work, describe_sinks, wake
-from tracker.sinks.projection import Held, Projection, hold, start_again
+from tracker.sinks.projection import Projection, start_again
 from tracker.sinks.standing import choose_sinks, standing_of
 from tracker.tracker import Tracker
 
@@ -392,20 +392,10 @@ def test_what_a_library_leaves_in_the_environment_reaches_no_other_run(
         assert submit(SinkProcess(tmp_path, standins), other).wait(NOTHING) == {}
 
 
-def has_let_go(folder: Path) -> bool:
-    """Whether the process that fed the ledger of a run is done with it, not with the job alone."""
-    try:
-        with hold(folder, "ledger"):
-            return True
-    except Held:
-        return False
-
-
 def test_a_target_is_made_anew_by_a_process_that_has_not_opened_it(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     assert submit(process, folder).wait(NOTHING) == {}
-    wait_for(lambda: has_let_go(folder))
-    start_again(folder, "ledger")
+    start_again(folder, "ledger", PATIENCE)  # once the process is done with the run, not with the job alone
 
     jobs = [Job(run=folder.name, sink="ledger", renew=True)]
     assert Submission(process, folder, jobs).wait(NOTHING) == {}

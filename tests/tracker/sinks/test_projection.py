@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import PATIENCE
 from tests.tracker.builders import RUN, attempt, call, fault, judged, plan, recorded
 from tests.tracker.sinks.standins import Ledger, rows_of
 from tracker.journal import NAME as JOURNAL
@@ -146,6 +148,20 @@ def test_only_one_may_feed_a_run_to_a_sink(tmp_path: Path, standins: Mapping[str
             start_again(folder, "ledger")
         with Projection(folder, "other", {}, standins) as other:
             other.take() if other.look() else None
+
+
+def test_who_feeds_a_run_is_waited_for_by_who_begins_it_again(tmp_path: Path, standins: Mapping[str, str]) -> None:
+    folder = a_run(tmp_path, 1)
+    with ThreadPoolExecutor(1) as beside:
+        with Projection(folder, "ledger", {}, standins) as held:
+            begun = beside.submit(start_again, folder, "ledger", PATIENCE)
+            with pytest.raises(TimeoutError):
+                begun.result(0.1)
+            while held.look():
+                held.take()
+        begun.result()
+
+    assert standing_of(folder)["ledger"].records == 0
 
 
 def test_a_sink_that_is_down_has_its_cursor_where_it_was(tmp_path: Path, standins: Mapping[str, str]) -> None:
