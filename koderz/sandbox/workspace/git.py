@@ -44,6 +44,8 @@ _SETTINGS = {
     "safe.directory": "*",
     "init.templateDir": "",
     "init.defaultBranch": "main",
+    "init.defaultObjectFormat": "sha1",
+    "init.defaultRefFormat": "files",
     "gc.auto": "0",
     "maintenance.auto": "false",
     "advice.detachedHead": "false",

@@ -14,11 +14,9 @@ from channel import receive, send
 def equal(expected, got, x=None):
     if isinstance(expected, bool) or isinstance(got, bool):
         return expected is got
-    if isinstance(expected, (int, float)) and isinstance(got, (int, float)):
-        if isinstance(expected, float) or isinstance(got, float):
-            if math.isnan(expected) or math.isnan(got):
-                return math.isnan(expected) and math.isnan(got)
-            return math.isclose(expected, got, rel_tol=1e-9)
+    if isinstance(expected, float) and isinstance(got, (int, float)):
+        return math.isclose(expected, got, rel_tol=1e-9) or (math.isnan(expected) and math.isnan(got))
+    if isinstance(expected, int) and isinstance(got, float):  # a whole number is to be met exactly
         return expected == got
     if type(expected) is not type(got):
         return False

@@ -1,8 +1,8 @@
 """Runs a test script of GSO's or ISO-Bench's as a program, and says when its experiment begins and ends.
 
-It talks to koderz as a leg does, but speaks first: "call" before each call of `experiment` and "done" after it, each of
-which is answered; "stored" and the name under which a result is kept; and at the end "end" and, as JSON, the seconds
-that the script itself says that a call took.
+It talks to koderz as a leg does, but speaks first: "call" before each call of `experiment` and "done" after it;
+"stored" and the name under which a result is kept; at the end "end" and, as JSON, the seconds that the script itself
+says that a call took. All but "stored" are answered.
 """
 
 import ast
@@ -68,6 +68,7 @@ def main(dumps=json.dumps):
         if error.code:
             raise
     send(b"end" + dumps([claim for claim in claims if isinstance(claim, (int, float))]).encode())
+    receive()
 
 
 main()

@@ -33,6 +33,21 @@ class Call(NamedTuple):
     given: bytes
 
 
+class Reading(NamedTuple):
+    """Nanoseconds of a process's CPU, and of a wall clock."""
+
+    cpu: int
+    wall: int
+
+
+class Taken(NamedTuple):
+    """What one call took, in nanoseconds."""
+
+    cpu: int
+    wall: int
+    between: int  # CPU since the last call ended
+
+
 class Ran(NamedTuple):
     """A leg, and the output of each of its calls as far as it came."""
 
@@ -49,16 +64,18 @@ class Legs:
     async def run(self, tree: Path, calls: Sequence[Call], core: int | None) -> Ran:
         """One process that makes these calls on a tree; a workload's first call isn't counted."""
         outputs: list[bytes] = []
-        times: dict[str, list[tuple[int, int]]] = {}
+        times: dict[str, list[Taken]] = {}
 
         async def talk(frames: Frames) -> None:
             await self._open(frames)
+            before = await clock_of(frames.running)
             for call in calls:
-                output, taken = await _called(frames, call)
+                output, began, ended = await _called(frames, call)
                 outputs.append(output)
                 if sum(map(len, outputs)) > MOST:
                     raise Lost(f"its outputs are larger than {MOST >> 20} MB")
-                times.setdefault(call.workload, []).append(taken)
+                times.setdefault(call.workload, []).append(passed(before, began, ended))
+                before = ended
             await frames.send(b"")
 
         with scratch() as place:
@@ -106,33 +123,33 @@ class Legs:
         await frames.receive()
 
 
-async def _called(frames: Frames, call: Call) -> tuple[bytes, tuple[int, int]]:
-    """The output of a call, and nanoseconds of CPU and of wall clock from "go" to its last byte."""
+async def _called(frames: Frames, call: Call) -> tuple[bytes, Reading, Reading]:
+    """The output of a call, and the clocks at "go" and at its last byte."""
     await frames.send(call.workload.encode(), call.given)
     await frames.receive()
     began = await clock_of(frames.running)
     await frames.send(b"go")
     output = await frames.receive()
-    return output, passed(began, await clock_of(frames.running))
+    return output, began, await clock_of(frames.running)
 
 
-def passed(began: tuple[int, int], ended: tuple[int, int]) -> tuple[int, int]:
-    """Nanoseconds of CPU and of wall clock; one at least, as they are divided by."""
-    return max(1, ended[0] - began[0]), max(1, ended[1] - began[1])
+def passed(before: Reading, began: Reading, ended: Reading) -> Taken:
+    """What a call took, and what passed `before` it; one nanosecond at least, as it is divided by."""
+    return Taken(max(1, ended.cpu - began.cpu), max(1, ended.wall - began.wall), began.cpu - before.cpu)
 
 
-async def clock_of(running: Running) -> tuple[int, int]:
-    """Nanoseconds of CPU, and of a wall clock. Raises Lost once the process is gone."""
+async def clock_of(running: Running) -> Reading:
+    """What the clocks say. Raises Lost once the process is gone."""
     try:
-        return await running.cpu(), time.monotonic_ns()
+        return Reading(await running.cpu(), time.monotonic_ns())
     except OSError:
         raise Lost("") from None
 
 
-def timing_of(taken: Sequence[tuple[int, int]]) -> Timing:
-    """What calls took that each took so many nanoseconds of CPU and of wall clock."""
-    cpu, wall = (median(each[clock] for each in taken) / 1e9 for clock in (0, 1))
-    return Timing(cpu, wall, sum(each[0] for each in taken) / 1e9)
+def timing_of(taken: Sequence[Taken]) -> Timing:
+    """What calls took together."""
+    cpu, wall, between = (median(each) / 1e9 for each in zip(*taken, strict=True))
+    return Timing(cpu, wall, sum(each.cpu for each in taken) / 1e9, between)
 
 
 class Referee:

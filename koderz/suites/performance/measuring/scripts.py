@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from koderz.errors import Fault
 from koderz.sandbox.workspace import CHECKOUT, HOME, Mount, Timed
 from koderz.sandbox.workspace.folders import make_usable, scratch
-from koderz.suites.performance.measuring.legs import TOOLS, Legs, clock_of, passed, timing_of
+from koderz.suites.performance.measuring.legs import TOOLS, Legs, Reading, Taken, clock_of, passed, timing_of
 from koderz.suites.performance.measuring.verdicts import Leg, require_sound
 from koderz.suites.performance.measuring.wire import Frames, Lost
 from koderz.suites.performance.measuring.workloads import ENOUGH
@@ -41,19 +41,19 @@ class _Run:
     folder: Path  # what it stored
     prefix: str  # with which the names of that begin
     leg: Leg = field(default_factory=Leg)
-    taken: list[tuple[int, int]] = field(default_factory=list)  # nanoseconds of each call of `experiment`
+    taken: list[Taken] = field(default_factory=list)  # each call of `experiment`, with what came after the last
     stored: list[str] = field(default_factory=list)  # the names under which results are
     claim: float | None = None  # seconds that a call took, as it says
 
     @property
-    def counted(self) -> list[tuple[int, int]]:
+    def counted(self) -> list[Taken]:
         """Without the first call, where there are more."""
         return self.taken[1:] or self.taken
 
     @property
     def is_believed(self) -> bool:
         """Whether the outside clock bears out what it says."""
-        seen = min(wall for _, wall in self.counted) / 1e9
+        seen = min(each.wall for each in self.counted) / 1e9
         return self.claim is not None and self.claim >= _BELIEVED * seen
 
 
@@ -86,7 +86,7 @@ class Scripts:
         """Of each script, one tree after the other. A leg ends with the first script that fails."""
         legs = dict.fromkeys(trees, Leg())
         for name, count in counts.items():
-            taken: dict[str, list[tuple[int, int]]] = {leg: [] for leg in trees}
+            taken: dict[str, list[Taken]] = {leg: [] for leg in trees}
             for _ in range(count):
                 going_on = [leg for leg in trees if not legs[leg].wrong]
                 with scratch() as aside:
@@ -111,20 +111,26 @@ class Scripts:
             flags = ["--file_prefix" if self._is_gso(name) else "--prefix", run.prefix]
             argv = [*([f"{HOME}/times.txt"] if self._is_gso(name) else []), "--reference", *flags]
             await frames.send(self._order(tree, name, argv=argv, folder=f"{HOME}/{_RESULTS}"))
-            began: tuple[int, int] | None = None
+            began: Reading | None = None
+            before: Reading | None = None  # when the last call ended
             while not (said := await frames.receive()).startswith(b"end"):
                 if said == b"call" and began is None and len(run.taken) < _MOST_CALLS:
                     began = await clock_of(frames.running)
                     await frames.send(b"go")
                 elif said == b"done" and began:
-                    run.taken.append(passed(began, await clock_of(frames.running)))
-                    began = None
+                    ended = await clock_of(frames.running)
+                    run.taken.append(passed(before or began, began, ended))
+                    before, began = ended, None
                     await frames.send(b"on")
                 elif said.startswith(b"stored") and len(run.stored) < _MOST_CALLS:
                     run.stored.append(os.fsdecode(said[6:]))
                 else:
                     raise Lost("it says what it shouldn't of its calls")
             run.claim = _claim(said[3:])
+            if before:
+                after = (await clock_of(frames.running)).cpu - before.cpu
+                run.taken = [each._replace(between=each.between + after) for each in run.taken]
+            await frames.send(b"on")
 
         with scratch() as place:
             self._furnish(place, tree, name)

@@ -24,6 +24,7 @@ FASTER = 1.15  # than base, at least; GSO's 1.2, rounded to one decimal
 CONFIDENCE = 0.984  # of each interval
 STRAY = math.log(1.05)  # the most that base may be off from itself
 _MOVED_SHARE, _MOVED_SECONDS = 0.2, 0.02  # of what is saved within the calls, that the whole leg needn't show
+_MOVED_CALL, _MOVED_BETWEEN = 0.05, 0.1  # of base's time in calls and between them, by which the latter may grow
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ class Timing:
 
     cpu: float
     wall: float
-    total: float  # CPU
+    total: float  # CPU, of all calls
+    between: float = 0.0  # CPU from the end of the call before; the input is read then
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +197,22 @@ def _points(blocks: Sequence[Block], arm: str, rule: Rule) -> dict[str, bool]:
 
 
 def _is_moved(blocks: Sequence[Block], arm: str) -> bool:
-    """Whether what is saved within calls is spent elsewhere in the process."""
+    """Whether what is saved within calls is spent before them, or elsewhere in the process."""
 
     def total(leg: Leg) -> float:
         return sum(timing.total for timing in leg.work.values())
 
-    return is_missing(blocks, arm, total, lambda leg: leg.cpu, _MOVED_SECONDS)
+    def call(leg: Leg) -> float:
+        return sum(timing.cpu for timing in leg.work.values())
+
+    def between(leg: Leg) -> float:
+        return sum(timing.between for timing in leg.work.values())
+
+    bases = [block.legs["base"] for block in blocks]
+    least = median(_MOVED_CALL * call(base) + _MOVED_BETWEEN * between(base) for base in bases)
+    return is_missing(blocks, arm, total, lambda leg: leg.cpu, _MOVED_SECONDS) or is_missing(
+        blocks, arm, call, lambda leg: call(leg) + between(leg), least
+    )
 
 
 def is_missing(

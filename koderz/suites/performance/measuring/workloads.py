@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from koderz.errors import Fault
 from koderz.sandbox.workspace import Timed
 from koderz.suites.performance.measuring.legs import Call, Legs, Ran, Referee, referee
 from koderz.suites.performance.measuring.verdicts import Leg, require_sound
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 ENOUGH = 0.15  # seconds of CPU that a workload takes in a leg on base, at least
 _TRIAL_CALLS, _MOST_CALLS = 4, 100
+_MOST_DRAWS = 10  # in times of the inputs that are needed
 
 
 class Workloads:
@@ -44,14 +46,21 @@ class Workloads:
     ) -> dict[str, Leg]:
         """All legs on the same inputs, which no other block has."""
         async with referee(self._task.workloads, self._backend) as judge:
-            calls = [
-                await judge.inputs(workload, f"{seed}/{number}", number)
-                for workload, count in counts.items()
-                for number in range(count + 1)
-            ]
+            calls = [call for name, count in counts.items() for call in await _fresh(judge, name, seed, count + 1)]
             async with exclusive() as core:
                 ran = {leg: await self._legs.run(tree, calls, core) for leg, tree in trees.items()}
             return {leg: await _compared(judge, calls, ran["base"], ran[leg]) for leg in trees}
+
+
+async def _fresh(judge: Referee, workload: str, seed: str, count: int) -> Sequence[Call]:
+    """So many different inputs. Raises Fault where a workload hasn't as many."""
+    calls: dict[bytes, Call] = {}
+    for number in range(_MOST_DRAWS * count):
+        call = await judge.inputs(workload, f"{seed}/{number}", number)
+        calls.setdefault(call.given, call)
+        if len(calls) == count:
+            return [*calls.values()]
+    raise Fault(f"base_failed: {workload} makes only {len(calls)} different inputs; draw more of each by its `rng`")
 
 
 async def _compared(judge: Referee, calls: Sequence[Call], base: Ran, ran: Ran) -> Leg:

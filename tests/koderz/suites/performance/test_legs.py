@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +13,14 @@ import pytest
 from koderz.errors import Fault
 from koderz.sandbox.workspace.local import Local
 from koderz.suites.performance.measuring.legs import Call, Legs, Ran, referee
+from koderz.suites.performance.measuring.workloads import Workloads
 from koderz.suites.performance.tasks import Needs, PerfTask
 from tests.koderz.suites.performance.conftest import SLOW, WORKLOAD
+
+
+@asynccontextmanager
+async def _anywhere() -> AsyncIterator[int | None]:
+    yield None
 
 
 def _ran(task: PerfTask, local: Local, folder: Path, module: str, *, calls: int = 3, seconds: float = 60.0) -> Ran:
@@ -72,10 +80,12 @@ def test_inputs_are_made_and_outputs_compared_in_a_process_of_their_own(local: L
             call = await judge.inputs("sums", "seed", 1)
             assert call == await judge.inputs("sums", "seed", 1)
             assert call != await judge.inputs("sums", "other", 1)
-            pairs = ((b"1.0", b"1.0000000001"), (b"1.0", b"1.00001"), (b"[1]", b"[true]"), (b"1", b"no JSON"))
-            return [await judge.same(call, *pair) for pair in pairs]
+            same = [(b"1.0", b"1.0000000001"), (b"1.0", b"1"), (b"7", b"7.0"), (b"[NaN]", b"[ NaN ]")]
+            others = [(b"1.0", b"1.00001"), (b"[1]", b"[true]"), (b"1", b"no JSON"), (b"1000", b"1000.00000001")]
+            others += [(b"NaN", b"1.0"), (b"1.0", b"NaN"), (b"Infinity", b"1e308"), (b"10", b"Infinity")]
+            return [await judge.same(call, *pair) for pair in (*same, *others)]
 
-    assert asyncio.run(asked()) == [True, False, False, False]
+    assert asyncio.run(asked()) == [True] * 4 + [False] * 8
 
 
 def test_a_workload_may_say_itself_what_is_equal(local: Local) -> None:
@@ -104,3 +114,19 @@ def test_a_workload_that_fails_is_a_fault(local: Local) -> None:
 
     with pytest.raises(Fault, match="ZeroDivisionError"):
         asyncio.run(asked())
+
+
+@pytest.mark.parametrize("inputs", ["rng.randrange(12)", "7"], ids=["few", "always the same"])
+def test_no_input_is_used_twice(task: PerfTask, local: Local, tmp_path: Path, inputs: str) -> None:
+    workload = (
+        f"def inputs(rng, i):\n    return {inputs}\n\n\ndef call(x):\n    import sums\n    return sums.total(x)\n"
+    )
+    remembering = "seen = []\n\n\ndef total(n):\n    assert n not in seen\n    seen.append(n)\n    return n\n"
+    (tmp_path / "sums.py").write_text(remembering)
+    work = Workloads(replace(task, workloads={"sums": workload}), local, 60)
+    block = work.block({"base": tmp_path}, {"sums": 9}, "seed", _anywhere)
+    if inputs == "7":
+        with pytest.raises(Fault, match="only 1 different inputs"):
+            asyncio.run(block)
+    else:
+        assert not asyncio.run(block)["base"].wrong

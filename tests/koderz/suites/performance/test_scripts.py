@@ -12,8 +12,7 @@ import pytest
 from koderz.errors import Fault
 from koderz.sandbox.workspace.local import Local
 from koderz.suites.performance.measuring.scripts import Scripts
-from koderz.suites.performance.measuring.verdicts import Leg
-from koderz.suites.performance.measuring.wire import Frames
+from koderz.suites.performance.measuring.verdicts import Block, Leg, Rule, found
 from koderz.suites.performance.sources import tasks_of
 from koderz.suites.performance.tasks import PerfTask
 from tests.koderz.suites.performance import rows
@@ -135,19 +134,31 @@ def test_links_to_what_base_stored_are_no_results(local: Local, tmp_path: Path) 
     assert "its result can't be read: FileNotFoundError" in leg.wrong
 
 
-def test_a_script_that_is_gone_before_all_that_it_said_is_read_is_whole(
-    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+_LAZY = """class Lazy:
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def __iter__(self):
+        return iter([sum(1 for number in self.numbers if number % 7 == rest) for rest in range(7)])
+
+
+def tally(numbers):
+    return Lazy(numbers)
+"""
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_result_that_is_made_when_it_is_stored_is_made_after_its_call(
+    local: Local, tmp_path: Path, number: int
 ) -> None:
-    read = Frames.receive
-
-    async def late(frames: Frames) -> bytes:
-        said = await read(frames)
-        if said.startswith(b"stored"):
-            await asyncio.wait([frames.running.ended])
-        return said
-
-    monkeypatch.setattr(Frames, "receive", late)
-    assert not _legs(_task(tmp_path, "gso"), local, tmp_path)["base"].wrong
+    script = rows.GSO_SCRIPT.replace("number=1)", f"number={number})")
+    script = script.replace('{"tally": tuple(tally(numbers))}', '{"tally": tally(numbers)}')
+    script = script.replace("json.dump(result, file)", 'json.dump({"tally": list(result["tally"])}, file)')
+    script = script.replace('tuple(reference["tally"]) == current["tally"]', "reference == current")
+    legs = _legs(_task(tmp_path, "gso", script), local, tmp_path, again=SLOW, human=FAST, agent=_LAZY)
+    assert not [leg.wrong for leg in legs.values() if leg.wrong]
+    finding = found([Block(legs)] * 7, "agent", Rule())
+    assert (finding.opt, finding.hack) == ("not", "moved")
 
 
 def test_a_base_that_stores_nothing_is_a_fault(local: Local, tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from koderz.errors import KoderzError
 from koderz.sandbox.workspace import git
 from koderz.suites.performance.mini import KINDS, commit_of, mini_tasks
 from koderz.suites.performance.services import METRICS
-from koderz.suites.performance.tasks import chosen, read_tasks
+from koderz.suites.performance.tasks import PerfTask, chosen, read_tasks
 from tests.conftest import Shell
 
 _WORKLOAD = "def inputs(rng, i):\n    return i\n\n\ndef call(x):\n    return x\n"
@@ -34,17 +37,56 @@ def _written(folder: Path, text: str = _ROW, workload: str = _WORKLOAD) -> Path:
     return folder / "tasks.toml"
 
 
-def test_the_embedded_repositories_have_the_commits_that_git_gives_them(tmp_path: Path) -> None:
-    async def committed(task_number: int) -> str:
-        tree = tmp_path / f"tree-{task_number}"
-        tree.mkdir()
-        for path, text in mini_tasks()[task_number].files.items():
-            git.write(tree, path, text.encode())
-        return (await git.stored(tree, tmp_path / f"store-{task_number}")).commit
+@pytest.fixture
+def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The settings, variables, language and permissions of a user who has git do everything otherwise."""
+    (tmp_path / "home/hooks").mkdir(parents=True)
+    (tmp_path / "home/hooks/post-checkout").write_text(f"#!/bin/sh\ntouch {tmp_path}/canary\n")
+    (tmp_path / "home/hooks/post-checkout").chmod(0o755)
+    (tmp_path / "home/.gitconfig").write_text(
+        f"[core]\n\tautocrlf = true\n\tfileMode = false\n\thooksPath = {tmp_path}/home/hooks\n"
+        f"\tattributesFile = {tmp_path}/home/attributes\n[init]\n\tdefaultObjectFormat = sha256\n"
+        f'[filter "own"]\n\tclean = tr a-z A-Z\n\tsmudge = tr a-z A-Z\n[i18n]\n\tcommitEncoding = latin1\n'
+    )
+    (tmp_path / "home/attributes").write_text("* filter=own ident text eol=crlf\n")
+    variables = {"HOME": f"{tmp_path}/home", "LC_ALL": "tr_TR.UTF-8", "TZ": "Asia/Tokyo", "GIT_DEFAULT_HASH": "sha256"}
+    variables |= {"GIT_DIR": f"{tmp_path}/none", "GIT_WORK_TREE": "/", "GIT_INDEX_FILE": f"{tmp_path}/index"}
+    variables |= {"GIT_AUTHOR_DATE": "2020-01-01T00:00:00Z", "GIT_COMMITTER_NAME": "Other", "GIT_CONFIG_COUNT": "1"}
+    variables |= {"GIT_CONFIG_KEY_0": "core.autocrlf", "GIT_CONFIG_VALUE_0": "true"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
 
-    assert asyncio.run(committed(0)) == mini_tasks()[0].base_commit
-    assert mini_tasks()[0].base_commit.startswith("28eda5c"), "what a hash names doesn't change"
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_the_embedded_repositories_have_the_commits_that_git_gives_them(
+    tmp_path: Path, request: pytest.FixtureRequest, where: str
+) -> None:
+    if where == "elsewhere":
+        request.getfixturevalue("foreign")
+
+    async def committed(task: PerfTask) -> str:
+        tree, other = tmp_path / task.id, tmp_path / f"{task.id}-clone"
+        for folder in (tree, other):
+            folder.mkdir()
+        for path, text in task.files.items():
+            git.write(tree, path, text.encode())
+        store = await git.stored(tree, tmp_path / f"{task.id}.git")
+        await store.checkout(other)
+        assert {path: (other / path).read_text() for path in task.files} == task.files
+        return store.commit
+
+    commits = [asyncio.run(committed(task)) for task in mini_tasks()]
+    assert commits == [task.base_commit for task in mini_tasks()]
+    assert hashlib.sha256("".join(commits).encode()).hexdigest()[:16] == "cb54c629af632a61", (
+        "what a hash names doesn't change"
+    )
+    humans = "".join(task.human_commit for task in mini_tasks())
+    assert hashlib.sha256(humans.encode()).hexdigest()[:16] == "8e0a0f83b500fed3", "nor do those of the humans' answers"
     assert commit_of({"a/b": "1", "a.c": "2"}, "x") != commit_of({"a/b": "1", "a.c": "3"}, "x")
+    assert not (tmp_path / "canary").exists()
 
 
 def test_each_embedded_task_has_patches_of_nine_kinds_and_begins_with_another() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -93,6 +94,21 @@ def test_work_that_is_moved_out_of_the_calls_is_seen_in_the_whole_leg() -> None:
     moved = [_block({"base": 10, "again": 10, "human": 5, "agent": 2}, outside={**outside, "agent": 0.2})] * 7
     assert (found(honest, "agent", RULE).opt, found(honest, "agent", RULE).hack) == ("opt", "")
     assert (found(moved, "agent", RULE).opt, found(moved, "agent", RULE).hack) == ("not", "moved")
+
+
+@pytest.mark.parametrize(("between", "hack"), [(1.0, ""), (1.4, ""), (3.0, "moved")])
+def test_work_that_is_done_before_each_call_is_seen_whatever_the_rest_of_the_leg_saves(
+    between: float, hack: str
+) -> None:
+    def block() -> Block:
+        found = _block({"base": 10, "again": 10, "human": 8, "agent": 8}, outside={"agent": 0.0})
+        legs = {
+            name: replace(leg, work={"w": replace(leg.work["w"], between=0.001)}) for name, leg in found.legs.items()
+        }
+        legs["agent"] = replace(legs["agent"], work={"w": replace(legs["agent"].work["w"], between=between / 1000)})
+        return Block(legs)
+
+    assert found([block() for _ in range(7)], "agent", RULE).hack == hack
 
 
 @pytest.mark.parametrize(("agent", "base", "commit"), [(8.69, True, False), (8.7, False, False), (4.2, True, True)])
