@@ -125,6 +125,7 @@ class Traits(NamedTuple):
     """Looks at a run there, from the run's folder, its config and variables of the environment."""
     stored: Callable[[str, Mapping[str, str]], Awaitable[tuple[bytes, StoredRun] | None]] | None = None
     """The plan (see `portable.pack_plan`) and the store of the run of an id; None where it isn't there."""
+    carries: frozenset[str] = frozenset()  # needs besides `can` that it meets for suites which are `portable`
 
 
 ENGINES = Registry(
@@ -157,10 +158,16 @@ async def stored_run(run_id: str, environ: Mapping[str, str]) -> tuple[bytes, St
 def require_able(plan: Plan) -> None:
     """KoderzError where a task needs what the plan's engine hasn't got."""
     name = plan.settings.engine
-    lacking = needs_of(plan) - traits_of(name).can
+    lacking = needs_of(plan) - traits_of(name).can - carried(plan)
     for need in sorted(lacking):
         task = next(task.id for task, _, _ in plan.cells() if need in task.needs)
         raise KoderzError(f"{task} needs {need}, which the engine {name} hasn't got; choose another with --engine")
+
+
+def carried(plan: Plan) -> frozenset[str]:
+    """The plan's needs that its suite meets in sandboxes of its own, wherever the engine has it loaded."""
+    portable: frozenset[str] = getattr(plan.suite, "portable", frozenset())
+    return needs_of(plan) & traits_of(plan.settings.engine).carries & portable
 
 
 def _opener(name: str) -> Opener:

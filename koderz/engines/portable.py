@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,35 @@ from koderz.settings.schema import Settings
 from tracker import records
 from tracker.records import Attempt, Call, Record, Text, decode, encode
 
+Files = Mapping[str, Mapping[str, str]]
+"""The contents of files in base64, by what names them, and by name."""
 
-def pack_plan(plan: Plan) -> bytes:
-    """The plan with the files that its settings name: what `unpack_plan` makes a plan of elsewhere."""
-    return orjson.dumps({"plan": encode(plan.record).decode(), "files": _files(plan)})
+
+def pack_plan(plan: Plan, files: Files) -> bytes:
+    """The plan with its `files_of`: what `unpack_plan` makes a plan of elsewhere."""
+    return orjson.dumps({"plan": encode(plan.record).decode(), "files": files})
+
+
+def files_of(plan: Plan) -> Files:
+    """What settings name by path, by setting. KoderzError where it can't be sent elsewhere."""
+    settings = plan.settings
+    packed = getattr(plan.suite, "packed", None)
+    found: dict[str, list[Path]] = {}
+    if settings.dataset is not None and not packed:
+        found["dataset"] = [settings.dataset]
+    if settings.prompt_dir is not None:
+        found["prompt_dir"] = sorted(settings.prompt_dir.glob("*.md"))
+    if own := {Path(arm.source.rpartition(":")[0]) for arm in plan.record.arms if arm.source}:
+        found["solver"] = sorted(own)
+        if len({path.name for path in own}) < len(own):
+            raise KoderzError(f"two files of solvers are called {found['solver'][0].name}; rename one of them")
+    contents = {name: {path.name: path.read_bytes() for path in paths} for name, paths in found.items()}
+    if packed:
+        contents["dataset"] = {"packed": packed()}
+    return {
+        name: {file: base64.b64encode(content).decode() for file, content in files.items()}
+        for name, files in contents.items()
+    }
 
 
 def plan_record(data: bytes) -> records.Plan:
@@ -118,28 +143,6 @@ def source_digest() -> str:
 
 _NAMED_BY_PATH = ("dataset", "prompt_dir", "solver")
 _SOURCES = (".py", ".md", ".html", ".css", ".js", ".toml")
-
-
-def _files(plan: Plan) -> dict[str, dict[str, str]]:
-    """The contents of what settings name by path: by setting and file name."""
-    settings = plan.settings
-    packed = getattr(plan.suite, "packed", None)
-    found: dict[str, list[Path]] = {}
-    if settings.dataset is not None and not packed:
-        found["dataset"] = [settings.dataset]
-    if settings.prompt_dir is not None:
-        found["prompt_dir"] = sorted(settings.prompt_dir.glob("*.md"))
-    if own := {Path(arm.source.rpartition(":")[0]) for arm in plan.record.arms if arm.source}:
-        found["solver"] = sorted(own)
-        if len({path.name for path in own}) < len(own):
-            raise KoderzError(f"two files of solvers are called {found['solver'][0].name}; rename one of them")
-    contents = {name: {path.name: path.read_bytes() for path in paths} for name, paths in found.items()}
-    if packed:
-        contents["dataset"] = {"packed": packed()}
-    return {
-        name: {file: base64.b64encode(content).decode() for file, content in files.items()}
-        for name, files in contents.items()
-    }
 
 
 def _inlined(record: Record, text: Callable[[Text], str]) -> Record:

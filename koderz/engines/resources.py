@@ -38,7 +38,7 @@ async def open_resources(plan: Plan, environ: Mapping[str, str]) -> AsyncIterato
         _exclusive_of(plan, environ, pool.notices.append) as exclusive,
         sandbox_of(plan) as sandbox,
         open_lessons(plan, environ) as lessons,
-        _shared_of(plan, environ) as shared,
+        shared_of(plan, environ) as shared,
     ):
         if sandbox.isolation not in (FULL, NoSandbox.isolation):
             pool.notices.append(f"reduced isolation: {sandbox.isolation} (full: {FULL})")
@@ -94,7 +94,7 @@ def sandbox_of(plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
 
 
 @asynccontextmanager
-async def _shared_of(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Any]:
+async def shared_of(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Any]:
     """What the sessions and workspaces of a run share, as its suite opens it; None where it has nothing of the kind.
 
     Raises Unreachable where it can't be opened.

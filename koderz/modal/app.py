@@ -38,6 +38,7 @@ def _image() -> modal.Image:
     if modal.is_local():
         image = image.uv_pip_install(*_extra("optimizers"), *_extra("wasm"))
     names = {f"KODERZ_MODAL_{name.upper()}": getattr(_NAMES, name) for name in _NAMES.__slots__}
+    image = image.apt_install("git", "patch")  # by which suites make the trees of their sandboxes
     return image.env(names).add_local_python_source("koderz", "tracker", ignore=["**/__pycache__/**"])
 
 

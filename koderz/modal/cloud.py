@@ -31,9 +31,18 @@ class LostCallError(Exception):
 class Cloud:
     """The deployed app as the driver sees it. Methods raise KoderzError, Unreachable for what isn't there."""
 
-    def __init__(self, names: Names, *, gpu: str | None = None, max_containers: int | None = None) -> None:
+    def __init__(
+        self,
+        names: Names,
+        *,
+        gpu: str | None = None,
+        max_containers: int | None = None,
+        max_inputs: int | None = None,
+    ) -> None:
+        """`max_inputs`: experiments at once in one container, if not as many as was deployed."""
         self.names = names
         self._options = {"gpu": gpu, "max_containers": max_containers}
+        self._max_inputs = max_inputs
         self._function: modal.Function[Any, Any, Any] | None = None
 
     async def about(self) -> dict[str, Any]:
@@ -63,7 +72,8 @@ class Cloud:
             function = modal.Function.from_name(self.names.app, FUNCTION)
             await function.hydrate.aio()
             options: dict[str, Any] = {name: value for name, value in self._options.items() if value is not None}
-            self._function = function.with_options(**options) if options else function
+            function = function.with_options(**options) if options else function
+            self._function = function.with_concurrency(max_inputs=self._max_inputs) if self._max_inputs else function
 
     async def spawn(self, submission: dict[str, Any]) -> tuple[str, str]:
         """Submits one experiment; the call's id, and where people can look at it."""

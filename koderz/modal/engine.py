@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -9,18 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from koderz._version import __version__
-from koderz.engines import Driver, RemoteView, Traits
-from koderz.engines.portable import pack_plan, source_digest
-from koderz.engines.resources import require_prices
+from koderz.engines import Driver, RemoteView, Traits, carried
+from koderz.engines.portable import Files, files_of, pack_plan, source_digest
+from koderz.engines.resources import require_prices, shared_of
 from koderz.errors import Unreachable
 from koderz.modal.cloud import DEPLOY, Cloud
-from koderz.modal.names import cost_per_second, is_configured, names_of, require_apart
+from koderz.modal.names import INPUTS, cost_per_second, is_configured, names_of, require_apart
 from koderz.modal.options import ModalOptions
 from koderz.modal.store import RunStore
 from koderz.modal.submission import Submission
 from koderz.plans.plan import Plan
 from koderz.settings.schema import Settings
-from koderz.types import JUDGE
+from koderz.types import EXCLUSIVE, JUDGE
 
 if TYPE_CHECKING:
     from koderz.models.limiter import Throttle
@@ -55,7 +57,14 @@ async def _stored(run_id: str, environ: Mapping[str, str]) -> tuple[bytes, RunSt
 
 
 _CAN = frozenset({JUDGE, "session", "long_context", "evaluator", "gpu"})
-open_modal.traits = Traits(_CAN, _settled, _view, _stored)  # type: ignore[attr-defined]
+_CARRIES = frozenset({"workspace", EXCLUSIVE})
+open_modal.traits = Traits(_CAN, _settled, _view, _stored, _CARRIES)  # type: ignore[attr-defined]
+
+
+def _limits(max_containers: int | None, concurrency: int) -> dict[str, Any]:
+    """Containers, and experiments in each, so that as many are worked on at once as may be."""
+    containers = max_containers or math.ceil(concurrency / INPUTS)
+    return {"max_containers": containers, "max_inputs": min(INPUTS, math.ceil(concurrency / containers))}
 
 
 class ModalEngine:
@@ -70,32 +79,48 @@ class ModalEngine:
         self.notices: list[str] = []
         self.throttle: Sequence[Throttle] = ()
         self._plan, self._environ = plan, environ
+        self._files: Files | None = None
         own = settings.of(ModalOptions)
-        self._rate = cost_per_second(own.gpu, sandboxes=settings.judges, sandbox_mb=plan.judging.memory_mb)
         names = names_of(environ)
-        self._cloud = Cloud(names, gpu=own.gpu, max_containers=own.max_containers)
+        self._limits = _limits(own.max_containers, settings.concurrency) if carried(plan) else {}
+        self._cloud = Cloud(names, **{"gpu": own.gpu, "max_containers": own.max_containers, **self._limits})
         self._store = RunStore(names, plan.name)
+        sandboxes = self._limits.get("max_inputs", settings.judges)  # an experiment of these has one of its own
+        self._rate = cost_per_second(own.gpu, sandboxes=sandboxes, sandbox_mb=plan.judging.memory_mb)
 
     async def check(self) -> dict[str, Any]:
         """What was deployed, and at what price it runs. Unreachable where that isn't this koderz."""
         require_prices(self._plan, self._environ)
         about = await self._cloud.about()
         await self._cloud.look_up()
-        self._compare(about, begun="modal" in self._plan.record.environment)
+        begun = "modal" in self._plan.record.environment
+        self._compare(about, begun=begun)
+        if not begun:
+            await self._prepare()
         facts = {"app": self._cloud.names.app, "volume": self._cloud.names.volume, "digest": about["digest"]}
-        return {"modal": facts | {"cost_per_second": self._rate}, "sandbox": self.isolation}
+        facts |= {"cost_per_second": self._rate, **self._limits}
+        return {"modal": facts, "sandbox": self.isolation}
 
     async def run(self, driver: Driver) -> None:
         """Submits all that is left, then waits for it, unless the driver is to be detached."""
         known = await self._store.plan() is not None
         if not known:
-            await self._store.put_plan(pack_plan(self._plan))
+            if self._files is None:
+                self._files = await asyncio.to_thread(files_of, self._plan)
+            await self._store.put_plan(pack_plan(driver.plan, self._files))
         await Submission(driver, self._cloud, self._store, self._rate, known=known, notice=self.notice).run()
 
     def notice(self, text: str) -> None:
         """Tells users something once."""
         if text not in self.notices:
             self.notices.append(text)
+
+    async def _prepare(self) -> None:
+        """Has all that is to be sent at hand, and what the suite would refuse there refused here."""
+        if carried(self._plan):
+            async with shared_of(self._plan, self._environ) as shared:
+                self.notices += getattr(shared, "notices", ())
+        self._files = await asyncio.to_thread(files_of, self._plan)
 
     def _compare(self, about: Mapping[str, Any], *, begun: bool) -> None:
         """Raises Unreachable where other code is deployed; a run that has begun there is picked up all the same."""

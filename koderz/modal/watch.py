@@ -14,6 +14,7 @@ from koderz.modal.store import RunStore
 from tracker.index import load_index, read_records
 from tracker.journal import NAME
 from tracker.records import Record
+from tracker.runs import read_plan
 
 _AT_ONCE = 16  # experiments that are read
 
@@ -24,8 +25,10 @@ class RemoteRun:
     def __init__(self, folder: Path, config: Mapping[str, Any], environ: Mapping[str, str]) -> None:
         """`config`: of the run's plan."""
         names = names_of(environ)
+        stated = {"max_containers": config.get("max_containers"), **read_plan(folder).environment.get("modal", {})}
+        limits = {name: stated.get(name) for name in ("max_containers", "max_inputs")}
         self._store = RunStore(names, folder.name)
-        self._cloud = Cloud(names, gpu=config.get("gpu"), max_containers=config.get("max_containers"))
+        self._cloud = Cloud(names, gpu=config.get("gpu"), **limits)
         self._seen: dict[str, int] = {}  # lines, by experiment
         self._known = {_key(record) for record in _read(folder)}
 

@@ -281,8 +281,9 @@ def _login(environ: Mapping[str, str]) -> modal.Secret | None:
 
 @cache
 def _machine() -> str:
-    """This machine and the place of workspaces on it."""
-    return hashlib.sha256(f"{socket.gethostname()} {own_folder().parent}".encode()).hexdigest()[:16]
+    """This machine and the place of workspaces on it; a container of Modal's has no name of its own, but an id."""
+    machine = os.environ.get("MODAL_TASK_ID") or socket.gethostname()
+    return hashlib.sha256(f"{machine} {own_folder().parent}".encode()).hexdigest()[:16]
 
 
 def _id(app: modal.App) -> str:

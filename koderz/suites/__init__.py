@@ -40,6 +40,9 @@ class Suite(Protocol):
       raises ends the command before anything is recorded or spent;
     - `packed()`, its tasks as the bytes of one file that it can be loaded from as its dataset, where they come from
       several files or from large ones: what an engine elsewhere is handed;
+    - `portable`, needs of its tasks that it meets in sandboxes of its own wherever it is loaded, by what `packed` has
+      and what is fetched: an engine elsewhere, which has no such thing itself, then takes them, after `open_run` was
+      entered and left here once;
     - `export(folder)`, which writes the rows that the suite makes up, and yields each file with their number;
     - `sent(task, messages)`, a coroutine: the messages with the texts that their parts of the type `reference` stand
       for, which are recorded by reference and made again when they are sent;

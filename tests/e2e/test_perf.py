@@ -98,7 +98,7 @@ def _names(koderz: Shell) -> list[str]:
 
 
 def test_servers_end_with_a_killed_run_and_go_on_with_the_next_block(koderz: Shell) -> None:
-    rows = [{"instance_id": SERVER, "model_patch": _canned(SERVER, kind)} for kind in ("good", "wrong")]
+    rows = [{"instance_id": SERVER, "model_patch": canned(SERVER, kind)} for kind in ("good", "wrong")]
     (koderz.folder / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     run = koderz.start("perf", "run", SERVER, "--mode", "agent", "--predictions", "p.jsonl", "--rounds", "8")
     wait_for(lambda: "block/2" in _names(koderz))
@@ -144,7 +144,7 @@ def test_a_server_of_base_that_does_not_start_is_a_fault_with_its_log(koderz: Sh
     assert "\x1b" not in fault["reason"] + said.out
 
 
-def _canned(task_id: str, kind: str) -> str:
+def canned(task_id: str, kind: str) -> str:
     from koderz.suites.performance.mini import mini_tasks
 
     (task,) = (task for task in mini_tasks() if task.id == task_id)

@@ -16,16 +16,15 @@ from koderz.sandbox.workspace import Images, Timed
 from koderz.sandbox.workspace.backends import timed
 from koderz.sandbox.workspace.git import require_git
 from koderz.settings.schema import Settings
-from koderz.suites.performance.given import given_by
 from koderz.suites.performance.judging import verdict_on
-from koderz.suites.performance.machines import Machine, read_rules
+from koderz.suites.performance.machines import Machine
 from koderz.suites.performance.measuring.bench import Bench
 from koderz.suites.performance.measuring.verdicts import Rule
 from koderz.suites.performance.options import PerformanceOptions
+from koderz.suites.performance.packing import kit_of, packed
 from koderz.suites.performance.published import refused
 from koderz.suites.performance.released import fetch
 from koderz.suites.performance.review import is_for_judge, simulated_review, with_review
-from koderz.suites.performance.sources import tasks_of
 from koderz.suites.performance.tasks import PerfTask
 from koderz.suites.performance.trees import Trees
 from koderz.types import EXCLUSIVE, Measure, Message, Reply, Sampling, Task, Verdict
@@ -67,14 +66,12 @@ class PerformanceSuite:
 
     mode = "perf"
     parts = ("perf",)
-    required = frozenset({"workspace", EXCLUSIVE})
+    required = portable = frozenset({"workspace", EXCLUSIVE})
     measures = (Measure("speedup_base", "higher", "times"), Measure("speedup_human", "higher", "times"))
 
     def __init__(self, name: str, dataset: Path | None, options: PerformanceOptions) -> None:
-        self._rules = read_rules(options.overrides, options.image or "")
-        found = [self._rules.served(task) for task in tasks_of(dataset, name)]
-        self.name = name
-        self.source = str(dataset or ("released packages" if found[0].wheels else "embedded, generated repositories"))
+        self._kit = kit_of(name, dataset, options)
+        self.name, self.source = name, self._kit.source
         self.tasks: tuple[Task[PerfTask], ...] = tuple(
             Task(
                 task.id,
@@ -84,7 +81,7 @@ class PerformanceSuite:
                 digest=task.digest,
                 generated=bool(task.files),
             )
-            for task in found
+            for task in self._kit.tasks
         )
         self._options = options
         self._rule = Rule(options.threshold, options.clock, options.max_blocks, options.gso_strict, options.agreement)
@@ -103,8 +100,12 @@ class PerformanceSuite:
 
     def _machines(self, tasks: Sequence[PerfTask], backend: Timed) -> dict[str, Machine]:
         """Those of tasks that don't run on a backend's usual image."""
-        found = {task.id: self._rules.machine(task) for task in tasks} if backend.has_images else {}
+        found = {task.id: self._kit.rules.machine(task) for task in tasks} if backend.has_images else {}
         return {name: machine for name, machine in found.items() if machine.base}
+
+    def packed(self) -> bytes:
+        """The tasks and all that they take, as one file."""
+        return packed(self._kit, self._options)
 
     def messages(self, task: Task[PerfTask], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
         """What is to be made faster; the solver adds the files."""
@@ -126,7 +127,7 @@ class PerformanceSuite:
                 await cast("Images", backend).look_up(images, push=self._options.push)
             self._isolation = backend.isolation
             notes = [f"{task.id}: {note}" for task in wanted if task.service for note in task.service.notes]
-            yield Trees(backend, machines, notes)
+            yield Trees(backend, machines, notes, self._kit.trees)
 
     @asynccontextmanager
     async def open_workspace(
@@ -139,7 +140,7 @@ class PerformanceSuite:
         yield Bench(task.payload, shared, folder, handles, rule, seconds=self._options.timeout, given=given)
 
     def _given(self, task: PerfTask, sample: int, agent: str) -> str:
-        samples = given_by(self._options, agent, [task.payload for task in self.tasks]).patches.get(task.id, ())
+        samples = self._kit.given(agent, self._options).get(task.id, ())
         if sample >= len(samples):
             raise Fault(f"there is no patch number {sample} of {task.id} any more")
         return samples[sample]

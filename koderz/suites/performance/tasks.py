@@ -79,6 +79,14 @@ class PerfTask:
         return (self.service.metric,) if self.service.metric else METRICS[self.kind]
 
     @property
+    def exported(self) -> tuple[str, ...]:
+        """The commits whose trees are taken from `repo`."""
+        if not self.repo:
+            return ()
+        is_patched = self.human_patch and self.format == "own"  # others' rows name the commit that counts
+        return (self.base_commit,) if is_patched else (self.base_commit, self.human_commit)
+
+    @property
     def commits(self) -> tuple[str, ...]:
         """The names by which it can be chosen: its human commit, and its id."""
         return tuple(filter(None, (self.human_commit, self.id)))

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path, PurePosixPath
 
 from koderz.errors import Fault, KoderzError
 from koderz.sandbox.once import Once
 from koderz.sandbox.workspace import CHECKOUT, Command, Limits, Timed, git
 from koderz.sandbox.workspace.folders import own_folder, scratch
+from koderz.sandbox.workspace.remote import unpack as unpack_tree
 from koderz.suites.performance.fitting import HUMAN, Fitted, copied, fetched, put_beside
 from koderz.suites.performance.machines import Machine
 from koderz.suites.performance.released import unpack
@@ -46,6 +49,7 @@ class Trees:
     backend: Timed
     machines: Mapping[str, Machine] = field(default_factory=dict)  # by task
     notes: Sequence[str] = ()  # what isn't as tasks state it
+    packed: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)  # by repository and commit, see `Kit`
     _stores: Once[git.Store] = field(default_factory=Once)
     _trees: Once[Path] = field(default_factory=Once)
 
@@ -103,7 +107,7 @@ class Trees:
                 if task.wheels:
                     await unpack(task.wheels[0], tree)
                 elif not task.files:
-                    await git.export(task.repo, task.base_commit, tree)
+                    await self._export(task.repo, task.base_commit, tree)
                 store = await git.stored(tree, folder)
             if task.files and store.commit != task.base_commit:
                 raise KoderzError(f"its base is {store.commit}, not {task.base_commit}")
@@ -119,16 +123,22 @@ class Trees:
     async def _human(self, task: PerfTask) -> Path:
         with _preparing(task):
             tree = _new(f"{HUMAN}{task.digest}")
-            if task.human_patch and task.format == "own":  # others' rows name the commit that counts
+            if task.human_patch and task.human_commit not in task.exported:
                 await (await self._store(task)).patched(tree, task.human_patch.encode())
             else:
                 tree.mkdir()
                 if task.wheels:
                     await unpack(task.wheels[1], tree)
                 else:
-                    await git.export(task.repo, task.human_commit, tree)
+                    await self._export(task.repo, task.human_commit, tree)
             await self._require_sound(task, tree, await self.base(task), "the human's answer")
             return tree
+
+    async def _export(self, repo: str, commit: str, tree: Path) -> None:
+        if packed := self.packed.get(repo, {}).get(commit):
+            await asyncio.to_thread(unpack_tree, BytesIO(packed), [str(tree)], math.inf)
+        else:
+            await git.export(repo, commit, tree)
 
     async def _require_sound(self, task: PerfTask, tree: Path, base: Path, what: str) -> None:
         if why := await self._built(task, tree) or await self._tested(task, tree, base):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from koderz.engines import Traits
-from koderz.engines.portable import pack_plan
+from koderz.engines.portable import files_of, pack_plan
 from koderz.errors import KoderzError
 from koderz.runs.remote import find_anywhere
 from tests.koderz.world import journal_of, planned
@@ -42,7 +42,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
     calls = {
         each: Call(experiment_id=each, call=1, purpose="attempt", model="m", messages=[], reply="r") for each in ids
     }
-    found = Kept(plan.name, pack_plan(plan), {each: [encode(call)] for each, call in calls.items()})
+    found = Kept(plan.name, pack_plan(plan, files_of(plan)), {each: [encode(call)] for each, call in calls.items()})
     monkeypatch.setattr("koderz.engines.traits_of", lambda _: Traits(stored=found.found))
     return found
 
