@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from koderz.analysis.blocks import Table
 from koderz.analysis.report.sections import Content, Section, Spread, Spreads
 from tracker.records import Plan
-from tracker.summary import Result, summarize
+from tracker.summary import Arm, Result, Summary, summarize
 
 _OF = {
     "base": "times as fast as base",
@@ -20,8 +20,30 @@ _OF = {
 
 def section_of(plan: Plan, folder: Path) -> Section | None:  # noqa: ARG001
     """What the report tells of the run in `folder`; None before anything was measured."""
-    results = [(name, result) for name, arm in summarize(folder).arms.items() for result in arm.results]
-    return Section("Speed-ups", [*contents(results)]) if results else None
+    summary = summarize(folder)
+    results = [(name, result) for name, arm in summary.arms.items() for result in arm.results]
+    return Section("Speed-ups", [figures_of(summary), *contents(results)]) if results else None
+
+
+def figures_of(summary: Summary) -> Table:
+    """What each arm came to over its tasks: Opt@K, the share that passed, geometric means of speed-ups."""
+    rows = [
+        [name, label, form(figure["value"]), " to ".join(map(form, figure["interval"] or ()))]
+        for name, arm in summary.arms.items()
+        for label, figure, form in _figures(arm)
+    ]
+    return Table(["Arm", "Figure", "Value", "95 % interval"], rows)
+
+
+def _figures(arm: Arm) -> Iterator[tuple[str, Mapping[str, Any], Callable[[float], str]]]:
+    """Each with how it is written; Opt@K only of arms of patches."""
+    if any(result.facts.get("opt") for result in arm.results):
+        yield from ((f"Opt@{k}", each, "{:.1%}".format) for k, each in arm.more["opt_at_k"].items())
+    if "passed" in arm.more:
+        yield "passed", arm.more["passed"], "{:.1%}".format
+    for name, label in _OF.items():
+        if figure := arm.more.get(f"speedup_{name}"):
+            yield f"{label}, geometric mean", figure, "{:.2f}".format
 
 
 def contents(results: Sequence[tuple[str, Result]]) -> Iterator[Content]:

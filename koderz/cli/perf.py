@@ -135,7 +135,6 @@ def run(
     ] = None,
 ) -> None:
     """Measure baseline, human and agent on tasks; without options the embedded ones, on the simulated model."""
-    from koderz.cli.perf_screen import PerfScreen
     from koderz.suites.performance.tasks import read_commits
 
     if mode not in (None, "human", "agent"):
@@ -158,8 +157,7 @@ def run(
         _show_plan(
             [task for task in known if task.id in wanted][: given.get("limit")], [arm.name for arm in matrix.arms]
         )
-    screen = PerfScreen(quiet=front.shown.quiet, json=front.shown.json)
-    replace(front, given=given).run(matrix=matrix, screen=screen, resumes=resume)
+    replace(front, given=given).run(matrix=matrix, resumes=resume)
 
 
 def _wanted(known: tuple[PerfTask, ...], named: Sequence[str], start_from: str | None, kind: str | None) -> list[str]:

@@ -1,63 +1,61 @@
-"""The screen of `koderz perf run`: the blocks as they are measured, a verdict as it is reached, and a line a task."""
+"""Runs of `koderz perf` on a screen: blocks as they are measured, verdicts as they are reached, a line a task."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from koderz.cli.console import say, warn
-from koderz.cli.session import SessionScreen
+from koderz.analysis.blocks import Text
+from koderz.analysis.speedups import figures_of
+from koderz.cli.session import Account
+from koderz.cli.tables import print_blocks
 from tracker.records import Experiment, Fault, Once, Record
+from tracker.summary import Summary, summarize
 
 if TYPE_CHECKING:
-    from koderz.runs.observer import SessionView
+    from koderz.plans.plan import Plan
 
 
-class PerfScreen(SessionScreen):
-    """Shows commits, arms and blocks."""
+class PerfAccount(Account):
+    """Tells of commits, arms and blocks."""
 
-    def __init__(self, *, quiet: bool, json: bool) -> None:
-        super().__init__(quiet=quiet, json=json, figures=show_figures)
+    def __init__(self) -> None:
         self._names: Mapping[str, str] = {}  # by experiment: the commit, or else the task, and the arm
         self._doing = ""
 
-    @asynccontextmanager
-    async def showing(self, view: SessionView) -> AsyncIterator[None]:
+    def begin(self, plan: Plan) -> None:
+        """Knows the experiments by their commits then."""
         self._names = {
             each.experiment_id: f"{each.task.payload.human_commit[:7] or each.task.id} {each.arm.name}"
-            for each in view.plan.experiments()
+            for each in plan.experiments()
         }
-        async with super().showing(view):
-            yield
 
     def doing(self) -> str:
         """The last block."""
         return self._doing
 
-    def recorded(self, record: Record) -> None:
+    def told(self, record: Record) -> str:
         """A verdict is a line; a block stands beside the figures."""
         if isinstance(record, Once) and record.name.startswith("block/"):
             self._doing = f"{self._names[record.experiment_id]}, block {record.name.partition('/')[2]}"
-        elif isinstance(record, Experiment | Fault) and not self._quiet:
-            told = f"fault: {record.reason}" if isinstance(record, Fault) else told_of(record)
-            warn(f"{self._names[record.experiment_id]}: {record.problem_id}: {told}")
+        if not isinstance(record, Experiment | Fault):
+            return ""
+        told = f"fault: {record.reason}" if isinstance(record, Fault) else told_of(record)
+        return f"{self._names[record.experiment_id]}: {record.problem_id}: {told}"
+
+    def results(self, folder: Path) -> None:
+        """A line a task, what each arm came to, and a table of the arms' figures."""
+        summary = summarize(folder)
+        print_blocks([*_lines(summary), figures_of(summary)])
 
 
-def show_figures(folder: Path) -> None:
-    """A line a task: what each arm came to."""
-    from tracker.summary import summarize
-
-    summary = summarize(folder)
+def _lines(summary: Summary) -> Iterator[Text]:
     for name, arm in summary.arms.items():
-        say(f"{name}:")
+        yield Text(f"{name}:")
         width = max((len(result.problem_id) for result in arm.results), default=0)
         for result in arm.results:
-            say(f"  {result.problem_id:{width}}  {told_of(result)}")
-        for key, figures in arm.more.get("opt_at_k", {}).items() if name != "baseline" else ():
-            low, high = figures["interval"] or (0.0, 1.0)
-            say(f"  Opt@{key}: {100 * figures['value']:.1f} %, 95 % interval {100 * low:.1f} to {100 * high:.1f} %")
+            yield Text(f"  {result.problem_id:{width}}  {told_of(result)}")
 
 
 def told_of(result: Any) -> str:

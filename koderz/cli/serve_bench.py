@@ -13,6 +13,7 @@ import typer
 
 from koderz.cli.console import say_all, warn
 from koderz.cli.front import Front, run_options
+from koderz.cli.session import Account
 from koderz.errors import KoderzError, Unreachable
 
 if TYPE_CHECKING:
@@ -58,18 +59,24 @@ def serve_bench(
     given["local_model"] = f"openai/{target.model or asyncio.run(_first_model(target))}"
 
     def figures(folder: Path) -> None:
-        from koderz.suites.performance.serving.figures import lines_of, result_of
-
-        record = _recorded(folder)
-        if record is None:
-            return
-        result = result_of(record)
-        say_all(lines_of(result))
-        _warn(record, result)
-        if save_result or save_detailed:
-            _save(record, result, result_dir or Path(), result_filename, detailed=save_detailed)
+        ServingAccount().results(folder)
+        if (save_result or save_detailed) and (record := _recorded(folder)):
+            _save(record, result_dir or Path(), result_filename, detailed=save_detailed)
 
     replace(front, given=given).run(figures=figures)
+
+
+class ServingAccount(Account):
+    """Tells of a load by the lines that vLLM prints."""
+
+    def results(self, folder: Path) -> None:
+        """They, and what is to be known of how it was measured; nothing before it was."""
+        from koderz.suites.performance.serving.figures import lines_of, result_of
+
+        if record := _recorded(folder):
+            result = result_of(record)
+            say_all(lines_of(result))
+            _warn(record, result)
 
 
 def _target(given: Mapping[str, Any]) -> Target:
@@ -123,14 +130,13 @@ def _warn(record: Mapping[str, Any], result: Mapping[str, Any]) -> None:
         warn(f"{errors.count(error)} of {len(record['requests'])} requests failed: {error}")
 
 
-def _save(
-    record: Mapping[str, Any], result: Mapping[str, Any], folder: Path, name: str | None, *, detailed: bool
-) -> None:
+def _save(record: Mapping[str, Any], folder: Path, name: str | None, *, detailed: bool) -> None:
     import orjson
 
-    from koderz.suites.performance.serving.figures import details_of
+    from koderz.suites.performance.serving.figures import details_of, result_of
     from tracker.files import write_whole
 
+    result = result_of(record)
     at_once = f"-concurrency{result['max_concurrency']}" if result["max_concurrency"] is not None else ""
     start = f"{result['label'] or result['backend']}-{result['request_rate']}qps{at_once}"
     path = folder / (name or f"{start}-{result['model_id'].rpartition('/')[2]}-{datetime.now():%Y%m%d-%H%M%S}.json")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from koderz.cli.console import counted, say, say_all, warn
 from koderz.runs.observer import NOTHING_TO_DO
+from koderz.settings.registry import Registry
 from koderz.types import MAIN
 from tracker.summary import USUAL
 
@@ -21,6 +22,37 @@ if TYPE_CHECKING:
     from tracker.summary import Comparison, Figures, Summary
 
 _RULE = "----------------+-----------------+--------------+----------------"
+
+ACCOUNTS = Registry(
+    "account of runs",
+    "koderz.accounts",
+    {"perf": "koderz.cli.perf_screen:PerfAccount", "serving": "koderz.cli.serve_bench:ServingAccount"},
+)
+"""By the mode of runs that are told of in a way of their own, whichever command carries them out: what is `Account`."""
+
+
+class Account:
+    """What is told of a run in place of its success rates, and while it goes on."""
+
+    def begin(self, plan: Plan) -> None:
+        """The run is about to begin, or to go on."""
+
+    def doing(self) -> str:
+        """What stands beside the figures of its progress."""
+        return ""
+
+    def told(self, record: Record) -> str:  # noqa: ARG002
+        """The line that something that became durable is worth; empty for none."""
+        return ""
+
+    def results(self, folder: Path) -> None:
+        """Prints what the run in a folder has come to."""
+        raise NotImplementedError
+
+
+def account_of(mode: str) -> Account | None:
+    """That of runs of a mode; None where it is of success rates."""
+    return ACCOUNTS.find(mode)() if ACCOUNTS.has(mode) else None
 
 
 class SessionScreen:
@@ -38,6 +70,7 @@ class SessionScreen:
         that shows a run which goes on without this machine.
         """
         self._quiet, self._json, self._figures, self._check = quiet, json, figures, check
+        self._account: Account | None = None
 
     def header(self, plan: Plan) -> None:
         """What is about to happen."""
@@ -61,11 +94,9 @@ class SessionScreen:
         say()
 
     def recorded(self, record: Record) -> None:
-        """Progress is looked at now and then, not drawn line by line."""
-
-    def doing(self) -> str:
-        """What stands beside the figures of its progress."""
-        return ""
+        """Progress is looked at now and then; a line is drawn only where an account has one."""
+        if self._account and not self._quiet and (line := self._account.told(record)):
+            warn(line)
 
     def notice(self, text: str) -> None:
         warn(f"note: {text}")
@@ -78,7 +109,10 @@ class SessionScreen:
             return
         from koderz.cli.progress import shown  # with asyncio, which takes 20 ms that only a run has to spend
 
-        async with shown(view, self.doing):
+        if account := account_of(view.plan.record.mode):
+            account.begin(view.plan)
+        self._account = account
+        async with shown(view, account.doing if account else str):
             yield
 
     def results(self, session: Session) -> None:
@@ -100,11 +134,13 @@ class SessionScreen:
         from koderz.analysis.compare import COMPARISONS, own_answer
         from koderz.cli.tables import print_blocks
 
-        if self._figures or COMPARISONS.has(summary.mode):
+        account = account_of(summary.mode)
+        figures = self._figures or (account.results if account else None)
+        if figures or COMPARISONS.has(summary.mode):
             say_all((*summary.cautions, "") if summary.cautions else ())
             say(_heading(summary))
-            if self._figures:
-                self._figures(session.folder)
+            if figures:
+                figures(session.folder)
             elif own := own_answer(summary.mode, session.folder):
                 say()
                 print_blocks(own.blocks())

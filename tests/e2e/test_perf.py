@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -42,7 +43,8 @@ def _arms(koderz: Shell) -> dict[str, list[dict[str, Any]]]:
 
 def test_three_arms_are_measured_and_rescored_without_measuring(koderz: Shell) -> None:
     shown = koderz("perf", "run", ONE, "--quiet").out
-    assert "Opt@1" in shown
+    assert re.search(r"agent +\| Opt@1 +\| +0\.0%", shown)
+    assert re.search(r"human +\| times as fast as base, geometric mean +\| +\d", shown)
     summary = koderz.summary()
     assert summary["mode"] == "perf"
     assert summary["status"] == "complete"
@@ -61,12 +63,14 @@ def test_three_arms_are_measured_and_rescored_without_measuring(koderz: Shell) -
     assert agent["limits"] == {"base": 1.15, "human": 0.95}
     for words in (("latest",), ("latest", "--problem", ONE)):
         assert "●" in koderz("benchmark", "show", *words).out
+    assert "geometric mean" in koderz("benchmark", "show", "latest").out
     koderz("benchmark", "report", "latest", "--output", "report.html")
     page = (koderz.folder / "report.html").read_text()
     assert "Blocks: times as fast as the human&#39;s answer" in page
     names = Counter(line["name"] for line in koderz.journal() if line["kind"] == "once")
     assert names["block/1"] == 3
-    koderz("benchmark", "rescore", "latest", "--quiet")
+    told = shown[shown.index("BENCHMARK COMPLETE") : shown.index("BENCHMARK SUMMARY SAVED")]
+    assert told in koderz("benchmark", "rescore", "latest", "--quiet").out
     assert Counter(line["name"] for line in koderz.journal() if line["kind"] == "once") == names
     assert _arms(koderz)["agent"][0]["opt"] == "not"
 
@@ -82,7 +86,9 @@ def test_a_killed_run_loses_at_most_the_block_in_flight(koderz: Shell) -> None:
     run.kill()
     run.communicate(timeout=PATIENCE)
     before = blocks()
-    koderz("benchmark", "resume", "latest", "--quiet")
+    resumed = koderz("benchmark", "resume", "latest")
+    assert re.search(rf"^\w{{7}} human: {ONE}: opt, ", resumed.err, re.MULTILINE)
+    assert re.search(rf"^human:\n  {ONE}  opt, .*x of base", resumed.out, re.MULTILINE)
     assert blocks()[: len(before)] == before
     assert len({*blocks()}) == len(blocks())
     assert _arms(koderz)["human"][0]["opt"] == "opt"

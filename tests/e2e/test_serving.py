@@ -30,7 +30,8 @@ def test_a_load_is_a_run_of_one_experiment_with_figures(koderz: Shell, serve: St
     compared = koderz("benchmark", "compare", "latest~1", "latest", "--measure", "mean_itl_ms", "--json")
     assert json.loads(compared.out)
     before = koderz.results / summary["run_id"] / "journal.jsonl"
-    koderz("benchmark", "rescore", summary["run_id"], "--quiet")
+    told = done.out[done.out.index("===") : done.out.index("BENCHMARK SUMMARY SAVED")]
+    assert told in koderz("benchmark", "rescore", summary["run_id"], "--quiet").out
     lines = [json.loads(line) for line in before.read_text().splitlines()]
     assert sum(line["kind"] == "once" for line in lines) == 1
     assert len(server.answers()) == 12
