@@ -37,8 +37,8 @@ class PerfAccount(Account):
 
     def told(self, record: Record) -> str:
         """A verdict is a line; a block stands beside the figures."""
-        if isinstance(record, Once) and record.name.startswith("block/"):
-            self._doing = f"{self._names[record.experiment_id]}, block {record.name.partition('/')[2]}"
+        if isinstance(record, Once) and "block/" in record.name:
+            self._doing = f"{self._names[record.experiment_id]}, block {record.name.rpartition('/')[2]}"
         if not isinstance(record, Experiment | Fault):
             return ""
         told = f"fault: {record.reason}" if isinstance(record, Fault) else told_of(record)

@@ -63,11 +63,21 @@ def log_of(plan: Plan, story: Story) -> str | None:
     if status != "passed":
         return f"{begun}>>>>> Tests Errored\n"
     count = int((attempt.metrics or {}).get("blocks", 0))
-    blocks = [story.made[f"block/{number}"]["legs"] for number in range(1, count + 1)]
+    blocks = _blocks(story.made, attempt.number, count)
     clock, metric = str(plan.config.get("clock", "cpu")), str(attempt.facts.get("metric") or "")
     if attempt.facts.get("hack") and not metric:
         blocks = [_whole(block) for block in blocks]
     return begun + "".join(_sections(blocks, clock, metric)) + ">>>>> Tests Passed\n"
+
+
+def _blocks(made: Mapping[str, Any], patch: int, count: int) -> list[Mapping[str, Any]]:
+    """The legs of so many blocks of a patch, of the last time that it was measured."""
+    begins = f"patch/{patch}/" if patch > 1 else ""
+    places = [
+        place for name in made for place, block, last in [name.rpartition("block/")] if block and last == f"{count}"
+    ]
+    place = next((each for each in reversed(places) if each == begins or each.startswith(f"{begins}try/")), begins)
+    return [made[f"{place}block/{number}"]["legs"] for number in range(1, count + 1)]
 
 
 def _whole(block: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ import msgspec
 from koderz.errors import Fault
 from koderz.suites.performance.measuring.bench import LEGS, Measured
 from koderz.suites.performance.measuring.figures import finding_of, wrong_of
-from koderz.suites.performance.measuring.verdicts import LOOKS, Block, Estimate, Finding, Rule
+from koderz.suites.performance.measuring.verdicts import Block, Estimate, Finding, Rule, is_noise
 from koderz.types import Verdict
 
 _HACKS = {
@@ -33,8 +33,9 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
     finding = finding_of(blocks, arm, rule, measured.metrics) if blocks else None
     hack = hack or (finding.hack if finding else "")
     opt = "not" if status != "passed" else finding.opt if finding else "inconclusive"
-    if status == "passed" and finding and not measured.stopped:
-        _refuse_noise(finding, arm, len(blocks))
+    if status == "passed" and finding and not measured.stopped and is_noise(finding, arm, len(blocks)):
+        off = 100 * abs(finding.speedups["aa"].value - 1)
+        raise Fault(f"noise: base is {off:.0f} % off from itself; measure again on a machine with less to do")
     success = status == "passed" and opt == "opt"
     facts: dict[str, Any] = {
         "status": status,
@@ -57,14 +58,6 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
         artifacts={name: text for name, text in (("diff.patch", measured.patch), ("server.log", log)) if text},
         facts=facts,
     )
-
-
-def _refuse_noise(finding: Finding, arm: str, count: int) -> None:
-    if finding.metric and count < LOOKS[0]:  # fewer --rounds than anything could be decided by
-        return
-    if finding.strays and (arm == "baseline" or finding.opt == "inconclusive"):
-        off = 100 * abs(finding.speedups["aa"].value - 1)
-        raise Fault(f"noise: base is {off:.0f} % off from itself; measure again on a machine with less to do")
 
 
 def _course(finding: Finding | None) -> dict[str, Mapping[str, Any]]:

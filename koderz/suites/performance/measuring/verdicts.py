@@ -96,6 +96,13 @@ class Finding:
         return abs(math.log(self.speedups["aa"].value)) > STRAY
 
 
+def is_noise(finding: Finding, arm: str, count: int) -> bool:
+    """Whether base is too far off from itself for a verdict after so many blocks, the last of them."""
+    if finding.metric and count < LOOKS[0]:  # fewer --rounds than anything could be decided by
+        return False
+    return finding.strays and (arm == "baseline" or finding.opt == "inconclusive")
+
+
 def require_sound(leg: Leg, what: str) -> None:
     """Raises Fault where a leg fails of what the task itself brings: then it can't be measured."""
     if leg.wrong:
