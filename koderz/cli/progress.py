@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from koderz.cli.console import LINE_EVERY, counted, elapsed, is_live, warn
+from koderz.cli.console import LINE_EVERY, counted, elapsed, is_live, shortened, warn
 from koderz.runs.observer import SessionView
 from tracker.parts import completes
 from tracker.tally import Tally
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 _FRAME = 0.2  # seconds between two looks at the run
+_WIDE, _BAR = 110, 24  # columns of a terminal that has room for a bar, and of the bar
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,10 @@ class Pulse:
         parts = [f"{tally.passed} passed{rate}"] if self.tells_success else []
         if tally.faults:
             parts.append(counted(tally.faults, "fault"))
-        parts += [f"${tally.cost:.4f}", f"{self.tokens_per_second:.0f} tokens/s", f"{self.in_flight} in flight"]
-        if self.seconds_left is not None:
-            parts.append(f"{elapsed(self.seconds_left)} left")
-        parts += [text for text in (self.doing, self.throttled, self.stopping and "stopping") if text]
+        spent = [f"${tally.cost:.4f}", f"{self.tokens_per_second:.0f} tokens/s", f"{self.in_flight} in flight"]
+        left = [f"{elapsed(self.seconds_left)} left"] if self.seconds_left is not None else []
+        parts += [*left, self.doing, *spent] if self.doing else [*spent, *left]
+        parts += [text for text in (self.throttled, self.stopping and "stopping") if text]
         return " · ".join(parts)
 
     def line(self) -> str:
@@ -75,12 +76,12 @@ def pulse_of(view: SessionView, doing: str = "") -> Pulse:
     tally, progress = view.tracker.tally, view.orchestrator.progress
     done = len(tally.ended)
     seconds = max(time.monotonic() - progress.started, 1e-9)
-    pace = max(0, done - progress.done_before) / seconds
+    ended, half = max(0, done - progress.done_before), progress.in_flight / 2  # of what goes on, half is done
     return Pulse(
         planned=progress.planned,
         tally=tally,
         tokens_per_second=progress.tokens_out / seconds,
-        seconds_left=(progress.planned - done) / pace if pace else None,
+        seconds_left=max(0.0, progress.planned - done - half) * seconds / (ended + half) if ended else None,
         in_flight=progress.in_flight,
         throttled=_throttled(view),
         stopping=progress.stopping,
@@ -121,15 +122,19 @@ def _bar() -> Bar:
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
+    console = RichConsole(stderr=True)
+    bar = [BarColumn(bar_width=_BAR)] if console.width >= _WIDE else []  # which says less than the figures
     return Progress(
         SpinnerColumn(),
         MofNCompleteColumn(),
-        BarColumn(bar_width=24),
+        *bar,
         TextColumn("{task.fields[pulse]}", markup=False),
-        console=RichConsole(stderr=True),
+        console=console,
         transient=False,
     )
 
 
 def _draw(bar: Bar, task: object, pulse: Pulse) -> None:
-    bar.update(task, completed=pulse.done, pulse=pulse.figures())  # type: ignore[arg-type]
+    width = bar.console.width
+    room = width - len("  ") - len(f"{pulse.planned}/{pulse.planned} ") - (_BAR + 1 if width >= _WIDE else 0)
+    bar.update(task, completed=pulse.done, pulse=shortened(pulse.figures(), max(1, room)))  # type: ignore[arg-type]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from koderz.cli.progress import _throttled
+from koderz.cli.progress import Pulse, _bar, _draw, _throttled, pulse_of
 from koderz.cli.stories import StoryPrinter
 from tests.conftest import Shell
 from tests.koderz.cli.conftest import Command
@@ -74,3 +75,29 @@ def test_watching_a_run_that_was_interrupted_says_so_once_and_how_to_continue(ko
 
     assert done.out.splitlines()[-2:] == ["0/3 · 0 passed · $0.2500 · 0 tokens/s · 0 in flight", "ended: interrupted"]
     assert done.err == f"continue with: koderz benchmark resume {run}\n"
+
+
+def test_progress_has_room_for_what_is_being_done_in_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    tally: Any = SimpleNamespace(passed=18, judged=26, faults=1, cost=0.0, ended=range(26))
+    pulse = Pulse(127, tally, 0.0, 245.0, 6, doing="c3c1dff baseline, block 12")
+    bar = _bar()
+    _draw(bar, bar.add_task("", total=127), pulse)
+    with bar.console.capture() as captured:
+        bar.console.print(bar.get_renderable())
+    (line,) = captured.get().splitlines()
+    assert " 26/127 18 passed (69%) · 1 fault · 4:05 left · c3c1dff baseline, block 12 ·" in " ".join(line.split())
+
+
+def test_experiments_that_go_on_count_by_half_for_the_time_that_is_left() -> None:
+    progress = SimpleNamespace(started=time.monotonic() - 40, done_before=0, planned=27, in_flight=6, tokens_out=0)
+    tally = SimpleNamespace(ended=range(1), faults=0, cost=0.0)
+    plan = SimpleNamespace(record=SimpleNamespace(parts=()))
+    view: Any = SimpleNamespace(
+        tracker=SimpleNamespace(tally=tally),
+        orchestrator=SimpleNamespace(progress=SimpleNamespace(**vars(progress), stopping="")),
+        engine=SimpleNamespace(throttle=()),
+        plan=plan,
+    )
+    assert pulse_of(view).seconds_left == pytest.approx(23 * 40 / 4, rel=0.05)
