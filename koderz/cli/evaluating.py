@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 _ARM = "agent"
 
 
-def evaluate(
-    run_id: str, predictions: Mapping[str, Prediction], given: Mapping[str, Any], *, resumes: bool, verbose: bool
-) -> None:
+def evaluate(run_id: str, predictions: Mapping[str, Prediction], given: Mapping[str, Any], *, resumes: bool) -> None:
     """A run of one arm, and the log of each patch where GSO's harness would leave it. `given`: settings of the run.
 
     `resumes`: goes on with a run of just these that was cut off. Ends the command where the run could not be made.
@@ -35,7 +33,7 @@ def evaluate(
     file = (place / "missing.jsonl").absolute()
     write_whole(file, [orjson.dumps(each) + b"\n" for each in predictions.values()])
     settings = {**given, "problems": tuple(predictions), "predictions": [str(file)]}
-    front = Front(given=settings, usual={"suite": "koderz-perf-mini"}, shown=Shown(quiet=not verbose))
+    front = Front(given=settings, usual={"suite": "koderz-perf-mini"}, shown=Shown())
     matrix = Matrix(Path("koderz perf opt-at-k"), (MatrixArm(_ARM, "patch:given", "none"),), (MatrixCells(samples=1),))
     for going_on in dict.fromkeys((resumes, False)):
         folders: list[Path] = []

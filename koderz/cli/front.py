@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -151,10 +152,12 @@ class Front:
         finish(begin(complete(plan), screen, detach=self.detach), self.shown, tell=screen.results)
 
 
-def run_options(*, only: Collection[str] = (), **usual: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def run_options(
+    *, only: Collection[str] = (), told: Mapping[str, str] = MappingProxyType({}), **usual: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Gives a command all options of a run, or `only` some, handed to it as one argument `front`.
 
-    `usual` holds unless one is given. `only`: see `with_settings`.
+    `usual` holds unless one is given. `only` and `told`: see `with_settings`.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -179,7 +182,7 @@ def run_options(*, only: Collection[str] = (), **usual: Any) -> Callable[[Callab
         parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *flags)]
         with_front.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         with_front.__doc__, with_front.__name__ = command.__doc__, command.__name__
-        return with_settings(usual=usual, only=only)(with_front)
+        return with_settings(usual=usual, only=only, told=told)(with_front)
 
     return decorate
 

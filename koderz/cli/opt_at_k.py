@@ -84,7 +84,7 @@ def opt_at_k(
         reports.append([])
         for predictions in attempts:
             if not reformat_reports and (missing := _missing(run_id, predictions, instance_ids, anew=rerun_all)):
-                evaluate(run_id, missing, given, resumes=not rerun_all, verbose=verbose)
+                evaluate(run_id, missing, given, resumes=not rerun_all)
             _grade(run_id, predictions, instance_ids, anew=reformat_reports or rerun_all)
             reports[-1].append(_report(run_id, ids, predictions, verbose=verbose))
     merged = _merged(ids, reports, k)

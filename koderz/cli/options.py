@@ -51,6 +51,7 @@ def with_settings(
     usual: Mapping[str, Any] = MappingProxyType({}),
     of_run: bool = False,
     only: Collection[str] = (),
+    told: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Gives a command an option for each named setting, or for all of them but those in `without`.
 
@@ -58,7 +59,8 @@ def with_settings(
     the place of the setting of its name. One that has all settings has the options of what they, or else `usual`,
     choose, too (and of all `suites` in `usual`): its attribute `with_schema` makes it anew for a schema. `of_run`: it
     takes up a run, and has what may differ then of the options of that run, too. `only`: of all settings, those that
-    mean something to it, by their names, and all of an owner such as `suite.serving`.
+    mean something to it, by their names, and all of an owner such as `suite.serving`. `told`: the help of settings that
+    mean something else to it than to others.
     """
 
     def decorate(command: Callable[..., Any], schema: Schema | None = None) -> Callable[..., Any]:
@@ -67,7 +69,7 @@ def with_settings(
         fields = schema.fields
         wanted = [*changeable(schema), *names] if of_run else names
         left = {name for name in fields if only and {name, *schema.owners(name)}.isdisjoint(only)}
-        options = _parameters(schema, wanted, {*without, *left, *(p.name for p in own)}, usual)
+        options = _parameters(schema, wanted, {*without, *left, *(p.name for p in own)}, usual, told)
 
         def wrapper(**arguments: Any) -> Any:
             mine = {p.name: arguments.pop(p.name) for p in own}
@@ -124,10 +126,10 @@ def schema_said(words: Sequence[str], usual: Mapping[str, Any]) -> Schema:
 
 
 def _parameters(
-    schema: Schema, names: Iterable[str], without: Iterable[str], usual: Mapping[str, Any]
+    schema: Schema, names: Iterable[str], without: Iterable[str], usual: Mapping[str, Any], told: Mapping[str, str]
 ) -> list[inspect.Parameter]:
     parameters = [
-        _parameter(field, heading, usual.get(field.name, field.default))
+        _parameter(field, heading, told.get(field.name) or _help(field, usual.get(field.name, field.default)))
         for heading, fields in panels(schema).items()
         for field in fields
         if (field.name in names if names else field.name not in without)
@@ -140,12 +142,12 @@ def _heading(owner: str) -> str:
     return f"{kind.capitalize()} {name}"
 
 
-def _parameter(field: Field, panel: str, default: Any) -> inspect.Parameter:
+def _parameter(field: Field, panel: str, text: str) -> inspect.Parameter:
     flags = field.about.flags or ((f"--no-{field.name.replace('_', '-')}",) if field.is_negated else (field.flag,))
     option = typer.Option(
         None,
         *flags,
-        help=_help(field, default),
+        help=text,
         metavar=f"{field.about.metavar} …" if field.about.listed else field.about.metavar,
         show_default=False,
         rich_help_panel=panel,

@@ -32,6 +32,11 @@ COMMANDS = {
 
 _NOBODY = "none"  # the model of an arm that asks none
 _SUITE = "koderz-perf-mini"
+_TOLD = {
+    "local_model": "A model that writes the patches, such as openai/gpt-4o-mini; repeatable. Default: patches that are "
+    "given, else those that come with the embedded tasks.",
+    "samples": "Patches that a model writes for each task. Default: 1.",
+}
 _WHICH = ("suite", "dataset", "predictions", "patches", "local_model", "models", "max_blocks", "timeout", "threshold")
 
 
@@ -103,7 +108,7 @@ def _which(help_text: str, metavar: str, *flags: str) -> Any:
 
 
 @app.command(cls=PanelCommand)
-@run_options(suite=_SUITE, concurrency=4)
+@run_options(told=_TOLD, suite=_SUITE, concurrency=4)
 def run(
     front: Front,
     tasks: Annotated[list[str] | None, typer.Argument(metavar="[TASK] …", help="Ids of tasks. Default: all.")] = None,
@@ -162,8 +167,10 @@ def run(
 
 def _wanted(known: tuple[PerfTask, ...], named: Sequence[str], start_from: str | None, kind: str | None) -> list[str]:
     """The ids of the tasks that are meant. Raises KoderzError where none is left."""
-    from koderz.suites.performance.tasks import chosen
+    from koderz.suites.performance.tasks import KINDS, chosen
 
+    if kind not in (None, *KINDS):
+        raise KoderzError(f"there is no kind {kind!r} of tasks; there are {', '.join(KINDS)}")
     wanted = chosen(known, named) if named else [task.id for task in known]
     if start_from is not None:
         wanted = _begun(known, wanted, start_from)
@@ -274,7 +281,8 @@ def check(
     from koderz.suites.performance.options import PerformanceOptions
     from koderz.suites.performance.tasks import chosen
 
-    settings, known = _known({**given, "max_blocks": max_blocks, "timeout": timeout})
+    limits = {"max_blocks": max_blocks, "timeout": timeout}
+    settings, known = _known({**given, **{name: value for name, value in limits.items() if value is not None}})
     options = settings.of(PerformanceOptions)
     wanted = chosen(known, tasks) if tasks else [task.id for task in known]
     checking = check_tasks(

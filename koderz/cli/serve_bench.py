@@ -31,7 +31,13 @@ def _saving(help_text: str, *flags: str, **more: Any) -> Any:
     return typer.Option(*flags, help=help_text, rich_help_panel="Result file", **more)
 
 
-@run_options(only=_OPTIONS, suite="serving", solver="serve-bench", request_timeout=21_600.0)
+@run_options(
+    only=_OPTIONS,
+    told={"local_model": "The model to ask. Default: the server's first."},
+    suite="serving",
+    solver="serve-bench",
+    request_timeout=21_600.0,
+)
 def serve_bench(
     front: Front,
     host: Annotated[str, typer.Option(metavar="HOST", help="The server's, without --base-url.")] = "127.0.0.1",

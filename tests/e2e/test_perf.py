@@ -174,6 +174,10 @@ def test_what_can_t_be_measured_is_refused_before_anything_is_written(koderz: Sh
         koderz("perf", "run", *words, code=2)
     (koderz.folder / "commits.txt").write_text("# none\nffffffff a comment\n")
     koderz("perf", "run", "--commits-file", "commits.txt", code=2)
+    (koderz.folder / "none.txt").write_text("# none\n")
+    assert "names no commit" in koderz("perf", "run", "--commits-file", "none.txt", code=2).err
+    assert "workload, serving" in koderz("perf", "run", "--type", "mystery", code=2).err
+    assert "its tasks are no commits" in koderz("perf", "check", "--suite", "humaneval", code=2).err
     koderz("perf", "run", "--baseline", "--mode", "agent", code=2)
     row = {"instance_id": ONE, "model_patch": "--- a/other.py\n+++ b/other.py\n@@ -1 +1 @@\n-a\n+b\n"}
     (koderz.folder / "other.jsonl").write_text(json.dumps(row))

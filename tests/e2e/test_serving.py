@@ -37,6 +37,11 @@ def test_a_load_is_a_run_of_one_experiment_with_figures(koderz: Shell, serve: St
     assert len(server.answers()) == 12
 
 
+def test_help_says_which_model_is_asked(koderz: Shell) -> None:
+    shown = " ".join(koderz("perf", "serve-bench", "--help").out.split())
+    assert "--local-model MODEL The model to ask. Default: the server's first." in shown
+
+
 def test_the_result_file_has_vllm_s_fields(koderz: Shell, serve: Start) -> None:
     server = serve("--stream", "--model", "org/model")
     own = ("--save-detailed", "--result-dir", "made/here", "--goodput", "ttft:60000", "tpot:60000")

@@ -47,8 +47,8 @@ def evaluation(prediction: Prediction, log: Path) -> Json:
     """The report of one evaluation, from its log. Raises OSError, or ArithmeticError, TypeError or ValueError for times
     that are missing or can't be compared."""
     found: Json = {
-        "patch_is_None": prediction["model_patch"] is None,
-        "patch_exists": prediction["model_patch"] is not None,
+        "patch_is_None": prediction.get("model_patch") is None,
+        "patch_exists": prediction.get("model_patch") is not None,
         "base_successfully_run": False,
         "patch_successfully_applied": False,
         "test_passed": False,
@@ -94,7 +94,7 @@ def run_report(ids: Sequence[str], predictions: Mapping[str, Prediction], run_id
             sets["completed"].add(name)
             try:
                 _sort_in(name, orjson.loads(path.read_bytes())[name], sets, opt_stats)
-            except (KeyError, OSError, TypeError, ValueError):
+            except (AttributeError, KeyError, OSError, TypeError, ValueError):
                 sets["error"].add(name)
     return {
         "summary": {

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
+from koderz.sandbox.workspace.git import paths_of
 from koderz.suites.performance.options import PerformanceOptions
 from koderz.suites.performance.tasks import PerfTask
 
@@ -79,11 +82,21 @@ def read_predictions(files: Sequence[Path], tasks: Sequence[PerfTask]) -> Given:
 def require_own(given: Given, tasks: Sequence[PerfTask]) -> Given:
     """The same. Raises KoderzError for a patch that changes no file of its task's, as far as these are at hand."""
     for task in tasks:
-        for patch in given.patches.get(task.id, ()):
-            changed = _CHANGED.findall(patch)
-            if changed and task.files and not any(path in task.files for path in changed):
+        changes = [found for patch in given.patches.get(task.id, ()) if (found := _CHANGED.findall(patch))]
+        paths = _paths_of(task) if changes else ()
+        for changed in changes:
+            if paths and not any(path in paths for path in changed):
                 raise KoderzError(f"a patch of {task.id} is another repository's: there is no {changed[0]} in this one")
     return given
+
+
+def _paths_of(task: PerfTask) -> Collection[str]:
+    """The files of base; none where they would have to be fetched, or can't be had, of which measuring tells."""
+    if task.files or not Path(task.repo).exists():
+        return task.files
+    with suppress(KoderzError):
+        return asyncio.run(paths_of(task.repo, task.base_commit))
+    return ()
 
 
 def _given(found: Sequence[tuple[str, str]], model: str, *where: Path) -> Given:

@@ -153,7 +153,7 @@ def _task(path: Path, where: str, table: Any) -> PerfTask:
     human = _beside(path, row.human_patch) if row.human_patch else ""
     repo = row.repo if "://" in row.repo else str(path.parent.absolute() / row.repo)
     return PerfTask(
-        id=row.id or f"{Path(row.repo).stem}-{(row.human_commit or hashlib.sha256(human.encode()).hexdigest())[:7]}",
+        id=row.id or f"{Path(repo).stem}-{(row.human_commit or hashlib.sha256(human.encode()).hexdigest())[:7]}",
         base_commit=row.base_commit,
         human_commit=row.human_commit,
         human_patch=human,
@@ -235,11 +235,14 @@ def _named(tasks: Sequence[PerfTask], name: str) -> str:
 
 
 def read_commits(path: Path) -> list[str]:
-    """The first word of each line; `#` begins a comment. Raises KoderzError for a file that can't be read."""
+    """The first word of each line; `#` begins a comment. Raises KoderzError for a file without any."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise KoderzError(f"--commits-file {path} can't be read: {error.strerror}") from None
     except ValueError as error:
         raise KoderzError(f"--commits-file {path} can't be read: {error}") from None
-    return [words[0] for line in lines if (words := line.partition("#")[0].split())]
+    found = [words[0] for line in lines if (words := line.partition("#")[0].split())]
+    if not found:
+        raise KoderzError(f"--commits-file {path} names no commit; write one a line")
+    return found

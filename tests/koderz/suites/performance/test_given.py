@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.suites.performance.given import agents_in, read_agent, read_predictions
+from koderz.suites.performance.given import Given, agents_in, read_agent, read_predictions, require_own
 from koderz.suites.performance.mini import mini_tasks
+from koderz.suites.performance.tasks import PerfTask
 
 TASKS = mini_tasks()
 ONE, OTHER = TASKS[0].id, TASKS[1].id
@@ -68,3 +71,20 @@ def test_an_agent_s_link_to_another_file_is_no_patch(tmp_path: Path) -> None:
     (tmp_path / "patches/agent/own/model_patch.diff").write_text("+x")
     (tmp_path / "patches/agent/linked/model_patch.diff").symlink_to(tmp_path / "key")
     assert read_agent(tmp_path / "patches", "agent", TASKS).patches == {TASKS[0].id: ("+x",)}
+
+
+_CHANGES = "--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n-a\n+b\n"
+
+
+def test_a_patch_of_another_repository_is_refused_where_the_files_are_at_hand(tmp_path: Path) -> None:
+    (tmp_path / "repo").mkdir()
+    (tmp_path / "repo/own.py").write_text("a\n")
+    for words in (("init", "-q"), ("add", "."), ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a")):
+        subprocess.run(["git", "-C", tmp_path / "repo", *words], check=True)
+    shown = subprocess.run(["git", "-C", tmp_path / "repo", "rev-parse", "HEAD"], check=True, capture_output=True)
+    task = PerfTask("t", shown.stdout.decode().strip(), repo=str(tmp_path / "repo"))
+    for known in (task, replace(task, repo="https://nowhere.invalid/x"), replace(task, base_commit="0000000")):
+        given = Given({"t": (_CHANGES.format("own.py"), "", "no diff")}, "m")
+        assert require_own(given, [known]) is given
+    with pytest.raises(KoderzError, match=r"another repository's: there is no other\.py"):
+        require_own(Given({"t": (_CHANGES.format("own.py"), _CHANGES.format("other.py"))}, "m"), [task])
