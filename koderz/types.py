@@ -49,6 +49,9 @@ MAIN = "main"
 SUB = "sub"
 """The role of the model that answers parts of what the main model is asked, beside it at the same address."""
 
+NOBODY = "none"
+"""The model of an arm that asks none."""
+
 FeedbackKind = Literal["tests", "examples", "none"]
 """What a solver is told of a failure: the failing test, the task's own examples, only that it failed."""
 

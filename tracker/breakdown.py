@@ -6,10 +6,11 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tracker.rates import mean_interval, success_interval
+from tracker.records import TIMES
 
 if TYPE_CHECKING:
     from tracker.records import Plan
@@ -61,9 +62,14 @@ def breakdown(plan: Plan, results: Mapping[str, Sequence[Result]]) -> list[Slice
     return [each for by in ("", *plan.groups) for each in _slices(plan, by, results)]
 
 
-def mean_of(values: Mapping[str, Sequence[float]]) -> Mean:
-    """Of at least one value; they are by task."""
+def mean_of(values: Mapping[str, Sequence[float]], unit: str = "") -> Mean:
+    """Of at least one value; they are by task. The geometric one of ratios above 0, whose unit is `TIMES`."""
     every = [value for of_task in values.values() for value in of_task]
+    if unit == TIMES and min(every) > 0:
+        found = mean_of({task: [math.log(value) for value in of_task] for task, of_task in values.items()})
+        low, high = found.interval or (None, None)
+        bounds = None if low is None or high is None else (math.exp(low), math.exp(high))
+        return replace(found, mean=math.exp(found.mean), interval=bounds)
     interval, method = mean_interval(values.values()) or (None, None)
     return Mean(math.fsum(every) / len(every), interval, method, len(every))
 

@@ -61,6 +61,10 @@ class Cell(Struct, frozen=True):
     samples: int
 
 
+TIMES = "times"
+"""The unit of ratios, whose mean is the geometric one."""
+
+
 class Measure(Struct, frozen=True):
     """Something that experiments are compared by besides success: their score, or a metric by its name."""
 

@@ -233,8 +233,8 @@ def _results_of(arms: Mapping[str, Arm]) -> dict[str, Sequence[Result]]:
     return {name: arm.results for name, arm in arms.items()}
 
 
-def figures(results: Sequence[Result], baseline_cost: float | None = None) -> Figures:
-    """What results come to."""
+def figures(results: Sequence[Result], baseline_cost: float | None = None, measures: Sequence[Measure] = ()) -> Figures:
+    """What results come to. `measures`: those that their suite declares."""
     n = len(results)
     successes = sum(result.success for result in results)
     total_cost = math.fsum(result.cost for result in results)
@@ -259,18 +259,18 @@ def figures(results: Sequence[Result], baseline_cost: float | None = None) -> Fi
         pass_at_k=pass_at_k_of(by_task),
         verdicts=dict(Counter(result.verdict for result in results)),
         causes=dict(Counter(result.cause for result in results if result.cause)),
-        measures=dict(_means(results)),
+        measures=dict(_means(results, {measure.name: measure.unit for measure in measures})),
     )
 
 
-def _means(results: Iterable[Result]) -> Iterator[tuple[str, Mean]]:
+def _means(results: Iterable[Result], units: Mapping[str, str]) -> Iterator[tuple[str, Mean]]:
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         own = {**(result.metrics or {}), "score": result.score}
         for name, value in own.items():
             if value is not None:
                 found[name][result.problem_id].append(value)
-    return ((name, mean_of(by_task)) for name, by_task in found.items())
+    return ((name, mean_of(by_task, units.get(name, ""))) for name, by_task in found.items())
 
 
 def _passes_by_task(results: Sequence[Result]) -> list[list[bool]]:
@@ -290,7 +290,7 @@ def _by_tier(results: Sequence[Result]) -> dict[str, float]:
 
 def _arm(arm: ArmRecord, results: Iterable[Result], costs: Sequence[float], plan: Plan) -> Arm:
     mine = [result for result in results if result.arm == arm.name]
-    own = figures(mine, math.fsum(costs) if costs and len(costs) == len(mine) else None)
+    own = figures(mine, math.fsum(costs) if costs and len(costs) == len(mine) else None, plan.measures)
     return Arm(mine, own, arm.baseline, arm_parts(plan, arm.name, mine))
 
 

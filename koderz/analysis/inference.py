@@ -11,10 +11,9 @@ from koderz.analysis import intervals, statistics
 from koderz.analysis.intervals import Interval
 from koderz.analysis.pairs import Kind, Matched, Values
 from tracker.rates import effective_size
+from tracker.records import TIMES
 
 BOOTSTRAP = "BCa bootstrap of tasks"
-TIMES = "times"
-"""The unit of ratios, whose mean is the geometric one."""
 _MCNEMAR = "McNemar's exact test, paired by task"
 _METHODS: Mapping[Kind, str] = {
     "single": "sign-flip permutation test, paired by task",

@@ -73,7 +73,7 @@ class Side:
     def mean(self, measure: Measure) -> Mean | None:
         """Over its results; None where none has the measure."""
         values = self.values(measure)
-        return mean_of(values) if values else None
+        return mean_of(values, measure.unit) if values else None
 
 
 Values = Mapping[str, Sequence[float]]

@@ -40,7 +40,7 @@ def _figures(arm: Arm) -> Iterator[tuple[str, Mapping[str, Any], Callable[[float
     if any(result.facts.get("opt") for result in arm.results):
         yield from ((f"Opt@{k}", each, "{:.1%}".format) for k, each in arm.more["opt_at_k"].items())
     if "passed" in arm.more:
-        yield "passed", arm.more["passed"], "{:.1%}".format
+        yield "status passed", arm.more["passed"], "{:.1%}".format
     for name, label in _OF.items():
         if figure := arm.more.get(f"speedup_{name}"):
             yield f"{label}, geometric mean", figure, "{:.2f}".format
@@ -64,12 +64,13 @@ def contents(results: Sequence[tuple[str, Result]]) -> Iterator[Content]:
         ],
         optional=["Blocks", "Arm"],
     )
+    arms = [*dict.fromkeys(arm for arm, _ in results)]
     for name, label in _OF.items():
         found = [(result, spread) for arm, result in results if (spread := _spread(arm, result, name))]
         if found:
             limits = dict.fromkeys(_facts(result, "limits").get(name) for result, _ in found)
             across = [each for each in limits if each]
-            yield Spreads(f"Blocks: {label}", label, [spread for _, spread in found], across)
+            yield Spreads(f"Blocks: {label}", label, [spread for _, spread in found], across, arms)
 
 
 def _spread(arm: str, result: Result, name: str) -> Spread | None:

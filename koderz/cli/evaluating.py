@@ -11,6 +11,7 @@ import typer
 
 from koderz.cli.front import EXIT_CODES, Front, Shown
 from koderz.errors import KoderzError
+from koderz.types import NOBODY
 
 if TYPE_CHECKING:
     from koderz.analysis.gso.reports import Prediction
@@ -34,7 +35,7 @@ def evaluate(run_id: str, predictions: Mapping[str, Prediction], given: Mapping[
     write_whole(file, [orjson.dumps(each) + b"\n" for each in predictions.values()])
     settings = {**given, "problems": tuple(predictions), "predictions": [str(file)]}
     front = Front(given=settings, usual={"suite": "koderz-perf-mini"}, shown=Shown())
-    matrix = Matrix(Path("koderz perf opt-at-k"), (MatrixArm(_ARM, "patch:given", "none"),), (MatrixCells(samples=1),))
+    matrix = Matrix(Path("koderz perf opt-at-k"), (MatrixArm(_ARM, "patch:given", NOBODY),), (MatrixCells(samples=1),))
     for going_on in dict.fromkeys((resumes, False)):
         folders: list[Path] = []
         try:

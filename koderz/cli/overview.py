@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.blocks import Block, Heading, Table, Text
 from koderz.analysis.breakdown import breakdown_blocks
 from koderz.analysis.compare import own_answer
 from koderz.cli.console import counted, elapsed, shortened
-from koderz.engines.owners import schema_of
+from koderz.engines.owners import schema_of, schema_of_plan
+from koderz.errors import KoderzError
+from tracker.runs import read_plan
 from tracker.sinks.process import describe_sinks
 
 if TYPE_CHECKING:
     from koderz.analysis.runs import Run
-    from tracker.summary import Comparison, Figures
+    from koderz.settings.options import Field
+    from tracker.summary import Arm, Comparison
 
 _MOST_FAULTS = 5
 _MOST_CAUSES = 8
@@ -39,7 +43,7 @@ def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Block]:
     for name in arms:
         yield ""
         if run.arms[name].results:
-            yield from _figures(name, run.arms[name].summary)
+            yield from _figures(name, run.arms[name])
             yield from _failures(run, name)
         else:
             yield f"{name}: no results"
@@ -93,8 +97,9 @@ def _head(run: Run) -> Iterator[str]:
     yield f"Begun: {run.start_time[:19].replace('T', ' ')}, worked on for {elapsed(run.duration_seconds)}"
     if config.get("tags"):
         yield f"Tags: {', '.join(config['tags'])}"
+    fields = _fields(run)
     if set_by_user := [
-        f"{name}={shortened(str(value), _WIDTH)}" for name, value in config.items() if _is_set(name, value)
+        f"{name}={shortened(str(value), _WIDTH)}" for name, value in config.items() if _is_set(name, value, fields)
     ]:
         yield f"Settings: {', '.join(set_by_user)}"
     if made_with := ", ".join(f"{name} {shortened(str(value), _WIDTH)}" for name, value in _environment(run)):
@@ -105,7 +110,8 @@ def _head(run: Run) -> Iterator[str]:
         yield f"Sinks: {'; '.join(f'{name} {words}' for name, words in sinks.items())}"
 
 
-def _figures(name: str, f: Figures) -> Iterator[str]:
+def _figures(name: str, arm: Arm) -> Iterator[str]:
+    f = arm.summary
     low, high = f.success_rate_interval or (0.0, 100.0)
     interval = f"95% interval {low:.1f}% to {high:.1f}% ({f.success_rate_interval_method})"
     yield f"{name}: {f.success_rate:.1f}% passed ({f.successes} of {f.total_problems}), {interval}"
@@ -120,7 +126,7 @@ def _figures(name: str, f: Figures) -> Iterator[str]:
         f"  {f.avg_iterations:.1f} attempts and {f.avg_latency:.1f} s of calls on average; "
         f"{f.tokens_in:,} tokens in, {f.tokens_out:,} out"
     )
-    for measure, found in f.measures.items():
+    for measure, found in () if arm.more else f.measures.items():  # where parts tell, see `_sections`
         sure = f", 95% interval {found.interval[0]:.4g} to {found.interval[1]:.4g}" if found.interval else ""
         yield f"  {measure} {found.mean:.4g} on average{sure}{f' ({found.interval_method})' if sure else ''}"
 
@@ -153,11 +159,18 @@ def _faults(run: Run) -> Iterator[str]:
         yield f"  and {len(run.faults) - _MOST_FAULTS} more: --failures"
 
 
-def _is_set(name: str, value: Any) -> bool:
+def _fields(run: Run) -> Mapping[str, Field]:
+    """The options of what took part, as far as that is known here."""
+    if run.folder:
+        with suppress(KoderzError):
+            return schema_of_plan(read_plan(run.folder)).fields
+    return schema_of().fields
+
+
+def _is_set(name: str, value: Any, fields: Mapping[str, Field]) -> bool:
     """Whether a setting says more than that nobody changed it."""
     if name in _TOLD_APART:
         return name == "samples" and value != 1
-    fields = schema_of().fields
     default = fields[name].default if name in fields else None
     return value is not None and value != (list(default) if isinstance(default, tuple) else default)
 

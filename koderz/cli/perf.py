@@ -14,6 +14,7 @@ from koderz.cli.front import Front, run_options
 from koderz.cli.groups import Json, LazyGroup, PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
+from koderz.types import NOBODY
 
 if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix
@@ -30,7 +31,6 @@ COMMANDS = {
 }
 """Command → the module that holds it, loaded when it is run, and its line of help."""
 
-_NOBODY = "none"  # the model of an arm that asks none
 _SUITE = "koderz-perf-mini"
 _TOLD = {
     "local_model": "A model that writes the patches, such as openai/gpt-4o-mini; repeatable. Default: patches that are "
@@ -234,7 +234,7 @@ def _matrix(arms: Sequence[str], agents: Sequence[Agent], tasks: Sequence[str]) 
     from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
 
     solvers = {"baseline": "patch:base", "human": "patch:human"}
-    stated = [MatrixArm(arm, solver, _NOBODY) for arm, solver in solvers.items() if arm in arms]
+    stated = [MatrixArm(arm, solver, NOBODY) for arm, solver in solvers.items() if arm in arms]
     cells = [MatrixCells((arm.name,), None, 1) for arm in stated]
     for agent in agents:
         name = "agent" if len(agents) == 1 else f"agent · {agent.name}"

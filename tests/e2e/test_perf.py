@@ -63,10 +63,14 @@ def test_three_arms_are_measured_and_rescored_without_measuring(koderz: Shell) -
     assert agent["limits"] == {"base": 1.15, "human": 0.95}
     for words in (("latest",), ("latest", "--problem", ONE)):
         assert "●" in koderz("benchmark", "show", *words).out
-    assert "geometric mean" in koderz("benchmark", "show", "latest").out
+    overview = koderz("benchmark", "show", "latest").out
+    assert "geometric mean" in overview
+    assert not re.search("speedup_base_low|predictions=|gso_strict=", overview)
     koderz("benchmark", "report", "latest", "--output", "report.html")
     page = (koderz.folder / "report.html").read_text()
     assert "Blocks: times as fast as the human&#39;s answer" in page
+    assert "<h1>simulated on koderz-perf-mini-generated</h1>" in page
+    assert [f"<h3>{name}</h3>" in page for name in ("baseline", "human", "none")] == [True, True, False]
     names = Counter(line["name"] for line in koderz.journal() if line["kind"] == "once")
     assert names["block/1"] == 3
     told = shown[shown.index("BENCHMARK COMPLETE") : shown.index("BENCHMARK SUMMARY SAVED")]

@@ -19,7 +19,7 @@ from tracker.errors import JournalError
 from tracker.index import index_path
 from tracker.journal import NAME
 from tracker.rates import effective_size, pass_at_k_of, success_interval, wilson
-from tracker.records import Finished, Measure, Plan, Record, Resumed
+from tracker.records import TIMES, Finished, Measure, Plan, Record, Resumed
 from tracker.sinks.json import encode_summary
 from tracker.summary import Summary, figures, summarize
 
@@ -121,6 +121,18 @@ def test_an_arm_has_the_mean_of_its_score_and_of_each_metric(tmp_path: Path) -> 
     assert means["score"].interval_method == "Student's t of tasks"
     assert (means["exact"].mean, means["exact"].interval_method) == (0.75, "Wilson")
     assert [measure.name for measure in found.measures] == ["exact"]
+
+
+def test_the_mean_of_ratios_is_the_geometric_one(tmp_path: Path) -> None:
+    ratios = [0.5, 1.0, 2.0, 16.0]
+    records = [judged(task, metrics={"speedup": ratio, "other": ratio}) for task, ratio in enumerate(ratios)]
+    of = builders.plan(4, measures=[Measure(name="speedup", direction="higher", unit=TIMES)])
+    means = summary_of(tmp_path, *records, of=of).summary.measures
+    assert means["speedup"].mean == pytest.approx(2.0)
+    low, high = means["speedup"].interval or (0.0, 0.0)
+    assert 0 < low < 0.5 < 16 < high
+    assert low * high == pytest.approx(4.0)
+    assert means["other"].mean == pytest.approx(4.875)
 
 
 # Later sessions

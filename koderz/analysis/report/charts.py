@@ -225,7 +225,8 @@ def spreads(drawn: Spreads) -> Plot:
     """Values with their intervals above each other's names, upwards; hollow, what they were estimated from."""
     shown = drawn.spreads[:_MOST_SPREADS]
     scale = scale_of(drawn)
-    names = {name: 1 + i % COLOURS for i, name in enumerate(dict.fromkeys(each.name for each in shown))}
+    order = dict.fromkeys((*drawn.names, *(each.name for each in shown)))
+    names = {name: 1 + i % COLOURS for i, name in enumerate(order) if any(each.name == name for each in shown)}
     width = 100 / len(shown)
     at = [(width * (number + 0.5), names[each.name], each) for number, each in enumerate(shown)]
     limits = [100 - scale.place(limit) for limit in drawn.limits]

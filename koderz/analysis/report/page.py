@@ -20,6 +20,7 @@ from koderz.analysis.report.sections import Section, sections_of
 from koderz.analysis.report.stories import packed_json
 from koderz.analysis.report.versus import Found, comparisons
 from koderz.analysis.report.view import Entry, View, average, headline, measured
+from koderz.types import NOBODY
 
 _HERE = Path(__file__).parent
 _MOST_CARDS = 8
@@ -132,7 +133,7 @@ def _file(name: str) -> str:
 
 
 def _title(view: View) -> str:
-    models = list(dict.fromkeys(entry.model for entry in view.entries))
+    models = list(dict.fromkeys(entry.model for entry in view.entries if entry.model != NOBODY)) or [NOBODY]
     if len(view.runs) == len(models) == 1:
         return f"{models[0]} on {view.runs[0].suite}"
     return " and ".join(models) if len(models) <= 2 else f"{len(models)} models compared"

@@ -51,6 +51,7 @@ class Spreads:
     label: str  # what the values are
     spreads: Sequence[Spread]  # never empty
     limits: Sequence[float] = ()  # that are drawn across
+    names: Sequence[str] = ()  # all that have colours, in their order; default: those of the spreads
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 from koderz.analysis.measures import declared, shown
 from koderz.analysis.pairs import Side, sides_of
 from koderz.analysis.runs import Run
+from koderz.types import NOBODY
 from tracker.breakdown import Mean
 from tracker.records import Measure
 from tracker.summary import Result
@@ -42,6 +43,11 @@ class Entry(Side):
     def name(self) -> str:
         """Its model and arm."""
         return _name(self)
+
+    @property
+    def heading(self) -> str:
+        """Who answers: its model, or the arm where that asks none."""
+        return self.arm if self.model == NOBODY else self.model
 
     @property
     def begun(self) -> str:
@@ -170,8 +176,8 @@ def _name(side: Side) -> str:
 
 
 def named(side: Side) -> str:
-    """Its model and its arm, unless that names its model already."""
-    return side.arm if side.model in side.arm else f"{side.model} · {side.arm}"
+    """Its model and its arm, unless that names its model already, or asks none."""
+    return side.arm if side.model == NOBODY or side.model in side.arm else f"{side.model} · {side.arm}"
 
 
 def _rows(number: int, entry: Entry) -> list[Row]:

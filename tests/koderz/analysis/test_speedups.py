@@ -87,3 +87,13 @@ def test_spreads_are_lines_of_text_on_one_scale() -> None:
     assert second.index("●") < second.index("┊") == first.index("┊")
     assert len([*strips(drawn, "exp_1")]) == 3
     assert not [*strips(drawn, "exp_2")]
+
+
+def test_an_arm_has_one_colour_in_all_drawings() -> None:
+    facts = {**FACTS, "ratios": {"base": [2.0, 2.2]}}
+    human = Result(problem_id="T/0", success=True, metrics=METRICS, facts=facts, experiment_id="exp_2")
+    _, base, of_human = contents([("human", human), ("agent", RESULT)])
+    assert isinstance(base, Spreads)
+    assert isinstance(of_human, Spreads)
+    assert spreads(base).keys == [(1, "human"), (2, "agent")]
+    assert spreads(of_human).keys == [(2, "agent")]
