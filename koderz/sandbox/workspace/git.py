@@ -163,39 +163,24 @@ async def export(source: str, commit: str, tree: Path, *, subdir: str = "", path
 
     `source`: the path of a repository or bundle, or a URL of file:// or https://. Raises GitError.
     """
+    if "://" in source and not source.startswith(("file://", "https://")):
+        raise GitError(f"{source}: repositories are taken from a path, a bundle, file:// or https:// only")
     with tempfile.TemporaryDirectory(dir=tree.parent) as folder:
         git_dir = Path(folder, "source.git")
-        found = await _fetched(source, commit, git_dir)
-        wanted = found + (f":{subdir.strip('/')}" if subdir.strip("/") else "")
+        await _git("init", "-q", "--bare", str(git_dir))
+        _ignore_attributes(git_dir)
+        await _git("fetch", "-q", "--no-tags", "--", source, "+refs/*:refs/source/*", inside=git_dir)
+        try:
+            found = await _git("rev-parse", "--verify", "-q", f"{commit}^{{commit}}", inside=git_dir)
+        except GitError:
+            await _git("fetch", "-q", "--no-tags", "--", source, commit, inside=git_dir)
+            found = await _git("rev-parse", "--verify", f"{commit}^{{commit}}", inside=git_dir)
+        wanted = found.decode().strip() + (f":{subdir.strip('/')}" if subdir.strip("/") else "")
         where = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(tree)}
         await _git("read-tree", wanted, inside=tree, environment=where)
         await _git("checkout-index", "-a", "-f", inside=tree, environment=where)
     if kept := [PurePosixPath(path.strip("/")) for path in paths]:
         _keep(tree, kept)
-
-
-async def paths_of(source: str, commit: str) -> frozenset[str]:
-    """The paths of a commit's files. `source` as for `export`. Raises GitError."""
-    with tempfile.TemporaryDirectory() as folder:
-        git_dir = Path(folder, "source.git")
-        found = await _fetched(source, commit, git_dir)
-        listed = await _git("ls-tree", "-r", "-z", "--name-only", found, inside=git_dir)
-        return frozenset(listed.decode("utf-8", "surrogateescape").split("\0")[:-1])
-
-
-async def _fetched(source: str, commit: str, git_dir: Path) -> str:
-    """The full name of a commit, which is in the new repository `git_dir` then."""
-    if "://" in source and not source.startswith(("file://", "https://")):
-        raise GitError(f"{source}: repositories are taken from a path, a bundle, file:// or https:// only")
-    await _git("init", "-q", "--bare", str(git_dir))
-    _ignore_attributes(git_dir)
-    await _git("fetch", "-q", "--no-tags", "--", source, "+refs/*:refs/source/*", inside=git_dir)
-    try:
-        found = await _git("rev-parse", "--verify", "-q", f"{commit}^{{commit}}", inside=git_dir)
-    except GitError:
-        await _git("fetch", "-q", "--no-tags", "--", source, commit, inside=git_dir)
-        found = await _git("rev-parse", "--verify", f"{commit}^{{commit}}", inside=git_dir)
-    return found.decode().strip()
 
 
 async def stored(tree: Path, folder: Path) -> Store:

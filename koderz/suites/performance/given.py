@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.sandbox.workspace.git import paths_of
+from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.workspace.git import export
 from koderz.suites.performance.options import PerformanceOptions
 from koderz.suites.performance.tasks import PerfTask
 
@@ -94,8 +95,11 @@ def _paths_of(task: PerfTask) -> Collection[str]:
     """The files of base; none where they would have to be fetched, or can't be had, of which measuring tells."""
     if task.files or not Path(task.repo).exists():
         return task.files
-    with suppress(KoderzError):
-        return asyncio.run(paths_of(task.repo, task.base_commit))
+    with scratch() as folder, suppress(KoderzError):
+        tree = folder / "tree"
+        tree.mkdir()
+        asyncio.run(export(task.repo, task.base_commit, tree))
+        return {str(path.relative_to(tree)) for path in tree.rglob("*")}
     return ()
 
 
