@@ -16,13 +16,14 @@ WRITERS = ("meta_prompt", "evolutionary_optimizer", "hierarchical_reflective", "
 
 @pytest.mark.parametrize("solver", WRITERS)
 def test_writers_of_prompts_find_the_rules_that_help(tmp_path: Path, solver: str) -> None:
-    run = searched(tmp_path, World("rule"), "none", "random_search", solver, seeds=3)
+    drawn = searched(tmp_path / "drawn", World("rule"), "none", "random_search", seeds=2)
+    run = searched(tmp_path, World("rule"), "none", solver, seeds=2)
     assert gain(run, solver) >= 0.25
-    assert gain(run, solver) >= gain(run, "random_search") + 0.1
+    assert gain(run, solver) >= gain(drawn, "random_search") + 0.1
 
 
 def test_few_shot_finds_the_examples_that_help(tmp_path: Path) -> None:
-    assert gain(searched(tmp_path, World("example"), "none", "few_shot", seeds=3), "few_shot") >= 0.25
+    assert gain(searched(tmp_path, World("example"), "none", "few_shot", seeds=2), "few_shot") >= 0.25
 
 
 def test_an_evolution_without_a_model_that_writes_works_on_sentences(tmp_path: Path) -> None:

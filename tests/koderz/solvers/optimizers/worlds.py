@@ -31,6 +31,7 @@ from tracker.records import Cell
 
 KINDS = ("copper", "silver", "marble", "velvet")
 LOW, HIGH, FLAT = 0.3, 0.9, 0.6
+_MADE: dict[str, tuple[Run, dict[Path, bytes]]] = {}
 
 
 @dataclass(frozen=True)
@@ -156,8 +157,22 @@ def plan_of(
 
 
 def searched(folder: Path, world: World, *solvers: str, model: Scripted | None = None, **how: Any) -> Run:
-    """A run of these optimizers."""
-    return asyncio.run(begun(plan_of(folder, world, *solvers, **how), model or Scripted(world, FREE)))
+    """A run of these optimizers. With a model of the world's own it is made once a process, and copied."""
+    key = repr((world, solvers, sorted(how.items())))
+    if model or key not in _MADE:
+        made = asyncio.run(begun(plan_of(folder, world, *solvers, **how), model or Scripted(world, FREE)))
+        if not model:
+            _MADE[key] = made, {path.relative_to(folder): path.read_bytes() for path in _files(made.folder)}
+        return made
+    made, files = _MADE[key]
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    return replace(made, folder=folder / "results" / made.folder.name)
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 def results_of(run: Run) -> dict[str, dict[str, Any]]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import platform
+import shutil
 import socket
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from koderz.errors import Fault, Unreachable
+from koderz.errors import Fault
 from koderz.sandbox.workspace import git
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.git import GitError
@@ -29,13 +30,21 @@ from tests.conftest import Shell
 SECRET = "koderz-canary-4711"
 _HIDDEN = f"def test_it():\n    assert '{SECRET}' and open('done').read() == 'done\\n'\n"
 Working = Callable[[Workspace], Awaitable[Any]]
+Worked = Callable[[Rollout, Working], Any]
 
 
-@pytest.fixture
-def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rollout:
-    """One whose tests, solution, later commits and machine hold a secret."""
-    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    source, folder = tmp_path / "source", tmp_path / "task"
+@pytest.fixture(scope="module", autouse=True)
+def _key() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", SECRET)
+        yield
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders of a task whose tests, solution and later commits hold a secret, as the machine does."""
+    made = tmp_path_factory.mktemp("made")
+    source, folder = made / "source", made / "task"
     source.mkdir()
     commits = []
     for text in ("one\n", f"{SECRET}\n"):
@@ -50,7 +59,13 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rollout:
     evaluation = {"rubrics": [{"id": "r", "criterion": SECRET, "weight": 1}], "test_scripts": scripts}
     meta = {"task_id": "t", "lm": {"instructions": "Do it."}, "repo": repo, "evaluation": evaluation}
     (folder / "tb_meta.json").write_text(json.dumps(meta))
-    return load_task(folder)
+    return made
+
+
+@pytest.fixture
+def task(made: Path, tmp_path: Path) -> Rollout:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    return load_task(tmp_path / "task")
 
 
 def _own_git(folder: Path, *words: str) -> str:
@@ -58,19 +73,23 @@ def _own_git(folder: Path, *words: str) -> str:
     return subprocess.run(own, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def _worked(task: Rollout, work: Working) -> Any:
+@pytest.fixture(scope="module")
+def stores(local: Local) -> Stores:
+    return Stores({"": local})
+
+
+@pytest.fixture
+def worked(runner: asyncio.Runner, stores: Stores) -> Worked:
+    """Does something in a checkout of a task's. Those of the same task have one repository prepared."""
+
     async def once(_name: str, make: Callable[[], Awaitable[Any]], **_: object) -> Any:
         return await make()
 
-    async def in_loop() -> Any:
-        async with Local() as local:
-            with scratch() as place:
-                return await work(Workspace(task, Stores({"": local}), place, once, RolloutsOptions()))
+    async def in_loop(task: Rollout, work: Working) -> Any:
+        with scratch() as place:
+            return await work(Workspace(task, stores, place, once, RolloutsOptions()))
 
-    try:
-        return asyncio.run(in_loop())
-    except Unreachable as error:
-        pytest.skip(str(error))
+    return lambda task, work: runner.run(in_loop(task, work))
 
 
 _SEARCH = f"""
@@ -82,9 +101,11 @@ true
 """
 
 
-def test_an_agent_reads_no_key_hidden_test_human_diff_later_commit_or_host_file(task: Rollout, tmp_path: Path) -> None:
+def test_an_agent_reads_no_key_hidden_test_human_diff_later_commit_or_host_file(
+    worked: Worked, task: Rollout, tmp_path: Path
+) -> None:
     line = _SEARCH.format(outside=tmp_path, home=Path.home())
-    found = _worked(task, lambda workspace: workspace.shell(line))
+    found = worked(task, lambda workspace: workspace.shell(line))
     assert found["output"] == "Baseline\n"
     assert found["status"] == 0
 
@@ -98,11 +119,11 @@ def test_an_agent_reads_no_key_hidden_test_human_diff_later_commit_or_host_file(
         "python3 -c 'import socket; socket.getaddrinfo(\"example.com\", 80)'",
     ],
 )
-def test_an_agent_reaches_no_host(task: Rollout, line: str) -> None:
+def test_an_agent_reaches_no_host(worked: Worked, task: Rollout, line: str) -> None:
     with socket.create_server(("0.0.0.0", 0)) as server:
         server.settimeout(0.2)
         wanted = line.format(port=server.getsockname()[1], host=socket.gethostbyname("localhost"))
-        assert _worked(task, lambda workspace: workspace.shell(wanted))["status"] != 0
+        assert worked(task, lambda workspace: workspace.shell(wanted))["status"] != 0
         with pytest.raises(TimeoutError):
             server.accept()
 
@@ -111,17 +132,17 @@ def test_an_agent_reaches_no_host(task: Rollout, line: str) -> None:
     "path",
     ["../out", "/tmp/out", "link/out", "a/../../out", ".git/hooks/post-checkout", ".git", "", "a\0b"],
 )
-def test_a_reply_edits_nothing_outside(task: Rollout, tmp_path: Path, path: str) -> None:
+def test_a_reply_edits_nothing_outside(worked: Worked, task: Rollout, tmp_path: Path, path: str) -> None:
     async def work(workspace: Workspace) -> dict[str, Any]:
         await workspace.shell(f"ln -s {tmp_path} link")
         return await workspace.edit(path, "", "x")
 
-    done = _worked(task, work)
+    done = worked(task, work)
     assert done["status"] == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_a_reply_reads_nothing_by_a_link(task: Rollout, tmp_path: Path) -> None:
+def test_a_reply_reads_nothing_by_a_link(worked: Worked, task: Rollout, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET)
 
     async def work(workspace: Workspace) -> str:
@@ -129,11 +150,11 @@ def test_a_reply_reads_nothing_by_a_link(task: Rollout, tmp_path: Path) -> None:
         tried = [await workspace.edit(path, SECRET, "x") for path in ("link", "a/b/secret")]
         return str(tried) + str(await workspace.diff())
 
-    assert "places" not in _worked(task, work)
+    assert "places" not in worked(task, work)
     assert (tmp_path / "secret").read_text() == SECRET
 
 
-def test_a_diff_takes_in_nothing_of_the_host(task: Rollout, tmp_path: Path) -> None:
+def test_a_diff_takes_in_nothing_of_the_host(worked: Worked, task: Rollout, tmp_path: Path) -> None:
     """Links are kept as links, and where they lead isn't read; neither is what a nested repository names."""
     (tmp_path / "secret").write_text("host file")
     line = (
@@ -146,12 +167,12 @@ def test_a_diff_takes_in_nothing_of_the_host(task: Rollout, tmp_path: Path) -> N
         await workspace.shell(line)
         return str((await workspace.diff())["diff"])
 
-    diff = _worked(task, work)
+    diff = worked(task, work)
     assert "120000" in diff
     assert "host file" not in diff
 
 
-def test_what_a_diff_runs_in_grading_reaches_nothing_either(task: Rollout, tmp_path: Path) -> None:
+def test_what_a_diff_runs_in_grading_reaches_nothing_either(worked: Worked, task: Rollout, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET)
     look = (
         "import os, pathlib, socket\n"
@@ -173,7 +194,7 @@ def test_what_a_diff_runs_in_grading_reaches_nothing_either(task: Rollout, tmp_p
             changed = diff.replace("conftest.py", "test_more.py")
             return await grade(task, changed, await _store(workspace), workspace._stores.backend_of(task))
 
-    graded = _worked(task, work)
+    graded = worked(task, work)
     assert not (tmp_path / "written").exists()
     assert "reached" not in graded.log
     assert not graded.scored.success
@@ -191,27 +212,27 @@ async def _store(workspace: Workspace) -> Any:
         {"repo": {"git_url": "ssh://host/x"}},
     ],
 )
-def test_a_task_runs_nothing_here_by_its_address(tmp_path: Path, meta: dict[str, Any]) -> None:
+def test_a_task_runs_nothing_here_by_its_address(worked: Worked, tmp_path: Path, meta: dict[str, Any]) -> None:
     told = json.dumps({"task_id": "t", "lm": {"instructions": "x"}, **meta}).replace("{out}", f"{tmp_path}/out")
     (tmp_path / "task").mkdir()
     (tmp_path / "task/tb_meta.json").write_text(told)
     with pytest.raises(Fault):
-        _worked(load_task(tmp_path / "task"), lambda workspace: workspace.shell("true"))
+        worked(load_task(tmp_path / "task"), lambda workspace: workspace.shell("true"))
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("key", ["inject_files", "overlay_repo_files", "remove_repo_paths"])
 @pytest.mark.parametrize("path", ["../out", "/{folder}/out", ".git/hooks/post-checkout"])
-def test_a_task_lays_nothing_outside(task: Rollout, tmp_path: Path, key: str, path: str) -> None:
+def test_a_task_lays_nothing_outside(worked: Worked, task: Rollout, tmp_path: Path, key: str, path: str) -> None:
     place = path.replace("{folder}", str(tmp_path))
     values = {"inject_files": [{"path": place, "content": "x"}], "overlay_repo_files": {place: "x"}}
     (task.folder / "overrides.json").write_text(json.dumps({key: values.get(key, [place])}))
     with pytest.raises(Fault, match="leads out"):
-        _worked(load_task(task.folder), lambda workspace: workspace.shell("true"))
+        worked(load_task(task.folder), lambda workspace: workspace.shell("true"))
     assert not (tmp_path / "out").exists()
 
 
-def test_a_submodule_is_not_fetched(task: Rollout, tmp_path: Path) -> None:
+def test_a_submodule_is_not_fetched(worked: Worked, task: Rollout, tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / ".gitmodules").write_text(f'[submodule "s"]\n\tpath = s\n\turl = {tmp_path}/other\n\tupdate = !touch x\n')
     _own_git(source, "add", "-A")
@@ -220,7 +241,7 @@ def test_a_submodule_is_not_fetched(task: Rollout, tmp_path: Path) -> None:
     meta = json.loads((task.folder / "tb_meta.json").read_text())
     meta["repo"]["start_commit_sha"] = _own_git(source, "rev-parse", "HEAD")
     (task.folder / "tb_meta.json").write_text(json.dumps(meta))
-    found = _worked(load_task(task.folder), lambda workspace: workspace.shell("ls -A s; ls x"))
+    found = worked(load_task(task.folder), lambda workspace: workspace.shell("ls -A s; ls x"))
     assert found["status"] != 0
 
 
@@ -240,10 +261,10 @@ _OUTLIVE = (
     ["425, 8, 0", "426, 0, 0, 0, 0, 0, 0", "427, 0, 0, 0, 0", "323, 0", "321, 0, 0, 0", "298, 0, 0, -1, -1, 0"],
     ids=["io_uring_setup", "io_uring_enter", "io_uring_register", "userfaultfd", "bpf", "perf_event_open"],
 )
-def test_an_agent_makes_no_call_that_could_undo_its_bounds(task: Rollout, call: str) -> None:
+def test_an_agent_makes_no_call_that_could_undo_its_bounds(worked: Worked, task: Rollout, call: str) -> None:
     if platform.machine() != "x86_64":
         pytest.skip("the numbers are those of x86_64")
-    assert _worked(task, lambda workspace: workspace.shell(_CALL.format(call)))["status"] == 1
+    assert worked(task, lambda workspace: workspace.shell(_CALL.format(call)))["status"] == 1
 
 
 _WATCH = (
@@ -286,27 +307,29 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
         "renice -n -20 $$",
     ],
 )
-def test_an_agent_gets_out_by_no_way(task: Rollout, tmp_path: Path, other: subprocess.Popen[bytes], line: str) -> None:
+def test_an_agent_gets_out_by_no_way(
+    worked: Worked, task: Rollout, tmp_path: Path, other: subprocess.Popen[bytes], line: str
+) -> None:
     (tmp_path / "secret").write_text(SECRET)
     name = f"koderz-canary-{os.getpid()}"
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as named:
         named.bind(f"\0{name}")
         named.listen()
         wanted = line.format(outside=tmp_path, port=server.getsockname()[1], pid=other.pid, named=name)
-        done = _worked(task, lambda workspace: workspace.shell(wanted))
+        done = worked(task, lambda workspace: workspace.shell(wanted))
     assert other.poll() is None
     assert done["status"] != 0, done
     assert SECRET not in done["output"]
     assert not (tmp_path / "written").exists()
 
 
-def test_nothing_of_an_agent_outlives_it(task: Rollout) -> None:
+def test_nothing_of_an_agent_outlives_it(worked: Worked, task: Rollout) -> None:
     async def work(workspace: Workspace) -> tuple[int, int]:
         await workspace.shell(_OUTLIVE + "while [ ! -s alive ]; do sleep 0.01; done")
         first = await workspace.shell("stat -c %s alive")
         return int(first["output"]), int((await workspace.shell("stat -c %s alive"))["output"])
 
-    first, second = _worked(task, work)
+    first, second = worked(task, work)
     assert first == second > 0
 
 
@@ -345,21 +368,25 @@ _MODULE = (
         *("submodule", ".gitattributes", ".gitmodules", "rename", "binary", "no end", "zeros"),
     ],
 )
-def test_a_diff_writes_nothing_outside_and_passes_nothing(task: Rollout, tmp_path: Path, diff: str) -> None:
+def test_a_diff_writes_nothing_outside_and_passes_nothing(
+    worked: Worked, task: Rollout, tmp_path: Path, diff: str
+) -> None:
     async def work(workspace: Workspace) -> bool:
         await workspace.diff()
         try:
             told = diff.replace("{outside}", str(tmp_path))
-            return bool((await grade(task, told, await _store(workspace), Local())).scored.success)
+            return bool(
+                (await grade(task, told, await _store(workspace), workspace._stores.backend_of(task))).scored.success
+            )
         except GitError:
             return False
 
     before = {*tmp_path.rglob("*")}
-    assert _worked(task, work) is False
+    assert worked(task, work) is False
     assert {*tmp_path.rglob("*")} == before
 
 
-def test_names_that_differ_in_case_or_are_odd_are_kept_apart(task: Rollout) -> None:
+def test_names_that_differ_in_case_or_are_odd_are_kept_apart(worked: Worked, task: Rollout) -> None:
     names = ["Code", "CODE", "-x", "a b", "ä\u0301", "\U0001f40d", "a\nb", 'q"', "back\\slash", ".gitignore~"]
 
     async def work(workspace: Workspace) -> set[str]:
@@ -371,7 +398,7 @@ def test_names_that_differ_in_case_or_are_odd_are_kept_apart(task: Rollout) -> N
             await git.apply(diff.encode(), fresh / "checkout")
             return {path.name for path in (fresh / "checkout").iterdir()}
 
-    assert _worked(task, work) >= {*names}
+    assert worked(task, work) >= {*names}
 
 
 @pytest.mark.parametrize(
@@ -391,13 +418,15 @@ def test_names_that_differ_in_case_or_are_odd_are_kept_apart(task: Rollout) -> N
         "mkfifo fifo; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"socket\")'",
     ],
 )
-def test_the_diff_is_taken_by_a_git_that_believes_nothing(task: Rollout, tmp_path: Path, line: str) -> None:
+def test_the_diff_is_taken_by_a_git_that_believes_nothing(
+    worked: Worked, task: Rollout, tmp_path: Path, line: str
+) -> None:
     async def work(workspace: Workspace) -> str:
         await workspace.shell(line.format(outside=tmp_path) + "; echo two > code")
         return str((await workspace.diff())["diff"])
 
     ran = Path("/tmp/ran")
-    assert "-one\n+two\n" in _worked(task, work)
+    assert "-one\n+two\n" in worked(task, work)
     assert not ran.exists()
 
 
