@@ -47,6 +47,9 @@ def add(source: str, test: str = TEST, **settings: float) -> Job:
     return Job(source, test, "add", **settings)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "layers", ["with namespaces", pytest.param("without namespaces", marks=pytest.mark.slow)], indirect=True
+)
 def test_every_reference_solution_passes_on_every_rung(layers: Sequence[str], judged: Judges) -> None:
     problems = read_problems().values()
     jobs = [
@@ -214,19 +217,19 @@ def test_exceptions_that_tests_wait_for_reach_them_by_name(judged: Judges) -> No
 
 
 def test_many_inputs_are_answered_ahead_in_the_order_of_the_tests(judged: Judges) -> None:
-    inputs = [[number, number] for number in range(3000)]
+    inputs = [[number, number] for number in range(1000)]
     test = (
         f"def check(candidate):\n    inputs = {inputs}\n    assert candidate(7, 0) == 7\n"
         "    for x, y in inputs:\n        assert candidate(x, y) == x + y\n"
     )
     right, late, stuck = judged(
         add("def add(x, y): return x + y", test),
-        add("def add(x, y): return 0 if x == 2500 else x + y", test),
-        add("def add(x, y):\n    while x == 2000: pass\n    return x + y", test, timeout=0.5),
+        add("def add(x, y): return 0 if x == 700 else x + y", test),
+        add("def add(x, y):\n    while x == 600: pass\n    return x + y", test, timeout=0.5),
     )
     assert right.verdict == "passed", right.message
-    assert late.message.startswith("add(2500, 2500)\n  returned  0")
-    assert (stuck.verdict, stuck.message.splitlines()[0]) == ("timeout", "add(2000, 2000)")
+    assert late.message.startswith("add(700, 700)\n  returned  0")
+    assert (stuck.verdict, stuck.message.splitlines()[0]) == ("timeout", "add(600, 600)")
 
 
 def test_a_list_of_asserts_is_a_suite_too(judged: Judges) -> None:
@@ -358,13 +361,13 @@ def test_what_tests_do_before_they_call_takes_nothing_from_the_candidates_time()
 def test_a_call_has_a_limit_of_its_own_beside_that_of_all_calls(judged: Judges) -> None:
     endless = "def add(x, y):\n    while x == 2: pass\n    return x + y"
     slow = (
-        "import time\ndef add(x, y):\n    end = time.process_time() + 0.2\n    while time.process_time() < end: pass\n"
+        "import time\ndef add(x, y):\n    end = time.process_time() + 0.12\n    while time.process_time() < end: pass\n"
     )
     stubborn = f"import signal\nsignal.signal(signal.SIGPROF, signal.SIG_IGN)\n{endless}"
 
-    jobs = [add(source, timeout=1.0, call_timeout=0.3) for source in (endless, f"{slow}    return x + y", stubborn)]
+    jobs = [add(source, timeout=0.7, call_timeout=0.2) for source in (endless, f"{slow}    return x + y", stubborn)]
     outcomes = judged(*jobs)
 
     assert [outcome.cause for outcome in outcomes] == ["cpu", "", "cpu"]
-    assert "add(2, 2)\n  was still running after 0.3" in outcomes[0].message
-    assert outcomes[0].cpu < 1.0 <= outcomes[2].cpu
+    assert "add(2, 2)\n  was still running after 0.2" in outcomes[0].message
+    assert outcomes[0].cpu < 0.7 <= outcomes[2].cpu

@@ -49,7 +49,7 @@ def check(candidate):
 
 def jobs(category: str, test: str) -> dict[str, Job]:
     chosen = [program for program in PROGRAMS if program["category"] == category]
-    return {program["name"]: Job(program["source"], test, "add", timeout=0.5, memory_mb=256) for program in chosen}
+    return {program["name"]: Job(program["source"], test, "add", timeout=0.25, memory_mb=256) for program in chosen}
 
 
 @pytest.mark.parametrize(("layers", "category"), ON_EACH_RUNG, indirect=["layers"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ KINDS = ["wasm", "native"]
 NATIVE_SLOW = ["wasm", pytest.param("native", marks=pytest.mark.slow)]  # a process each takes its time
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(scope="module", params=KINDS)
 def kind(request: pytest.FixtureRequest, holds: frozenset[str]) -> Kind:
     found: Kind = request.param
     if found == "native" and not {"landlock", "seccomp"} <= holds:
@@ -27,12 +27,16 @@ def kind(request: pytest.FixtureRequest, holds: frozenset[str]) -> Kind:
     return found
 
 
-@pytest.fixture
-def within(kind: Kind) -> Done:
-    """Does something in a pool of two workers."""
+@pytest.fixture(scope="module")
+def within(kind: Kind) -> Iterator[Done]:
+    """Does something in a pool of two workers, which the tests of a module share. A secret is in its environment."""
+    with asyncio.Runner() as runner, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KODERZ_TEST_SECRET", "a key")
+        pool = Pool(kind, 2)
+        runner.run(pool.__aenter__())
+        yield lambda doing: runner.run(_coroutine(doing(pool)))
+        runner.run(pool.__aexit__(None, None, None))
 
-    async def done(doing: Doing) -> Any:
-        async with Pool(kind, 2) as pool:
-            return await doing(pool)
 
-    return lambda doing: asyncio.run(done(doing))
+async def _coroutine(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable

@@ -14,15 +14,14 @@ from tests.koderz.sandbox.wasm.conftest import NATIVE_SLOW, Done
 
 @pytest.mark.parametrize("kind", NATIVE_SLOW, indirect=True)
 @pytest.mark.parametrize("category", HOSTILE)
-def test_no_hostile_cell_gets_anywhere(category: str, within: Done, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KODERZ_TEST_SECRET", "a key")
+def test_no_hostile_cell_gets_anywhere(category: str, within: Done) -> None:
     room = asyncio.Semaphore(3)
 
     async def tried(pool: Pool, code: str) -> tuple[CellResult, CellResult]:
         async with room:
             session = pool.open(memory_mb=128)
             await session.run("import sys\nkept = 'as it was'")
-            first = await session.run(code, timeout=1.0 if category in ("endless", "memory") else 10.0)
+            first = await session.run(code, timeout=0.4 if category in ("endless", "memory") else 10.0)
             await session.run("llm_query_batched(['x'])")
             bystander = await pool.open().run("print('here')")
             await session.close()
@@ -47,14 +46,14 @@ def test_a_stopped_cell_leaves_the_session_as_it_was_before_it(within: Done) -> 
         session = pool.open()
         await session.put("context", "text " * 1000)
         await session.run("import os, re\nx = [1]\ny = len(context)")
-        stopped = await session.run("print('printed before')\nx.append(2)\nwhile True: pass", timeout=3)
+        stopped = await session.run("print('printed before')\nx.append(2)\nwhile True: pass", timeout=1)
         after = await session.run("print(x, y)")
         dead = await session.run("x.append(3)\nos._exit(1)")
         return [stopped, after, dead, await session.run("print(x, y)")]
 
     stopped, after, dead, last = within(doing)
     assert (stopped.stopped, stopped.stdout) == ("deadline", "printed before\n")
-    assert stopped.error == "TimeoutError: Request timed out: more than 3 s"
+    assert stopped.error == "TimeoutError: Request timed out: more than 1 s"
     assert after.stdout == last.stdout == "[1] 5000\n"
     assert dead.stopped == "crash"
 

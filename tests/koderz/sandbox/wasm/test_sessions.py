@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import Fault
-from koderz.sandbox.wasm.cells import CellResult, SessionBusyError, SessionFullError, SubCall
+from koderz.sandbox.wasm.cells import CellResult, Kind, SessionBusyError, SessionFullError, SubCall
 from koderz.sandbox.wasm.link import Link, WorkerLostError
 from koderz.sandbox.wasm.pool import Pool
 from tests.koderz.sandbox.wasm.conftest import NATIVE_SLOW, Done
@@ -209,14 +209,13 @@ def test_a_stopped_cell_is_stopped_at_the_same_call_again(within: Done) -> None:
     assert after.stdout == "goes on\n"
 
 
-def test_workers_end_with_the_pool_and_with_whoever_has_it(within: Done) -> None:
-    processes: list[int] = []
+def test_workers_end_with_the_pool_and_with_whoever_has_it(kind: Kind) -> None:
+    async def doing() -> list[int]:
+        async with Pool(kind, 2) as pool:
+            await pool.open().run("x = 1")
+            return pool.processes
 
-    async def doing(pool: Pool) -> None:
-        await pool.open().run("x = 1")
-        processes.extend(pool.processes)
-
-    within(doing)
+    processes = asyncio.run(doing())
     assert processes
     for process in processes:
         with pytest.raises(ProcessLookupError):

@@ -26,7 +26,7 @@ def place() -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture(params=["own namespaces", "bubblewrap"])
+@pytest.fixture(scope="module", params=["own namespaces", "bubblewrap"])
 def local(request: pytest.FixtureRequest) -> Local:
     """This machine as a backend, entered once."""
     own = request.param == "own namespaces"

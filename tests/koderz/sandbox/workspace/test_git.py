@@ -23,10 +23,10 @@ def _own_git(folder: Path, *words: str) -> str:
     ).stdout.strip()
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> tuple[Path, str]:
-    """A repository of two commits, and the first of them."""
-    folder = tmp_path / "source"
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A repository of two commits, and the first of them. Nobody changes it, nor the stores."""
+    folder = tmp_path_factory.mktemp("made") / "source"
     (folder / "pkg").mkdir(parents=True)
     (folder / "pkg/code.py").write_text("one\n")
     (folder / "notes.txt").write_bytes(b"windows\r\n")
@@ -41,9 +41,9 @@ def source(tmp_path: Path) -> tuple[Path, str]:
     return folder, first
 
 
-@pytest.fixture
-def store(source: tuple[Path, str], tmp_path: Path) -> Store:
-    return asyncio.run(_stored(source, tmp_path / "store"))
+@pytest.fixture(scope="module")
+def store(source: tuple[Path, str]) -> Store:
+    return asyncio.run(_stored(source, source[0].with_name("store")))
 
 
 async def _stored(source: tuple[Path, str], folder: Path) -> Store:
@@ -189,14 +189,14 @@ _LINK = (
 )
 
 
-@pytest.fixture
-def lines(tmp_path: Path) -> Store:
-    tree = tmp_path / "tree"
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    tree = tmp_path_factory.mktemp("made") / "tree"
     (tree / "pkg").mkdir(parents=True)
     (tree / "pkg/code.py").write_text("    one\n")
     (tree / "lines").write_text("".join(f"{line}\n" for line in range(1, 9)))
     (tree / "link").symlink_to("pkg/code.py")
-    return asyncio.run(git.stored(tree, tmp_path / "lines.git"))
+    return asyncio.run(git.stored(tree, tree.with_name("lines.git")))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -43,6 +43,7 @@ class Text:
 
 
 Line = Callable[[Sequence[Message], str], str]
+Played = Callable[..., tuple[Verdict, "World"]]
 
 
 class World:
@@ -97,12 +98,24 @@ async def solved(
     return verdict, world
 
 
-def played(line: Line, **options: Any) -> tuple[Verdict, World]:
-    async def go() -> tuple[Verdict, World]:
-        async with Pool("wasm", 1) as pool:
-            return await solved(pool, line, **options)
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as found:
+        yield found
 
-    return asyncio.run(go())
+
+@pytest.fixture(scope="module")
+def pool(runner: asyncio.Runner) -> Iterator[Pool]:
+    """Of one worker, for all of them."""
+    pool = Pool("wasm", 1)
+    runner.run(pool.__aenter__())
+    yield pool
+    runner.run(pool.__aexit__(None, None, None))
+
+
+@pytest.fixture
+def played(runner: asyncio.Runner, pool: Pool) -> Played:
+    return lambda line, **options: runner.run(solved(pool, line, **options))
 
 
 def turn(messages: Sequence[Message]) -> int:
@@ -119,7 +132,7 @@ def searching(messages: Sequence[Message], purpose: str) -> str:
     return "FINAL_VAR(n)"
 
 
-def test_code_finds_what_no_model_was_shown() -> None:
+def test_code_finds_what_no_model_was_shown(played: Played) -> None:
     verdict, world = played(searching)
     assert verdict.passed
     assert [(one.purpose, one.depth, one.parent) for one in world.calls] == [("root", 0, None)] * 2
@@ -142,7 +155,7 @@ def deep(messages: Sequence[Message], purpose: str) -> str:
     return repl("answer['content'] = 4711", "answer['ready'] = True")
 
 
-def test_the_calls_of_a_recursion_are_recorded_with_depth_and_parent() -> None:
+def test_the_calls_of_a_recursion_are_recorded_with_depth_and_parent(played: Played) -> None:
     verdict, world = played(deep, max_depth=2)
     assert verdict.passed
     counted = sorted((one.purpose, one.depth) for one in world.calls)
@@ -157,40 +170,38 @@ def test_the_calls_of_a_recursion_are_recorded_with_depth_and_parent() -> None:
     assert "['leaf of a', 'leaf of b', 'leaf of c']" in "".join(cell["output"] for cell in world.cells)
 
 
-def test_killed_between_any_two_lines_it_asks_nothing_twice() -> None:
+def test_killed_between_any_two_lines_it_asks_nothing_twice(runner: asyncio.Runner, pool: Pool) -> None:
     async def go() -> None:
-        async with Pool("wasm", 1) as pool:
-            _, world = await solved(pool, deep, max_depth=2)
-            keys = sorted(line.key for line in world.lines if isinstance(line, Keyed))
-            for cut in range(0, len(world.lines) + 1, 3):
-                verdict, again = await solved(pool, deep, world.lines[:cut], max_depth=2)
-                assert verdict.passed
-                assert not verdict.note
-                both = world.lines[:cut] + again.lines
-                assert sorted(line.key for line in both if isinstance(line, Keyed)) == keys, f"after {cut} lines"
+        _, world = await solved(pool, deep, max_depth=2)
+        keys = sorted(line.key for line in world.lines if isinstance(line, Keyed))
+        for cut in range(0, len(world.lines) + 1, 3):
+            verdict, again = await solved(pool, deep, world.lines[:cut], max_depth=2)
+            assert verdict.passed
+            assert not verdict.note
+            both = world.lines[:cut] + again.lines
+            assert sorted(line.key for line in both if isinstance(line, Keyed)) == keys, f"after {cut} lines"
 
-    asyncio.run(go())
+    runner.run(go())
 
 
-def test_a_cell_that_was_stopped_is_not_run_again() -> None:
+def test_a_cell_that_was_stopped_is_not_run_again(runner: asyncio.Runner, pool: Pool) -> None:
     def stuck(messages: Sequence[Message], purpose: str) -> str:
         if purpose == "sub":
             return "x"
         codes = [
             repl("n = 4711"),
-            repl("n = 0", "while True: llm_query('a')"),
+            repl("n = 0", "while True: llm_query('a'); sum(range(100_000))"),
             repl("while True: pass"),
             "FINAL_VAR(n)",
         ]
         return codes[turn(messages) - 1]
 
     async def go() -> tuple[World, World, Verdict]:
-        async with Pool("wasm", 1) as pool:
-            _, world = await solved(pool, stuck, wasm_timeout=0.3)
-            verdict, again = await solved(pool, stuck, world.lines[:-2], wasm_timeout=0.3)
-            return world, again, verdict
+        _, world = await solved(pool, stuck, wasm_timeout=0.3)
+        verdict, again = await solved(pool, stuck, world.lines[:-2], wasm_timeout=0.3)
+        return world, again, verdict
 
-    world, again, verdict = asyncio.run(go())
+    world, again, verdict = runner.run(go())
     assert [cell["stopped"] for cell in world.cells] == ["", "deadline", "deadline"]
     assert "Request timed out" in world.cells[1]["error"]
     assert verdict.passed
@@ -201,7 +212,7 @@ def test_a_cell_that_was_stopped_is_not_run_again() -> None:
     ("depth", "purposes"),
     [(0, {"root"}), (1, {"root", "sub"}), (2, {"root", "sub", "child"})],
 )
-def test_depth_says_what_code_may_ask(depth: int, purposes: set[str]) -> None:
+def test_depth_says_what_code_may_ask(played: Played, depth: int, purposes: set[str]) -> None:
     def line(messages: Sequence[Message], purpose: str) -> str:
         if purpose == "root" and turn(messages) == 1:
             return repl("print(llm_query('a'), rlm_query('b'))")
@@ -215,7 +226,7 @@ def test_depth_says_what_code_may_ask(depth: int, purposes: set[str]) -> None:
     assert all(messages[0]["role"] == "user" and len(messages) == 1 for messages in plain)
 
 
-def test_out_of_turns_a_last_call_answers() -> None:
+def test_out_of_turns_a_last_call_answers(played: Played) -> None:
     def line(messages: Sequence[Message], purpose: str) -> str:
         return "4711" if purpose == "final" else repl("print('more')")
 
@@ -228,7 +239,7 @@ def test_out_of_turns_a_last_call_answers() -> None:
     assert world.calls[-1].messages[-1]["role"] == "user"
 
 
-def test_cells_that_fail_in_a_row_and_cost_end_the_turns() -> None:
+def test_cells_that_fail_in_a_row_and_cost_end_the_turns(played: Played) -> None:
     def line(messages: Sequence[Message], purpose: str) -> str:
         return "4711" if purpose == "final" else repl("1/0")
 
@@ -240,23 +251,22 @@ def test_cells_that_fail_in_a_row_and_cost_end_the_turns() -> None:
     assert "cost limit" in dear.note
 
 
-def test_time_that_is_up_is_up_in_a_replay_too() -> None:
+def test_time_that_is_up_is_up_in_a_replay_too(runner: asyncio.Runner, pool: Pool) -> None:
     def line(messages: Sequence[Message], purpose: str) -> str:
         return "4711" if purpose == "final" else repl("import time", "time.sleep(0.6)")
 
     async def go() -> tuple[World, World]:
-        async with Pool("wasm", 1) as pool:
-            _, world = await solved(pool, line, task_timeout=1.0)
-            _, again = await solved(pool, line, world.lines, task_timeout=1.0)
-            return world, again
+        _, world = await solved(pool, line, task_timeout=1.0)
+        _, again = await solved(pool, line, world.lines, task_timeout=1.0)
+        return world, again
 
-    world, again = asyncio.run(go())
+    world, again = runner.run(go())
     assert world.calls[-1].purpose == "final"
     assert len(world.calls) < 5
     assert again.asked == []
 
 
-def test_models_that_break_the_protocol_are_told_so() -> None:
+def test_models_that_break_the_protocol_are_told_so(played: Played) -> None:
     replies = [
         "I will think about it.",
         "```repl\nprint('open')",
@@ -278,7 +288,7 @@ def test_models_that_break_the_protocol_are_told_so() -> None:
     assert len(large) < 25_000
 
 
-def test_a_history_that_fills_the_window_is_condensed() -> None:
+def test_a_history_that_fills_the_window_is_condensed(played: Played) -> None:
     def line(messages: Sequence[Message], purpose: str) -> str:
         if purpose == "condense":
             return "what I know so far"
@@ -291,7 +301,7 @@ def test_a_history_that_fills_the_window_is_condensed() -> None:
     assert [one.purpose for one in world.calls].count("condense") == 1
 
 
-def test_sub_calls_in_flight_are_bounded_over_all_depths() -> None:
+def test_sub_calls_in_flight_are_bounded_over_all_depths(played: Played) -> None:
     def line(messages: Sequence[Message], purpose: str) -> str:
         if purpose == "root" and turn(messages) == 1:
             return repl("rlm_query_batched([str(n) for n in range(6)])")
@@ -304,7 +314,7 @@ def test_sub_calls_in_flight_are_bounded_over_all_depths() -> None:
     assert world.most == 3
 
 
-def test_prompts_that_do_not_fit_are_errors_to_the_code() -> None:
+def test_prompts_that_do_not_fit_are_errors_to_the_code(played: Played) -> None:
     def line(messages: Sequence[Message], purpose: str) -> str:
         if turn(messages) == 1:
             return repl("print(llm_query('x' * 900_000))")
@@ -314,7 +324,7 @@ def test_prompts_that_do_not_fit_are_errors_to_the_code() -> None:
     assert world.cells[0]["output"].startswith("Error: the prompt has 900,000 characters")
 
 
-def test_a_server_that_is_gone_is_a_fault() -> None:
+def test_a_server_that_is_gone_is_a_fault(played: Played) -> None:
     def line(messages: Sequence[Message], purpose: str) -> str:
         if purpose == "sub":
             raise Fault("the server is gone")
