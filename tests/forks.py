@@ -32,13 +32,16 @@ from koderz.sandbox.linux.kernel import die_with_parent
 
 PACKAGES = """
 koderz.cli koderz.runs koderz.engines koderz.models koderz.analysis koderz.solvers koderz.solvers.recursive
-koderz.solvers.optimizers koderz.suites.code koderz.suites.code.extraction koderz.suites.datasets
-koderz.suites.long_context koderz.suites.long_context.ruler koderz.suites.long_context.oolong tracker
+koderz.solvers.agents koderz.solvers.optimizers koderz.suites.code koderz.suites.code.extraction
+koderz.suites.datasets koderz.suites.long_context koderz.suites.long_context.browsecomp_plus
+koderz.suites.long_context.ruler koderz.suites.long_context.oolong koderz.analysis.gso koderz.analysis.optimizers
+koderz.analysis.report koderz.rlm tracker
 """
 MODULES = """
-koderz.sandbox.contained koderz.sandbox.judge.pool koderz.sandbox.judge.launch koderz.sandbox.wasm.pool
-koderz.sandbox.workspace.local koderz.suites.rollouts.suite koderz.suites.performance.suite koderz.testing.server
-koderz.testing.streaming tracker.credentials filelock importlib.metadata jinja2 scipy.stats tenacity tomllib
+_strptime certifi modal koderz.modal.admin koderz.modal.engine koderz.sandbox.contained koderz.sandbox.judge.pool
+koderz.sandbox.judge.launch koderz.sandbox.wasm.pool koderz.sandbox.workspace.local koderz.suites.rollouts.suite
+koderz.suites.performance.suite koderz.testing.server koderz.testing.streaming tracker.credentials filelock
+importlib.metadata jinja2 scipy.stats tenacity tomllib
 """
 _MOST_BYTES = 1 << 17  # of a request
 

@@ -64,38 +64,36 @@ def test_every_block_of_a_page_is_of_a_kind_that_is_tested(page: str) -> None:
                 assert block.language in ("sh", "python", "bash", "text")
 
 
-def _commands() -> dict[str, str]:
-    """Every command of koderz that a page names, in blocks and in sentences, with the pages."""
-    found: dict[str, str] = {}
-    for page, path in PAGES.items():
-        named = re.findall(r"`koderz ([a-z][^`\n]*)`", path.read_text(encoding="utf-8"))
-        shown = [line for block in blocks(page) if block.language in ("sh", "console") for line in block.commands()]
-        named += [match for line in shown for match in re.findall(r"(?:^|\s)koderz ([a-z].*)$", line)]
-        found |= dict.fromkeys(named, page)
-    return found
-
-
-@pytest.mark.parametrize(("line", "page"), _commands().items())
-def test_every_command_and_option_that_a_page_names_exists(line: str, page: str) -> None:
-    words = [word for word in shlex.split(line, comments=True) if word not in ("||", "true")]
-    command = typer.main.get_command(app)
-    context = command.make_context("koderz", [], resilient_parsing=True)
-    while words and words[0] in getattr(command, "commands", {}):
-        name, inner, _ = command.resolve_command(context, [words.pop(0)])  # type: ignore[attr-defined]
-        command, context = inner, inner.make_context(name, [], parent=context, resilient_parsing=True)
-    command = getattr(command, "commands", {}).get("run", command)  # benchmark's own, whose name is left out
-    known = {option for param in command.params for option in (*param.opts, *param.secondary_opts)} | {"--help"}
-    options = [word.partition("=")[0] for word in words if re.match("--?[a-z]", word)]
-
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_and_option_that_a_page_names_exists(page: str) -> None:
+    named = re.findall(r"`koderz ([a-z][^`\n]*)`", PAGES[page].read_text(encoding="utf-8"))
+    shown = [line for block in blocks(page) if block.language in ("sh", "console") for line in block.commands()]
+    named += [match for line in shown for match in re.findall(r"(?:^|\s)koderz ([a-z].*)$", line)]
     own = {
         f"--{name}"
         for block in blocks(page)
         for name in re.findall(r"^    (\w+): .* = option\(", block.text, re.MULTILINE)
     }
 
-    of_suites = {field.flag for word in words if word in SUITES for field in schema_of(("suite", word)).fields.values()}
+    for line in dict.fromkeys(named):
+        words = [word for word in shlex.split(line, comments=True) if word not in ("||", "true")]
+        options = {word.partition("=")[0] for word in words if re.match("--?[a-z]", word)}
+        of_suites = {
+            field.flag for word in words if word in SUITES for field in schema_of(("suite", word)).fields.values()
+        }
+        assert options <= _known(words) | own | of_suites, line
 
-    assert set(options) <= known | own | of_suites | set(context.help_option_names)
+
+def _known(words: list[str]) -> set[str]:
+    """The options of the command that these words begin with."""
+    command = typer.main.get_command(app)
+    context = command.make_context("koderz", [], resilient_parsing=True)
+    while words and words[0] in getattr(command, "commands", {}):
+        name, inner, _ = command.resolve_command(context, [words.pop(0)])  # type: ignore[attr-defined]
+        command, context = inner, inner.make_context(name, [], parent=context, resilient_parsing=True)
+    command = getattr(command, "commands", {}).get("run", command)  # benchmark's own, whose name is left out
+    known = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
+    return {"--help", *known, *context.help_option_names}
 
 
 @pytest.mark.slow

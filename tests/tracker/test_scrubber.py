@@ -109,16 +109,14 @@ def test_quick_look_misses_no_format(text: str) -> None:
     assert REDACTED in SCRUBBER.text(f" {text} ")
 
 
-@pytest.mark.parametrize(
-    "around", ["{}", "it is {}.", "KEY={}\n", '{{"a": "{}"}}', "x = '{}'  # mine", "curl -u {}:x", "<{}>"]
-)
 @pytest.mark.parametrize("name", SECRETS)
-def test_secret_of_any_format_is_taken_out_whole(name: str, around: str) -> None:
+def test_secret_of_any_format_is_taken_out_whole(name: str) -> None:
     secret = SECRETS[name]
-    scrubbed = SCRUBBER.text(around.format(secret))
+    for around in ("{}", "it is {}.", "KEY={}\n", '{{"a": "{}"}}', "x = '{}'  # mine", "curl -u {}:x", "<{}>"):
+        scrubbed = SCRUBBER.text(around.format(secret))
 
-    assert REDACTED in scrubbed
-    assert not any(secret[at : at + 12] in scrubbed for at in range(8, len(secret) - 11))
+        assert REDACTED in scrubbed, around
+        assert not any(secret[at : at + 12] in scrubbed for at in range(8, len(secret) - 11)), around
 
 
 @pytest.mark.parametrize("cut", ["...", " … ", "…"])
