@@ -228,6 +228,7 @@ def test_a_part_that_fails_says_so_in_the_report(tmp_path: Path, monkeypatch: py
     assert found.contents == [Text("ZeroDivisionError: division by zero")]
 
 
+@pytest.mark.slow  # in moments: what MLflow is told of prompts below, and of runs in tests/tracker/sinks
 def test_mlflow_has_a_span_a_candidate_and_the_winner_by_validation_once(tmp_path: Path) -> None:
     run = searched(tmp_path, *SHORT, seeds=2, budget_calls=BUDGET)
     found = [line.value for line in run.of("once") if line.name == "result" and line.value["validation"]]

@@ -53,13 +53,13 @@ def test_variables_are_told_by_value_where_they_are_small_else_by_type_and_size(
 @pytest.mark.parametrize("kind", NATIVE_SLOW, indirect=True)
 def test_cells_ask_models_and_wait_for_them(within: Done) -> None:
     async def slow(call: SubCall) -> Sequence[str]:
-        await asyncio.sleep(5.5)
+        await asyncio.sleep(2.2)
         return await echo(call)
 
     async def doing(pool: Pool) -> tuple[CellResult, CellResult, CellResult]:
         session = pool.open()
         code = "a = llm_query('one', model='m')\nb = rlm_query_batched(['two', 'three'])\nprint(a, b)"
-        waited = await session.run("print('before'); print(llm_query('q'))", slow, timeout=5.0)
+        waited = await session.run("print('before'); print(llm_query('q'))", slow, timeout=2.0)
         return await session.run(code, echo), waited, await session.run("print(llm_query('q'))")
 
     asked, waited, alone = within(doing)

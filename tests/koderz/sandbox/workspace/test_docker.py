@@ -23,8 +23,8 @@ from koderz.sandbox.workspace.uncontained import Uncontained
 from tests.conftest import PATIENCE, are_gone, wait_for
 from tests.koderz.sandbox.workspace.legs import LEG, talked
 
-STAND_IN = """#!{python}
-import base64, json, os, pathlib, shutil, signal, subprocess, sys
+STAND_IN = """#!{python} -IS
+import json, os, pathlib, sys
 words, state = sys.argv[1:], pathlib.Path({state!r})
 with open(state / "log", "a") as log:
     log.write(json.dumps(words) + "\\n")
@@ -39,6 +39,7 @@ if words[0] == "--config":
     words = words[2:]
 match words:
     case ["login"]:
+        import base64
         auth = config["auths"]["https://index.docker.io/v1/"]["auth"]
         sys.exit("unauthorized" if base64.b64decode(auth) != b"somebody:p4ssw0rd" else 0)
     case ["manifest", "inspect", tag]:
@@ -52,6 +53,7 @@ match words:
     case ["build", *_, folder]:
         if "broken" in pathlib.Path(folder, "Dockerfile").read_text():
             sys.exit("no such instruction")
+        import shutil
         own = str(state / after("--tag")[0].replace(":", "-").replace("/", "-")) + ".context"
         shutil.copytree(folder, own, ignore=shutil.ignore_patterns("state"))
         kept(after("--tag")[0]).write_text(own)
@@ -61,8 +63,9 @@ match words:
         name, _, folder = source.partition(":")
         if not folder.startswith("/app"):
             sys.exit("no such folder")
-        subprocess.run(["cp", "-r", (state / name).read_text() + "/.", target], check=True)
+        os.execvp("cp", ["cp", "-r", (state / name).read_text() + "/.", target])
     case ["run", *_]:
+        import subprocess
         (name,) = after("--name")
         binds = []
         for mount in after("--mount"):
@@ -88,10 +91,10 @@ match words:
             sys.exit(f"no such container: {{name}}")
         enter = ["nsenter", "-t", str(inside), "-U", "-p", "-m", "-n", "-i", "--preserve-credentials", "--"]
         begin = ["sh", "-c", 'cd "$0" && exec "$@"', (state / f"{{name}}-folder").read_text()]
-        sys.exit(subprocess.call([*enter, *begin, *command], env=dict(each.split("=", 1) for each in variables)))
+        os.execvpe(enter[0], [*enter, *begin, *command], dict(each.split("=", 1) for each in variables))
     case ["stop", *_, name] | ["rm", "--force", name]:
         try:
-            os.killpg(int((state / name).read_text()), signal.SIGKILL)
+            os.killpg(int((state / name).read_text()), 9)
         except (OSError, ValueError):
             pass
     case ["inspect", *_]:

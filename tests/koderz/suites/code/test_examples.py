@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from textwrap import indent
 
 import pytest
 
-from koderz.sandbox import Job, JobResult, open_sandbox
+from koderz.sandbox import Job, JobResult
 from koderz.suites import load_suite
 from koderz.suites.code.examples import examples_test
 from koderz.suites.code.tasks import Function
 from koderz.types import Task
+from tests.koderz.suites.rows import JUDGES
 
 WRONG_IN_THE_PROMPT = {"HumanEval/47", "HumanEval/116"}  # their references contradict their docstrings
 WITHOUT = {38, 41, 50, 67, 80, 81, 83, 105, 115, 130, 149, 160}  # nothing there, or only in prose or misnamed
@@ -141,9 +141,5 @@ def test_humanevals_references_give_what_the_examples_say() -> None:
 
 
 def judged(cases: list[tuple[Task, str, str]]) -> list[JobResult]:
-    async def run() -> list[JobResult]:
-        async with open_sandbox("contained", judges=2, own_programs=True) as sandbox:
-            jobs = [Job(program, test, task.payload.entry_point, context=task.prompt) for task, test, program in cases]
-            return await asyncio.gather(*map(sandbox.judge, jobs))
-
-    return asyncio.run(run())
+    jobs = (Job(program, test, task.payload.entry_point, context=task.prompt) for task, test, program in cases)
+    return JUDGES.judged(jobs)

@@ -9,10 +9,11 @@ from typing import Self
 import pytest
 
 from koderz.prompts import trimmed
-from koderz.sandbox import Job, JobResult, Sandbox, open_sandbox
+from koderz.sandbox import Job, JobResult, Sandbox
 from koderz.suites.code.programs import FEEDBACK_CHARS, CodeSuite
 from koderz.suites.code.tasks import Function
 from koderz.types import FeedbackKind, Judging, Reply, Task, Verdict
+from tests.koderz.suites.rows import JUDGES
 
 TASK = Task(
     id="Own/0",
@@ -48,11 +49,10 @@ class Recording:
 def judged(
     answer: Reply | str, *, task: Task = TASK, feedback: FeedbackKind = "tests", sandbox: Sandbox | None = None
 ) -> Verdict:
-    async def judge() -> Verdict:
-        async with sandbox or open_sandbox("contained", judges=1, own_programs=True) as opened:
-            return await CodeSuite("own", "here", (task,)).judge(task, answer, opened, Judging(feedback=feedback))
+    async def judge(opened: Sandbox) -> Verdict:
+        return await CodeSuite("own", "here", (task,)).judge(task, answer, opened, Judging(feedback=feedback))
 
-    return asyncio.run(judge())
+    return asyncio.run(judge(sandbox)) if sandbox else JUDGES.run(judge)
 
 
 def fenced(code: str) -> str:

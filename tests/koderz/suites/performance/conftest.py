@@ -21,7 +21,7 @@ WORKLOAD = (
 FILES = {"sums.py": SLOW, "tests/test_sums.py": TESTS}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def local() -> Local:
     async def entered() -> Local:
         async with Local() as local:

@@ -187,6 +187,7 @@ def test_no_diff_that_solves_nothing_passes(graded: Grading, files: dict[str, st
     assert found.scored.score_of_graded == 0
 
 
+@pytest.mark.slow  # in moments: tests/koderz/sandbox/workspace/test_warm.py
 def test_the_same_goes_where_each_script_has_an_interpreter_of_its_own(graded: Grading) -> None:
     alone = Local()  # not entered: it has nothing that is warm
     assert graded(_RIGHT, backend=alone).scored.success
