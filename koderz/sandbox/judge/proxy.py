@@ -74,6 +74,7 @@ class Proxy:
         self.raised: Raised | None = None
         self.lost: Lost | None = None
         self.foresaw = False
+        self.astray = False  # waits for answers that were foreseen and aren't asked for
         self.made: list[bytes] | None = []  # the arguments of each call, unless one can't be written so
         self._connection = connection
         self._buffer = bytearray()
@@ -170,9 +171,11 @@ class Proxy:
         return True
 
     def _drop_predictions(self) -> None:
+        self.astray = bool(self._ahead)
         while self._ahead:
             self.receive()
             self._ahead.popleft()
+        self.astray = False
 
     def _send(self, data: bytes) -> None:
         try:

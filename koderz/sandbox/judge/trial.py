@@ -54,8 +54,8 @@ def _held_by_proxy(
     if proxy.lost and proxy.lost.kind == NOT_PROXIABLE:
         return _held_in_process(case, zygote)
     vanished = isinstance(error, Overdue) or (proxy.lost and not proxy.lost.kind)
-    if vanished and proxy.foresaw and proxy.calls > candidate.EAGER:
-        # Answers gathered before the end were not sent: only asking one by one tells where it was.
+    if vanished and proxy.foresaw and (proxy.astray or proxy.calls > candidate.EAGER):
+        # Answers gathered before the end were not sent, or others were due: only asking one by one tells where it was.
         return _held_by_proxy(case, tests, zygote, loaded, foresees=False)
     return _proxied_finding(case, tests, proxy, error, ending)._replace(cpu=ending.cpu)
 

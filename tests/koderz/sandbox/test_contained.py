@@ -222,14 +222,16 @@ def test_many_inputs_are_answered_ahead_in_the_order_of_the_tests(judged: Judges
         f"def check(candidate):\n    inputs = {inputs}\n    assert candidate(7, 0) == 7\n"
         "    for x, y in inputs:\n        assert candidate(x, y) == x + y\n"
     )
-    right, late, stuck = judged(
+    right, late = judged(
         add("def add(x, y): return x + y", test),
         add("def add(x, y): return 0 if x == 700 else x + y", test),
-        add("def add(x, y):\n    while x == 600: pass\n    return x + y", test, timeout=0.5),
     )
     assert right.verdict == "passed", right.message
     assert late.message.startswith("add(700, 700)\n  returned  0")
-    assert (stuck.verdict, stuck.message.splitlines()[0]) == ("timeout", "add(600, 600)")
+    for alone in (False, True):  # whether or not the judge has seen what the tests ask
+        stuck = add("def add(x, y):\n    while x == 600: pass\n    return x + y", test, timeout=0.3)
+        (found,) = judged(stuck, alone=alone)
+        assert (found.verdict, found.message.splitlines()[0]) == ("timeout", "add(600, 600)")
 
 
 def test_a_list_of_asserts_is_a_suite_too(judged: Judges) -> None:
