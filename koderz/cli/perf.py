@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from koderz.cli.console import print_json, say, warn
-from koderz.cli.front import Front, run_options
+from koderz.cli.front import Front, Trust, run_options
 from koderz.cli.groups import Json, LazyGroup, PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix
     from koderz.settings.schema import Settings
     from koderz.suites.performance.given import Given
+    from koderz.suites.performance.suite import PerformanceSuite
     from koderz.suites.performance.tasks import PerfTask
 
 COMMANDS = {
@@ -37,7 +38,11 @@ _TOLD = {
     "given, else those that come with the embedded tasks.",
     "samples": "Patches that a model writes for each task. Default: 1.",
 }
-_WHICH = ("suite", "dataset", "predictions", "patches", "local_model", "models", "max_blocks", "timeout", "threshold")
+_CHECKED = ("sandbox", "docker_image", "image", "overrides", "push", "timeout", "clock", "rounds", "agreement")
+_WHICH = (
+    *("suite", "dataset", "predictions", "patches", "local_model", "models", "max_blocks", "threshold"),
+    *_CHECKED,
+)
 
 
 class PerfGroup(LazyGroup):
@@ -88,19 +93,24 @@ def _known(given: Mapping[str, Any], *, trust_config: bool = False) -> tuple[Set
 
     Raises KoderzError for a suite of another kind.
     """
+    settings, suite = _suite(given, trust_config=trust_config)
+    return settings, tuple(task.payload for task in suite.tasks)
+
+
+def _suite(given: Mapping[str, Any], *, trust_config: bool) -> tuple[Settings, PerformanceSuite]:
     from koderz.engines.owners import schema_here
     from koderz.settings.toml import settings_here
     from koderz.suites import load_suite
-    from koderz.suites.performance.tasks import PerfTask
+    from koderz.suites.performance.suite import PerformanceSuite
 
     given = {"suite": _SUITE, **given}
     settings = settings_here(given, names=_WHICH, schema=schema_here(given), trust_config=trust_config)
-    found = [task.payload for task in load_suite(settings.suite, settings.dataset, settings).tasks]
-    if not all(isinstance(task, PerfTask) for task in found):
+    suite = load_suite(settings.suite, settings.dataset, settings)
+    if not isinstance(suite, PerformanceSuite):
         raise KoderzError(
             f"--suite {settings.suite}: its tasks are no commits; {_SUITE}, koderz-perf-pypi, gso or iso have such"
         )
-    return settings, tuple(found)
+    return settings, suite
 
 
 def _which(help_text: str, metavar: str, *flags: str) -> Any:
@@ -261,40 +271,30 @@ def _show_plan(tasks: Sequence[PerfTask], arms: Sequence[str]) -> None:
 
 
 @app.command(cls=PanelCommand)
-@with_settings("suite", "dataset")
+@with_settings(usual={"suite": _SUITE}, only=("suite", "dataset", *_CHECKED))
 def check(
     given: dict[str, Any],
     tasks: Annotated[list[str] | None, typer.Argument(metavar="[TASK] …", help="Ids or commits. Default: all.")] = None,
     max_blocks: Annotated[
         int | None, typer.Option(metavar="N", min=7, help="Maximum number of blocks. Default: 30.")
     ] = None,
-    timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0.1, help="Maximum time of one leg. Default: 300.")
-    ] = None,
     json: Json = False,
+    trust_config: Trust = False,
 ) -> None:
     """Check that base works and is as fast as itself, and the human's answer surely faster. Exit code 1 where not."""
     import asyncio
 
-    from koderz.suites.performance.checking import check_tasks
-    from koderz.suites.performance.measuring.verdicts import Rule
-    from koderz.suites.performance.options import PerformanceOptions
+    from koderz.suites.performance.checking import Checked, check_tasks
     from koderz.suites.performance.tasks import chosen
 
-    limits = {"max_blocks": max_blocks, "timeout": timeout}
-    settings, known = _known({**given, **{name: value for name, value in limits.items() if value is not None}})
-    options = settings.of(PerformanceOptions)
+    def tell(each: Checked) -> None:
+        say(f"{'failed' if each.wrong else 'ok':6}  {each.id}: {each.wrong or each.told}")
+
+    given = given | ({} if max_blocks is None else {"max_blocks": max_blocks})
+    settings, suite = _suite(given, trust_config=trust_config)
+    known = tuple(task.payload for task in suite.tasks)
     wanted = chosen(known, tasks) if tasks else [task.id for task in known]
-    checking = check_tasks(
-        [task for task in known if task.id in wanted],
-        Rule(max_blocks=options.max_blocks),
-        options.timeout,
-        warn,
-        None
-        if json
-        else lambda each: say(f"{'failed' if each.wrong else 'ok':6}  {each.id}: {each.wrong or each.told}"),
-    )
-    found = asyncio.run(checking)
+    found = asyncio.run(check_tasks(suite, wanted, settings, warn, None if json else tell))
     if json:
         print_json(found)
     raise typer.Exit(1 if any(each.wrong for each in found) else 0)

@@ -275,6 +275,18 @@ def test_patches_of_agents_have_arms_and_tasks_without_one_count_as_not(koderz: 
 def test_a_task_is_checked(koderz: Shell) -> None:
     assert koderz("perf", "check", ONE, "--max-blocks", 12).out.startswith(f"ok      {ONE}: opt: ")
     koderz("perf", "check", "0000000", code=2)
+    assert "nothing can be timed there" in koderz("perf", "check", ONE, "--sandbox", "uncontained", code=2).err
+
+
+@pytest.mark.skipif(not rooted(), reason="needs user namespaces")
+def test_a_task_is_checked_on_modal(koderz: Shell) -> None:
+    with ModalServer() as server:
+        options = ("--sandbox", "modal", "--max-blocks", "7", "--json")
+        (found,) = json.loads(koderz("perf", "check", ONE, *options, env=server.environment, code=(0, 1)).out)
+        assert len(server.sandboxes) > 7  # one for each block
+        assert not any(each.lives for each in server.sandboxes)
+    assert found["id"] == ONE
+    assert found["told"].startswith("opt: ") or found["wrong"].startswith("noise: base is")
 
 
 def test_legs_run_in_containers_where_docker_is_named(
@@ -284,6 +296,7 @@ def test_legs_run_in_containers_where_docker_is_named(
     options = ("--mode", "human", "--sandbox", "docker", "--image", "me/python:3")
     refused = koderz("perf", "run", ONE, *options, code=4)
     assert "there is no image me/python:3" in refused.err
+    assert "there is no image me/python:3" in koderz("perf", "check", ONE, *options[2:], code=4).err
     assert not [*koderz.results.glob("*")]
     (state / "registry").write_text("me/python:3")
     shown = koderz("perf", "run", ONE, *options, "--max-blocks", "1", code=(0, 3)).err

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from typing import Any
 
-from koderz.errors import Fault
+from koderz.errors import Fault, KoderzError
 from koderz.sandbox.exclusive import Exclusive, open_exclusive
+from koderz.sandbox.workspace.backends import timed
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.git import require_git
-from koderz.sandbox.workspace.local import Local
-from koderz.suites.performance.judging import verdict_on
-from koderz.suites.performance.measuring.bench import Bench
-from koderz.suites.performance.measuring.verdicts import STRAY, Rule
-from koderz.suites.performance.published import refused
+from koderz.settings.schema import Settings
+from koderz.suites.performance.measuring.verdicts import STRAY
+from koderz.suites.performance.suite import PerformanceSuite
 from koderz.suites.performance.tasks import PerfTask
 from koderz.suites.performance.trees import Trees
+from koderz.types import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,38 +49,52 @@ class Unrecorded:
 
 
 async def check_tasks(
-    tasks: Sequence[PerfTask],
-    rule: Rule,
-    seconds: float,
+    suite: PerformanceSuite,
+    wanted: Sequence[str],
+    settings: Settings,
     notice: Callable[[str], None],
     tell: Callable[[Checked], object] | None = None,
 ) -> list[Checked]:
-    """Each task's human arm measured; `tell` is told of each at once.
+    """The human arm of each task, by its id, measured where the settings say; `tell` is told of each at once.
 
-    Raises KoderzError where git is missing, Unreachable where nothing is contained.
+    Raises KoderzError where git is missing or nothing is timed there, Unreachable where nothing is contained or an
+    image is missing.
     """
     require_git()
+    timed(settings)
     found = []
-    with open_exclusive(notice) as exclusive:
-        async with Local() as local:
-            trees = Trees(local)
-            for task in tasks:
-                with scratch() as folder:
-                    bench = Bench(task, trees, folder, Unrecorded(task.id), rule, seconds=seconds)
-                    checked = await _checked(task, bench, exclusive, rule)
-                found.append(checked)
-                if tell:
-                    tell(checked)
+    refused = {task: _refusal(suite, task, settings) for task in wanted}
+    fit = tuple(task for task, why in refused.items() if not why)
+    async with AsyncExitStack() as stack:
+        exclusive = stack.enter_context(open_exclusive(notice))
+        opened = suite.open_run(replace(settings, problems=fit), os.environ)
+        trees = await stack.enter_async_context(opened) if fit else None
+        for task in suite.tasks:
+            if task.id not in refused:
+                continue
+            why = refused[task.id]
+            checked = await _checked(suite, task, trees, exclusive) if trees and not why else Checked(task.id, why)
+            found.append(checked)
+            if tell:
+                tell(checked)
     return found
 
 
-async def _checked(task: PerfTask, bench: Bench, exclusive: Exclusive, rule: Rule) -> Checked:
-    if wrong := refused([task]):
-        return Checked(task.id, wrong)
+def _refusal(suite: PerformanceSuite, task: str, settings: Settings) -> str:
     try:
-        verdict = verdict_on(await bench.measured(exclusive, "human"), rule, "")
+        return suite.refusal([task], settings)
+    except KoderzError as error:
+        return str(error)
+
+
+async def _checked(suite: PerformanceSuite, task: Task[PerfTask], trees: Trees, exclusive: Exclusive) -> Checked:
+    try:
+        with scratch() as folder:
+            bench = suite.bench(task.payload, trees, folder, Unrecorded(task.id))
+            verdict = await suite.judge(task, await bench.measured(exclusive, "human"), None, None)
     except Fault as fault:
         return Checked(task.id, str(fault))
+    wrong = ""
     low, high = ((verdict.metrics or {}).get(f"speedup_aa_{end}", 1.0) for end in ("low", "high"))
     if not verdict.passed:
         wrong = f"the human's answer isn't surely faster: {verdict.feedback}"

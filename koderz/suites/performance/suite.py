@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,7 @@ from koderz.sandbox.workspace.git import require_git
 from koderz.settings.schema import Settings
 from koderz.suites.performance.judging import verdict_on
 from koderz.suites.performance.machines import Machine
-from koderz.suites.performance.measuring.bench import Bench
+from koderz.suites.performance.measuring.bench import Bench, Recorder
 from koderz.suites.performance.measuring.verdicts import Rule
 from koderz.suites.performance.options import PerformanceOptions
 from koderz.suites.performance.packing import kit_of, packed
@@ -86,6 +86,15 @@ class PerformanceSuite:
         self._options = options
         self._rule = Rule(options.threshold, options.clock, options.max_blocks, options.gso_strict, options.agreement)
         self._isolation = ""
+        self._patches: dict[str, Mapping[str, tuple[str, ...]]] = {}  # by agent and task
+
+    def refusal(self, wanted: Collection[str], settings: Settings) -> str:
+        """Why tasks, by their ids, can't be measured where the settings say; empty where they can.
+
+        Raises KoderzError for one that can't be measured anywhere.
+        """
+        found = [task.payload for task in self.tasks if task.id in wanted]
+        return refused(found, self._machines(found, timed(settings)))
 
     def details(self, tasks: Sequence[Task[PerfTask]], settings: Settings) -> dict[str, Any]:
         """The commits of each task, before and as the human left it, and its images, for the record."""
@@ -134,13 +143,27 @@ class PerformanceSuite:
         self, task: Task[PerfTask], folder: Path, handles: Handles, shared: Trees
     ) -> AsyncIterator[Bench]:
         """What a solver measures patches by."""
-        given = partial(self._given, task.payload, handles.identity.sample)
+        yield self.bench(
+            task.payload, shared, folder, handles, partial(self._given, task.payload, handles.identity.sample)
+        )
+
+    def bench(
+        self,
+        task: PerfTask,
+        shared: Trees,
+        folder: Path,
+        handles: Recorder,
+        given: Callable[[str], str] = lambda _: "",
+    ) -> Bench:
+        """What measures patches of a task; `given` as in `Bench`."""
         most = min(self._rule.max_blocks, self._options.rounds or self._rule.max_blocks)
-        rule = replace(self._rule, max_blocks=most) if task.payload.service else self._rule
-        yield Bench(task.payload, shared, folder, handles, rule, seconds=self._options.timeout, given=given)
+        rule = replace(self._rule, max_blocks=most) if task.service else self._rule
+        return Bench(task, shared, folder, handles, rule, seconds=self._options.timeout, given=given)
 
     def _given(self, task: PerfTask, sample: int, agent: str) -> str:
-        samples = self._kit.given(agent, self._options).get(task.id, ())
+        if agent not in self._patches:
+            self._patches[agent] = self._kit.given(agent, self._options)
+        samples = self._patches[agent].get(task.id, ())
         if sample >= len(samples):
             raise Fault(f"there is no patch number {sample} of {task.id} any more")
         return samples[sample]

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.sandbox.workspace.local import Local
+from koderz.settings.schema import Settings
 from koderz.suites.performance.checking import check_tasks
-from koderz.suites.performance.measuring.verdicts import Rule
+from koderz.suites.performance.options import PerformanceOptions
 from koderz.suites.performance.released import fetch, released_tasks, unpack
 from koderz.suites.performance.sources import tasks_of
+from koderz.suites.performance.suite import pypi
 from tests.conftest import Shell
 
 TASK = "packaging-26.3"
@@ -89,12 +90,12 @@ def test_without_an_index_a_run_says_in_one_line_what_it_needs(index: Path, kode
 
 
 @pytest.mark.slow
-def test_a_release_that_made_something_faster_is_measured(local: Local) -> None:
+def test_a_release_that_made_something_faster_is_measured() -> None:
     (task,) = (task for task in released_tasks() if task.id == TASK)
     try:
         asyncio.run(fetch([task]))
     except Unreachable as error:
         pytest.skip(str(error))
-    (checked,) = asyncio.run(check_tasks([task], Rule(), 120.0, lambda _: None))
+    (checked,) = asyncio.run(check_tasks(pypi(None, PerformanceOptions()), [TASK], Settings(), lambda _: None))
     assert not checked.wrong
     assert checked.told.startswith("opt")
