@@ -23,6 +23,7 @@ GUEST = Path(__file__).parents[1] / "guest"
 TOOLS = "/opt/koderz/perf"
 ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 _REFEREE_SECONDS = 86_400.0
+_LEAST = 0.001  # seconds that a comparison has
 _MOST_LONGER, _MOST_MORE = 4, 1 << 16  # that an output which is as good as another may be longer: times, and bytes
 
 
@@ -153,10 +154,10 @@ def timing_of(taken: Sequence[Taken]) -> Timing:
 
 
 class Referee:
-    """Makes inputs and compares outputs."""
+    """Makes inputs and compares outputs, in so many seconds for all of them."""
 
-    def __init__(self, frames: Frames) -> None:
-        self._frames = frames
+    def __init__(self, frames: Frames, seconds: float) -> None:
+        self._frames, self._seconds, self._left = frames, seconds, seconds
 
     async def inputs(self, workload: str, seed: str, number: int) -> Call:
         """An input of a workload. Raises Fault where it makes none."""
@@ -164,7 +165,10 @@ class Referee:
         return Call(workload, await self._asked(json.dumps(order).encode()))
 
     async def same(self, call: Call, expected: bytes, output: bytes) -> bool:
-        """Whether an output is as good as the expected one. Raises Fault where that can't be told."""
+        """Whether an output is as good as the expected one; not, where only telling this takes too long.
+
+        Raises Fault where it can't be told of the expected one either.
+        """
         if output == expected:
             return True
         if len(output) > _MOST_LONGER * len(expected) + _MOST_MORE:  # nobody reads what is made to be too much
@@ -173,21 +177,27 @@ class Referee:
             json.loads(output)
         except (ValueError, RecursionError):
             return False
-        order = json.dumps({"workload": call.workload}).encode()
+        order = json.dumps({"workload": call.workload, "seconds": max(_LEAST, self._left / 4)}).encode()
         return await self._asked(order, expected, output, call.given) == b"same"
 
     async def _asked(self, *contents: bytes) -> bytes:
+        began = time.monotonic()
         try:
-            await self._frames.send(*contents)
-            return await self._frames.receive()
+            async with asyncio.timeout(self._left):
+                await self._frames.send(*contents)
+                return await self._frames.receive()
+        except TimeoutError:
+            raise Fault(f"base_failed: the workload's own code takes longer than {self._seconds:g} s") from None
         except Lost as error:
             why = str(error) or await how_ended(self._frames.running)
             raise Fault(f"base_failed: the workload's own code: {why}") from None
+        finally:
+            self._left -= time.monotonic() - began
 
 
 @asynccontextmanager
-async def referee(workloads: Mapping[str, str], backend: Timed) -> AsyncIterator[Referee]:
-    """A process of its own, without the code under test."""
+async def referee(workloads: Mapping[str, str], backend: Timed, seconds: float) -> AsyncIterator[Referee]:
+    """A process of its own, without the code under test. `seconds`: the most that all it is asked may take."""
     wanted = Command(
         ["python3", "-s", "-B", f"{TOOLS}/referee.py"],
         ENVIRONMENT,
@@ -199,6 +209,6 @@ async def referee(workloads: Mapping[str, str], backend: Timed) -> AsyncIterator
     with scratch() as place:
         async with backend.started(wanted, place) as running:
             frames = Frames(running)
-            found = Referee(frames)
+            found = Referee(frames, seconds)
             await found._asked(json.dumps({"workloads": dict(workloads)}).encode())
             yield found

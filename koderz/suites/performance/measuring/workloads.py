@@ -26,13 +26,13 @@ class Workloads:
     """The `Work` of tasks whose workloads define `inputs` and `call`."""
 
     def __init__(self, task: PerfTask, backend: Timed, seconds: float) -> None:
-        self._task, self._backend = task, backend
+        self._task, self._backend, self._seconds = task, backend, seconds
         self._legs = Legs(task, backend, seconds)
 
     async def sized(self, tree: Path, seed: str, exclusive: ExclusiveHandle) -> dict[str, int]:
         """The calls of each workload that a leg makes after the first."""
         counts = {}
-        async with referee(self._task.workloads, self._backend) as judge:
+        async with referee(self._task.workloads, self._backend, self._seconds) as judge:
             for name in self._task.workloads:
                 calls = [await judge.inputs(name, f"{seed}/calls/{n}", n) for n in range(_TRIAL_CALLS)]
                 async with exclusive() as core:
@@ -45,7 +45,7 @@ class Workloads:
         self, trees: Mapping[str, Path], counts: Mapping[str, int], seed: str, exclusive: ExclusiveHandle
     ) -> dict[str, Leg]:
         """All legs on the same inputs, which no other block has."""
-        async with referee(self._task.workloads, self._backend) as judge:
+        async with referee(self._task.workloads, self._backend, self._seconds) as judge:
             calls = [call for name, count in counts.items() for call in await _fresh(judge, name, seed, count + 1)]
             async with exclusive() as core:
                 ran = {leg: await self._legs.run(tree, calls, core) for leg, tree in trees.items()}

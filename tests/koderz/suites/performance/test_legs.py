@@ -76,7 +76,7 @@ def test_the_time_of_processes_that_a_task_may_start_counts(task: PerfTask, loca
 
 def test_inputs_are_made_and_outputs_compared_in_a_process_of_their_own(local: Local) -> None:
     async def asked() -> list[bool]:
-        async with referee({"sums": WORKLOAD}, local) as judge:
+        async with referee({"sums": WORKLOAD}, local, 60.0) as judge:
             call = await judge.inputs("sums", "seed", 1)
             assert call == await judge.inputs("sums", "seed", 1)
             assert call != await judge.inputs("sums", "other", 1)
@@ -91,7 +91,7 @@ def test_inputs_are_made_and_outputs_compared_in_a_process_of_their_own(local: L
 def test_a_workload_may_say_itself_what_is_equal(local: Local) -> None:
     async def asked() -> bool:
         own = WORKLOAD + "\n\ndef equal(expected, got, x):\n    return sorted(expected) == sorted(got)\n"
-        async with referee({"sums": own}, local) as judge:
+        async with referee({"sums": own}, local, 60.0) as judge:
             return await judge.same(Call("sums", b"1"), b"[1, 2]", b"[2, 1]")
 
     assert asyncio.run(asked())
@@ -100,7 +100,7 @@ def test_a_workload_may_say_itself_what_is_equal(local: Local) -> None:
 def test_an_output_that_can_t_be_compared_is_another_one(local: Local) -> None:
     async def asked() -> list[bool]:
         own = WORKLOAD + "\n\ndef equal(expected, got, x):\n    return sorted(expected) == sorted(got)\n"
-        async with referee({"sums": own}, local) as judge:
+        async with referee({"sums": own}, local, 60.0) as judge:
             outputs = (b"1", b"[1, null]", b"[" * 90000, b" " * 70000 + b"[2, 1]", b"9" * 5000, b"[2, 1]")
             return [await judge.same(Call("sums", b"1"), b"[1, 2]", output) for output in outputs]
 
@@ -109,7 +109,7 @@ def test_an_output_that_can_t_be_compared_is_another_one(local: Local) -> None:
 
 def test_a_workload_that_fails_is_a_fault(local: Local) -> None:
     async def asked() -> None:
-        async with referee({"sums": "def inputs(rng, i):\n    1 / 0\n"}, local) as judge:
+        async with referee({"sums": "def inputs(rng, i):\n    1 / 0\n"}, local, 60.0) as judge:
             await judge.inputs("sums", "seed", 1)
 
     with pytest.raises(Fault, match="ZeroDivisionError"):
@@ -130,3 +130,40 @@ def test_no_input_is_used_twice(task: PerfTask, local: Local, tmp_path: Path, in
             asyncio.run(block)
     else:
         assert not asyncio.run(block)["base"].wrong
+
+
+_ENDLESS_FOR_OTHERS = """
+def inputs(rng, i):
+    return 1
+
+
+def equal(expected, got, x):
+    while got != expected:
+        try:
+            pass
+        except Exception:
+            pass
+    return True
+"""
+_ENDLESS = _ENDLESS_FOR_OTHERS.replace("got != expected", "True")
+_DEAF = _ENDLESS.replace("except Exception", "except BaseException").replace(
+    "            pass\n", "            while True:\n                pass\n", 1
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [(_ENDLESS_FOR_OTHERS, ""), (_ENDLESS, "`equal` takes longer than"), (_DEAF, "takes longer than 2 s")],
+    ids=["of what is wrong", "of anything", "deaf"],
+)
+def test_a_comparison_that_never_ends_is_a_wrong_output_or_a_fault(local: Local, source: str, said: str) -> None:
+    async def same() -> bool:
+        async with referee({"sums": source}, local, 2.0) as judge:
+            call = await judge.inputs("sums", "seed", 0)
+            return await judge.same(call, b"1", b"2")
+
+    if not said:
+        assert not asyncio.run(same())
+        return
+    with pytest.raises(Fault, match=said):
+        asyncio.run(same())
