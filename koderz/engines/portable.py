@@ -19,6 +19,7 @@ from koderz.errors import KoderzError
 from koderz.experiments.experiment import PendingExperiment
 from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan, restore_plan
+from koderz.settings.layers import as_config, fields_in, replaced
 from koderz.settings.schema import Settings
 from tracker import records
 from tracker.records import Attempt, Call, Record, Text, decode, encode
@@ -65,11 +66,24 @@ def plan_record(data: bytes) -> records.Plan:
     return record
 
 
-def unpack_plan(data: bytes, folder: Path) -> Plan:
-    """The plan, its files laid out in `folder`. KoderzError where this koderz' suite or prompts are others."""
+def changes_in(plan: Plan) -> dict[str, Any]:
+    """The settings that are others in this session than on the plan's record, as JSON has them."""
+    now, recorded = as_config(plan.settings), plan.record.config
+    changeable = [name for name, field in fields_in(plan.settings).items() if field.about.changeable and name in now]
+    return {name: now[name] for name in changeable if recorded.get(name) != now[name]}
+
+
+def unpack_plan(data: bytes, folder: Path, changes: Mapping[str, Any]) -> Plan:
+    """The plan, its files laid out in `folder`. KoderzError where this koderz' suite or prompts are others.
+
+    `changes`: see `changes_in`.
+    """
     lay_out(data, folder)
     record = plan_record(data)
-    settings = laid_out(restored_settings(record), folder)
+    settings = restored_settings(record)
+    fields = fields_in(settings)
+    settings = replaced(settings, {name: fields[name].read(value, name) for name, value in changes.items()})
+    settings = laid_out(settings, folder)
     return restore_plan(record, settings, accept_changes=False, solver_files=solver_files(folder))
 
 

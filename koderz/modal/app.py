@@ -11,11 +11,12 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import modal
+import orjson
 
 from koderz.engines.portable import unpack_plan
 from koderz.modal.cloud import FUNCTION, MOUNT
@@ -98,39 +99,47 @@ async def run_experiment(submission: dict[str, Any]) -> dict[str, Any]:
     """Performs one experiment; `modal_result.read_result` reads what it returns. Never raises."""
     container = _container()
     call_id = modal.current_function_call_id() or ""
-    async with container.serving(submission["run"]):
-        result = await perform_work(submission, call_id, container.shelf, container.state)
+    session = Session(submission["run"], orjson.dumps(submission["changes"]))
+    async with container.serving(session):
+        result = await perform_work(submission, call_id, container.shelf, partial(container.state, session))
     container.shelf.forget(submission["work"]["experiment_id"])
     await volume.commit.aio()  # type: ignore[no-untyped-call]
     return result
 
 
+class Session(NamedTuple):
+    """A run, and as JSON the settings that are others than on its record, see `changes_in`."""
+
+    run: str
+    changes: bytes
+
+
 class Container:
-    """What one container keeps between its inputs: the state of each run."""
+    """What one container keeps between its inputs: the state of each session."""
 
     def __init__(self) -> None:
         self.shelf = ContainerShelf(_NAMES, Path(MOUNT))
-        self._states: dict[str, ContainerState] = {}
-        self._served: Counter[str] = Counter()  # experiments that are in the container, by run
+        self._states: dict[Session, ContainerState] = {}
+        self._served: Counter[Session] = Counter()  # experiments that are in the container
 
     @asynccontextmanager
-    async def serving(self, run: str) -> AsyncIterator[None]:
-        """While an experiment of the run is here. The sandboxes of runs that have none are given back."""
-        self._served[run] += 1
+    async def serving(self, session: Session) -> AsyncIterator[None]:
+        """While an experiment of the session is here. The sandboxes of those that have none are given back."""
+        self._served[session] += 1
         try:
             for idle in [one for one in self._states if not self._served[one]]:
                 await self._states.pop(idle).aclose()
             yield
         finally:
-            self._served[run] -= 1
+            self._served[session] -= 1
 
-    async def state(self, run: str) -> ContainerState:
-        """The container's state of a run, opened by whoever asks first."""
-        if run not in self._states:
+    async def state(self, session: Session) -> ContainerState:
+        """The container's state of a session, opened by whoever asks first."""
+        if session not in self._states:
             folder = Path(tempfile.mkdtemp(prefix="koderz-"))
-            state = ContainerState(unpack_plan(await self.shelf.plan(run), folder), os.environ)
-            self._states.setdefault(run, state)
-        state = self._states[run]
+            plan = unpack_plan(await self.shelf.plan(session.run), folder, orjson.loads(session.changes))
+            self._states.setdefault(session, ContainerState(plan, os.environ))
+        state = self._states[session]
         await state.opened()
         return state
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from koderz.engines import Driver
-from koderz.engines.portable import pack_work, read_lines, source_digest
+from koderz.engines.portable import changes_in, pack_work, read_lines, source_digest
 from koderz.errors import FatalFault, Fault
 from koderz.experiments.budget import CapReached
 from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
@@ -145,6 +145,7 @@ class Submission:
             "run": self._store.run,
             "work": pack_work(flight.to_replay(), self._driver.text),
             "how": msgspec.to_builtins(self._driver.how),
+            "changes": changes_in(self._driver.plan),
             "allowance": flight.allowance,
             "rate": self._rate,
             "gpu": self._driver.plan.settings.of(ModalOptions).gpu or "",

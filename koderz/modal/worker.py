@@ -37,7 +37,7 @@ class Notebook:
 
 
 async def perform_work(
-    data: Mapping[str, Any], call_id: str, shelf: ContainerShelf, state_of: Callable[[str], Awaitable[ContainerState]]
+    data: Mapping[str, Any], call_id: str, shelf: ContainerShelf, state_of: Callable[[], Awaitable[ContainerState]]
 ) -> dict[str, Any]:
     """Performs what `modal.submission` describes; `modal_result` has what it returns. Never raises.
 
@@ -49,7 +49,7 @@ async def perform_work(
         holder = await shelf.claim(run, experiment_id, call_id, data["after"])
         if holder != call_id:
             return performed_by(holder)
-        state = await state_of(run)
+        state = await state_of()
         work = await _with_stored(unpack_work(data["work"], state.resources.plan), data, notebook, shelf)
         if (ended := _end_of(work, data)) is None:
             caller = MeteredCaller(state, data["allowance"], data["rate"])

@@ -102,18 +102,27 @@ def test_rollouts_still_need_this_machine(on_modal: Remote) -> None:
 
 
 @pytest.mark.slow
-def test_killing_the_client_costs_nothing_and_it_goes_on(on_modal: Remote) -> None:
-    run = on_modal.start("perf", "run", ONE, "--mode", "human", *ENGINE)
+def test_killing_the_client_and_the_container_costs_no_block_that_was_done(on_modal: Remote) -> None:
+    (on_modal.folder / "p.jsonl").write_text(json.dumps({"instance_id": ONE, "model_patch": canned(ONE, "good")}))
+    asked = ("--mode", "agent", "--predictions", "p.jsonl", "--max-blocks", 7, "--threshold", "0.3")
+    run = on_modal.start("perf", "run", ONE, *asked, *ENGINE)
     wait_for(lambda: "block/2" in steps(on_modal))
     run.kill()
     run.communicate(timeout=PATIENCE)
+    for container in on_modal.modal.containers("run_experiment"):
+        on_modal.modal.preempt(container)
 
-    on_modal("benchmark", "resume", "latest", "--quiet", code=(0, 3))
+    on_modal("benchmark", "resume", "latest", "--quiet")
 
     blocks = [name for name in steps(on_modal) if name.startswith("block/")]
-    assert len(blocks) >= 7
-    assert blocks == [f"block/{number}" for number in range(1, len(blocks) + 1)]
+    assert blocks == [f"block/{number}" for number in range(1, 8)]
     assert len([line for line in on_modal.journal() if line["kind"] == "submitted"]) == 1
+    assert results(on_modal, "agent")[ONE]["limits"]["human"] == 0.3
+
+    on_modal("benchmark", "rescore", "latest", "--threshold", "0.2", "--quiet")
+
+    assert results(on_modal, "agent")[ONE]["limits"]["human"] == 0.2
+    assert len(steps(on_modal)) == len(blocks) + 3
 
 
 @pytest.mark.slow

@@ -1,0 +1,40 @@
+"""A plan that goes elsewhere: with its settings as they are in this session."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from koderz.engines import carried, require_able
+from koderz.engines.portable import changes_in, files_of, pack_plan, unpack_plan
+from koderz.errors import KoderzError
+from koderz.settings.layers import replaced
+from koderz.types import EXCLUSIVE
+from tests.koderz.world import planned
+
+
+def test_settings_that_are_others_than_on_record_go_along(tmp_path: Path) -> None:
+    plan = asyncio.run(planned(tmp_path, 1))
+    assert changes_in(plan) == {}
+    resumed = replace(plan, settings=replaced(plan.settings, {"grace": 7.5}))
+    changes = changes_in(resumed)
+    assert changes == {"grace": 7.5}
+    (tmp_path / "there").mkdir()
+    there = unpack_plan(pack_plan(resumed, files_of(resumed)), tmp_path / "there", changes)
+    assert there.settings.grace == 7.5
+    assert there.record == plan.record
+
+
+def test_needs_that_an_engine_has_not_got_are_met_by_portable_suites_alone(tmp_path: Path) -> None:
+    plan = asyncio.run(planned(tmp_path, 1, engine="modal", sandbox="modal"))
+    plan = replace(plan, tasks=tuple(replace(task, needs=frozenset({EXCLUSIVE})) for task in plan.tasks))
+    with pytest.raises(KoderzError, match="needs exclusive, which the engine modal hasn't got"):
+        require_able(plan)
+    plan.suite.portable = frozenset({EXCLUSIVE})  # type: ignore[attr-defined]
+    require_able(plan)
+    assert carried(plan) == {EXCLUSIVE}
+    plan = replace(plan, settings=replace(plan.settings, engine="local"))
+    assert carried(plan) == frozenset()
