@@ -36,6 +36,7 @@ def ran(koderz: Shell, script: str, *options: str, **env: str) -> subprocess.Com
             3,
             "contained",
         ),
+        ("eval/modal_benchmark.py", "--engine modal --detach --benchmark-type workload", 3, "modal"),
         ("eval/sglang_modal_benchmark.py", "--engine local", 3, "contained"),
     ],
 )
