@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,31 @@ def test_a_row_of_gso_is_measured_in_all_arms(koderz: Shell, both: dict[str, dic
     times = times_of(logs["org__m-run_2"].read_text())  # what was moved is among its times
     base, moved = (sum((times[side] or [])[0]) for side in ("base", "patch"))
     assert moved > 0.7 * base
+
+
+def test_a_row_is_measured_in_an_environment_that_is_prepared_here(koderz: Shell) -> None:
+    row = rows.made(koderz.folder)["gso"]
+    published = {
+        "repo": "own/tallies",
+        "setup_commands": ["sudo apt-get install -y gcc"],
+        "install_commands": ["uv venv --python 3.9", "source .venv/bin/activate", "uv pip install . --reinstall"],
+        "tests": ["import tallied\n" + rows.GSO_SCRIPT],
+    }
+    rows.written(koderz.folder, row | published)
+    venv.create(koderz.folder / "env")
+    (packages,) = koderz.folder.glob("env/lib/python*/site-packages")
+    (packages / "tallied.py").touch()
+    (koderz.folder / "own.toml").write_text(
+        '[[environments]]\nrepo = "*/own/tallies"\nsource = "repository"\npython = "env/bin/python"\n'
+        'install = ["sh build.sh"]\n'
+    )
+    own = ("--dataset", "rows.jsonl", "--max-blocks", 7)
+    assert "or in an environment that --overrides names" in koderz("perf", "run", *own, "--mode", "human", code=4).err
+    checked = koderz("perf", "check", *own, "--overrides", "own.toml").out
+    assert checked.startswith(f"ok      {row['instance_id']}: opt: ")
+    koderz("perf", "run", *own, "--mode", "human", "--overrides", "own.toml", "--quiet")
+    (human,) = koderz.summary()["arms"]["human"]["results"]
+    assert (human["status"], human["opt"]) == ("passed", "opt")
 
 
 def test_a_row_of_iso_bench_is_checked(koderz: Shell, both: dict[str, dict[str, Any]]) -> None:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from koderz.errors import KoderzError
 
@@ -66,6 +66,14 @@ def make_usable(tree: Path) -> None:
             if not path.is_symlink():
                 with contextlib.suppress(OSError):
                     path.chmod(path.stat().st_mode | (stat.S_IRWXU if path.is_dir() else stat.S_IRUSR))
+
+
+def keep_only(tree: Path, kept: Collection[PurePosixPath]) -> None:
+    """Removes each file of a folder that lies at or below none of these paths."""
+    for path in [path for path in tree.rglob("*") if not path.is_dir() or path.is_symlink()]:
+        here = PurePosixPath(path.relative_to(tree))
+        if not any(here == each or each in here.parents for each in kept):
+            path.unlink()
 
 
 @cache

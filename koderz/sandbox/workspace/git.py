@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.sandbox.workspace.folders import make_usable
+from koderz.sandbox.workspace.folders import keep_only, make_usable
 
 WAYS = ("git apply", "git apply --ignore-whitespace", "patch --fuzz=5")  # of applying a diff, from the strictest on
 
@@ -117,7 +118,7 @@ class Store:
         await self.checkout(folder)
         links = _links(folder)
         try:
-            way = await _loosely_applied(diff, folder)
+            way = await _loosely_applied(diff.removesuffix(b"\n") + b"\n", folder)  # some are published without
             if _links(folder) - links:
                 raise GitError("the diff makes symbolic links")
         except BaseException:
@@ -169,18 +170,27 @@ async def export(source: str, commit: str, tree: Path, *, subdir: str = "", path
         git_dir = Path(folder, "source.git")
         await _git("init", "-q", "--bare", str(git_dir))
         _ignore_attributes(git_dir)
-        await _git("fetch", "-q", "--no-tags", "--", source, "+refs/*:refs/source/*", inside=git_dir)
-        try:
-            found = await _git("rev-parse", "--verify", "-q", f"{commit}^{{commit}}", inside=git_dir)
-        except GitError:
-            await _git("fetch", "-q", "--no-tags", "--", source, commit, inside=git_dir)
-            found = await _git("rev-parse", "--verify", f"{commit}^{{commit}}", inside=git_dir)
-        wanted = found.decode().strip() + (f":{subdir.strip('/')}" if subdir.strip("/") else "")
+        wanted = await _fetched(source, commit, git_dir) + (f":{subdir.strip('/')}" if subdir.strip("/") else "")
         where = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(tree)}
         await _git("read-tree", wanted, inside=tree, environment=where)
         await _git("checkout-index", "-a", "-f", inside=tree, environment=where)
     if kept := [PurePosixPath(path.strip("/")) for path in paths]:
-        _keep(tree, kept)
+        keep_only(tree, kept)
+
+
+async def _fetched(source: str, commit: str, git_dir: Path) -> str:
+    """The whole hash of a commit, which the repository has then: alone where it is stated so and given so."""
+    wanted: list[tuple[str, ...]] = [("+refs/*:refs/source/*",), (commit,)]
+    if exact := re.fullmatch(r"([0-9a-f]{40})((?:\^|~\d+)*)", commit):
+        steps = sum(int(number or 1) for number in re.findall(r"[\^~](\d*)", exact[2]))
+        wanted.insert(0, (exact[1], f"--depth={steps + 1}"))
+    for name, *options in wanted:
+        try:
+            await _git("fetch", "-q", "--no-tags", *options, "--", source, name, inside=git_dir)
+            return (await _git("rev-parse", "--verify", f"{commit}^{{commit}}", inside=git_dir)).decode().strip()
+        except GitError as error:
+            failed = error
+    raise failed
 
 
 async def stored(tree: Path, folder: Path) -> Store:
@@ -290,14 +300,6 @@ def inner_path(path: str) -> PurePosixPath:
     if not pure.parts or pure.is_absolute() or ".." in pure.parts or ".git" in pure.parts or "\0" in path:
         raise KoderzError(f"the path {path!r} leads out of the repository, or into its .git")
     return pure
-
-
-def _keep(tree: Path, kept: Collection[PurePosixPath]) -> None:
-    """Removes each file that lies at or below none of these paths."""
-    for path in [path for path in tree.rglob("*") if not path.is_dir() or path.is_symlink()]:
-        here = PurePosixPath(path.relative_to(tree))
-        if not any(here == each or each in here.parents for each in kept):
-            path.unlink()
 
 
 def _ignore_attributes(git_dir: Path, more: str = "") -> None:

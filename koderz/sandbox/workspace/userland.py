@@ -41,12 +41,17 @@ class Python:
 @cache
 def python() -> Python:
     """The python3 that PATH names; koderz' own where it names none that runs."""
-    found = shutil.which("python3")
+    found = python_at(shutil.which("python3") or "")
+    return found or Python(sys.executable, tuple(dict.fromkeys([sys.prefix, sys.base_prefix])))
+
+
+def python_at(path: str) -> Python | None:
+    """The interpreter at a path; None where none runs."""
     try:
-        done = subprocess.run([found or "", "-I", "-c", _ASK], capture_output=True, timeout=30, check=True, cwd="/")
+        done = subprocess.run([path, "-I", "-c", _ASK], capture_output=True, timeout=30, check=True, cwd="/")
         executable, *prefixes = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
-        executable, prefixes = sys.executable, [sys.prefix, sys.base_prefix]
+        return None
     return Python(executable, tuple(dict.fromkeys(prefixes)))
 
 

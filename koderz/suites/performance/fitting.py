@@ -18,6 +18,7 @@ from koderz.sandbox.workspace import Command, Ended, Image, Images, Limits, Moun
 from koderz.sandbox.workspace.folders import own_folder, scratch
 from koderz.suites.performance.machines import Machine
 
+DOWNLOADS = "/opt/koderz/downloads"  # what scripts would fetch
 HUMAN = "human-"  # how the name of a human's tree begins
 
 _MODELS, _TOKENS = "/opt/koderz/models", ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -59,6 +60,9 @@ class Fitted:
         mounts: Sequence[Mount] = command.mounts
         if machine.folder:
             mounts = [*mounts, Mount(tree, machine.folder, writable=not command.read_only)]
+        if machine.downloads:
+            mounts = [*mounts, Mount(Path(machine.downloads), DOWNLOADS)]
+        mounts = [*mounts, *(Mount(Path(prefix), prefix) for prefix in machine.prefixes)]
         own = {"PATH": f"{machine.path}:{_PATH}"} if machine.path else {}
         if machine.model:
             mounts = [*mounts, Mount(models(), _MODELS, kept=_KEPT)]

@@ -1,20 +1,21 @@
-"""Where tasks run besides this machine: images, GPUs and model overrides, by rules that users can add to."""
+"""Where tasks run: images, prepared environments, GPUs and model overrides, by rules that users can add to."""
 
 from __future__ import annotations
 
 import platform
 import re
+import shutil
 import tomllib
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from koderz.errors import KoderzError
-from koderz.sandbox.workspace import Image
+from koderz.sandbox.workspace import Image, userland
 from koderz.suites.performance.tasks import PerfTask
 
 _SHIPPED = Path(__file__).with_suffix(".toml")
@@ -37,6 +38,22 @@ class ImageRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     build: str = ""
 
 
+class EnvironmentRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the rows that fit need, prepared on this machine."""
+
+    format: str = "*"
+    repo: str = "*"
+    id: str = "*"
+    source: str = ""
+    path: str = ""
+    python: str = ""
+    install: tuple[str, ...] = ()
+    downloads: str = ""
+
+
+_Rule = TypeVar("_Rule", ImageRule, EnvironmentRule)
+
+
 class ModelRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model in the place of another."""
 
@@ -56,6 +73,7 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All rules; of each kind the first that fits counts."""
 
     images: tuple[ImageRule, ...] = ()
+    environments: tuple[EnvironmentRule, ...] = ()
     models: tuple[ModelRule, ...] = ()
     gpus: tuple[GpuRule, ...] = ()
 
@@ -70,7 +88,9 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{rule.type}:{found[1] if (found := _PARALLEL.search(command)) else rule.count}"
 
     def served(self, task: PerfTask) -> PerfTask:
-        """The task with the model that is served in place of what its row says, which its notes say."""
+        """The task with the import path of its rule, and the model that is served in place of what its row says, which
+        its notes say."""
+        task = replace(task, path=self._environment(task).path or task.path)
         if task.service is None or task.format == "own":
             return task
         argv, notes = [*task.service.argv], [*task.service.notes]
@@ -80,13 +100,19 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 argv[place + 1] = other
         return replace(task, service=replace(task.service, argv=tuple(argv), notes=tuple(notes)))
 
-    def machine(self, task: PerfTask) -> Machine:
-        """Where a task runs."""
+    def _environment(self, task: PerfTask) -> EnvironmentRule:
+        return next((rule for rule in self.environments if _concerns(rule, task)), EnvironmentRule())
+
+    def machine(self, task: PerfTask, *, has_images: bool = True) -> Machine:
+        """Where a task runs. Raises KoderzError where a rule's python is none."""
+        environment = self._environment(task)
+        if not has_images:
+            return _prepared(environment)
         command = " ".join(task.service.argv) if task.service else ""
         values = {"base_commit": task.base_commit, "human_commit": task.human_commit, "id": task.id.lower()}
         values["arch"] = "arm64" if platform.machine() in ("arm64", "aarch64") else "x86_64"
         for rule in self.images:
-            if all(_fits(getattr(task, name), getattr(rule, name)) for name in ("format", "repo", "id")):
+            if _concerns(rule, task):
                 base, human = (name.format_map(values) for name in (rule.base, rule.human))
                 break
         else:
@@ -101,6 +127,8 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             build=rule.build,
             gpu=self.gpu(command) if command and task.format != "own" else "",
             model=found[1] if (found := _MODEL.search(command)) and task.format != "own" else "",
+            source=environment.source,
+            downloads=environment.downloads,
         )
 
 
@@ -117,6 +145,20 @@ class Machine:
     build: str = ""
     gpu: str = ""  # TYPE:COUNT
     model: str = ""  # that it serves, of Hugging Face's hub
+    python: str = ""  # of this machine, where it has no image
+    prefixes: tuple[str, ...] = ()  # the folders that belong to that
+    commands: tuple[str, ...] = ()  # that install there
+    source: str = ""  # of its repository, where that isn't fetched from where its row says
+    downloads: str = ""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether anything is other than usual."""
+        return bool(self.base or self.python or self.source or self.downloads)
+
+    def install(self, task: PerfTask) -> tuple[str, ...]:
+        """The commands that install a tree of a task."""
+        return self.commands if self.python else () if self.package else task.install
 
     def images(self, task: PerfTask) -> list[Image | str | None]:
         """Those that it needs; None for the usual one."""
@@ -131,6 +173,8 @@ class Machine:
 
     def told(self, task: str) -> str:
         """A line for users; empty where it is as usual."""
+        if self.python:
+            return f"{task} runs on {self.python}"
         where = " and ".join(dict.fromkeys(filter(None, (self.base, self.human))))
         return f"{task} runs in {where}{f' on {self.gpu}' if self.gpu else ''}" if where else ""
 
@@ -146,7 +190,7 @@ def read_rules(own: Path | None, image: str = "") -> Rules:
     if image:
         named = (msgspec.structs.replace(rule, base=image, human="", build="") for rule in images)
         images = (*named, ImageRule(image))
-    return Rules(images, (*rules.models, *shipped.models), (*rules.gpus, *shipped.gpus))
+    return Rules(images, rules.environments, (*rules.models, *shipped.models), (*rules.gpus, *shipped.gpus))
 
 
 @cache
@@ -163,11 +207,39 @@ def _read(path: Path) -> Rules:
     except (OSError, ValueError, KeyError, msgspec.ValidationError) as error:
         what = f"there is no {{{error.args[0]}}}" if isinstance(error, KeyError) else str(error)
         raise KoderzError(f"--overrides {path}: {what}") from None
-    return msgspec.structs.replace(rules, images=tuple(_beside(path, rule) for rule in rules.images))
+    return msgspec.structs.replace(
+        rules,
+        images=tuple(_beside(path, rule, "build") for rule in rules.images),
+        environments=tuple(_beside(path, rule, "source", "python", "downloads") for rule in rules.environments),
+    )
 
 
-def _beside(path: Path, rule: ImageRule) -> ImageRule:
-    return msgspec.structs.replace(rule, build=str(path.parent.absolute() / rule.build)) if rule.build else rule
+def _beside(path: Path, rule: _Rule, *names: str) -> _Rule:
+    """The same with paths that begin where the file lies."""
+    given = {name: str(getattr(rule, name)) for name in names}
+    paths = {name: str(path.parent.absolute() / text) for name, text in given.items() if text and "://" not in text}
+    return msgspec.structs.replace(rule, **paths)
+
+
+def _prepared(rule: EnvironmentRule) -> Machine:
+    """This machine, with an interpreter of the user's where a rule has one or says how to install."""
+    if not (rule.python or rule.install):
+        return Machine(source=rule.source, downloads=rule.downloads)
+    path = rule.python or shutil.which("python3") or "python3"
+    if (found := userland.python_at(path)) is None:
+        raise KoderzError(f"--overrides: {path} is no Python that runs")
+    return Machine(
+        path=f"{found.prefixes[0]}/bin",
+        python=found.executable,
+        prefixes=tuple(entry.source for entry in userland.prefixes(found)),
+        commands=rule.install,
+        source=rule.source,
+        downloads=rule.downloads,
+    )
+
+
+def _concerns(rule: ImageRule | EnvironmentRule, task: PerfTask) -> bool:
+    return all(_fits(getattr(task, name), getattr(rule, name)) for name in ("format", "repo", "id"))
 
 
 def _fits(text: str, pattern: str) -> bool:

@@ -47,7 +47,7 @@ class PerformanceOptions:
     )
     overrides: Path | None = option(
         None,
-        "Docker and Modal: rules of your own for images, GPUs and models, in the form of machines.toml.",
+        "Rules of your own for images, prepared environments, GPUs and models, in the form of machines.toml.",
         "FILE",
         risk=RUNS_CODE,
     )

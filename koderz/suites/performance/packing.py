@@ -58,7 +58,10 @@ def packed(kit: Kit, options: PerformanceOptions) -> bytes:
     if built := next((rule.build for rule in kit.rules.images if rule.build), ""):
         raise KoderzError(f"the image built from {built} can't be sent elsewhere: push it, and name it in its rule")
     whole = msgspec.structs.replace(
-        kit, patches=kit.patches or _patches(kit, options), trees=kit.trees or asyncio.run(_trees(kit.tasks))
+        kit,
+        rules=msgspec.structs.replace(kit.rules, environments=()),  # which are on this machine
+        patches=kit.patches or _patches(kit, options),
+        trees=kit.trees or asyncio.run(_trees(kit.tasks)),
     )
     return _MARK + gzip.compress(msgspec.json.encode(whole), mtime=0)
 

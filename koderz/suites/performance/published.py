@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 from koderz.errors import KoderzError
 from koderz.suites.dataset import Row, read_rows
+from koderz.suites.performance.machines import Machine
 from koderz.suites.performance.services import service_of
 from koderz.suites.performance.tasks import PROMPT, Needs, PerfTask, unique
 
@@ -71,27 +72,29 @@ def _install(commands: Sequence[str]) -> tuple[str, ...]:
     return ("bash -euo pipefail -c " + shlex.quote("\n".join(wanted)),) if wanted else ()
 
 
-def refused(tasks: Sequence[PerfTask], images: Container[str] = ()) -> str:
-    """Why tasks can't be measured; empty where they can. `images`: the ids of those that run in images of their own.
+def refused(tasks: Sequence[PerfTask], machines: Mapping[str, Machine] | None = None) -> str:
+    """Why tasks can't be measured; empty where they can. `machines`: by id, of those that have one.
 
     Raises KoderzError for a test script or a command that can't be measured anywhere.
     """
     for task in tasks:
+        machine = (machines or {}).get(task.id, Machine())
         if task.service and task.service.refused:
             raise KoderzError(f"{task.id}: {task.service.refused}")
-        if task.service and task.format != "own" and task.id not in images:
+        if task.service and task.format != "own" and not machine.base:
             return f"{task.id} needs a GPU and its own server: it can't be measured here"
         if task.format != "own":
             _require_scripts(task)
-            if task.id not in images and (wanted := _fetching(task)):
+            if not machine.base and (wanted := _fetching(machine.install(task))):
                 what = f"its install has {wanted!r}, and nothing is fetched within the sandbox"
-                return f"{task.id} needs its image: {what}; measure it with --sandbox docker or modal"
+                how = "measure it with --sandbox docker or modal, or in an environment that --overrides names"
+                return f"{task.id} needs its image: {what}; {how}"
     return ""
 
 
-def _fetching(task: PerfTask) -> str:
-    """What of a task's install needs a network; empty where nothing does."""
-    for line in "\n".join(task.install).splitlines():
+def _fetching(install: Sequence[str]) -> str:
+    """What of the commands of an install needs a network; empty where nothing does."""
+    for line in "\n".join(install).splitlines():
         if found := _FETCHES.search(line):
             return found[0]
         if (found := _PIP.search(line)) and not any(all(word in line for word in words) for words in _OFFLINE):

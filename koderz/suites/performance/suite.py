@@ -108,9 +108,9 @@ class PerformanceSuite:
         return {"commits": commits, **{name: told for name, told in more.items() if told}}
 
     def _machines(self, tasks: Sequence[PerfTask], backend: Timed) -> dict[str, Machine]:
-        """Those of tasks that don't run on a backend's usual image."""
-        found = {task.id: self._kit.rules.machine(task) for task in tasks} if backend.has_images else {}
-        return {name: machine for name, machine in found.items() if machine.base}
+        """Those of tasks that don't run on a backend's usual image, or on this machine's own Python."""
+        found = {task.id: self._kit.rules.machine(task, has_images=backend.has_images) for task in tasks}
+        return {name: machine for name, machine in found.items() if machine.is_own}
 
     def packed(self) -> bytes:
         """The tasks and all that they take, as one file."""

@@ -107,7 +107,7 @@ class Trees:
                 if task.wheels:
                     await unpack(task.wheels[0], tree)
                 elif not task.files:
-                    await self._export(task.repo, task.base_commit, tree)
+                    await self._export(task, task.base_commit, tree)
                 store = await git.stored(tree, folder)
             if task.files and store.commit != task.base_commit:
                 raise KoderzError(f"its base is {store.commit}, not {task.base_commit}")
@@ -130,15 +130,15 @@ class Trees:
                 if task.wheels:
                     await unpack(task.wheels[1], tree)
                 else:
-                    await self._export(task.repo, task.human_commit, tree)
+                    await self._export(task, task.human_commit, tree)
             await self._require_sound(task, tree, await self.base(task), "the human's answer")
             return tree
 
-    async def _export(self, repo: str, commit: str, tree: Path) -> None:
-        if packed := self.packed.get(repo, {}).get(commit):
+    async def _export(self, task: PerfTask, commit: str, tree: Path) -> None:
+        if packed := self.packed.get(task.repo, {}).get(commit):
             await asyncio.to_thread(unpack_tree, BytesIO(packed), [str(tree)], math.inf)
         else:
-            await git.export(repo, commit, tree)
+            await git.export(self.machines.get(task.id, Machine()).source or task.repo, commit, tree)
 
     async def _require_sound(self, task: PerfTask, tree: Path, base: Path, what: str) -> None:
         if why := await self._built(task, tree) or await self._tested(task, tree, base):
@@ -150,7 +150,7 @@ class Trees:
         await self._furnish(task, tree, machine)
         if machine.model:
             await self._trees(machine.model.encode(), lambda: fetched(machine, self.backend))
-        lines = [*(() if machine.package else task.install), "python3 -I -m compileall -q . || true"]
+        lines = [*machine.install(task), "python3 -I -m compileall -q . || true"]
         with scratch() as place:
             (place / "checkout").symlink_to(tree)
             for line in lines:

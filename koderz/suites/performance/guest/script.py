@@ -12,6 +12,7 @@ import os
 import sys
 import types
 
+import downloads
 from channel import receive, send
 
 
@@ -52,7 +53,8 @@ def main(dumps=json.dumps):
     module = types.ModuleType("__main__")
     module.__file__ = order["file"]
     with open(order["file"], encoding="utf-8") as file:
-        tree = ast.parse(file.read())
+        source = file.read()
+    tree = ast.parse(source)
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name in watched:
             name = ast.Name(f"__koderz_{node.name}", ast.Load())
@@ -62,6 +64,7 @@ def main(dumps=json.dumps):
     sys.argv = [order["file"], *order["argv"]]
     sys.path[:1] = order["path"]
     os.chdir(order["folder"])
+    downloads.answer(source)
     try:
         exec(compile(tree, order["file"], "exec"), module.__dict__)
     except SystemExit as error:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from koderz.errors import Fault
@@ -40,6 +41,7 @@ class _Run:
 
     folder: Path  # what it stored
     prefix: str  # with which the names of that begin
+    is_gso: bool  # whether its script takes GSO's arguments; ISO-Bench's are fewer
     leg: Leg = field(default_factory=Leg)
     taken: list[Taken] = field(default_factory=list)  # each call of `experiment`, with what came after the last
     stored: list[str] = field(default_factory=list)  # the names under which results are
@@ -47,13 +49,17 @@ class _Run:
 
     @property
     def counted(self) -> list[Taken]:
-        """Without the first call, where there are more."""
-        return self.taken[1:] or self.taken
+        """The mean of GSO's, as it counts them: some of its scripts have their main program twice or more. Of others
+        the first is a warm-up, where there are more."""
+        if not self.is_gso or not self.taken:
+            return self.taken[1:] or self.taken
+        mean = Taken(*(round(fmean(each)) for each in zip(*self.taken, strict=True)))
+        return [mean] * len(self.taken)
 
     @property
     def is_believed(self) -> bool:
         """Whether the outside clock bears out what it says."""
-        seen = min(each.wall for each in self.counted) / 1e9
+        seen = min(each.wall for each in self.taken) / 1e9
         return self.claim is not None and self.claim >= _BELIEVED * seen
 
 
@@ -64,8 +70,8 @@ class Scripts:
         self._task, self._legs = task, Legs(task, backend, seconds)
 
     async def sized(self, tree: Path, seed: str, exclusive: ExclusiveHandle) -> dict[str, int]:  # noqa: ARG002
-        """How many processes of each script a leg has."""
-        counts = {}
+        """How many processes of each script a leg has: enough where all scripts together take long enough."""
+        counts, enough = {}, ENOUGH / len(self._task.workloads)
         with scratch() as aside:
             for name in self._task.workloads:
                 async with exclusive() as core:
@@ -73,7 +79,7 @@ class Scripts:
                 require_sound(run.leg, f"base: {name}")
                 if not (run.taken and run.stored):
                     raise Fault(f"base_failed: {name} calls no `experiment`, or stores no result by `store_result`")
-                counts[name] = min(_MOST_RUNS, math.ceil(ENOUGH / timing_of(run.counted).total))
+                counts[name] = min(_MOST_RUNS, math.ceil(enough / timing_of(run.counted).total))
         return counts
 
     async def block(
@@ -105,11 +111,11 @@ class Scripts:
 
     async def _run(self, tree: Path, name: str, leg: str, aside: Path, core: int | None) -> _Run:
         """One process of a script; what it stores is in a folder in `aside` then."""
-        run = _Run(aside / f"{leg}-{name}", f"{leg}_{name}")
+        run = _Run(aside / f"{leg}-{name}", f"{leg}_{name}", "--file_prefix" in self._task.workloads[name])
 
         async def talk(frames: Frames) -> None:
-            flags = ["--file_prefix" if self._is_gso(name) else "--prefix", run.prefix]
-            argv = [*([f"{HOME}/times.txt"] if self._is_gso(name) else []), "--reference", *flags]
+            flags = ["--file_prefix" if run.is_gso else "--prefix", run.prefix]
+            argv = [*([f"{HOME}/times.txt"] if run.is_gso else []), "--reference", *flags]
             await frames.send(self._order(tree, name, argv=argv, folder=f"{HOME}/{_RESULTS}"))
             began: Reading | None = None
             before: Reading | None = None  # when the last call ended
@@ -137,10 +143,6 @@ class Scripts:
             run.leg = await self._legs.process(self._argv(tree, "script.py"), place, core, talk)
             _keep_files(place / "home" / _RESULTS, run.folder)
         return run
-
-    def _is_gso(self, name: str) -> bool:
-        """Whether a script takes GSO's arguments; ISO-Bench's are fewer."""
-        return "--file_prefix" in self._task.workloads[name]
 
     def _argv(self, tree: Path, tool: str) -> list[str]:
         return [f"{CHECKOUT}/{_PYTHON}" if _has_python(tree) else "python3", "-s", "-B", f"{TOOLS}/{tool}"]

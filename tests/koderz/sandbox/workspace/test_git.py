@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -203,10 +204,11 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Store:
     ("diff", "way", "path", "becomes"),
     [
         (_FUZZY.replace("other", "3"), 0, "lines", "1\n2\n3\nfour\n5\n6\n7\n8\n"),
+        (_FUZZY.replace("other", "3").strip(), 0, "lines", "1\n2\n3\nfour\n5\n6\n7\n8\n"),
         (_TABBED, 1, "pkg/code.py", "two\n"),
         (_FUZZY, 2, "lines", "1\n2\n3\nfour\n5\n6\n7\n8\n"),
     ],
-    ids=["exact", "other white space", "other context"],
+    ids=["exact", "without its last end of line", "other white space", "other context"],
 )
 def test_a_diff_may_fit_loosely(lines: Store, tmp_path: Path, diff: str, way: int, path: str, becomes: str) -> None:
     checkout = tmp_path / "checkout"
@@ -276,6 +278,21 @@ def test_a_part_of_a_repository_can_be_taken(source: tuple[Path, str], tmp_path:
     asyncio.run(git.export(f"file://{source[0]}", source[1], only, paths=["pkg"]))
     assert [path.name for path in below.iterdir()] == ["code.py"]
     assert [path.name for path in only.iterdir()] == ["pkg"]
+
+
+@pytest.mark.parametrize("back", ["", "^", "~1"])
+def test_a_commit_by_its_whole_hash_is_fetched_alone(source: tuple[Path, str], tmp_path: Path, back: str) -> None:
+    repository, first = Path(shutil.copytree(source[0], tmp_path / "own")), source[1]
+    commit = f"{_own_git(repository, 'rev-parse', 'HEAD')}{back}" if back else first
+    (repository / "other.py").write_text("other = True\n")
+    _own_git(repository, "add", "-A")
+    _own_git(repository, "commit", "-qm", "other")
+    blob = _own_git(repository, "rev-parse", "HEAD:other.py")
+    (repository / ".git/objects" / blob[:2] / blob[2:]).unlink()  # so that not all can be fetched
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    asyncio.run(git.export(f"file://{repository}", commit, tree))
+    assert (tree / "pkg/code.py").read_text() == "one\n"
 
 
 def test_what_is_put_back_is_a_file_a_link_or_nothing(tmp_path: Path) -> None:

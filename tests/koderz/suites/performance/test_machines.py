@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import venv
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,6 +79,35 @@ def test_the_user_s_own_rules_go_first(tmp_path: Path) -> None:
     assert rules.model("facebook/opt-125m") == "me/small"
     assert read_rules(own, "one:1").machine(ROW).base == "one:1"
     assert read_rules(None, "one:1").machine(ROW).package == "vllm"
+
+
+def test_rows_have_environments_that_are_prepared_here(tmp_path: Path) -> None:
+    venv.create(tmp_path / "env")
+    own = tmp_path / "own.toml"
+    own.write_text(
+        '[[environments]]\nrepo = "*/vllm"\nsource = "vllm.git"\npath = "src"\npython = "env/bin/python"\n'
+        'install = ["make"]\n'
+        'downloads = "kept"\n[[environments]]\nsource = "other.git"\n'
+    )
+    rules, row = read_rules(own), replace(ROW, install=("uv pip install .",))
+    assert (rules.served(row).path, rules.served(replace(row, repo="x")).path) == ("src", ".")
+    machine = rules.machine(row, has_images=False)
+    assert machine.path == str(tmp_path / "env/bin")
+    assert str(tmp_path / "env") in machine.prefixes
+    assert (machine.source, machine.downloads) == (str(tmp_path / "vllm.git"), str(tmp_path / "kept"))
+    assert machine.install(row) == ("make",)
+    assert machine.told("x") == f"x runs on {tmp_path}/env/bin/python"
+    in_image = rules.machine(row)
+    assert in_image.base.startswith("anonymous/vllm-baseline:")
+    assert (in_image.python, in_image.downloads) == ("", str(tmp_path / "kept"))
+    other = rules.machine(replace(row, repo="https://github.com/me/mine"), has_images=False)
+    assert (other.source, other.install(row)) == (str(tmp_path / "other.git"), ("uv pip install .",))
+
+
+def test_an_environment_without_an_interpreter_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text('[[environments]]\npython = "nowhere/python"\n')
+    with pytest.raises(KoderzError, match="nowhere/python is no Python that runs"):
+        read_rules(tmp_path / "own.toml").machine(ROW, has_images=False)
 
 
 @pytest.mark.parametrize(

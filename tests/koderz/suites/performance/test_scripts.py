@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +13,8 @@ import pytest
 
 from koderz.errors import Fault
 from koderz.sandbox.workspace.local import Local
+from koderz.suites.performance.fitting import Fitted
+from koderz.suites.performance.machines import Machine
 from koderz.suites.performance.measuring.scripts import Scripts
 from koderz.suites.performance.measuring.verdicts import Block, Leg, Rule, found
 from koderz.suites.performance.sources import tasks_of
@@ -57,6 +61,71 @@ def test_a_result_may_be_stored_by_keywords_and_its_name_be_a_path(local: Local,
     legs = _legs(task, local, tmp_path, again=FAST, agent=PATCHES["wrong"])
     assert not legs["again"].wrong
     assert "another tally" in legs["agent"].wrong
+
+
+def test_all_calls_count_of_a_script_of_gso_that_has_its_main_program_twice(local: Local, tmp_path: Path) -> None:
+    once = 'if __name__ == "__main__":\n    main()\n'
+    first_is_slow = rows.GSO_SCRIPT.replace("def setup():", "asked = []\n\n\ndef setup():").replace(
+        '    return {"tally"',
+        '    asked.append(1)\n    [tally(numbers) for _ in range(4 * (len(asked) == 1))]\n    return {"tally"',
+    )
+    legs = _legs(_task(tmp_path, "gso", first_is_slow + once), local, tmp_path, agent=FAST)
+    assert not legs["agent"].wrong
+    timing = legs["base"].work["test_0"]
+    assert timing.cpu == pytest.approx(timing.total / 2)
+    assert legs["base"].cpu > timing.total
+
+
+_REQUESTS = """class Response:
+    def json(self):
+        import json
+
+        return json.loads(self._content)
+
+
+class Session:
+    def request(self, method, url):
+        raise AssertionError("there is no network")
+
+
+def get(url):
+    return Session().request("get", url)
+"""
+_FETCHING = {
+    "urllib": "import urllib.request\n\n    return json.load(urllib.request.urlopen('https://data.example/n'))",
+    "requests": "import requests\n\n    return requests.get('https://data.example/n').json()",
+}
+
+
+@pytest.mark.parametrize("way", [*_FETCHING])
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_a_script_fetches_is_what_was_kept(local: Local, tmp_path: Path, way: str, kept: bool) -> None:
+    kept_in = tmp_path / "kept"
+    kept_in.mkdir()
+    name = hashlib.sha256(b"https://data.example/n").hexdigest()
+    if kept:
+        (kept_in / name).write_text(json.dumps([*range(200_000)]))
+    start, end = rows.GSO_SCRIPT.split("    return [(7919 * number) % 1000003 for number in range(400_000)]")
+    task = _task(tmp_path, "gso", f"{start}    {_FETCHING[way]}{end}")
+    (tmp_path / "base").mkdir()
+    for module, text in {"tallies": SLOW, "requests": _REQUESTS}.items():
+        (tmp_path / f"base/{module}.py").write_text(text)
+    backend = Fitted(local, Machine(downloads=str(kept_in)))
+    scripts = Scripts(task, backend, 60)
+    (leg,) = asyncio.run(scripts.block({"base": tmp_path / "base"}, {"test_0": 1}, "seed", _anywhere)).values()
+    assert bool(leg.wrong) is not kept
+    if not kept:
+        assert f"to fetch https://data.example/n: keep what it answers in the file {name} of `downloads`" in leg.wrong
+
+
+def test_scripts_run_once_where_all_together_take_long_enough(local: Local, tmp_path: Path) -> None:
+    row = rows.made(tmp_path)["gso"]
+    row["tests"] = 8 * row["tests"]
+    (task,) = tasks_of(rows.written(tmp_path, row))
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base/tallies.py").write_text(SLOW)
+    counts = asyncio.run(Scripts(task, local, 60).sized(tmp_path / "base", "seed", _anywhere))
+    assert counts == {f"test_{number}": 1 for number in range(8)}
 
 
 def test_the_calls_of_iso_bench_s_scripts_count_but_for_the_first(local: Local, tmp_path: Path) -> None:
