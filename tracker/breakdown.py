@@ -66,11 +66,11 @@ def mean_of(values: Mapping[str, Sequence[float]], unit: str = "") -> Mean:
     """Of at least one value; they are by task. The geometric one of ratios above 0, whose unit is `TIMES`."""
     every = [value for of_task in values.values() for value in of_task]
     if unit == TIMES and min(every) > 0:
-        found = mean_of({task: [math.log(value) for value in of_task] for task, of_task in values.items()})
+        found = mean_of({task: [math.log(value) for value in of_task] for task, of_task in values.items()}, "ln")
         low, high = found.interval or (None, None)
         bounds = None if low is None or high is None else (math.exp(low), math.exp(high))
         return replace(found, mean=math.exp(found.mean), interval=bounds)
-    interval, method = mean_interval(values.values()) or (None, None)
+    interval, method = mean_interval(values.values(), may_be_rate=unit in ("", "share")) or (None, None)
     return Mean(math.fsum(every) / len(every), interval, method, len(every))
 
 

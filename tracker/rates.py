@@ -32,14 +32,16 @@ def success_interval(passes: Collection[Sequence[bool]]) -> tuple[tuple[float, f
     return (100 * low, 100 * high), CLUSTERED_WILSON
 
 
-def mean_interval(values: Collection[Sequence[float]]) -> tuple[tuple[float, float], str] | None:
+def mean_interval(
+    values: Collection[Sequence[float]], *, may_be_rate: bool = True
+) -> tuple[tuple[float, float], str] | None:
     """The 95 % interval of the mean of a measure, in its unit, and its method; None where too little is known.
 
     `values` are those of each task's samples, which are clustered by task. Of zeros and ones alone it is
-    `success_interval` as fractions; else Student's, which takes four tasks that are not all alike. Source: W. G.
-    Cochran, "Sampling techniques" (3rd ed., 1977), section 9A.1, for clusters of unlike sizes.
+    `success_interval` as fractions, where they may be a rate; else Student's, which takes four tasks that are not all
+    alike. Source: W. G. Cochran, "Sampling techniques" (3rd ed., 1977), section 9A.1, for clusters of unlike sizes.
     """
-    if all(value in (0, 1) for task in values for value in task):
+    if may_be_rate and all(value in (0, 1) for task in values for value in task):
         found = success_interval([[bool(value) for value in task] for task in values])
         return ((found[0][0] / 100, found[0][1] / 100), found[1]) if found else None
     mean = math.fsum(map(math.fsum, values)) / sum(map(len, values))

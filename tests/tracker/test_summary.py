@@ -135,6 +135,13 @@ def test_the_mean_of_ratios_is_the_geometric_one(tmp_path: Path) -> None:
     assert means["other"].mean == pytest.approx(4.875)
 
 
+def test_a_count_of_one_is_no_rate(tmp_path: Path) -> None:
+    records = [judged(task, metrics={"failed": 0.0, "share": 1.0}) for task in range(4)]
+    of = builders.plan(4, measures=[Measure(name="failed", direction="lower", unit="requests")])
+    means = summary_of(tmp_path, *records, of=of).summary.measures
+    assert (means["failed"].interval, means["share"].interval_method) == (None, "Wilson")
+
+
 # Later sessions
 
 

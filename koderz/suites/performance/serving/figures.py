@@ -64,7 +64,7 @@ def result_of(record: Json) -> dict[str, Any]:
     return found | {
         "output_tokens_by": record["output_tokens_by"],
         "client_lag_p99_ms": lag,
-        "client_bound": bool(done) and 0 < _BOUND * found["median_itl_ms"] < lag,
+        "client_bound": bool(spans["itl"]) and _BOUND * found["median_itl_ms"] < lag,
     }
 
 

@@ -99,6 +99,7 @@ def test_arrays_of_failed_requests_are_empty_but_for_their_error() -> None:
 def test_a_client_that_is_late_says_so() -> None:
     assert result_of(record(request(), lag=1.6))["client_bound"]
     assert not result_of(record(request(), lag=1.4))["client_bound"]
+    assert result_of(record(request(itls=(0.0, 0.0, 0.03)), lag=1.4))["client_bound"]  # chunks that were read together
 
 
 def test_where_nothing_was_answered_there_is_nothing_to_compare() -> None:
