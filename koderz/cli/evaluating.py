@@ -9,20 +9,25 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import typer
 
-from koderz.cli.front import EXIT_CODES, Front, Shown
+from koderz.cli.front import EXIT_CODES, Front
+from koderz.cli.session import SessionScreen
 from koderz.errors import KoderzError
 from koderz.types import NOBODY
 
 if TYPE_CHECKING:
     from koderz.analysis.gso.reports import Prediction
+    from koderz.runs.session import Session
 
 _ARM = "agent"
 
 
-def evaluate(run_id: str, predictions: Mapping[str, Prediction], given: Mapping[str, Any], *, resumes: bool) -> None:
+def evaluate(
+    run_id: str, predictions: Mapping[str, Prediction], given: Mapping[str, Any], *, resumes: bool, json: bool
+) -> None:
     """A run of one arm, and the log of each patch where GSO's harness would leave it. `given`: settings of the run.
 
-    `resumes`: goes on with a run of just these that was cut off. Ends the command where the run could not be made.
+    `resumes`: goes on with a run of just these that was cut off. `json`: prints nothing on standard output. Ends the
+    command where the run could not be made.
     """
     from koderz.analysis.gso.reports import LOGS, model_of
     from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
@@ -34,17 +39,30 @@ def evaluate(run_id: str, predictions: Mapping[str, Prediction], given: Mapping[
     file = (place / "missing.jsonl").absolute()
     write_whole(file, [orjson.dumps(each) + b"\n" for each in predictions.values()])
     settings = {**given, "problems": tuple(predictions), "predictions": [str(file)]}
-    front = Front(given=settings, usual={"suite": "koderz-perf-mini"}, shown=Shown())
+    front = Front(given=settings, usual={"suite": "koderz-perf-mini"})
     matrix = Matrix(Path("koderz perf opt-at-k"), (MatrixArm(_ARM, "patch:given", NOBODY),), (MatrixCells(samples=1),))
     for going_on in dict.fromkeys((resumes, False)):
-        folders: list[Path] = []
+        screen = _Screen(json=json)
         try:
-            front.run(matrix=matrix, figures=folders.append, resumes=going_on)
+            front.run(matrix=matrix, screen=screen, resumes=going_on)
         except typer.Exit as ended:
             if ended.exit_code not in (0, EXIT_CODES["incomplete"]):
                 raise
-        if sum(_write_logs(folder, run_id, predictions) for folder in folders):
+        if sum(_write_logs(folder, run_id, predictions) for folder in screen.folders):
             return
+
+
+class _Screen(SessionScreen):
+    """Shows how a run goes on, and keeps where it is; what it came to is told by reports."""
+
+    def __init__(self, *, json: bool) -> None:
+        super().__init__(json=json, figures=lambda _: None)
+        self.folders: list[Path] = []
+
+    def results(self, session: Session) -> None:
+        """How it ended."""
+        self.folders.append(session.folder)
+        super().results(session)
 
 
 def _require_tasks(dataset: Path | None, predictions: Mapping[str, Prediction]) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.console import say, warn
+from koderz.cli.console import data_output, say, warn
 from koderz.cli.evaluating import evaluate
+from koderz.cli.groups import Json
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
@@ -34,18 +35,19 @@ _COUNTS = {
 }
 
 
+_DatasetName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="gso-bench/gso, or a .json or .jsonl file. Default: the one that has all ids."),
+]
+
+
 def opt_at_k(
     run_id: Annotated[str, typer.Option(metavar="NAME", help="What the evaluation is called, and its folder of logs.")],
     prediction_paths: Annotated[
         list[str],
         typer.Option(metavar="FILE …", help="Predictions, .json or .jsonl; the first K in natural order count."),
     ],
-    dataset_name: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="gso-bench/gso, or a .json or .jsonl file. Default: the one that has all ids."
-        ),
-    ] = None,
+    dataset_name: _DatasetName = None,
     dataset: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Tasks, looked at first where no --dataset-name is given.")
     ] = None,
@@ -63,6 +65,7 @@ def opt_at_k(
     rerun_all: Annotated[bool, typer.Option("--rerun-all", help="Evaluate also what has a result already.")] = False,
     max_workers: Annotated[int, typer.Option(metavar="N", help="Evaluations at once, at most.", min=1)] = 10,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show the figures of each file as well.")] = False,
+    json: Json = False,
 ) -> None:
     """Grade predictions as GSO does, and tell how often one of K patches is as good as the human's.
 
@@ -74,25 +77,30 @@ def opt_at_k(
     _require_name("--run-id", run_id)
     _require_name("--model-name", model_name)
     paths = sorted(prediction_paths, key=natural_order)[:k]
-    say(f"Found {len(prediction_paths)} predictions, using first k={k}:")
+    tell = warn if json else say
+    tell(f"Found {len(prediction_paths)} predictions, using first k={k}:")
     files = {path: read_predictions(Path(path)) for path in paths}
     place, ids = _dataset_of(dataset_name, dataset or _from_environment(), (attempts[0] for attempts in files.values()))
     given = {"dataset": place, "timeout": timeout, "concurrency": max_workers}
     known = [_known(path, attempts, ids) for path, attempts in files.items()]
-    reports: list[list[Path]] = []
-    for attempts in known:
-        reports.append([])
-        for predictions in attempts:
-            if not reformat_reports and (missing := _missing(run_id, predictions, instance_ids, anew=rerun_all)):
-                evaluate(run_id, missing, given, resumes=not rerun_all)
-            _grade(run_id, predictions, instance_ids, anew=reformat_reports or rerun_all)
-            reports[-1].append(_report(run_id, ids, predictions, verbose=verbose))
+    if foreign := [name for name in instance_ids or () if name not in ids]:
+        raise KoderzError(f"--instance-ids {foreign[0]}: the dataset has no such task")
+
+    def report(predictions: Mapping[str, Prediction]) -> Path:
+        if not reformat_reports and (missing := _missing(run_id, predictions, instance_ids, anew=rerun_all)):
+            evaluate(run_id, missing, given, resumes=not rerun_all, json=json)
+        _grade(run_id, predictions, instance_ids, anew=reformat_reports or rerun_all)
+        return _report(run_id, ids, predictions, tell, verbose=verbose)
+
+    reports = [[report(predictions) for predictions in attempts] for attempts in known]
     merged = _merged(ids, reports, k)
     target = REPORTS / f"{model_name}.opt@{k}.{run_id}.report.json"
     write_json(target, merged)
-    _show(merged["summary"])
-    say(f"score [opt@{k}]: {merged['summary']['score']}%")
-    say(f"Results saved to {target}")
+    _show(merged["summary"], tell)
+    tell(f"score [opt@{k}]: {merged['summary']['score']}%")
+    tell(f"Results saved to {target}")
+    if json:
+        data_output().write(target.read_bytes() + b"\n")
 
 
 def _known(path: str, attempts: Sequence[Mapping[str, Prediction]], ids: Sequence[str]) -> list[dict[str, Prediction]]:
@@ -105,7 +113,14 @@ def _known(path: str, attempts: Sequence[Mapping[str, Prediction]], ids: Sequenc
     return [attempt for attempt in known if attempt]
 
 
-def _report(run_id: str, ids: Sequence[str], predictions: Mapping[str, Prediction], *, verbose: bool) -> Path:
+def _report(
+    run_id: str,
+    ids: Sequence[str],
+    predictions: Mapping[str, Prediction],
+    tell: Callable[[str], object],
+    *,
+    verbose: bool,
+) -> Path:
     """Writes the report of one file of predictions; returns where it is."""
     from koderz.analysis.gso.reports import LOGS, model_of, run_report, write_json
 
@@ -113,9 +128,9 @@ def _report(run_id: str, ids: Sequence[str], predictions: Mapping[str, Predictio
     target = LOGS / run_id / model / f"{model}.{run_id}.report.json"
     report = run_report(ids, predictions, run_id)
     write_json(target, report)
-    say(f"Run Report: {target}")
+    tell(f"Run Report: {target}")
     if verbose:
-        _show(report["summary"])
+        _show(report["summary"], tell)
     return target
 
 
@@ -203,7 +218,7 @@ def _require_name(flag: str, name: str) -> None:
         raise KoderzError(f"{flag} {name!r} can't be part of a file's name")
 
 
-def _show(summary: Mapping[str, Any]) -> None:
-    say("=== Evaluation Summary ===")
+def _show(summary: Mapping[str, Any], tell: Callable[[str], object]) -> None:
+    tell("=== Evaluation Summary ===")
     for label, name in _COUNTS.items():
-        say(f"{label}: {summary[name]}")
+        tell(f"{label}: {summary[name]}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -113,8 +113,33 @@ def _suite(given: Mapping[str, Any], *, trust_config: bool) -> tuple[Settings, P
     return settings, suite
 
 
-def _which(help_text: str, metavar: str, *flags: str) -> Any:
-    return typer.Option(*flags, metavar=metavar, help=help_text, rich_help_panel="Tasks")
+def _which(help_text: str, metavar: str, *flags: str, **more: Any) -> Any:
+    return typer.Option(*flags, metavar=metavar, help=help_text, rich_help_panel="Tasks", **more)
+
+
+def _beginning(*words: str) -> Callable[[str], list[str]]:
+    """What a shell may offer."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
+
+_Kind = Annotated[
+    str | None,
+    _which(
+        "Only tasks of this kind, such as workload.",
+        "KIND",
+        *("--benchmark-type", "--type"),
+        autocompletion=_beginning("workload", "serving", "throughput", "latency"),
+    ),
+]
+_Mode = Annotated[
+    str | None,
+    typer.Option(
+        "--mode",
+        metavar="human|agent",
+        help="Measure only this arm. Default: all three.",
+        autocompletion=_beginning("human", "agent"),
+    ),
+]
 
 
 @app.command(cls=PanelCommand)
@@ -128,16 +153,12 @@ def run(
     commits_file: Annotated[
         Path | None, _which("A file of commits, the first word of each line.", "FILE", "--commits-file")
     ] = None,
-    benchmark_type: Annotated[
-        str | None, _which("Only tasks of this kind, such as workload.", "KIND", "--benchmark-type", "--type")
-    ] = None,
+    benchmark_type: _Kind = None,
     start_from: Annotated[
         str | None, _which("The first task: its index from 0, or a commit.", "N|COMMIT", "--start-from")
     ] = None,
     baseline: Annotated[bool, typer.Option("--baseline", help="Measure only the arm baseline.")] = False,
-    mode: Annotated[
-        str | None, typer.Option("--mode", metavar="human|agent", help="Measure only this arm. Default: all three.")
-    ] = None,
+    mode: _Mode = None,
     agent_type: Annotated[
         list[str] | None,
         typer.Option("--agent-type", metavar="NAME", help="Whose patches of --patches; repeatable. Default: the only."),
@@ -266,7 +287,8 @@ def _show_plan(tasks: Sequence[PerfTask], arms: Sequence[str]) -> None:
     """The commits of a dry run, what is measured of them, and about how long that takes."""
     for task in tasks:
         say(f"{task.human_commit[:7] or '-':7}  {task.id}: {', '.join(arms)}; up to {task.needs.minutes:g} min")
-    say(f"At most about {sum(task.needs.minutes for task in tasks):g} minutes")
+    minutes = sum(task.needs.minutes for task in tasks)
+    say(f"At most about {minutes:g} minute{'' if minutes == 1 else 's'}")
     say()
 
 

@@ -58,6 +58,11 @@ def test_existing_logs_are_graded_and_merged(koderz: Shell) -> None:
     assert (summary["opt_base"], summary["opt_commit"], summary["k"], summary["score"]) == (1, 1, 2, 33.33)
     assert summary["exact"]["opt_commit"] == {"1": pytest.approx(1 / 6), "2": pytest.approx(1 / 3)}
     assert [*summary["exact_interval"]["passed"]] == ["1", "2"]
+    shown = koderz(
+        *("perf", "opt-at-k", "--run_id", "r", "--dataset_name", "gso.jsonl", "--k", 2, "--json"),
+        *("--prediction_paths", "p10.jsonl", "p2.jsonl", "p1.jsonl", "--reformat_reports"),
+    )
+    assert json.loads(shown.out) == merged
     assert merged["opt_stats"][first]["report_file"] == "logs/run_evaluation/r/org__m1/org__m1.r.report.json"
     run = json.loads((koderz.folder / LOGS.format(1) / "org__m1.r.report.json").read_text())
     assert run["instance_sets"]["base_failed_ids"] == [second]
@@ -109,10 +114,12 @@ def test_exact_figures_end_where_attempts_do_and_errors_are_no_failure(koderz: S
         (("--prediction-paths", "p1.jsonl", "--dataset-name", "gone/gso"), "give --dataset-name"),
         (("--prediction-paths", "p1.jsonl"), "no dataset has all instances"),
         (("--prediction-paths", "p1.jsonl", "--model", "a/b"), "part of a file's name"),
+        (("--prediction-paths", "own.jsonl", "--instance-ids", "nope"), "the dataset has no such task"),
     ],
 )
 def test_bad_input_is_one_sentence_and_creates_nothing(koderz: Shell, given: tuple[str, ...], said: str) -> None:
     evaluated(koderz.folder, 1, {}, {IDS[0]: "d"})
+    (koderz.folder / "own.jsonl").write_text('{"instance_id": "koderz-mini__dedupe", "model_patch": "d"}')
     done = koderz("perf", "opt-at-k", "--run-id", "r", *given, "--reformat-reports", code=2)
     assert said in done.err
     assert not (koderz.folder / "reports").exists()
@@ -138,8 +145,10 @@ def test_what_has_no_result_is_measured_once(koderz: Shell) -> None:
     name = "koderz-mini__dedupe"
     evaluated(koderz.folder, 1, {}, {name: "no diff at all", "koderz-mini__primes": ""})
     own = ("perf", "opt-at-k", "--run_id", "r", "--prediction_paths", "p1.jsonl", "--model", "m")
-    for _ in range(2):
-        assert "Instances with failed patch: 1" in koderz(*own).out
+    first = koderz(*own, "--json")
+    assert json.loads(first.out)["summary"]["patch_failed_instances"] == 1
+    assert "patch_failed" in first.err
+    assert "Instances with failed patch: 1" in koderz(*own).out
     assert len([*koderz.results.glob("bench_*/journal.jsonl")]) == 1
     report = json.loads((koderz.folder / LOGS.format(1) / name / "report.json").read_text())[name]
     assert (report["base_successfully_run"], report["patch_successfully_applied"]) == (True, False)

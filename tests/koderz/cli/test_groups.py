@@ -208,6 +208,8 @@ def test_without_runs_the_latest_alone_is_offered(command: Command) -> None:
 
 def test_the_shell_completes_the_words_of_a_choice(command: Command) -> None:
     assert completed(command, "koderz benchmark 0 1 --mode ") == ["zero-shot", "iterative", "comparative"]
+    assert completed(command, "koderz perf run --mode ") == ["human", "agent"]
+    assert completed(command, "koderz perf run --type s") == ["serving"]
 
 
 def test_the_shell_completes_the_options_of_a_new_run_at_once(command: Command) -> None:
