@@ -169,11 +169,13 @@ def lines_of(results: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    """Returns once it holds: in time, or the test fails."""
+    """Returns once it holds: in time, or the test fails. What takes long to find out is asked for less often."""
     deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"it didn't happen within {PATIENCE} seconds"
-        time.sleep(0.02)
+    while (begun := time.monotonic()) < deadline:
+        if condition():
+            return
+        time.sleep(max(0.02, 10 * (time.monotonic() - begun)))
+    raise AssertionError(f"it didn't happen within {PATIENCE} seconds")
 
 
 def kill_after(more: int, counted: Callable[[], Sized], running: Fork) -> tuple[str, str]:
@@ -195,8 +197,13 @@ def descendants(process: int) -> set[int]:
 
 def judges() -> set[int]:
     """The judges that this process has started. A loopback Modal that other tests share has some of its own."""
-    children = (process for process, parent in _parents().items() if parent == os.getpid())
-    return {process for process in children if b"sandbox.judge.start" in _command(process)}
+    parents = _parents()
+    return {process for process in processes_of(b"sandbox.judge.start") if parents.get(process) == os.getpid()}
+
+
+def processes_of(words: bytes) -> set[int]:
+    """Every process of this machine with these words, each followed by a NUL, in its command."""
+    return {process for process in _processes() if words in _read(process, "cmdline")}
 
 
 def with_descendants(processes: set[int]) -> set[int]:
@@ -211,19 +218,18 @@ def are_gone(processes: set[int]) -> bool:
 
 def _parents() -> dict[int, int]:
     """Every process of this machine with the one that it is a child of."""
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(folder.name)] = int(fields[1])
-    return parents
+    stats = {process: _read(process, "stat").rpartition(b")")[2].split() for process in _processes()}
+    return {process: int(fields[1]) for process, fields in stats.items() if fields}
 
 
-def _command(process: int) -> bytes:
+def _processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 # there may be thousands
+
+
+def _read(process: int, name: str) -> bytes:
     try:
-        return Path(f"/proc/{process}/cmdline").read_bytes()
+        with open(f"/proc/{process}/{name}", "rb") as file:  # noqa: PTH123
+            return file.read()
     except OSError:  # it ended just now
         return b""
 

@@ -152,7 +152,7 @@ def test_refused_parameters_are_adapted_once_and_said(koderz: Shell, serve: Serv
 def test_reasoning_is_kept_apart_from_the_reply(koderz: Shell, serve: Serve) -> None:
     server = serve("--reasoning", "reasoning_content")
 
-    koderz("benchmark", 0, 40, "--mode", "zero-shot", "--model", "openai/recorded", "--quiet", env=server.env())
+    koderz("benchmark", 8, 13, "--mode", "zero-shot", "--model", "openai/recorded", "--quiet", env=server.env())
 
     thoughts = [line for line in koderz.journal() if line["kind"] == "call" and line["reasoning"]]
     assert thoughts
@@ -163,18 +163,18 @@ def test_a_cost_cap_stops_the_run_before_the_call_that_could_pass_it(koderz: She
     server = serve()
     options = ("--mode", "zero-shot", "--model", "openai/recorded", "--max-tokens", 400, "--quiet")
 
-    done = koderz("benchmark", 0, 30, *options, "--max-cost", "0.005", env=server.env(), code=3)
+    done = koderz("benchmark", 0, 15, *options, "--max-cost", "0.003", env=server.env(), code=3)
 
     stopped = koderz.summary()
     assert stopped["status"] == "stopped"
-    assert 0 < len(stopped["results"]) < 30
-    assert stopped["paid"]["total"] <= 0.005
+    assert 0 < len(stopped["results"]) < 15
+    assert stopped["paid"]["total"] <= 0.003
     assert "--max-cost" in done.err
     answered = len(server.answers())
     koderz("benchmark", "resume", "latest", "--max-cost", "1", "--quiet", env=server.env())
     summary = koderz.summary()
-    assert (summary["status"], len(summary["results"])) == ("complete", 30)
-    assert len([r for r in server.answers()[answered:] if r["kind"] != "models"]) == 30 - len(stopped["results"])
+    assert (summary["status"], len(summary["results"])) == ("complete", 15)
+    assert len([r for r in server.answers()[answered:] if r["kind"] != "models"]) == 15 - len(stopped["results"])
 
 
 def test_a_cap_on_an_unknown_price_is_refused_before_anybody_is_asked(koderz: Shell) -> None:
@@ -212,9 +212,9 @@ def test_the_plan_says_what_is_free_and_why(koderz: Shell, serve: Serve) -> None
 
 
 def test_ctrl_c_finishes_what_is_under_way_and_says_how_to_go_on(koderz: Shell, serve: Serve) -> None:
-    server = serve("--latency-ms", 1000)  # so that it takes half a minute
+    server = serve("--latency-ms", 1000)  # so that it takes many seconds
     asked = ("--mode", "zero-shot", "--model", "openai/recorded", "--concurrency", 2)
-    running = koderz.start("benchmark", 0, 60, *asked, env=server.env())
+    running = koderz.start("benchmark", 0, 20, *asked, env=server.env())
     wait_for(server.answers)
 
     running.send_signal(signal.SIGINT)
@@ -227,7 +227,7 @@ def test_ctrl_c_finishes_what_is_under_way_and_says_how_to_go_on(koderz: Shell, 
     assert f"koderz benchmark resume {summary['run_id']}" in err
     assert summary["paid"]["unfinished"] == 0
     koderz("benchmark", "resume", "latest", "--quiet", env=serve().env())
-    assert len(koderz.summary()["results"]) == 60
+    assert len(koderz.summary()["results"]) == 20
     calls = Counter((line["experiment_id"], line["key"]) for line in koderz.journal() if line["kind"] == "call")
     assert set(calls.values()) == {1}
 
@@ -309,7 +309,7 @@ def test_a_full_disk_ends_the_run_clearly_and_loses_nothing(koderz: Shell, serve
         "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY)); "
         "sys.argv = ['koderz', *sys.argv[1:]]; runpy.run_module('koderz', run_name='__main__', alter_sys=True)"
     )
-    command = [sys.executable, "-c", script, "benchmark", "0", "20", "--model", "openai/recorded", "--quiet"]
+    command = [sys.executable, "-c", script, "benchmark", "0", "10", "--model", "openai/recorded", "--quiet"]
     done = subprocess.run(
         command, cwd=koderz.folder, env=koderz.environment(server.env()), capture_output=True, text=True, check=False
     )

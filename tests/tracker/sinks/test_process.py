@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PATIENCE, wait_for
+from tests.conftest import PATIENCE, processes_of, wait_for
 from tests.tracker.builders import call, judged
 from tests.tracker.builders import plan as plan_of
 from tests.tracker.sinks.standins import rows_of
@@ -51,14 +51,7 @@ def submit(process: SinkProcess, folder: Path, *sinks: str, patience: float = LO
 
 def processes(results: Path) -> set[int]:
     """The processes that feed the sinks of this folder, or wait for their turn."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if b"\0tracker.sinks\0%s\0" % os.fsencode(results) in path.read_bytes():
-                found.add(int(path.parent.name))
-        except OSError:
-            continue
-    return found
+    return processes_of(b"\0tracker.sinks\0%s\0" % os.fsencode(results))
 
 
 def is_level(folder: Path, name: str = "ledger") -> bool:
