@@ -26,32 +26,29 @@ _MAIN = "refs/heads/main"
 _CLONE = "clone"  # in a store: what is the `.git` of each checkout, with an index that knows of no file's times
 _ATTRIBUTES = "* -text -eol -crlf -ident -filter -working-tree-encoding !diff -export-subst -export-ignore\n"
 _SECONDS = 600.0
+_SOURCE = re.compile(rb"^(?:copy|rename) (?:from|old) (.*\S)", re.MULTILINE)
 _PATCH = ("--strip=1", "--fuzz=5", "--unified", "--batch", "--forward", "--get=0", "--quiet")
+_OFF = (
+    *("core.fsmonitor", "core.autocrlf", "core.logAllRefUpdates", "submodule.recurse", "fetch.recurseSubmodules"),
+    *("maintenance.auto", "advice.detachedHead"),
+)
 _SETTINGS = {
-    "core.hooksPath": "/dev/null",
-    "core.fsmonitor": "false",
-    "core.attributesFile": "/dev/null",
-    "core.excludesFile": "/dev/null",
-    "core.autocrlf": "false",
-    "core.fileMode": "true",
-    "core.symlinks": "true",
-    "core.logAllRefUpdates": "false",
+    **dict.fromkeys(_OFF, "false"),
+    **dict.fromkeys(("core.hooksPath", "core.attributesFile", "core.excludesFile"), "/dev/null"),
+    **dict.fromkeys(("core.fileMode", "core.symlinks"), "true"),
     "credential.helper": "",
     "protocol.allow": "never",
-    "protocol.file.allow": "always",
-    "protocol.https.allow": "always",
-    "submodule.recurse": "false",
-    "fetch.recurseSubmodules": "false",
+    **dict.fromkeys(("protocol.file.allow", "protocol.https.allow"), "always"),
     "safe.directory": "*",
     "init.templateDir": "",
     "init.defaultBranch": "main",
     "init.defaultObjectFormat": "sha1",
     "init.defaultRefFormat": "files",
     "gc.auto": "0",
-    "maintenance.auto": "false",
-    "advice.detachedHead": "false",
 }
+_IDENTITY = {"NAME": "koderz", "EMAIL": "koderz@localhost", "DATE": "2000-01-01T00:00:00Z"}
 _ENVIRONMENT = {
+    **{f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in _IDENTITY.items()},
     "HOME": "/nonexistent",
     "LC_ALL": "C.UTF-8",
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -60,12 +57,6 @@ _ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_ASKPASS": "true",
     "GIT_NO_REPLACE_OBJECTS": "1",
-    "GIT_AUTHOR_NAME": "koderz",
-    "GIT_AUTHOR_EMAIL": "koderz@localhost",
-    "GIT_AUTHOR_DATE": "2000-01-01T00:00:00Z",
-    "GIT_COMMITTER_NAME": "koderz",
-    "GIT_COMMITTER_EMAIL": "koderz@localhost",
-    "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z",
 }
 
 
@@ -216,11 +207,20 @@ async def stored(tree: Path, folder: Path) -> Store:
 
 async def apply(diff: bytes, checkout: Path, *words: str) -> None:
     """Applies a diff to a clean checkout, wholly or not at all. GitError where it doesn't fit, or would leave it."""
+    _require_own_sources(diff)
     if diff.strip():
         await _git("apply", "--binary", "--whitespace=nowarn", *words, "-", inside=checkout, stdin=diff)
 
 
+def _require_own_sources(diff: bytes) -> None:
+    """Raises GitError where a diff copies what isn't the checkout's: `git apply` looks at where copies go alone."""
+    for source in _SOURCE.findall(diff):
+        is_quoted = source.startswith(b'"')
+        inner_path(source[1:-1].decode("unicode_escape", "replace") if is_quoted else os.fsdecode(source))
+
+
 async def _loosely_applied(diff: bytes, checkout: Path) -> str:
+    _require_own_sources(diff)
     errors: list[GitError] = []
     for way, words in zip(WAYS, ((), ("--ignore-whitespace",)), strict=False):
         try:
@@ -295,10 +295,10 @@ def restore(tree: Path, path: str, before: Path) -> None:
 
 
 def inner_path(path: str) -> PurePosixPath:
-    """A relative path that stays where it begins. Raises KoderzError for any other."""
+    """A relative path that stays where it begins. Raises GitError for any other."""
     pure = PurePosixPath(path)
     if not pure.parts or pure.is_absolute() or ".." in pure.parts or ".git" in pure.parts or "\0" in path:
-        raise KoderzError(f"the path {path!r} leads out of the repository, or into its .git")
+        raise GitError(f"the path {path!r} leads out of the repository, or into its .git")
     return pure
 
 

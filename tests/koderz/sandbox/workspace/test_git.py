@@ -245,6 +245,54 @@ def test_what_fits_not_even_loosely_leaves_nothing(lines: Store, tmp_path: Path,
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("word", ["copy from", "rename from", "rename old"])
+@pytest.mark.parametrize(
+    "source", ["../secret", "{folder}/secret", ".git/config", "pkg/../../secret", '"\\056\\056/secret"', "out/secret"]
+)
+def test_a_diff_takes_no_file_from_elsewhere(tmp_path: Path, word: str, source: str) -> None:
+    (tmp_path / "secret").write_text("a key\n")
+    tree = tmp_path / "tree"
+    (tree / "pkg").mkdir(parents=True)
+    (tree / "out").symlink_to(tmp_path)
+    store = asyncio.run(git.stored(tree, tmp_path / "own.git"))
+    source = source.format(folder=tmp_path)
+    to = word.replace("from", "to").replace("old", "new")
+    diff = f"diff --git a/{source} b/copy\nsimilarity index 100%\n{word} {source}\n{to} copy\n".encode()
+    checkout = tmp_path / "checkout"
+    with pytest.raises(GitError):
+        asyncio.run(store.patched(checkout, diff))
+    asyncio.run(store.checkout(checkout))
+    with pytest.raises(GitError):
+        asyncio.run(git.apply(diff, checkout))
+    assert not (checkout / "copy").exists()
+    assert (tmp_path / "secret").exists()
+
+
+def test_a_diff_may_copy_rename_remove_and_hold_any_bytes(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    before = {"ä b.py": b"one\ntwo\nthree\n", "crlf.txt": b"one\r\ntwo\r\n", "old.bin": bytes(range(256))}
+    for name, content in before.items():
+        (tree / name).write_bytes(content)
+    store = asyncio.run(git.stored(tree, tmp_path / "own.git"))
+    changed = _checkout(store, tmp_path / "changed")
+    (changed / "ä b.py").rename(changed / "ö.py")
+    (changed / "crlf.txt").write_bytes(b"one\r\nzwei\r\n")
+    (changed / "crlf.txt").chmod(0o755)
+    (changed / "old.bin").unlink()
+    (changed / "new.bin").write_bytes(bytes(range(255, -1, -1)))
+    _own_git(changed, "add", "-A")
+    diff = subprocess.run(
+        ["git", "diff", "--cached", "--binary", "-M", "-C"], cwd=changed, check=True, capture_output=True
+    ).stdout
+    assert b"rename from" in diff
+    checkout = tmp_path / "checkout"
+    assert asyncio.run(store.patched(checkout, diff)) == git.WAYS[0]
+    found = {each.name: each.read_bytes() for each in checkout.iterdir() if each.is_file()}
+    assert found == {each.name: each.read_bytes() for each in changed.iterdir() if each.is_file()}
+    assert (checkout / "crlf.txt").stat().st_mode & 0o111
+
+
 def test_files_are_never_written_through_links(tmp_path: Path) -> None:
     tree, outside = tmp_path / "tree", tmp_path / "outside"
     tree.mkdir()
