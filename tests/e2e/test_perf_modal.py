@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import PATIENCE, wait_for, whole_lines
 from tests.e2e.conftest import Remote, once_each, one_line
 from tests.e2e.test_modal_runs import elsewhere, run_of
-from tests.e2e.test_perf import LABELS, canned
+from tests.e2e.test_perf import LABELS, SERVER, canned
 from tests.loopback_modal.processes import rooted
 
 pytestmark = pytest.mark.skipif(not rooted(), reason="needs user namespaces")
@@ -155,3 +155,11 @@ def test_patches_are_judged_as_labelled(on_modal: Remote) -> None:
     found = {kinds[name]: (each["status"], each["opt"]) for name, each in results(on_modal, "agent").items()}
     assert found == {kind: LABELS[kind] for kind in wanted}
     once_each(on_modal, len(wanted))
+
+
+@pytest.mark.slow
+def test_a_server_is_put_under_load_beside_it(on_modal: Remote) -> None:
+    on_modal("perf", "run", SERVER, "--mode", "human", "--rounds", 1, *ENGINE)
+    human = results(on_modal, "human")[SERVER]
+    assert human["status"] == "passed"
+    assert human["metrics"]["mean_ttft_ms_human"] > 0
