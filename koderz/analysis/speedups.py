@@ -60,7 +60,7 @@ def contents(results: Sequence[tuple[str, Result]]) -> Iterator[Content]:
                 _told(result, "human"),
             ]
             for arm, result in results
-            for label in [_label(result)]
+            for label in [label_of(result)]
         ],
         optional=["Blocks", "Arm"],
     )
@@ -77,7 +77,7 @@ def _spread(arm: str, result: Result, name: str) -> Spread | None:
     ratios, value = _facts(result, "ratios").get(name), _metric(result, f"speedup_{name}")
     if not ratios or not value or (name == "aa" and len(_facts(result, "ratios")) > 1):
         return None
-    label = f"{_label(result)}, {arm}"
+    label = f"{label_of(result)}, {arm}"
     return Spread(arm, label, ratios, value, _interval(result, name), result.experiment_id)
 
 
@@ -97,7 +97,8 @@ def _word(result: Result) -> str:
     return f"{result.cause or ('opt' if result.facts.get('opt') else 'as fast')}{f', {hack}' if hack else ''}"
 
 
-def _label(result: Result) -> str:
+def label_of(result: Result) -> str:
+    """Its task, and which sample it is but for the first."""
     return result.problem_id + (f", sample {result.sample}" if result.sample > 0 else "")
 
 

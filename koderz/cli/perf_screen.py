@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.blocks import Text
-from koderz.analysis.speedups import figures_of
+from koderz.analysis.speedups import figures_of, label_of
 from koderz.cli.session import Account
 from koderz.cli.tables import print_blocks
 from tracker.records import Experiment, Fault, Once, Record
@@ -53,9 +53,9 @@ class PerfAccount(Account):
 def _lines(summary: Summary) -> Iterator[Text]:
     for name, arm in summary.arms.items():
         yield Text(f"{name}:")
-        width = max((len(result.problem_id) for result in arm.results), default=0)
+        width = max((len(label_of(result)) for result in arm.results), default=0)
         for result in arm.results:
-            yield Text(f"  {result.problem_id:{width}}  {told_of(result)}")
+            yield Text(f"  {label_of(result):{width}}  {told_of(result)}")
 
 
 def told_of(result: Any) -> str:

@@ -108,7 +108,7 @@ def _given(found: Sequence[tuple[str, str]], model: str, *where: Path) -> Given:
         raise KoderzError(f"there are no patches of these tasks in {', '.join(map(str, where))}")
     patches: dict[str, list[str]] = {}
     for task, patch in found:
-        patches.setdefault(task, []).append(patch)
+        patches.setdefault(task, []).append(patch.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     return Given({task: tuple(each) for task, each in patches.items()}, model)
 
 
@@ -136,7 +136,7 @@ def _runs(folder: Path, tasks: Sequence[PerfTask]) -> Iterator[tuple[str, str]]:
         commit = next(filter(None, (_human_commit(path.with_name(name)) for name in _SUMMARIES)), "")
         for task in tasks:
             if len(commit) >= 7 and task.human_commit.startswith(commit.lower()):
-                yield task.id, path.read_text(encoding="utf-8", errors="surrogateescape")
+                yield task.id, path.read_text(encoding="utf-8", errors="replace")
 
 
 def _human_commit(path: Path) -> str:

@@ -62,6 +62,16 @@ def test_folders_of_runs_are_found_by_the_human_commit_that_they_name(tmp_path: 
         read_agent(tmp_path, "aider", TASKS)
 
 
+def test_patches_that_are_no_text_can_be_recorded(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(f'{{"instance_id": "{ONE}", "model_patch": "+\\udc80\\ud83d\\ude00"}}')
+    assert read_predictions([tmp_path / "a.jsonl"], TASKS).patches == {ONE: ("+\ufffd\U0001f600",)}
+    run = tmp_path / "patches" / "agent" / "run"
+    run.mkdir(parents=True)
+    (run / "run_summary.json").write_text(json.dumps({"commits": {"human": TASKS[0].human_commit}}))
+    (run / "model_patch.diff").write_bytes(b"+\xff")
+    assert read_agent(tmp_path / "patches", "agent", TASKS).patches == {ONE: ("+\ufffd",)}
+
+
 def test_an_agent_s_link_to_another_file_is_no_patch(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("sk-hostile")
     for name in ("linked", "own"):
