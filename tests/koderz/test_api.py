@@ -236,17 +236,12 @@ def test_rescoring_asks_nothing() -> None:
     assert path.read_text().count('{"kind":"experiment"') == 6
 
 
-@pytest.mark.parametrize("name", ["model", "seed", "samples", "results_folder"])
-def test_what_the_plan_settled_stays_settled(name: str) -> None:
+def test_what_the_plan_settled_stays_settled_and_what_may_differ_is_checked() -> None:
     benchmark(range(1))
 
-    with pytest.raises(KoderzError, match=f"{name} is settled by the plan; only concurrency, "):
-        asyncio.run(koderz.resume("latest", results=None, **{name: 1}))
-
-
-def test_a_change_of_what_may_differ_is_checked() -> None:
-    benchmark(range(1))
-
+    for name in ("model", "seed", "samples", "results_folder"):
+        with pytest.raises(KoderzError, match=f"{name} is settled by the plan; only concurrency, "):
+            asyncio.run(koderz.resume("latest", results=None, **{name: 1}))
     with pytest.raises(KoderzError, match="--concurrency: invalid value 0"):
         asyncio.run(koderz.resume(concurrency=0))
 
