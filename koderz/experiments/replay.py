@@ -139,7 +139,9 @@ class Handles:
         self._is_over = False
         self._judge_calls: dict[str, records.Call] = {}
         for record in recorded:
-            if isinstance(record, records.Call):
+            if isinstance(record, records.Compute):
+                self.totals.rent(record)
+            elif isinstance(record, records.Call):
                 self.totals.add(record)
                 if record.key.startswith(JUDGE_ASK):
                     self._judge_calls[record.key] = record

@@ -23,10 +23,12 @@ from koderz.experiments.opening import concluded, opened
 from koderz.experiments.recall import Lessons, recall_for
 from koderz.experiments.replay import Answer, Ask, Handles, Replaying
 from koderz.experiments.slots import Slot
+from koderz.experiments.totals import SANDBOX, UNPRICED
 from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan
 from koderz.sandbox import Sandbox
 from koderz.sandbox.exclusive import Exclusive
+from koderz.sandbox.workspace.meter import Meter, metered
 from koderz.solvers import Solver
 from koderz.solvers.handles import AskHandle
 from koderz.suites import judge_asks, judge_written, judging_programs, lesson_of, words_of
@@ -76,15 +78,10 @@ class ExperimentRunner:
             how = replace(how, accept_divergence=True)
         handles = Handles(work.identity, work.recorded, self, how, slot)
         started = time.monotonic()
-        try:
-            # One that can't replay does more than it says by its handles, unless it is in a workspace that it works.
-            alone = solver.restarts and "workspace" not in solver.wants
-            async with handles.slot.in_use() if alone else nullcontext():
-                with self._caller.experiment(work.identity.experiment_id, handles.totals.cost):
-                    verdict = await self._solve(solver, handles)
-            fault = handles.fault
-        except Fault as error:
-            verdict, fault = None, handles.fault or error
+        with metered() as meter:
+            verdict, fault = await self._performed(solver, handles)
+        if meter.seconds:
+            await self._pay(meter, handles)
         if isinstance(fault, FatalFault | CapReached):
             return ExperimentOutcome(None, fault)
         if fault:
@@ -94,6 +91,29 @@ class ExperimentRunner:
         seconds = time.monotonic() - started
         baseline_cost = self._caller.baseline_cost(*handles.totals.local_tokens)
         return ExperimentOutcome(experiment_of(handles, verdict, seconds, baseline_cost=baseline_cost))
+
+    async def _performed(self, solver: Solver, handles: Handles) -> tuple[Verdict | None, Fault | None]:
+        try:
+            # One that can't replay does more than it says by its handles, unless it is in a workspace that it works.
+            alone = solver.restarts and "workspace" not in solver.wants
+            async with handles.slot.in_use() if alone else nullcontext():
+                with self._caller.experiment(handles.identity.experiment_id, handles.totals.cost):
+                    return await self._solve(solver, handles), handles.fault
+        except Fault as error:
+            return None, handles.fault or error
+
+    async def _pay(self, meter: Meter, handles: Handles) -> None:
+        """Records what the experiment's sandboxes cost."""
+        line = records.Compute(
+            experiment_id=handles.identity.experiment_id,
+            engine=SANDBOX if meter.is_known else UNPRICED,
+            seconds=round(meter.seconds, 6),
+            cost_per_second=meter.cost / meter.seconds,
+            cost=meter.cost,
+        )
+        await self._ledger.record(line)
+        handles.totals.rent(line)
+        self._caller.also_spent(line.cost)
 
     # What the handles reach
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from koderz.types import MAIN
 from tracker import records
 
+SANDBOX, UNPRICED = "sandbox", "sandbox, price unknown"  # as whose engine sandboxes that are rented are on record
+
 
 @dataclass(slots=True)
 class Totals:
@@ -38,6 +40,12 @@ class Totals:
         if tier == "local":
             tokens_in, tokens_out = self.local_tokens
             self.local_tokens = tokens_in + call.tokens_in, tokens_out + call.tokens_out
+
+    def rent(self, line: records.Compute) -> None:
+        """Adds what machines cost that aren't an engine's, which counts its own."""
+        if line.engine in (SANDBOX, UNPRICED):
+            self.costs.append(("compute", line.cost))
+            self.cost_known = self.cost_known and line.engine == SANDBOX
 
     @property
     def cost(self) -> float:

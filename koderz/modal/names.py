@@ -83,9 +83,9 @@ def cost_per_second(gpu: str | None, *, sandboxes: int | None = None, sandbox_mb
     return _machine_cost(CPU_CORES, MEMORY_MB) + judging + (gpu_cost(gpu) if gpu else 0.0)
 
 
-def sandbox_cost(memory_mb: int) -> float:
+def sandbox_cost(memory_mb: int, cores: float = SANDBOX_CORES) -> float:
     """US dollars a second of a sandbox."""
-    return _DEARER * _machine_cost(SANDBOX_CORES, memory_mb)
+    return _DEARER * _machine_cost(cores, memory_mb)
 
 
 def _machine_cost(cores: float, memory_mb: int) -> float:

@@ -12,6 +12,7 @@ import math
 import os
 import secrets
 import socket
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
@@ -21,13 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from koderz.errors import Fault, KoderzError, Unreachable
-from koderz.modal.names import SANDBOX_CORES, names_of, sandbox_cost
+from koderz.modal.names import SANDBOX_CORES, gpu_cost, names_of, sandbox_cost
 from koderz.modal.sandbox import PYTHON, START_SECONDS, make_ready, process
 from koderz.sandbox import ROOM_MB
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Image, Mount, Running
 from koderz.sandbox.workspace.docker import ENVIRONMENT
 from koderz.sandbox.workspace.folders import TREE, make_tree, own_folder, without
 from koderz.sandbox.workspace.local import Output
+from koderz.sandbox.workspace.meter import Meter, current
 from koderz.sandbox.workspace.registry import PASSWORD, USER
 from koderz.sandbox.workspace.shipping import Contact, Remote, interpreter
 
@@ -191,7 +193,9 @@ class Modal:
                 kept, made = _PINNED.get() or (stack, {})
                 key = (command.image, *mounts)
                 if key not in made:
+                    began = time.monotonic()
                     made[key] = await self._created(command, mounts, _LONGEST if kept is not stack else seconds)
+                    kept.callback(_pay, current(), command, began)
                     kept.push_async_callback(_terminated, made[key])
                 yield Remote(await made[key].exec.aio(*interpreter(), text=False), "--sandbox modal")
         except TimeoutError:
@@ -209,7 +213,7 @@ class Modal:
             block_network=not command.network,
             secrets=secrets,
             gpu=command.gpus or None,
-            cpu=SANDBOX_CORES + command.reachable,  # for what talks to it there
+            cpu=_cores(command),
             memory=(_MEMORY_MB, max(_MEMORY_MB, command.limits.memory_mb) + ROOM_MB),
             timeout=min(_LONGEST, math.ceil(seconds)),
             idle_timeout=_IDLE_SECONDS,
@@ -261,6 +265,24 @@ def _shipped(command: Command, place: Path) -> list[Mount]:
             if not mount.kept and (mount.writable or mount.source.is_relative_to(own_folder()))
         ),
     ]
+
+
+def _pay(meter: Meter | None, command: Command, began: float) -> None:
+    """Notes what a sandbox cost, by what was asked for; in Modal's own containers the engine does."""
+    import modal
+
+    if meter is None or not modal.is_local():
+        return
+    price, is_known = sandbox_cost(_MEMORY_MB, _cores(command)), True
+    try:
+        price += gpu_cost(command.gpus) if command.gpus else 0.0
+    except KoderzError:
+        is_known = False
+    meter.add(time.monotonic() - began, price, is_known=is_known)
+
+
+def _cores(command: Command) -> float:
+    return SANDBOX_CORES + command.reachable  # for what talks to it there
 
 
 def _volume(mount: Mount) -> modal.Volume:

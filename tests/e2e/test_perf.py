@@ -337,11 +337,18 @@ def test_a_server_is_loaded_from_beside_it_on_modal(koderz: Shell) -> None:
     options = ("--predictions", "p.jsonl", "--mode", "agent", "--sandbox", "modal", "--rounds", "1", "--quiet")
     with ModalServer() as server:
         koderz("perf", "run", SERVER, *options, env=server.environment)
+        before = koderz.summary()["arms"]["agent"]["summary"]["total_cost"]
+        koderz("benchmark", "rescore", "latest", "--quiet", env=server.environment)
         assert not [each for each in server.sandboxes if each.lives or not each.blocks_network or each.secrets]
         assert not any(each.asked.open_ports.ports for each in server.sandboxes)
     found = {each["status"]: each for each in _arms(koderz)["agent"]}
     assert found.keys() == {"passed", "test_failed"}
     assert found["passed"]["iso"]["hard"]
+    paid = [line for line in koderz.journal() if line["kind"] == "compute"]
+    assert {line["engine"] for line in paid} == {"sandbox"}
+    assert sum(line["cost"] for line in paid) == pytest.approx(before)
+    assert found["passed"]["cost"] > 0
+    assert koderz.summary()["arms"]["agent"]["summary"]["total_cost"] == before
     assert found["passed"]["metrics"]["completed_agent"] == found["passed"]["metrics"]["completed_base"] > 0
 
 

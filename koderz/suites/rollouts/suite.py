@@ -172,8 +172,8 @@ class RolloutsSuite:
 
 
 def _price(backend: Backend) -> str:
-    """What commands cost there, which is beyond what koderz counts; empty where that is nothing."""
-    return f"; it costs ${backend.cost * 3600:.2f} or more an hour of each, not counted here" if backend.cost else ""
+    """What commands cost there; empty where that is nothing."""
+    return f"; it costs ${backend.cost * 3600:.2f} or more an hour of each" if backend.cost else ""
 
 
 def _verdict(task: Rollout, diff: str, graded: Graded, isolation: str, said: Mapping[str, Any] | None) -> Verdict:

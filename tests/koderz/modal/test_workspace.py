@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault, Unreachable
+from koderz.modal.names import sandbox_cost
 from koderz.modal.workspace import Modal
 from koderz.sandbox.workspace import Command, Ended, Image, Limits, Mount
 from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.workspace.meter import Meter, metered
 from tests.conftest import PATIENCE, wait_for
 from tests.koderz.sandbox.workspace.legs import LEG, talked
 from tests.loopback_modal import ModalServer
@@ -267,6 +269,25 @@ def test_what_modal_keeps_itself_is_neither_shipped_nor_part_of_an_image(
     assert [path.name for path in tmp_path.iterdir()] == ["big"]
     mounts = [each.asked.volume_mounts[0] for each in cloud.sandboxes[known:]]
     assert [(each.mount_path, each.read_only) for each in mounts] == [("/opt/models", False), ("/opt/models", True)]
+
+
+def test_what_sandboxes_cost_is_noted_by_what_was_asked_for(cloud: ModalServer, place: Path) -> None:
+    async def story() -> tuple[Meter, Meter]:
+        async with Modal() as modal:
+            with metered() as one:
+                await modal.run(Command(["true"]), place)
+            with metered() as other:
+                async with modal.apart():
+                    for _ in range(2):
+                        await modal.run(Command(["true"], gpus="X999:1"), place)
+        return one, other
+
+    one, other = asyncio.run(story())
+    assert one.is_known
+    assert one.cost == pytest.approx(one.seconds * sandbox_cost(1024))
+    assert one.seconds > 0
+    assert not other.is_known  # nobody knows what such a GPU costs
+    assert other.cost > 0
 
 
 def test_programs_run_beside_a_command_that_is_reachable(cloud: ModalServer, place: Path) -> None:
