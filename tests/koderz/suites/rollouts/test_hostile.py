@@ -9,6 +9,7 @@ import platform
 import shutil
 import socket
 import subprocess
+import sysconfig
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -92,8 +93,9 @@ def worked(runner: asyncio.Runner, stores: Stores) -> Worked:
     return lambda task, work: runner.run(in_loop(task, work))
 
 
+_ASIDE = " ".join(f"--exclude-dir={name}" for name in ("proc", "sys", "usr", Path(sysconfig.get_path("stdlib")).name))
 _SEARCH = f"""
-grep -rIls --exclude-dir=proc --exclude-dir=sys --exclude-dir=usr -e '{SECRET[:-1]}[{SECRET[-1]}]' / 2>/dev/null
+grep -rIls {_ASIDE} -e '{SECRET[:-1]}[{SECRET[-1]}]' / 2>/dev/null
 cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep "OPEN[A]I"
 git log --all --format=%s; git remote; git cat-file --batch-all-objects --batch 2>/dev/null | grep -a canary
 ls -d {{outside}} {{home}}/.ssh 2>/dev/null
