@@ -211,9 +211,16 @@ def with_descendants(processes: set[int]) -> set[int]:
     return processes.union(*map(descendants, processes))
 
 
-def are_gone(processes: set[int]) -> bool:
-    """Whether none of them is left."""
-    return not any(Path(f"/proc/{process}").exists() for process in processes)
+def are_gone(processes: Collection[int]) -> bool:
+    """Whether all have ended, also where a reaper whose children they have become takes its time to notice."""
+    return all(map(_is_over, processes))
+
+
+def _is_over(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
 
 
 def _parents() -> dict[int, int]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from koderz.testing import ModelServer
 from koderz.testing.wire import Request
 from koderz.types import Message
+from tests.conftest import PATIENCE
 
 
 @contextmanager
@@ -33,7 +34,7 @@ def answering(
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
-    assert ready.wait(60)
+    assert ready.wait(PATIENCE)
     try:
         yield environ, asked
     finally:

@@ -80,7 +80,7 @@ def test_what_was_submitted_before_ctrl_c_is_known_and_picked_up(on_modal: Remot
     wait_for(lambda: list(on_modal.results.glob("*/journal.jsonl")) and "submitted" in _text(on_modal))
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
-    assert process.returncode == 130, err
+    assert process.returncode in (0, 130), err
     assert "Traceback" not in err
 
     on_modal("benchmark", "resume", "latest")

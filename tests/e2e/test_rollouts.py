@@ -75,7 +75,7 @@ def test_a_killed_run_is_taken_up_and_pays_nothing_twice(anywhere: Shell) -> Non
     below = descendants(run.pid)
     run.kill()
     run.communicate(timeout=PATIENCE)
-    wait_for(lambda: not any(Path(f"/proc/{process}").exists() for process in below))
+    wait_for(lambda: are_gone(below))
     anywhere("benchmark", "resume", "latest", "--quiet")
     assert _arm(anywhere) == {"sample/greeting": True, "sample/median": True, "sample/slugs": False}
     calls = Counter((line["experiment_id"], line["key"]) for line in anywhere.journal() if line["kind"] == "call")

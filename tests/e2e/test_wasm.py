@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PATIENCE, Shell
+from tests.conftest import PATIENCE, Shell, are_gone, wait_for
 from tests.forks import Fork
 
 
@@ -61,8 +61,7 @@ def test_a_manager_that_is_killed_takes_its_workers_along(koderz: Shell) -> None
     assert workers
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=PATIENCE)
-    for worker in workers:
-        wait_until_gone(worker)
+    wait_for(lambda: are_gone(workers))
 
 
 def test_off_loopback_a_token_is_needed(koderz: Shell) -> None:
@@ -86,19 +85,3 @@ def test_without_the_extra_the_command_names_it(koderz: Shell) -> None:
     path = os.pathsep.join([str(koderz.folder), os.environ.get("PYTHONPATH", "")])
     for command in ("serve", "build"):
         assert "koderz[wasm]" in koderz("wasm", command, code=4, env={"PYTHONPATH": path}, fresh=True).err
-
-
-def wait_until_gone(process: int) -> None:
-    """A child whose parent was killed is the reaper's, who may take its time to notice."""
-    import time
-    from pathlib import Path
-
-    for _ in range(600):
-        state = Path(f"/proc/{process}/stat")
-        try:
-            if state.read_text().rpartition(")")[2].split()[0] == "Z":
-                return
-        except OSError:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{process} is still there")

@@ -108,13 +108,9 @@ def test_what_is_wrong_is_told_in_detail() -> None:
 def test_a_deadline_is_a_504_with_what_was_printed() -> None:
     async def doing(client: Client) -> None:
         await asked(client, "POST", "/sessions", json={"session_id": "a"})
-        body = {"code": "print('before')\nwhile True: pass", "timeout": 0.4}
+        body = {"code": "print('before')\nwhile True: pass", "timeout": 2}
         status, found = await asked(client, "POST", "/session/a/execute", json=body)
         assert (status, found["stdout"]) == (504, "before\n")
-        slow = asyncio.create_task(asked(client, "POST", "/session/a/execute", json={**body, "timeout": 1.5}))
-        await asyncio.sleep(0.4)
-        assert (await asked(client, "POST", "/session/a/execute", json={"code": "1"}))[0] == 409
-        assert (await slow)[0] == 504
 
     served(doing)
 
@@ -150,6 +146,7 @@ def test_sub_calls_come_as_a_stream_of_events() -> None:
                 if line.strip():
                     events.append(json.loads(line))
                     if events[-1]["event"] == "call":
+                        assert (await asked(client, "POST", "/session/a/execute", json={"code": "1"}))[0] == 409
                         answers = {"result": [prompt.upper() for prompt in events[-1]["prompts"]]}
                         found = await asked(client, "POST", f"/session/a/calls/{events[-1]['id']}", json=answers)
                         assert found[0] == 200
@@ -172,16 +169,23 @@ def test_a_fork_has_had_the_same_done_to_it() -> None:
     assert served(doing) == "5\n"
 
 
-def test_a_full_manager_says_so_and_sessions_end_with_their_time() -> None:
+def test_a_full_manager_says_so() -> None:
     async def doing(client: Client) -> None:
         for _ in range(2):
             assert (await asked(client, "POST", "/session"))[0] == 200
         status, found = await asked(client, "POST", "/session")
         assert (status, found["detail"][:13]) == (429, "Out of memory")
+
+    served(doing, Limits(sessions=2))
+
+
+def test_sessions_end_with_their_time() -> None:
+    async def doing(client: Client) -> None:
+        assert (await asked(client, "POST", "/session"))[0] == 200
         while (await asked(client, "GET", "/sessions"))[1]["sessions"]:  # noqa: ASYNC110 nothing tells of it
             await asyncio.sleep(0.1)
 
-    served(doing, Limits(sessions=2, ttl=1.0))
+    served(doing, Limits(ttl=0.2))
 
 
 def test_web_pages_foreign_hosts_and_those_without_the_token_are_refused() -> None:
@@ -214,7 +218,7 @@ def test_a_session_at_a_manager_is_like_one_here() -> None:
             await session.put("context", "text " * 1000)
             found = [
                 await session.run("n = len(context)\nprint(n, llm_query_batched(['p', 'q']))", echo),
-                await session.run("print(1)\nwhile True: pass", timeout=0.4),
+                await session.run("print(1)\nwhile True: pass", timeout=2),
                 await session.run("while True: llm_query('x')", echo, only_calls=2),
                 await session.run("print(n)\nanswer.update(content=3, ready=True)"),
             ]
