@@ -15,7 +15,7 @@ from tests.loopback_modal.processes import rooted
 @pytest.fixture
 def sandbox(client: modal.Client) -> Iterator[modal.Sandbox]:
     app = modal.App.lookup("sandboxed", create_if_missing=True, client=client)
-    one = modal.Sandbox.create(app=app, timeout=120, block_network=True, cpu=1.0, memory=256, client=client)
+    one = modal.Sandbox.create(app=app, timeout=600, block_network=True, cpu=1.0, memory=256, client=client)
     yield one
     one.terminate()
 
@@ -54,10 +54,10 @@ def test_a_sandbox_without_network_reaches_nothing(deployed: ModalServer, sandbo
 def test_a_test_can_read_what_a_sandbox_was_created_with(deployed: ModalServer, client: modal.Client) -> None:
     app = modal.App.lookup("recorded", create_if_missing=True, client=client)
     secret = modal.Secret.from_name("keys", client=client)
-    one = modal.Sandbox.create("sleep", "60", app=app, secrets=[secret], timeout=30, client=client)
+    one = modal.Sandbox.create("sleep", "600", app=app, secrets=[secret], timeout=300, client=client)
     asked = deployed.sandboxes[-1]
     assert (asked.id, asked.app_id, asked.lives) == (one.object_id, app.app_id, True)
-    assert (asked.blocks_network, len(asked.secrets), asked.asked.timeout_secs) == (False, 1, 30)
+    assert (asked.blocks_network, len(asked.secrets), asked.asked.timeout_secs) == (False, 1, 300)
     assert one.exec("printenv", "KEY").stdout.read() == "of-the-secret\n"
     assert one.poll() is None
     one.terminate()

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -220,14 +219,9 @@ asyncio.run(Docker("x").run(Command(["bash", "-c", "touch begun; sleep 1000"]), 
 
 def test_a_container_is_removed_when_koderz_is_killed(state: Path, place: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", _KILLED, str(place)]) as koderz:
-        until = time.monotonic() + PATIENCE
-        while not (place / "checkout/begun").exists():
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        wait_for((place / "checkout/begun").exists)
         koderz.send_signal(signal.SIGKILL)
-    while not asked(state, "rm"):
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    wait_for(lambda: asked(state, "rm"))
 
 
 def test_without_a_daemon_it_is_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:

@@ -8,14 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from koderz.sandbox.workspace import Command, Ended, Limits, Mount, Running, userland
 from koderz.sandbox.workspace.local import Local
-from tests.conftest import PATIENCE
+from tests.conftest import PATIENCE, are_gone, descendants, wait_for
 from tests.koderz.sandbox.workspace.conftest import Runs
 
 
@@ -248,31 +247,14 @@ def test_nothing_is_left_when_koderz_is_killed(runs: Runs) -> None:
     with subprocess.Popen([sys.executable, "-c", _KILLED], stdout=subprocess.PIPE, text=True) as koderz:
         assert koderz.stdout
         place = Path(koderz.stdout.readline().strip())
-        until = time.monotonic() + PATIENCE
-        while not (place / "checkout/begun").exists():
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        children = _family(koderz.pid)
+        wait_for((place / "checkout/begun").exists)
+        children = descendants(koderz.pid)
         assert len(children) >= 3
         koderz.send_signal(signal.SIGKILL)
-    while any(map(_lives, children)):
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    wait_for(lambda: are_gone(children))
     again = "from koderz.sandbox.workspace.folders import own_folder; own_folder()"
     subprocess.run([sys.executable, "-c", again], check=True)
     assert not place.parent.exists()
-
-
-def _family(parent: int) -> list[int]:
-    found = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [int(child) for child in found] + [each for child in found for each in _family(int(child))]
-
-
-def _lives(process: int) -> bool:
-    try:
-        return b"\nState:\tZ" not in Path(f"/proc/{process}/status").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_folders_of_other_processes_that_live_are_left_alone() -> None:

@@ -73,12 +73,12 @@ def test_where_the_server_counts_nothing_chunks_or_a_tokenizer_do() -> None:
         ("drop", "Error"),
         ("empty", "no token"),
         ("garbage", "no token"),
-        ("hang", "no whole answer within 0.5 seconds"),
+        ("hang", "no whole answer within 2 seconds"),
     ],
 )
 def test_what_fails_is_a_figure_and_never_sent_again(fault: str, said: str) -> None:
     server = StreamingServer(faults={fault: 1.0})
-    (timing,) = loaded(server, timeout=0.5 if fault == "hang" else PATIENCE)
+    (timing,) = loaded(server, timeout=2 if fault == "hang" else PATIENCE)
     assert said in timing.error
     assert (timing.ttft, timing.itls, timing.output_tokens, timing.text) == (0.0, [], 0, "")
     assert len(server.requests) == 1
@@ -147,7 +147,7 @@ def test_an_error_in_the_stream_fails_the_request_and_shows_no_key() -> None:
 
 def test_an_open_loop_sends_whether_or_not_others_are_done() -> None:
     server = StreamingServer(faults={"hang": 1.0})
-    found = loaded(server, [PROMPT] * 20, Load(request_rate=1000.0, burstiness=float("inf")), timeout=2)
+    found = loaded(server, [PROMPT] * 20, Load(request_rate=1000.0, burstiness=float("inf")), timeout=4)
     assert len(server.requests) == 20  # though none of them was ever answered
     assert [timing.start for timing in found] == sorted(timing.start for timing in found)
 
