@@ -116,7 +116,7 @@ def test_what_runs_too_long_is_ended_with_all_that_it_began_and_what_it_did_come
 ) -> None:
     known = len(cloud.sandboxes)
     line = "echo begun > file; (trap '' TERM; exec setsid sleep 1000) & trap '' TERM; sleep 1000 & wait; sleep 1000"
-    ended = ran(line, place=place, limits=Limits(seconds=1.0, grace=0.3))
+    ended = ran(line, place=place, limits=Limits(seconds=3.0, grace=0.3))
     assert (ended.cause, ended.status) == ("timeout", -signal.SIGKILL)
     assert (place / "checkout/file").read_text() == "begun\n"
     assert not any(one.lives for one in cloud.sandboxes[known:])

@@ -387,6 +387,6 @@ def test_what_an_uncontained_command_leaves_ends_with_it(place: Path) -> None:
         wanted = Command(["bash", "-c", "sleep 1000 & echo $!; wait"], limits=Limits(seconds=seconds, grace=0.2))
         return await Uncontained().run(wanted, place)
 
-    ended = asyncio.run(run(0.5))
+    ended = asyncio.run(run(3.0))
     assert ended.cause == "timeout"
     wait_for(lambda: are_gone({int(ended.output)}))

@@ -197,8 +197,8 @@ def test_a_cell_that_was_stopped_is_not_run_again(runner: asyncio.Runner, pool: 
         return codes[turn(messages) - 1]
 
     async def go() -> tuple[World, World, Verdict]:
-        _, world = await solved(pool, stuck, wasm_timeout=0.3)
-        verdict, again = await solved(pool, stuck, world.lines[:-2], wasm_timeout=0.3)
+        _, world = await solved(pool, stuck, wasm_timeout=1.0)
+        verdict, again = await solved(pool, stuck, world.lines[:-2], wasm_timeout=1.0)
         return world, again, verdict
 
     world, again, verdict = runner.run(go())

@@ -57,12 +57,12 @@ def test_each_chunk_with_text_is_a_token_as_it_comes() -> None:
         ("drop", "Error"),
         ("empty", "no token"),
         ("garbage", "no token"),
-        ("hang", "no whole answer within 0.5 seconds"),
+        ("hang", "no whole answer within 2 seconds"),
     ],
 )
 def test_what_fails_says_why_and_is_never_sent_again(fault: str, said: str) -> None:
     server = StreamingServer(faults={fault: 1.0})
-    (timing,) = loaded(server, seconds=0.5 if fault == "hang" else PATIENCE)
+    (timing,) = loaded(server, seconds=2 if fault == "hang" else PATIENCE)
     assert said in timing.error
     assert (timing.ttft, timing.itls, timing.output_tokens, timing.text) == (0.0, [], 0, "")
     assert len(server.requests) == 1
@@ -79,7 +79,7 @@ def test_warm_ups_count_for_nothing_and_few_are_under_way_at_once() -> None:
 
 def test_an_open_loop_sends_whether_or_not_others_are_done() -> None:
     server = StreamingServer(faults={"hang": 1.0})
-    found = loaded(server, [PROMPT] * 20, Load(request_rate=1000.0, burstiness=float("inf")), seconds=2)
+    found = loaded(server, [PROMPT] * 20, Load(request_rate=1000.0, burstiness=float("inf")), seconds=4)
     assert len(server.requests) == 20
     assert [timing.start for timing in found] == sorted(timing.start for timing in found)
 
