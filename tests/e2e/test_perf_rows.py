@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import venv
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from koderz.analysis.gso.logs import status_of, times_of
 from tests.conftest import Shell
 from tests.koderz.suites.performance import rows
+
+PUBLISHED = Path(os.environ.get("KODERZ_TEST_DATA", "nowhere")) / "perf"
 
 pytestmark = pytest.mark.slow
 
@@ -118,3 +121,22 @@ def test_a_base_that_fails_is_a_fault_and_an_error_instance(koderz: Shell, both:
     assert "No module named 'nothing'" in fault["reason"]
     own = ("perf", "opt-at-k", "--run_id", "r", "--dataset_name", "rows.jsonl", "--prediction_paths", file)
     assert "Instances with base errors: 1" in koderz(*own).out
+
+
+@pytest.mark.skipif(
+    not PUBLISHED.is_dir(), reason="KODERZ_TEST_DATA has no perf/ with rows.jsonl and environments.toml"
+)
+def test_published_rows_are_fit_and_the_human_s_patch_is_as_fast_as_the_human_s_commit(koderz: Shell) -> None:
+    found = [json.loads(line) for line in (PUBLISHED / "rows.jsonl").read_text().splitlines()]
+    given = [{"instance_id": row["instance_id"], "model_patch": row["gt_diff"]} for row in found]
+    (koderz.folder / "given.jsonl").write_text("".join(json.dumps(line) + "\n" for line in given))
+    own = ("--dataset", PUBLISHED / "rows.jsonl", "--overrides", PUBLISHED / "environments.toml", "--max-blocks", 7)
+    checked = koderz("perf", "check", *own).out.splitlines()
+    assert [line[:8] for line in checked] == ["ok      "] * len(found)
+    koderz("perf", "run", *own, "--mode", "agent", "--predictions", "given.jsonl", "--quiet")
+    results = koderz.summary()["arms"]["agent"]["results"]
+    assert [each["status"] for each in results] == ["passed"] * len(found)
+    for metrics in (each["metrics"] for each in results):
+        assert metrics["speedup_base_low"] > 1
+        assert metrics["speedup_human_low"] < 1.05
+        assert metrics["speedup_human_high"] > 0.95

@@ -51,7 +51,7 @@ def _task(row: Row) -> PerfTask:
         workloads={f"test_{number}": script for number, script in enumerate(scripts)},
         install=_install([*row.texts("setup_commands"), *row.texts("install_commands")]),
         prompt=f"{PROMPT} It is about {about}." if about else PROMPT,
-        needs=Needs(minutes=60.0, processes=True),
+        needs=Needs(minutes=60.0, processes=True, memory_mb=16_384),  # tables of 2 GB, copied
         service=service_of(command, row.text("model", "")) if command else None,
         kind=_kind(command),
         format="gso" if of_gso else "iso",

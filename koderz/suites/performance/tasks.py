@@ -33,6 +33,7 @@ class Needs:
     cores: int = 1
     minutes: float = 5.0  # that it may take, for estimates
     processes: bool = False  # whether what is timed may start processes; their CPU counts
+    memory_mb: int = 4096  # the most that what is timed may take
 
 
 @dataclass(frozen=True, slots=True)

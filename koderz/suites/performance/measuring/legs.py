@@ -101,7 +101,7 @@ class Legs:
             read_only=True,
             core=-1 if core is None else core,
             forks=self._task.needs.processes,
-            limits=Limits(seconds=self._seconds + 30, grace=0.5),
+            limits=Limits(seconds=self._seconds + 30, memory_mb=self._task.needs.memory_mb, grace=0.5),
         )
         began, wrong = time.monotonic(), ""
         async with self._backend.started(wanted, place) as running:

@@ -8,10 +8,12 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from koderz.errors import Fault
+from koderz.sandbox.workspace import Command
 from koderz.sandbox.workspace.local import Local
 from koderz.suites.performance.fitting import Fitted
 from koderz.suites.performance.machines import Machine
@@ -116,6 +118,21 @@ def test_what_a_script_fetches_is_what_was_kept(local: Local, tmp_path: Path, wa
     assert bool(leg.wrong) is not kept
     if not kept:
         assert f"to fetch https://data.example/n: keep what it answers in the file {name} of `downloads`" in leg.wrong
+
+
+class _Asked(Local):
+    """Runs nothing, and keeps what it was asked for."""
+
+    def started(self, command: Command, place: Path) -> NoReturn:
+        self.command = command
+        raise Fault("nothing runs here")
+
+
+def test_a_published_script_may_take_more_memory_than_others(tmp_path: Path) -> None:
+    asked = _Asked()
+    with pytest.raises(Fault, match="nothing runs here"):
+        asyncio.run(Scripts(_task(tmp_path, "gso"), asked, 60).sized(tmp_path, "seed", _anywhere))
+    assert asked.command.limits.memory_mb == 16_384
 
 
 def test_scripts_run_once_where_all_together_take_long_enough(local: Local, tmp_path: Path) -> None:

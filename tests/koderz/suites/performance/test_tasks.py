@@ -101,7 +101,7 @@ def test_tasks_are_listed_with_their_commits_and_needs(koderz: Shell) -> None:
     assert sorted(each["kind"] for each in others) == ["serving", *["workload"] * 7]
     assert first["id"] == "koderz-mini__dedupe"
     assert first["kind"] == "workload"
-    assert first["needs"] == {"cores": 1, "minutes": 1.0, "processes": False}
+    assert first["needs"] == {"cores": 1, "minutes": 1.0, "processes": False, "memory_mb": 4096}
     assert len(first["base_commit"]) == len(first["human_commit"]) == 40
     assert first["human_commit"][:7] in koderz("perf", "tasks").out
 
