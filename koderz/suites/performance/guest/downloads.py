@@ -37,6 +37,7 @@ def requested(session, method, url, *args, **kwargs):
     response = requests.Response()
     response.status_code, response.reason, response.url = 200, "OK", str(url)
     response._content = found(str(url))
+    response._content_consumed, response.raw = True, io.BytesIO(response._content)  # for who reads it in parts
     response.encoding = "utf-8"
     return response
 

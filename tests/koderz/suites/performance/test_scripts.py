@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from koderz.sandbox.workspace import Command
 from koderz.sandbox.workspace.local import Local
 from koderz.suites.performance.fitting import Fitted
 from koderz.suites.performance.machines import Machine
+from koderz.suites.performance.measuring.legs import GUEST
 from koderz.suites.performance.measuring.scripts import Scripts
 from koderz.suites.performance.measuring.verdicts import Block, Leg, Rule, found
 from koderz.suites.performance.sources import tasks_of
@@ -118,6 +120,21 @@ def test_what_a_script_fetches_is_what_was_kept(local: Local, tmp_path: Path, wa
     assert bool(leg.wrong) is not kept
     if not kept:
         assert f"to fetch https://data.example/n: keep what it answers in the file {name} of `downloads`" in leg.wrong
+
+
+def test_what_was_kept_is_read_in_all_ways_of_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("requests")
+    monkeypatch.syspath_prepend(GUEST)
+    downloads = importlib.import_module("downloads")
+    monkeypatch.setattr(downloads, "FOLDERS", (str(tmp_path),))
+    url = "https://data.example/n"
+    (tmp_path / hashlib.sha256(url.encode()).hexdigest()).write_bytes(b"[1, 2]")
+    response = downloads.requested(None, "get", url)
+    response.raise_for_status()
+    assert (response.json(), response.text, response.content) == ([1, 2], "[1, 2]", b"[1, 2]")
+    assert b"".join(response.iter_content(4)) == b"[1, 2]"
+    assert response.raw.read() == b"[1, 2]"
+    assert downloads.opened(url).read() == b"[1, 2]"
 
 
 class _Asked(Local):
