@@ -16,9 +16,10 @@ from tracker.runs import read_plan
 from tracker.sinks.process import describe_sinks
 
 if TYPE_CHECKING:
+    from koderz.analysis.report.sections import Section
     from koderz.analysis.runs import Run
     from koderz.settings.options import Field
-    from tracker.summary import Arm, Comparison
+    from tracker.summary import Comparison, Figures
 
 _MOST_FAULTS = 5
 _MOST_CAUSES = 8
@@ -34,16 +35,19 @@ def overview(run: Run, arms: Sequence[str]) -> Iterator[Block]:
 
 
 def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Block]:
+    from koderz.analysis.report.sections import sections_of
+
     yield from _head(run)
     if own := own_answer(run.mode, run.folder) if run.folder and len(arms) == len(run.arms) else None:
         yield ""
         yield from own.blocks()
         yield from _faults(run)
         return
+    sections = [section for _, section in sections_of([run])]
     for name in arms:
         yield ""
         if run.arms[name].results:
-            yield from _figures(name, run.arms[name])
+            yield from _figures(name, run.arms[name].summary, has_sections=bool(sections))
             yield from _failures(run, name)
         else:
             yield f"{name}: no results"
@@ -54,16 +58,16 @@ def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Block]:
         yield ""
         yield from breakdown_blocks([each for each in run.breakdown if each.arm in arms])
     if len(arms) == len(run.arms):
-        yield from _sections(run)
+        yield from _told_sections(sections)
     yield from _faults(run)
 
 
-def _sections(run: Run) -> Iterator[Block]:
+def _told_sections(sections: Sequence[Section]) -> Iterator[Block]:
     """What its suite and solvers have in the report, as far as a screen has a place for it."""
-    from koderz.analysis.report.sections import Spreads, sections_of
+    from koderz.analysis.report.sections import Spreads
     from koderz.analysis.report.strips import strips
 
-    for _, section in sections_of([run]):
+    for section in sections:
         yield Heading(section.title)
         for content in section.contents:
             if isinstance(content, Spreads):
@@ -110,8 +114,7 @@ def _head(run: Run) -> Iterator[str]:
         yield f"Sinks: {'; '.join(f'{name} {words}' for name, words in sinks.items())}"
 
 
-def _figures(name: str, arm: Arm) -> Iterator[str]:
-    f = arm.summary
+def _figures(name: str, f: Figures, *, has_sections: bool) -> Iterator[str]:
     low, high = f.success_rate_interval or (0.0, 100.0)
     interval = f"95% interval {low:.1f}% to {high:.1f}% ({f.success_rate_interval_method})"
     yield f"{name}: {f.success_rate:.1f}% passed ({f.successes} of {f.total_problems}), {interval}"
@@ -126,7 +129,7 @@ def _figures(name: str, arm: Arm) -> Iterator[str]:
         f"  {f.avg_iterations:.1f} attempts and {f.avg_latency:.1f} s of calls on average; "
         f"{f.tokens_in:,} tokens in, {f.tokens_out:,} out"
     )
-    for measure, found in () if arm.more else f.measures.items():  # where parts tell, see `_sections`
+    for measure, found in () if has_sections else f.measures.items():  # which tell what matters
         sure = f", 95% interval {found.interval[0]:.4g} to {found.interval[1]:.4g}" if found.interval else ""
         yield f"  {measure} {found.mean:.4g} on average{sure}{f' ({found.interval_method})' if sure else ''}"
 
