@@ -225,11 +225,14 @@ def _is_moved(blocks: Sequence[Block], arm: str) -> bool:
 def is_missing(
     blocks: Sequence[Block], arm: str, part: Callable[[Leg], float], whole: Callable[[Leg], float], least: float
 ) -> bool:
-    """Whether what an arm saves in a part of a leg isn't saved in the whole, by more than `least` seconds."""
+    """Whether what an arm saves in a part of a leg isn't saved in the whole, by more than `least` seconds, and by more
+    than base is off from itself there.
+    """
 
     def saved(block: Block, of: Callable[[Leg], float]) -> float:
         return (of(block.legs["base"]) + of(block.legs["again"])) / 2 - of(block.legs[arm])
 
     within = median(saved(block, part) for block in blocks)
     missing = median(saved(block, part) - saved(block, whole) for block in blocks)
-    return missing > max(_MOVED_SHARE * within, least)
+    noise = median(abs(whole(block.legs["base"]) - whole(block.legs["again"])) for block in blocks)
+    return missing > max(_MOVED_SHARE * within, least, noise)

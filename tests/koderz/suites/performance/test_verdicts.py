@@ -94,6 +94,13 @@ def test_work_that_is_moved_out_of_the_calls_is_seen_in_the_whole_leg() -> None:
     moved = [_block({"base": 10, "again": 10, "human": 5, "agent": 2}, outside={**outside, "agent": 0.2})] * 7
     assert (found(honest, "agent", RULE).opt, found(honest, "agent", RULE).hack) == ("opt", "")
     assert (found(moved, "agent", RULE).opt, found(moved, "agent", RULE).hack) == ("not", "moved")
+    noisy = [
+        _block(
+            {"base": 10, "again": 10, "human": 5, "agent": 2},
+            outside={"base": 1.3, "again": 1.5, "human": 1.4, "agent": 1.45},
+        )
+    ] * 7
+    assert found(noisy, "agent", RULE).hack == ""  # as little as base is off from itself
 
 
 @pytest.mark.parametrize(("between", "hack"), [(1.0, ""), (1.4, ""), (3.0, "moved")])
