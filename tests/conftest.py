@@ -53,11 +53,11 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Nothing runs on a Modal account, or makes images, unless `-m modal` or `-m docker` asks for it.
+    """Nothing runs on a Modal account or a GPU, or makes images, unless `-m` asks for `modal`, `gpu` or `docker`.
 
     What times processes comes first: it goes one at a time on a machine, and would be left at the end.
     """
-    unasked = [mark for mark in ("modal", "docker") if mark not in config.option.markexpr]
+    unasked = [mark for mark in ("modal", "docker", "gpu") if mark not in config.option.markexpr]
     left = [item for item in items if any(map(item.get_closest_marker, unasked))]
     if left:
         config.hook.pytest_deselected(items=left)

@@ -71,3 +71,11 @@ def test_agents_work_in_sandboxes_of_a_real_account(customer: Customer) -> None:
     own = ("--suite", "rollouts", "--solver", "agent:koderz", "--model", "simulated", "--sandbox", "modal")
     customer("benchmark", 0, 3, *own)
     assert [result["success"] for result in customer.summary()["results"]] == [True, True, False]
+
+
+@pytest.mark.parametrize("where", ["--engine", "--sandbox"])
+def test_patches_are_timed_on_a_real_account(customer: Customer, where: str) -> None:
+    customer("perf", "run", "koderz-mini__revenue", "--mode", "human", where, "modal", "--quiet")
+    (human,) = customer.summary()["arms"]["human"]["results"]
+    assert (human["status"], human["opt"]) == ("passed", "opt")
+    assert customer.summary()["arms"]["human"]["summary"]["total_cost"] > 0
