@@ -28,7 +28,7 @@ from koderz.plans.identity import Identity
 from koderz.plans.plan import Plan
 from koderz.sandbox import Sandbox
 from koderz.sandbox.exclusive import Exclusive
-from koderz.sandbox.workspace.meter import Meter, metered
+from koderz.sandbox.meter import Meter, metered
 from koderz.solvers import Solver
 from koderz.solvers.handles import AskHandle
 from koderz.suites import judge_asks, judge_written, judging_programs, lesson_of, words_of

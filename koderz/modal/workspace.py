@@ -25,11 +25,11 @@ from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.modal.names import SANDBOX_CORES, gpu_cost, names_of, sandbox_cost
 from koderz.modal.sandbox import PYTHON, START_SECONDS, make_ready, process
 from koderz.sandbox import ROOM_MB
+from koderz.sandbox.meter import Meter, current
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Image, Mount, Running
 from koderz.sandbox.workspace.docker import ENVIRONMENT
 from koderz.sandbox.workspace.folders import TREE, make_tree, own_folder, without
 from koderz.sandbox.workspace.local import Output
-from koderz.sandbox.workspace.meter import Meter, current
 from koderz.sandbox.workspace.registry import PASSWORD, USER
 from koderz.sandbox.workspace.shipping import Contact, Remote, interpreter
 

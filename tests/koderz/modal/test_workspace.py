@@ -16,9 +16,9 @@ import pytest
 from koderz.errors import Fault, Unreachable
 from koderz.modal.names import sandbox_cost
 from koderz.modal.workspace import Modal
+from koderz.sandbox.meter import Meter, metered
 from koderz.sandbox.workspace import Command, Ended, Image, Limits, Mount
 from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.meter import Meter, metered
 from tests.conftest import PATIENCE, wait_for
 from tests.koderz.sandbox.workspace.legs import LEG, talked
 from tests.loopback_modal import ModalServer
