@@ -23,14 +23,23 @@ _PARALLEL = re.compile(r"(?:--tensor-parallel-size|--tp-size|--tp|-tp)[ =]+(\d+)
 _MODEL = re.compile(r"--model(?:-path)?[ =]+(\S+)")
 
 
-class ImageRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _RowRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What holds for the rows that fit."""
+
+    format: str = "*"
+    repo: str = "*"
+    id: str = "*"
+
+    def fits(self, task: PerfTask) -> bool:
+        """Whether it is about a task."""
+        return all(_fits(getattr(task, name), getattr(self, name)) for name in ("format", "repo", "id"))
+
+
+class ImageRule(_RowRule, frozen=True):
     """Images of the rows that fit."""
 
     base: str
     human: str = ""  # empty: base's, with the human's answer
-    format: str = "*"
-    repo: str = "*"
-    id: str = "*"
     folder: str = ""
     package: str = ""
     path: str = ""
@@ -38,12 +47,9 @@ class ImageRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     build: str = ""
 
 
-class EnvironmentRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EnvironmentRule(_RowRule, frozen=True):
     """What the rows that fit need, prepared on this machine."""
 
-    format: str = "*"
-    repo: str = "*"
-    id: str = "*"
     source: str = ""
     path: str = ""
     python: str = ""
@@ -51,7 +57,7 @@ class EnvironmentRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     downloads: str = ""
 
 
-_Rule = TypeVar("_Rule", ImageRule, EnvironmentRule)
+_Rule = TypeVar("_Rule", bound=_RowRule)
 
 
 class ModelRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,7 +107,7 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return replace(task, service=replace(task.service, argv=tuple(argv), notes=tuple(notes)))
 
     def _environment(self, task: PerfTask) -> EnvironmentRule:
-        return next((rule for rule in self.environments if _concerns(rule, task)), EnvironmentRule())
+        return next((rule for rule in self.environments if rule.fits(task)), EnvironmentRule())
 
     def machine(self, task: PerfTask, *, has_images: bool = True) -> Machine:
         """Where a task runs. Raises KoderzError where a rule's python is none."""
@@ -112,7 +118,7 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         values = {"base_commit": task.base_commit, "human_commit": task.human_commit, "id": task.id.lower()}
         values["arch"] = "arm64" if platform.machine() in ("arm64", "aarch64") else "x86_64"
         for rule in self.images:
-            if _concerns(rule, task):
+            if rule.fits(task):
                 base, human = (name.format_map(values) for name in (rule.base, rule.human))
                 break
         else:
@@ -236,10 +242,6 @@ def _prepared(rule: EnvironmentRule) -> Machine:
         source=rule.source,
         downloads=rule.downloads,
     )
-
-
-def _concerns(rule: ImageRule | EnvironmentRule, task: PerfTask) -> bool:
-    return all(_fits(getattr(task, name), getattr(rule, name)) for name in ("format", "repo", "id"))
 
 
 def _fits(text: str, pattern: str) -> bool:
