@@ -224,4 +224,4 @@ def test_anthropics_own_client_reads_a_stream() -> None:
     with client.messages.stream(model="m", max_tokens=9, messages=[{"role": "user", "content": "hi"}]) as events:
         blocks = events.get_final_message().content
     assert [block.type for block in blocks] == ["thinking", "text", "tool_use"]
-    assert blocks[2].input == {"command": "ls"}  # type: ignore[union-attr]
+    assert blocks[2].input == {"command": "ls"}
