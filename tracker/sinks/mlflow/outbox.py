@@ -10,9 +10,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tracker.sinks import SinkDown
 
@@ -36,8 +35,7 @@ CREATE TABLE IF NOT EXISTS entry (
 _WAIT_SECONDS = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """What MLflow has of one experiment."""
 
     run_id: str | None = None
@@ -90,24 +88,16 @@ class Outbox:
         except sqlite3.Error as error:
             raise SinkDown(f"{self._path} can't be used ({error})") from None
 
-    def get(self, experiment_id: str) -> Entry | None:
-        """What is known of the experiment; None where nothing was begun."""
+    def get(self, experiment_id: str) -> Entry:
+        """What is known of the experiment."""
         found = self._db.execute(
             "SELECT run_id, run_lines, trace_lines FROM entry WHERE target = ? AND experiment_id = ?",
             (self._target, experiment_id),
         ).fetchone()
-        return Entry(found[0] or None, *found[1:]) if found else None
-
-    def begin(self, experiment_id: str) -> None:
-        """A run for it is about to be created."""
-        self._write(
-            "INSERT INTO entry (target, experiment_id, run_id) VALUES (?1, ?2, '') "
-            "ON CONFLICT DO UPDATE SET run_id = '' WHERE run_id IS NULL",
-            experiment_id,
-        )
+        return Entry(found[0] or None, *found[1:]) if found else Entry()
 
     def created(self, experiment_id: str, run_id: str, place: str) -> None:
-        """The run that stands for it, and which of MLflow's experiments that is in."""
+        """The run that stands for it, '' while it is being created, and which of MLflow's experiments that is in."""
         self._write(
             "INSERT INTO entry (target, experiment_id, run_id, place) VALUES (?1, ?2, ?3, ?4) "
             "ON CONFLICT DO UPDATE SET run_id = ?3, place = ?4",
@@ -122,14 +112,13 @@ class Outbox:
 
     def traced(self, lines: Mapping[str, int]) -> None:
         """The traces of these experiments now tell so many lines of their stories."""
-        with closing(self._db.cursor()) as cursor:
-            cursor.execute("BEGIN IMMEDIATE")
-            cursor.executemany(
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany(
                 "INSERT INTO entry (target, experiment_id, trace_lines) VALUES (?1, ?2, ?3) "
                 "ON CONFLICT DO UPDATE SET trace_lines = ?3",
                 [(self._target, name, count) for name, count in lines.items()],
             )
-            cursor.execute("COMMIT")
 
     def is_unsure(self) -> bool:
         """Whether a process died while it created a run."""

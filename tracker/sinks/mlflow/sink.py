@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import Literal, cast, get_args
 
 from tracker.errors import KoderzError
 from tracker.journal import NAME
@@ -33,10 +32,10 @@ from tracker.sinks.mlflow.target import (
     tracking_uri,
     without_password,
 )
-from tracker.sinks.mlflow.trace import Place, judgement_ids, trace_id, trace_of
+from tracker.sinks.mlflow.trace import judgement_ids, trace_id, trace_of
 from tracker.summary import summarize
 
-Detail = Literal["traces", "runs", "parent", "full"]
+_DETAILS = {"traces": "traces", "runs": "runs", "parent": "parent", "full": "runs"}
 """`parent`: the run with its table. `traces`: and a trace for each experiment. `runs`, also called `full`: and a
 nested run for each."""
 
@@ -74,7 +73,7 @@ class MlflowSink:
                 for some in chunks(self._pending(records), _TRACES_AT_ONCE):
                     with self._outbox.inside():
                         self._trace(run, some)
-                        if self._detail in ("runs", "full"):
+                        if self._detail == "runs":
                             self._nest(run, some)
             self._tell_run(run, records)
             if self._file:
@@ -108,8 +107,8 @@ class MlflowSink:
 
     def _find_or_create(self) -> str:
         with self._outbox.inside():
-            entry = self._outbox.get(RUN) or Entry()
-            if entry.run_id is not None and not self._store.is_there(entry.run_id):
+            entry = self._outbox.get(RUN)
+            if entry.run_id and not self._store.is_there(entry.run_id):
                 self._outbox.forget()  # the store is another one, or the run was deleted there
                 entry = Entry()
             page = first_page(self._plan, self._folder.name)
@@ -143,7 +142,7 @@ class MlflowSink:
         """Curves, figures, files and status, unless the run tells of this much of the journal already."""
         size = (self._folder / NAME).stat().st_size
         version = 2 * size + (not is_worked_on)  # a run that its process left says more than one that goes on
-        if (self._outbox.get(RUN) or Entry()).run_lines >= version:
+        if self._outbox.get(RUN).run_lines >= version:
             return
         self._plot(run, whole=True)
         summary = summarize(self._folder)
@@ -160,7 +159,7 @@ class MlflowSink:
     def _plot(self, run: str, *, whole: bool) -> None:
         """Adds to the curves what they lack."""
         outcomes = list(outcomes_of(self._folder))
-        entry = self._outbox.get(RUN) or Entry()
+        entry = self._outbox.get(RUN)
         points = curve(self._plan, outcomes, after=entry.trace_lines, whole=whole)
         self._store.plot(run, sorted(points, key=lambda point: not point.key.startswith("passed/")))  # the first column
         self._outbox.traced({RUN: len(outcomes)})
@@ -178,25 +177,25 @@ class MlflowSink:
         ends = chain(earlier if self._is_first else (), records)
         for name in dict.fromkeys(end.experiment_id for end in ends if isinstance(end, Experiment | Fault)):
             lines = self._stories.lines_of(name)
-            entry = self._outbox.get(name) or Entry()
-            if entry.trace_lines < lines or (self._detail in ("runs", "full") and entry.run_lines < lines):
+            entry = self._outbox.get(name)
+            if entry.trace_lines < lines or (self._detail == "runs" and entry.run_lines < lines):
                 yield name
 
     def _trace(self, run: str, experiment_ids: Sequence[str]) -> None:
         """Brings the traces of these experiments level with their stories."""
-        place = Place(self._store.experiment, run)
+        place = self._store.experiment
         told: dict[str, int] = {}
         traces, curves = [], list[Point]()
         for name in experiment_ids:
-            before, lines = (self._outbox.get(name) or Entry()).trace_lines, self._stories.lines_of(name)
+            before, lines = self._outbox.get(name).trace_lines, self._stories.lines_of(name)
             story, outcome = _to_its_end(self._stories.of(name))
             if outcome is None or before >= lines:
                 continue
-            traces.append(trace_of(self._plan, story, outcome, place))
+            traces.append(trace_of(self._plan, story, outcome, place=place, run=run))
             curves += curve_points(self._plan, story)
             told[name] = lines
             if before and isinstance(outcome, Fault):  # it was judged, and that holds no longer
-                trace = trace_id(self._plan, place.experiment, name)
+                trace = trace_id(self._plan, place, name)
                 self._store.take_back(trace, judgement_ids(trace, story))
         if traces:
             self._store.trace(traces)
@@ -209,7 +208,7 @@ class MlflowSink:
             if self._outbox.is_unsure():
                 self._outbox.settle(self._store.find_nested(run), self._store.experiment)
             story, outcome = _to_its_end(self._stories.of(name))
-            entry, lines = self._outbox.get(name) or Entry(), self._stories.lines_of(name)
+            entry, lines = self._outbox.get(name), self._stories.lines_of(name)
             if outcome is None or entry.run_lines >= lines:
                 continue
             page = child_page(self._plan, story, outcome, run)
@@ -220,7 +219,7 @@ class MlflowSink:
             self._outbox.told(name, lines)
 
     def _create(self, experiment_id: str, page: Page) -> str:
-        self._outbox.begin(experiment_id)
+        self._outbox.created(experiment_id, "", self._store.experiment)
         run_id = self._store.create(page)
         self._outbox.created(experiment_id, run_id, self._store.experiment)
         return run_id
@@ -228,17 +227,16 @@ class MlflowSink:
 
 def _to_its_end(story: Sequence[Record]) -> tuple[Sequence[Record], Experiment | Fault | None]:
     """The story up to its last outcome, and that."""
-    for position in range(len(story) - 1, -1, -1):
-        outcome = story[position]
-        if isinstance(outcome, Experiment | Fault):
-            return story[: position + 1], outcome
+    for length in range(len(story), 0, -1):
+        if isinstance(outcome := story[length - 1], Experiment | Fault):
+            return story[:length], outcome
     return (), None
 
 
-def _detail_of(planned: int, wanted: str | None) -> Detail:
+def _detail_of(planned: int, wanted: str | None) -> str:
     """What was wanted, else what suits a run of so many experiments. KoderzError for a word that isn't known."""
     if wanted is None:
         return "traces" if planned <= _TRACES_UP_TO else "parent"
-    if wanted not in get_args(Detail):
-        raise KoderzError(f"--mlflow-detail {wanted}: choose one of {', '.join(get_args(Detail))}")
-    return cast("Detail", wanted)
+    if wanted not in _DETAILS:
+        raise KoderzError(f"--mlflow-detail {wanted}: choose one of {', '.join(_DETAILS)}")
+    return _DETAILS[wanted]

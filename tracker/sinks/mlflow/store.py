@@ -1,30 +1,38 @@
-"""The calls to MLflow that a projection is made of, and no others."""
+"""The calls to MLflow that a projection is made of, and no others.
+
+What runs have in common, the evaluation dataset of their suite and the versions of their prompts, is looked for
+before it is made, under a lock of the results folder, so that neither another run nor a repeated projection adds any.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tracker.parts import FoundPrompt, data_of
 from tracker.records import Plan
 from tracker.sinks import SinkDown
 from tracker.sinks.mlflow.page import Page, Point
-from tracker.sinks.mlflow.shared import register_dataset, register_found, register_prompts
 from tracker.sinks.mlflow.target import Target, check_database, is_server
-from tracker.sinks.mlflow.trace import as_json
+from tracker.sinks.mlflow.trace import as_json, expectations_of
 
 if TYPE_CHECKING:
-    from mlflow.entities import Run, Span, TraceInfo
+    from mlflow.entities import EvaluationDataset, Run, Span, TraceInfo
 
 _METRICS_A_CALL = 1000  # what the REST interface takes
 _METRICS_WITH_OTHERS = 800
 _PARAMS_A_CALL = 100
 _RUNS_A_PAGE = 5000
+_RECORDS_A_CALL = 1000
+_VERSIONS = 1000  # of a prompt that are looked through, the newest first
 _PARAM_CHARACTERS = 6000
 _TAG_CHARACTERS = 8000
 _DIGEST_CHARACTERS = 36
+_EXPERIMENTS = "_mlflow_experiment_ids"  # the tag by which MLflow's UI shows a prompt with an experiment
 
 T = TypeVar("T")
 
@@ -109,24 +117,23 @@ class Store:
 
         mlflow.set_tracking_uri(self._uri)  # where MLflow's entities look for what belongs to them
         mlflow.set_experiment(experiment_id=self.experiment)
-        found = register_dataset(self._client, self.experiment, plan)
-        source = as_json({"dataset_id": found.key})
-        profile = as_json({"num_records": len(plan.tasks)})
-        digest = found.version[:_DIGEST_CHARACTERS]
-        named = [(Dataset(found.name, digest, "mlflow_evaluation_dataset", source, profile=profile), "evaluation")]
+        suite, digest = self._dataset(plan), _dataset_digest(plan)[:_DIGEST_CHARACTERS] or "unknown"
+        source, profile = as_json({"dataset_id": suite.dataset_id}), as_json({"num_records": len(plan.tasks)})
+        named = [(Dataset(suite.name, digest, "mlflow_evaluation_dataset", source, profile=profile), "evaluation")]
         for data in data_of(plan):
             profile = as_json({"num_rows": data.rows})
             named.append((Dataset(data.name, data.digest, "koderz", as_json({}), profile=profile), data.context))
         inputs = [DatasetInput(dataset, [InputTag("mlflow.data.context", context)]) for dataset, context in named]
         self._client.log_inputs(run_id, inputs)
-        if prompts := register_prompts(self._client, self.experiment, plan):
-            linked = as_json([{"name": prompt.name, "version": prompt.version} for prompt in prompts])
-            self._client.set_tag(run_id, "mlflow.linkedPrompts", linked)
+        texts = plan.details.get("prompts", {})
+        linked = [self._prompt(f"koderz.{name}", _as_template(text)) for name, text in texts.items()]
+        if linked:
+            self._client.set_tag(run_id, "mlflow.linkedPrompts", as_json(linked))
 
     def register_found(self, prompts: Sequence[FoundPrompt]) -> None:
         """Registers what a run has found, each a version unless one says the same."""
         for prompt in prompts:
-            register_found(self._client, self.experiment, prompt)
+            self._prompt(prompt.name, [dict(message) for message in prompt.messages], prompt.tags)
 
     def trace(self, traces: Sequence[tuple[TraceInfo, Sequence[Span]]]) -> None:
         """Writes traces whose ids are ours, all their spans at once. Writing them again changes nothing."""
@@ -140,6 +147,41 @@ class Store:
         there = {assessment.assessment_id for assessment in info.assessments}
         for assessment_id in assessment_ids & there:
             self._traces.delete_assessment(trace_id, assessment_id)
+
+    def _dataset(self, plan: Plan) -> EvaluationDataset:
+        """The suite's evaluation dataset, created where it isn't there, with a record for each of the plan's tasks."""
+        suite, digest = plan.suite, _dataset_digest(plan)
+        name = f"{suite}-{digest[:8]}" if digest else suite
+        query = f"name = '{name}'"
+        found = self._client.search_datasets([self.experiment], query, max_results=1, order_by=["created_time ASC"])
+        tags = {"koderz.suite": suite, "koderz.dataset_digest": digest}
+        dataset = found[0] if found else self._client.create_dataset(name, self.experiment, tags)
+        known = {record.inputs.get("problem_id") for record in dataset.records}
+        source = {"source_type": "CODE", "source_data": {"suite": suite}}
+        records = (
+            {"inputs": {"problem_id": task}, "expectations": dict(expectations_of(plan, task)), "source": source}
+            for task in plan.tasks
+            if task not in known
+        )
+        for some in chunks(records, _RECORDS_A_CALL):
+            dataset.merge_records(some)
+        return dataset
+
+    def _prompt(
+        self, name: str, template: str | list[dict[str, str]], tags: Mapping[str, str] = MappingProxyType({})
+    ) -> dict[str, str]:
+        """Name and version of the registered prompt that holds the text; where none does, it becomes a version."""
+        known = self._client.get_prompt(name)
+        before = (known.tags.get(_EXPERIMENTS) if known else None) or ","
+        shown_with = before if f",{self.experiment}," in before else f"{before}{self.experiment},"
+        versions = self._client.search_prompt_versions(name, max_results=_VERSIONS) if known else ()
+        if same := [version.version for version in versions if version.template == template]:
+            if shown_with != before:
+                self._client.set_prompt_tag(name, _EXPERIMENTS, shown_with)
+            return {"name": name, "version": str(min(same))}
+        # MLflow would add the experiment too, in a thread; it leaves that be where it finds it done.
+        made = self._client.register_prompt(name, template, tags={**tags, _EXPERIMENTS: shown_with})
+        return {"name": name, "version": str(made.version)}
 
     def _untag(self, run_id: str, keys: set[str]) -> None:
         """Takes away what isn't so any more."""
@@ -195,6 +237,15 @@ def _key(name: str) -> str:
     """A name of the characters that MLflow takes, and no path that leads out of its folder."""
     plain = "".join(char if char.isalnum() or char in "_-./ :" else "_" for char in name)
     return "/".join(part for part in plain.split("/") if part not in ("", ".", ".."))[:250] or "_"
+
+
+def _dataset_digest(plan: Plan) -> str:
+    return str(plan.environment.get("dataset_digest") or "")
+
+
+def _as_template(text: str) -> str:
+    """A prompt's `${name}` in MLflow's form, `{{name}}`."""
+    return re.sub(r"\$(?:\{(\w+)\}|(\$))", lambda found: f"{{{{{found[1]}}}}}" if found[1] else "$", text.strip())
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

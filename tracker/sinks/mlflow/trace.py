@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -20,7 +20,6 @@ from tracker.messages import text_of
 from tracker.parts import Step, completes, steps_of
 from tracker.records import Attempt, Call, Experiment, Fault, Once, Plan, Record
 from tracker.sinks.mlflow.page import begun, child_name, milliseconds, scores_of, source_tags, word_of
-from tracker.sinks.mlflow.shared import expectations_of
 
 if TYPE_CHECKING:
     from mlflow.entities import Assessment, Span, TraceInfo
@@ -30,38 +29,29 @@ _PREVIEW = 1000
 _NANO = 1_000_000  # nanoseconds in a millisecond
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where in MLflow a trace goes."""
-
-    experiment: str  # MLflow's id of the experiment that groups runs
-    run_id: str  # of the run that it is evaluated in
-
-
-def trace_id(plan: Plan, experiment: str, experiment_id: str) -> str:
-    """The same for the same experiment in the same place, whoever asks."""
-    digest = hashlib.blake2b(f"{experiment}/{plan.run_id}/{experiment_id}".encode(), digest_size=16)
-    return f"tr-{digest.hexdigest()}"
+def trace_id(plan: Plan, place: str, experiment_id: str) -> str:
+    """The same for the same experiment in the same place, which is one of MLflow's experiments, whoever asks."""
+    return f"tr-{_digest(f'{place}/{plan.run_id}/{experiment_id}', 16)}"
 
 
 def trace_of(
-    plan: Plan, story: Sequence[Record], outcome: Experiment | Fault, place: Place
+    plan: Plan, story: Sequence[Record], outcome: Experiment | Fault, *, place: str, run: str
 ) -> tuple[TraceInfo, list[Span]]:
-    """The trace with its assessment, and its spans."""
+    """The trace with its assessment, and its spans. `place` and `run`: MLflow's ids of its experiment and run."""
     from mlflow.entities import Span, TraceInfo, TraceLocation, TraceState
 
-    name = trace_id(plan, place.experiment, outcome.experiment_id)
+    name = trace_id(plan, place, outcome.experiment_id)
     start, end = begun(story[0]), milliseconds(outcome.time)
     info = TraceInfo(
         trace_id=name,
-        trace_location=TraceLocation.from_experiment_id(place.experiment),
+        trace_location=TraceLocation.from_experiment_id(place),
         request_time=start,
         execution_duration=max(0, end - start),
         state=TraceState.ERROR if isinstance(outcome, Fault) else TraceState.OK,
         request_preview=as_json(_inputs(plan, outcome)),
         response_preview=_answer(story, outcome)[:_PREVIEW],
         client_request_id=outcome.experiment_id,
-        trace_metadata=_metadata(plan, story, place),
+        trace_metadata=_metadata(plan, story, run),
         tags={
             "mlflow.traceName": child_name(plan, outcome),
             "benchmark_run_id": plan.run_id or "",
@@ -72,10 +62,15 @@ def trace_of(
             "solver": outcome.solver,
             "arm": outcome.arm,
         },
-        assessments=list(_assessments(plan, name, story, outcome, place)),
+        assessments=list(_assessments(plan, name, story, outcome, run)),
     )
-    spans = _Spans(name, plan, story, outcome)
-    return info, [Span.from_dict(span) for span in spans.all()]
+    return info, [Span.from_dict(span) for span in _Spans(name, plan, story, outcome).all()]
+
+
+def expectations_of(plan: Plan, task_id: str) -> Mapping[str, Any]:
+    """What a good answer to the task is known to be, by MLflow's names for it; empty where the suite doesn't say."""
+    found: Mapping[str, Any] = plan.details.get("expectations", {}).get(task_id, {})
+    return found
 
 
 def as_json(value: Any) -> str:
@@ -83,12 +78,12 @@ def as_json(value: Any) -> str:
     return orjson.dumps(value, default=str).decode()
 
 
-def _metadata(plan: Plan, story: Sequence[Record], place: Place) -> dict[str, str]:
+def _metadata(plan: Plan, story: Sequence[Record], run: str) -> dict[str, str]:
     calls = [record for record in story if isinstance(record, Call)]
     tokens_in, tokens_out = sum(call.tokens_in for call in calls), sum(call.tokens_out for call in calls)
     tags = source_tags(plan)
     return {
-        "mlflow.sourceRun": place.run_id,
+        "mlflow.sourceRun": run,
         "mlflow.trace.tokenUsage": as_json(_usage(tokens_in, tokens_out)),
         "mlflow.trace.cost": as_json(_cost(sum(call.cost for call in calls))),
         **{name: tags[name] for name in ("mlflow.user", "mlflow.source.name", "mlflow.source.type") if tags[name]},
@@ -102,47 +97,44 @@ def judgement_ids(trace: str, story: Sequence[Record]) -> set[str]:
 
 
 def _assessments(
-    plan: Plan, trace: str, story: Sequence[Record], outcome: Experiment | Fault, place: Place
+    plan: Plan, trace: str, story: Sequence[Record], outcome: Experiment | Fault, run: str
 ) -> Iterator[Assessment]:
     """The scores of a judged experiment, and what is expected of an answer, where that is known."""
     from mlflow.entities import AssessmentSource, Expectation, Feedback
 
-    suite, version = plan.suite, plan.environment.get("koderz") or ""
     time = milliseconds(outcome.time)
     common: dict[str, Any] = {
         "trace_id": trace,
         "span_id": _span_id(trace, "root"),
-        "metadata": {"mlflow.assessment.sourceRunId": place.run_id},
+        "metadata": {"mlflow.assessment.sourceRunId": run},
         "create_time_ms": time,
         "last_update_time_ms": time,
     }
-    authors = AssessmentSource(source_type="HUMAN", source_id=f"{suite}")
+    authors = AssessmentSource(source_type="HUMAN", source_id=plan.suite)
     found: list[Assessment] = [
-        Expectation(name, _cut(value) if isinstance(value, str) else value, authors, **common)
+        Expectation(name, _cut_text(value), authors, **common)
         for name, value in expectations_of(plan, outcome.problem_id).items()
     ]
     if isinstance(outcome, Experiment):
-        judge = AssessmentSource(source_type="CODE", source_id=f"koderz {suite} judge {version}".strip())
-        is_whole = not completes(plan)
-        scores: dict[str, Any] = scores_of(outcome, whole=is_whole) | ({"passed": outcome.success} if is_whole else {})
-        rationale = {"passed": _rationale(story, outcome)}
-        found += [
-            Feedback(name, value, source=judge, rationale=rationale.get(name), **common)
-            for name, value in scores.items()
-        ]
+        version = plan.environment.get("koderz") or ""
+        judge = AssessmentSource(source_type="CODE", source_id=f"koderz {plan.suite} judge {version}".strip())
+        scores: dict[str, Any] = scores_of(outcome, whole=not completes(plan))
+        if "passed" in scores:
+            rationale = _rationale(story, outcome)
+            found.append(Feedback("passed", outcome.success, source=judge, rationale=rationale, **common))
+        found += [Feedback(name, value, source=judge, **common) for name, value in scores.items() if name != "passed"]
     for assessment in found:
         assessment.assessment_id = _assessment_id(trace, assessment.name)
         yield assessment
 
 
 def _assessment_id(trace: str, name: str) -> str:
-    return f"a-{hashlib.blake2b(f'{trace}/{name}'.encode(), digest_size=16).hexdigest()}"
+    return f"a-{_digest(f'{trace}/{name}', 16)}"
 
 
-def _rationale(story: Sequence[Record], outcome: Experiment | Fault) -> str:
-    attempts = [record for record in story if isinstance(record, Attempt)]
-    last = attempts[-1] if attempts else None
-    why = str((last.detail or last.feedback) if last and not last.passed else "")
+def _rationale(story: Sequence[Record], outcome: Experiment) -> str:
+    last = next((record for record in reversed(story) if isinstance(record, Attempt)), None)
+    why = str(last.detail or last.feedback) if last and not last.passed else ""
     return f"{_verdict_words(outcome)}\n\n{why[:4000]}".strip()
 
 
@@ -164,14 +156,9 @@ def _answer(story: Sequence[Record], outcome: Experiment | Fault) -> str:
     """The program that was judged last, else the last reply; for a fault, what happened."""
     if isinstance(outcome, Fault):
         return _verdict_words(outcome)
-    texts = {type(record): str(_text(record)) for record in story if _text(record)}
-    return texts.get(Attempt) or texts.get(Call) or ""
-
-
-def _text(record: Record) -> Any:
-    if isinstance(record, Attempt):
-        return None if record.task_id else record.program  # which another task was judged by
-    return record.reply if isinstance(record, Call) else None
+    replies = [record.reply for record in story if isinstance(record, Call)]
+    programs = [record.program for record in story if isinstance(record, Attempt) and not record.task_id]
+    return next((str(text) for text in reversed([*replies, *programs]) if text), "")
 
 
 class _Spans:
@@ -204,39 +191,26 @@ class _Spans:
     def _root(self) -> dict[str, Any]:
         outcome = self._outcome
         calls = [record for record in self._story if isinstance(record, Call)]
+        asked = _inputs(self._plan, outcome) | ({"messages": _messages(calls[0])} if calls else {})
         answer: dict[str, Any] = {"verdict": _verdict_words(outcome), "cost": outcome.cost}
         if not isinstance(outcome, Fault):
             answer |= {"answer": _cut(_answer(self._story, outcome)), "iterations": outcome.iterations}
-        asked = _inputs(self._plan, outcome)
-        return self._span(
-            "root",
-            child_name(self._plan, outcome),
-            "AGENT",
-            (begun(self._story[0]), milliseconds(outcome.time)),
-            inputs=asked | ({"messages": _messages(calls[0])} if calls else {}),
-            outputs=answer,
-            error=outcome.reason if isinstance(outcome, Fault) else None,
-        )
+        name, times = child_name(self._plan, outcome), (begun(self._story[0]), milliseconds(outcome.time))
+        error = outcome.reason if isinstance(outcome, Fault) else None
+        return self._span("root", name, "AGENT", times, parent=None, inputs=asked, outputs=answer, error=error)
 
     def _step(self, number: int, step: Step) -> dict[str, Any]:
         times = milliseconds(step.begun), milliseconds(step.ended)
-        told = {name: _cut(value) if isinstance(value, str) else value for name, value in step.outputs.items()}
-        return self._span(f"step/{number}", step.name, "CHAIN", times, parent="root", inputs=step.inputs, outputs=told)
+        told = {name: _cut_text(value) for name, value in step.outputs.items()}
+        return self._span(f"step/{number}", step.name, "CHAIN", times, inputs=step.inputs, outputs=told)
 
     def _attempt(self, number: int, records: Sequence[Record]) -> Iterator[dict[str, Any]]:
         parent = f"attempt/{number}"
         judged = records[-1] if isinstance(records[-1], Attempt) else None
-        times = [begun(records[0]), milliseconds(records[-1].time)]
-        yield self._span(
-            parent,
-            f"attempt {judged.number if judged else number}",
-            "CHAIN",
-            (times[0], times[1]),
-            parent="root",
-            inputs={"attempt": number},
-            outputs={"verdict": judged.verdict, "cause": judged.cause} if judged else None,
-        )
-        before = times[0]
+        name = f"attempt {judged.number if judged else number}"
+        before, end = begun(records[0]), milliseconds(records[-1].time)
+        told = {"verdict": judged.verdict, "cause": judged.cause} if judged else None
+        yield self._span(parent, name, "CHAIN", (before, end), inputs={"attempt": number}, outputs=told)
         keys: dict[int | None, str] = {}  # of this attempt's calls
         for place, record in enumerate(records):
             key = f"{parent}/{place}"
@@ -255,9 +229,10 @@ class _Spans:
         if call.reasoning:
             message["reasoning_content"] = _cut(call.reasoning)
         model = call.answered_by or call.model
+        name = call.model if call.purpose == "attempt" else f"{call.model} · {call.purpose}"
         return self._span(
             key,
-            call.model if call.purpose == "attempt" else f"{call.model} · {call.purpose}",
+            name,
             "CHAT_MODEL",
             (begun(call), milliseconds(call.time)),
             parent=parent,
@@ -274,16 +249,12 @@ class _Spans:
         )
 
     def _judging(self, key: str, attempt: Attempt, parent: str, before: int) -> dict[str, Any]:
+        given = {"program": _cut(attempt.program or "")} | ({"task_id": attempt.task_id} if attempt.task_id else {})
         verdict = {"verdict": attempt.verdict, "cause": attempt.cause, "feedback": _cut(attempt.feedback)}
+        told = {name: value for name, value in verdict.items() if value} | dict(attempt.metrics)
+        times, sandbox = (before, milliseconds(attempt.time)), {"koderz.sandbox": attempt.sandbox}
         return self._span(
-            key,
-            "judge",
-            "EVALUATOR",
-            (before, milliseconds(attempt.time)),
-            parent=parent,
-            inputs={"program": _cut(attempt.program or "")} | ({"task_id": attempt.task_id} if attempt.task_id else {}),
-            outputs={name: value for name, value in verdict.items() if value} | dict(attempt.metrics),
-            attributes={"koderz.sandbox": attempt.sandbox},
+            key, "judge", "EVALUATOR", times, parent=parent, inputs=given, outputs=told, attributes=sandbox
         )
 
     def _span(
@@ -293,10 +264,10 @@ class _Spans:
         kind: str,
         times: tuple[int, int],
         *,
-        parent: str | None = None,
+        parent: str | None = "root",
         inputs: Any = None,
         outputs: Any = None,
-        attributes: dict[str, Any] | None = None,
+        attributes: Mapping[str, Any] = MappingProxyType({}),
         error: str | None = None,
     ) -> dict[str, Any]:
         found = {
@@ -304,7 +275,7 @@ class _Spans:
             "mlflow.spanType": kind,
             "mlflow.spanInputs": inputs,
             "mlflow.spanOutputs": outputs,
-            **(attributes or {}),
+            **attributes,
         }
         return {
             "trace_id": _encoded(self._trace.removeprefix("tr-")),
@@ -335,8 +306,17 @@ def _cut(text: Any) -> str:
     return words if len(words) <= _TEXT else f"{words[:_TEXT]}\n… ({len(words)} characters; the journal has them all)"
 
 
+def _cut_text(value: Any) -> Any:
+    """The value, cut where it is a long text."""
+    return _cut(value) if isinstance(value, str) else value
+
+
 def _span_id(trace: str, key: str) -> str:
-    return hashlib.blake2b(f"{trace}/{key}".encode(), digest_size=8).hexdigest()
+    return _digest(f"{trace}/{key}", 8)
+
+
+def _digest(what: str, size: int) -> str:
+    return hashlib.blake2b(what.encode(), digest_size=size).hexdigest()
 
 
 def _encoded(hexadecimal: str) -> str:
