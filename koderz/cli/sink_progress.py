@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koderz.cli.console import LINE_EVERY, is_live, warn
-from koderz.runs.sinks import left_behind
+from koderz.runs.sinks import Choice, Synced, choose_work, leave_runs, left_behind, sync_runs
 from tracker.sinks.process import Status, Watch
 from tracker.terminals import plain
 
 if TYPE_CHECKING:
     from koderz.runs.session import Session
-    from koderz.runs.sync import Synced
     from koderz.settings.schema import Settings
 
 _SHOWN_AFTER, _SAID_AFTER = 0.5, 1.0  # seconds: what is quicker needs no bar, or no line
@@ -51,22 +49,17 @@ def catch_up_runs(folders: Sequence[Path], settings: Settings, *, quiet: bool, w
 
     A sink that stays behind is one warning, and isn't waited for again.
     """
-    from koderz.runs.sinks import options_of
-    from koderz.runs.sync import Choice, choose_work, leave_runs, sync_runs
-
-    names = [str(folder) for folder in folders]
-    choice = Choice(runs=names, sinks=settings.chosen_sinks, options=options_of(settings), patient=True)
-    work = choose_work(settings.results, choice) if names else []
+    choice = Choice(settings, runs=[str(folder) for folder in folders], patient=True)
+    work = choose_work(choice) if folders else []
     if sys.stdout.isatty() and not wait:
-        leave_runs(work, choice, environ=os.environ, patience=settings.sink_patience)
+        leave_runs(work, choice)
         if work and not quiet:
             warn("the sinks catch up in the background; see how far they are with: koderz benchmark list")
         return
     behind: dict[str, list[Synced]] = {}
     try:
         with _counting(len(work), quiet=quiet) as showing_next:
-            patience = settings.sink_patience
-            for synced in sync_runs(work, choice, environ=os.environ, patience=patience, showing=showing_next):
+            for synced in sync_runs(work, choice, showing_next):
                 if synced.state == "behind":
                     behind.setdefault(synced.sink, []).append(synced)
     except KeyboardInterrupt:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated, Any
 
 import typer
@@ -41,30 +40,21 @@ def sync(
     stays off unless --sink names it. Exit code 3 if a sink stays behind.
     """
     from koderz.cli.sink_progress import showing
-    from koderz.runs.sinks import options_of
-    from koderz.runs.sync import Choice, choose_work, sync_runs
+    from koderz.runs.sinks import Choice, choose_work, sync_runs
     from koderz.settings.toml import settings_here
 
     if all_runs and runs:
         raise KoderzError("name runs, or say --all")
     settings = settings_here(given, names=("results", *OF_SINKS), trust_config=trust_config)
     choice = Choice(
+        settings,
         runs=runs or (),
-        sinks=settings.chosen_sinks,
         named="sinks" in given,
         refused=given.get("no_sinks", ()),
-        options=options_of(settings),
         rebuild=rebuild,
     )
-    work = choose_work(settings.results, choice)
     found = []
-    for synced in sync_runs(
-        work,
-        choice,
-        environ=os.environ,
-        patience=settings.sink_patience,
-        showing=lambda run: showing(quiet=quiet, title=lambda: run),
-    ):
+    for synced in sync_runs(choose_work(choice), choice, lambda run: showing(quiet=quiet, title=lambda: run)):
         found.append(synced)
         if not json:
             say(f"{synced.run_id}  {synced.sink:<8} {synced.state}{f': {synced.reason}' if synced.reason else ''}")

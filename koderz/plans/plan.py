@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 
 from koderz.errors import KoderzError
 from koderz.plans.arms import Arm, restore_arms
@@ -61,6 +61,10 @@ class Plan:
     def name(self) -> str:
         """The run's id, or the id of the only experiment."""
         return self.record.run_id or next(self.experiments()).experiment_id
+
+    def having(self, **changes: Any) -> Plan:
+        """The plan with these fields of its record in place of what they were."""
+        return replace(self, record=structs.replace(self.record, **changes))
 
     def experiments(self, ended: Container[int] = ()) -> Iterator[Identity]:
         """Those whose id, as a number, isn't in `ended`: a task's arms in turn, so that load hits all alike."""

@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
-
-import msgspec
 
 from koderz.settings.registry import Registry
 from koderz.settings.trust import is_trusted
@@ -50,9 +47,8 @@ class Document(Protocol):
 
 def documented(plan: Plan, name: str, about: Mapping[str, Any]) -> Plan:
     """The plan of a run that has the document of that name besides."""
-    documents = {**plan.record.details.get("documents", {}), name: about}
-    details = {**plan.record.details, "documents": documents}
-    return replace(plan, record=msgspec.structs.replace(plan.record, details=details))
+    details = plan.record.details
+    return plan.having(details=details | {"documents": details.get("documents", {}) | {name: about}})
 
 
 def following(folder: Path, environ: Mapping[str, str] = os.environ) -> Callable[[Record], None]:

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from koderz.errors import KoderzError
 from koderz.experiments.replay import Answer, Ask, Handles
 from koderz.experiments.runner import experiment_of, fault_of
@@ -48,7 +46,7 @@ async def import_samples(path: Path, settings: Settings, *, tell: Callable[[int]
     async with open_judge(suite, plan.settings, own_programs=plan.record.simulated) as judge:
         is_run = not isinstance(judge.sandbox, NoSandbox)
         facts = {"sandbox": judge.sandbox.isolation, "cpu_scale": cpu_scale(judge.sandbox)} if is_run else {}
-        plan = replace(plan, record=msgspec.structs.replace(plan.record, environment=plan.record.environment | facts))
+        plan = plan.having(environment=plan.record.environment | facts)
         trust_own(plan)
         with Tracker.create(settings.results, plan.name, plan.record) as tracker:
             tracker.privacy = plan.privacy
@@ -81,12 +79,10 @@ def _plan(samples: Samples, settings: Settings) -> Plan:
     subject = load_subject(settings, lambda tasks: [task for task in tasks if task.id in named])
     plan = make_plan(settings, subject, make_arms(settings, {}))
     source = {"file": samples.path.name, "sha256": hashlib.sha256(samples.path.read_bytes()).hexdigest()}
-    record = msgspec.structs.replace(
-        plan.record,
+    return plan.having(
         config=plan.record.config | {"imported": _kind(samples)},
         environment=plan.record.environment | {"imported": source},
     )
-    return replace(plan, record=record)
 
 
 def _kind(samples: Samples) -> bool | str:
@@ -109,7 +105,7 @@ async def _judge_all(plan: Plan, samples: Samples, tracker: Tracker, judge: Judg
     async def work(pair: tuple[Identity, Sample]) -> None:
         nonlocal done
         experiment, sample = pair
-        await _perform(experiment, _Page(sample, plan, tracker, judge))
+        await _perform(experiment, _Page(sample, tracker, judge))
         done += 1
         tell(done)
 
@@ -133,7 +129,6 @@ class _Page:
     """The world of one experiment: its program stands in a file, and costs nothing."""
 
     sample: Sample
-    plan: Plan
     tracker: Tracker
     own_judge: Judge
 

@@ -86,11 +86,9 @@ class Orchestrator:
                 if self._ended is None:
                     raise
         tally = self._tracker.tally
-        if self._ended and tally.judged + tally.faults < self.plan.record.planned:
-            return self._ended
         left = self.plan.record.planned - tally.judged - tally.faults
         if left:
-            return Ended("incomplete", f"{left} experiments have not ended")
+            return self._ended or Ended("incomplete", f"{left} experiments have not ended")
         called_off = self._ended is not None and self._ended.was_called_off
         return Ended("incomplete" if tally.faults else "complete", was_called_off=called_off)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from koderz.engines import StoredRun, stored_run
@@ -35,20 +35,20 @@ async def find_anywhere(results: Path, name: str, environ: Mapping[str, str]) ->
 
 async def _bring(store: StoredRun, tracker: Tracker) -> None:
     """Writes down what is stored of every experiment."""
+    from koderz.engines.portable import read_lines
+
     experiments = iter(sorted(await store.experiments()))
+
+    async def lane() -> None:
+        for experiment_id in experiments:
+            await tracker.record(*_as_it_ended(list(read_lines(await store.lines(experiment_id)))))
+
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(_AT_ONCE):
-                group.create_task(_bring_each(experiments, store, tracker))
+                group.create_task(lane())
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
-
-
-async def _bring_each(experiments: Iterator[str], store: StoredRun, tracker: Tracker) -> None:
-    from koderz.engines.portable import read_lines
-
-    for experiment_id in experiments:
-        await tracker.record(*_as_it_ended(list(read_lines(await store.lines(experiment_id)))))
 
 
 def _as_it_ended(lines: list[Record]) -> list[Record]:

@@ -17,7 +17,8 @@ from koderz.plans.plan import restore_plan
 from koderz.runs.observer import NOTHING_TO_DO, NullObserver, Observer
 from koderz.runs.orchestrator import Ended
 from koderz.runs.remote import FILES, find_anywhere
-from koderz.runs.session import Session, carry_on, reopened
+from koderz.runs.session import Session, carry_on, close
+from koderz.runs.sinks import start_sinks
 from koderz.settings.layers import fields_in, replaced
 from koderz.settings.options import Field, flag_of, plain
 from koderz.settings.toml import results_folder
@@ -75,7 +76,7 @@ async def resume_run(
         if way.how != "rescore" and tracker.tally.judged + tracker.tally.faults == plan.record.planned:
             if not tracker.is_finished:  # it was killed before it could say so, or brought from elsewhere
                 await tracker.finish("incomplete" if tracker.tally.faults else "complete")
-            return reopened(plan, tracker, Ended("complete", NOTHING_TO_DO), environ)
+            return close(plan, tracker, Ended("complete", NOTHING_TO_DO), start_sinks(plan, folder, environ), environ)
         require_able(plan)
         observer = observer or NullObserver()
         return await carry_on(

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import msgspec
+from typing import Any, NamedTuple
 
 from koderz.engines import Engine, open_engine
 from koderz.errors import KoderzError, Unreachable
@@ -17,17 +14,14 @@ from koderz.plans.plan import Plan
 from koderz.runs.documents import following, write_documents
 from koderz.runs.observer import NullObserver, Observer, SessionView
 from koderz.runs.orchestrator import Ended, Orchestrator
-from koderz.runs.sinks import start_sinks
+from koderz.runs.sinks import start_sinks, write_results
 from koderz.settings.layers import fields_in
 from koderz.settings.trust import remember, risks_of_plan
 from tracker.records import Record, encode
 from tracker.sinks import JSON
 from tracker.sinks.process import Submission
-from tracker.sinks.standing import mark_up_to_date
+from tracker.summary import Summary, summarize
 from tracker.tracker import Tracker
-
-if TYPE_CHECKING:
-    from tracker.summary import Summary
 
 
 class Session(NamedTuple):
@@ -49,11 +43,11 @@ async def begin(
     """
     async with open_engine(plan, environ) as engine:
         _refuse_detaching(engine, detach=detach)
-        plan = _with_facts(plan, await engine.check())
+        plan = plan.having(environment=plan.record.environment | await engine.check())
         trust_own(plan, environ)
         with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
-            means = Means(engine, _sinks_of(plan, tracker, environ), environ, detach=detach)
-            return await _carry_out(plan, tracker, means, Replaying(), observer or NullObserver())
+            observer = observer or NullObserver()
+            return await _carry_out(plan, tracker, engine, Replaying(), observer, environ, detach=detach)
 
 
 async def lay_down(plans: Sequence[Plan], environ: Mapping[str, str] = os.environ) -> None:
@@ -64,16 +58,10 @@ async def lay_down(plans: Sequence[Plan], environ: Mapping[str, str] = os.enviro
     async with open_engine(plans[0], environ) as engine:
         facts = await engine.check()
     for plan in plans:
-        laid = _with_facts(plan, facts)
+        laid = plan.having(environment=plan.record.environment | facts)
         trust_own(laid, environ)
         with Tracker.create(plan.settings.results, plan.name, laid.record):
             pass
-
-
-def _with_facts(plan: Plan, facts: Mapping[str, Any]) -> Plan:
-    """The plan with what its engine says of models and sandbox on record."""
-    environment = {**plan.record.environment, **facts}
-    return replace(plan, record=msgspec.structs.replace(plan.record, environment=environment))
 
 
 async def carry_on(
@@ -93,8 +81,7 @@ async def carry_on(
         if replaying.calls_allowed:
             await engine.check()
         await tracker.begin_session(how, dict(changes))
-        means = Means(engine, _sinks_of(plan, tracker, environ), environ, detach=detach)
-        return await _carry_out(plan, tracker, means, replaying, observer)
+        return await _carry_out(plan, tracker, engine, replaying, observer, environ, detach=detach)
 
 
 def _refuse_detaching(engine: Engine, *, detach: bool) -> None:
@@ -104,18 +91,18 @@ def _refuse_detaching(engine: Engine, *, detach: bool) -> None:
         )
 
 
-class Means(NamedTuple):
-    """What it takes to carry out a plan."""
-
-    engine: Engine
-    sinks: Submission | None
-    environ: Mapping[str, str]
-    detach: bool
-
-
-async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Replaying, observer: Observer) -> Session:
-    engine, sinks = means.engine, means.sinks
-    follow = following(tracker.folder, means.environ)
+async def _carry_out(
+    plan: Plan,
+    tracker: Tracker,
+    engine: Engine,
+    replaying: Replaying,
+    observer: Observer,
+    environ: Mapping[str, str],
+    *,
+    detach: bool,
+) -> Session:
+    sinks = start_sinks(plan, tracker.folder, environ)
+    follow = following(tracker.folder, environ)
     heard = 0
 
     def listen() -> None:
@@ -132,17 +119,12 @@ async def _carry_out(plan: Plan, tracker: Tracker, means: Means, replaying: Repl
         observer.recorded(record)
 
     listen()
-    orchestrator = Orchestrator(plan, tracker, engine, how=replaying, observe=observe, detach=means.detach)
+    orchestrator = Orchestrator(plan, tracker, engine, how=replaying, observe=observe, detach=detach)
     async with observer.showing(SessionView(plan, tracker, orchestrator, engine)):
         ended = await orchestrator.run()
     listen()
     await tracker.finish(ended.status, ended.reason)
-    return close(plan, tracker, ended, sinks, means.environ)
-
-
-def _sinks_of(plan: Plan, tracker: Tracker, environ: Mapping[str, str]) -> Submission | None:
-    """Has the sinks fed. A single experiment has none."""
-    return None if plan.record.run_id is None else start_sinks(plan, tracker.folder, environ)
+    return close(plan, tracker, ended, sinks, environ)
 
 
 def trust_own(plan: Plan, environ: Mapping[str, str] = os.environ) -> None:
@@ -155,24 +137,13 @@ def close(
     plan: Plan, tracker: Tracker, ended: Ended, sinks: Submission | None, environ: Mapping[str, str] = os.environ
 ) -> Session:
     """Writes the summary. The other sinks are fed on; after Ctrl-C, which asks for an end, nobody waits for them."""
-    from tracker.sinks.json import write_summary  # only now: the first call of a run doesn't wait for these
-    from tracker.summary import summarize
-
-    if ended.status == "interrupted":
-        sinks = None
+    folder, path = tracker.folder, None
     if plan.record.run_id is None or JSON not in plan.settings.chosen_sinks:
-        summary = summarize(tracker.folder)
-        write_documents(tracker.folder, summary, environ)
-        return Session(ended, tracker.folder, summary, None, sinks)
-    path, summary = write_summary(tracker.folder)
-    write_documents(tracker.folder, summary, environ)
-    mark_up_to_date(tracker.folder, JSON)
-    return Session(ended, tracker.folder, summary, path, sinks)
-
-
-def reopened(plan: Plan, tracker: Tracker, ended: Ended, environ: Mapping[str, str]) -> Session:
-    """A run that is over already: its summary and sinks are brought up to date all the same."""
-    return close(plan, tracker, ended, _sinks_of(plan, tracker, environ), environ)
+        summary = summarize(folder)
+        write_documents(folder, summary, environ)
+    else:
+        path, summary = write_results(folder, environ)
+    return Session(ended, folder, summary, path, None if ended.status == "interrupted" else sinks)
 
 
 def raise_if_failed(session: Session) -> Summary:

@@ -1,41 +1,50 @@
-"""A run's sinks, beside the run and after it."""
+"""A run's sinks: fed beside the run, and brought level with it once it is over."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from koderz.errors import KoderzError
+from koderz.runs.documents import lacks_documents, write_documents
 from koderz.settings.schema import Settings
+from tracker.runs import find_run, is_locked, run_folders
 from tracker.sinks import JSON, KNOWN
+from tracker.sinks.feeder import HUNG
 from tracker.sinks.jobs import Job
-from tracker.sinks.process import SinkProcess, Submission
-from tracker.sinks.standing import choose_sinks
+from tracker.sinks.json import write_summary
+from tracker.sinks.process import SinkProcess, Submission, Watch
+from tracker.sinks.projection import Held, is_outdated, start_again
+from tracker.sinks.standing import choose_sinks, mark_up_to_date, standing_of
+from tracker.summary import Summary
 
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan
     from koderz.runs.session import Session
 
-
-def options_of(settings: Settings) -> dict[str, object]:
-    """What the sinks are handed of the settings."""
-    return {"mlflow_detail": settings.mlflow_detail}
+ANOTHER = "another koderz process works on this run"
+_TO_LET_GO = 10.0  # seconds that the process has which has fed a run a moment ago, and looks whether it goes on
 
 
 def start_sinks(plan: Plan, folder: Path, environ: Mapping[str, str]) -> Submission | None:
     """Has the chosen sinks, and the plan's own, fed from the journal in `folder`; the summary file is not among them.
 
-    None where there are none.
+    None where there are none; a single experiment has none.
     """
+    if plan.record.run_id is None:
+        return None
     settings = plan.settings
     own = (name for name in plan.own_sinks if name not in settings.no_sinks)
     chosen = tuple(dict.fromkeys((*settings.chosen_sinks, *own)))
     choose_sinks(folder, chosen, KNOWN)
-    options, patience = options_of(settings), settings.sink_patience
-    others = [name for name in chosen if name != JSON]
-    jobs = [Job(run=folder.name, sink=name, options=options, patience=patience) for name in others]
+    jobs = _jobs(folder, chosen, settings)
     if not jobs:
         return None
     secrets = [settings.api_key_env] if settings.api_key_env else []
@@ -60,3 +69,150 @@ def left_behind(name: str, reason: str, *runs: str) -> str:
     """What there is to say of a sink that was given up."""
     what, command = ("this run", f"koderz sync {runs[0]}") if len(runs) == 1 else (f"{len(runs)} runs", "koderz sync")
     return f"the sink {name} lacks some of {what} ({reason}); bring it up to date with: {command}"
+
+
+def write_results(folder: Path, environ: Mapping[str, str] = os.environ) -> tuple[Path, Summary]:
+    """Writes the summary of a run, which is the sink `json`, and its documents. StorageError where the disk refuses."""
+    path, summary = write_summary(folder)
+    write_documents(folder, summary, environ)
+    mark_up_to_date(folder, JSON)
+    return path, summary
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """A run, and the sinks that are to be brought level with it."""
+
+    folder: Path
+    sinks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """How it went with one sink of one run."""
+
+    run_id: str
+    sink: str
+    state: str  # "up to date" or "behind"
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which sinks of which runs are meant."""
+
+    settings: Settings  # in whose results folder; its sinks are on where a run doesn't say otherwise
+    runs: Sequence[str] = ()  # as users name them; none: all that lack something
+    named: bool = False  # whether the sinks were asked for, so that a run has no say
+    refused: Sequence[str] = ()  # left as they are, whatever a run says
+    rebuild: bool = False
+    patient: bool = False  # try again where a sink is down
+
+
+def choose_work(choice: Choice) -> list[Backlog]:
+    """What there is to do, oldest run first. Raises KoderzError for a run that isn't there.
+
+    A run that another process works on is left out unless it was named: that process feeds its sinks.
+    """
+    results = choice.settings.results
+    folders = [find_run(results, name) for name in choice.runs] or run_folders(results)
+    work = [Backlog(folder, _lacking(folder, choice)) for folder in dict.fromkeys(folders)]
+    return [each for each in work if each.sinks and (choice.runs or not is_locked(each.folder))]
+
+
+def _lacking(folder: Path, choice: Choice) -> tuple[str, ...]:
+    """The sinks that aren't up to date, or all where they are to be made anew; never one that is turned off."""
+    standings, options = standing_of(folder), _options_of(choice.settings)
+    on = [name for name, standing in standings.items() if standing.state != "off"]
+    lacking = []
+    for name in dict.fromkeys((*choice.settings.chosen_sinks, *(() if choice.named else on))):
+        standing = standings.get(name)
+        if name in choice.refused or (standing and standing.state == "off" and not choice.named):
+            continue
+        is_level = standing and standing.state == "up to date" and not is_outdated(standing, name, options)
+        if choice.rebuild or not is_level or (name == JSON and _is_away(folder, named=bool(choice.runs))):
+            lacking.append(name)
+    return tuple(lacking)
+
+
+def _is_away(folder: Path, *, named: bool) -> bool:
+    """Whether the summary file is gone, or a document; one that other runs write, too, only where the run is named."""
+    return not folder.with_suffix(".json").exists() or lacks_documents(folder, shared=named)
+
+
+def sync_runs(
+    work: Sequence[Backlog], choice: Choice, showing: Callable[[str], AbstractContextManager[Watch]]
+) -> Iterator[Synced]:
+    """Does the work run by run, saying how each sink of it went; a sink that hangs is not tried again.
+
+    `showing` is called with each run's id for what shows its progress. Raises KoderzError where a sink that is
+    to be made anew is in use.
+    """
+    if choice.rebuild:
+        _forget(work)
+    renew = {name for each in work for name in each.sinks} if choice.rebuild and not choice.runs else set()
+    hopeless: dict[str, str] = {}
+    process_of = functools.cache(lambda results: SinkProcess(results, os.environ))
+    for each in work:
+        yield from _summary_of(each)
+        hopeful = [name for name in each.sinks if name not in hopeless]
+        jobs = _jobs(each.folder, hopeful, choice.settings, patient=choice.patient, renew=renew)
+        behind: Mapping[str, str] = {}
+        if jobs:
+            submission = Submission(process_of(each.folder.parent), each.folder, jobs)
+            with showing(each.folder.name) as watch:
+                behind = submission.wait(watch)
+        behind = {**hopeless, **behind}
+        hopeless |= {name: why for name, why in behind.items() if choice.rebuild or why.startswith(HUNG)}
+        renew -= {job.sink for job in jobs}
+        for name in (name for name in each.sinks if name != JSON):
+            yield Synced(each.folder.name, name, "behind" if name in behind else "up to date", behind.get(name, ""))
+
+
+def leave_runs(work: Sequence[Backlog], choice: Choice) -> None:
+    """Has the work done in the background, but for the summary files. Raises KoderzError for one of those."""
+    for each in work:
+        for synced in _summary_of(each):
+            if synced.reason:
+                raise KoderzError(synced.reason)
+        if jobs := _jobs(each.folder, each.sinks, choice.settings, patient=choice.patient):
+            Submission(SinkProcess(each.folder.parent, os.environ), each.folder, jobs)
+
+
+def _jobs(
+    folder: Path, sinks: Sequence[str], settings: Settings, *, patient: bool = True, renew: Collection[str] = ()
+) -> list[Job]:
+    run, options, patience = folder.name, _options_of(settings), settings.sink_patience
+    return [
+        Job(run=run, sink=name, options=options, patience=patience, patient=patient, renew=name in renew)
+        for name in sinks
+        if name != JSON
+    ]
+
+
+def _options_of(settings: Settings) -> dict[str, object]:
+    """What the sinks are handed of the settings."""
+    return {"mlflow_detail": settings.mlflow_detail}
+
+
+def _forget(work: Sequence[Backlog]) -> None:
+    """Every cursor is set back before a target is made anew, so that a crash in between loses nothing."""
+    for each in work:
+        for name in each.sinks:
+            try:
+                if name != JSON:
+                    start_again(each.folder, name, _TO_LET_GO)
+            except Held as error:
+                raise KoderzError(f"{each.folder.name}, sink {name}: {error}; wait for it to end") from None
+
+
+def _summary_of(work: Backlog) -> Iterator[Synced]:
+    if JSON not in work.sinks:
+        return
+    reason = ANOTHER if is_locked(work.folder) else ""
+    try:
+        if not reason:
+            write_results(work.folder)
+    except KoderzError as error:
+        reason = str(error)
+    yield Synced(work.folder.name, JSON, "behind" if reason else "up to date", reason)
