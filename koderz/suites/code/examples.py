@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from koderz.suites.code.tasks import FUNCTIONS, free_names, parse
+from koderz.suites.code.extraction.statements import FUNCTIONS, free_names, parse, statements
 
 _BULLET = re.compile(r"^(?:>>>\s*|[-*•]\s+|for\s+)?(?=[A-Za-z_])")
 _ARROW = re.compile(r"\s*#?\s*(?:={1,2}>|-{1,2}>|➞|→|==|should (?:return|be)\b|returns?\b)")
@@ -75,7 +75,7 @@ def _asserts(told: _Told) -> tuple[list[str], list[str]]:
     for start, line in enumerate(lines):
         if line and not line[0].isspace() and any(later.startswith("assert") for later in lines[start:]):
             tree = _module("\n".join(lines[start:]))
-            if tree and not free_names(tree) - {told.entry_point}:
+            if tree and not free_names(statements(tree)) - {told.entry_point}:
                 setup = [node for node in tree.body if not isinstance(node, ast.Assert)]
                 asserts = [node for node in tree.body if isinstance(node, ast.Assert)]
                 return [*map(ast.unparse, setup)], [*map(ast.unparse, asserts)]

@@ -9,47 +9,50 @@ evaluates on. The asserts of `test_list` are shown to the model, as the paper do
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from koderz.suites.code.extraction.statements import (
+    EVERYTHING,
+    FUNCTIONS,
+    IMPORTS,
+    Statement,
+    bound,
+    descendants,
+    free_names,
+    needs,
+    parse,
+    statements,
+    uses,
+)
 from koderz.suites.code.options import USUAL, CodeOptions
 from koderz.suites.code.plus import LIMITS, MBPP_ORACLES, plus_test
 from koderz.suites.code.programs import CodeSuite
-from koderz.suites.code.tasks import (
-    FUNCTIONS,
-    CodeTask,
-    as_python,
-    bindings,
-    free_names,
-    parse,
-    program_task,
-    read_tasks,
-)
+from koderz.suites.code.tasks import CodeTask, as_python, program_task, read_tasks
 from koderz.suites.dataset import Row, find_dataset
 
-_IMPORTS = (ast.Import, ast.ImportFrom)
-
 _TYPED: Mapping[str, str] = {
-    "tuples": "2 116 132 143 222 261 273 394 399 421 424 429 470 560 579 596 616 630 726 740 744 809",
-    "lists_of_tuples": "63 64 70 94 120 237 272 299 400 409 417 438 473 614 780",
-    "first_list_of_tuples": "75 413 444 753",
-    "first_tuple": "250 307 405 446 617 720 763 808",
-    "second_tuple": "106 750",
-    "tuples_of_tuples": "259 401 445",
-    "tuples_at_every_depth": "580 615 791",
-    "first_tuple_with_tuples": "278",
-    "first_dict_of_tuples": "722",
-    "list_of_sets": "115",
-    "float_and_complex": "124",
-    "complex_number": "252",
+    "[tuple(each) for each in call]": "2 116 132 143 222 261 273 394 399 421 424 429 470 560 579 596 616 630 726 740 "
+    "744 809",
+    "[[*map(tuple, each)] for each in call]": "63 64 70 94 120 237 272 299 400 409 417 438 473 614 780",
+    "[[*map(tuple, call[0])], *call[1:]]": "75 413 444 753",
+    "[tuple(call[0]), *call[1:]]": "250 307 405 446 617 720 763 808",
+    "[call[0], tuple(call[1]), *call[2:]]": "106 750",
+    "[tuple(map(tuple, each)) for each in call]": "259 401 445",
+    "[as_tuples(each) for each in call]": "580 615 791",
+    "[tuple(tuple(item) if isinstance(item, list) else item for item in call[0]), *call[1:]]": "278",
+    "[{key: tuple(value) for key, value in call[0].items()}, *call[1:]]": "722",
+    "[[set(item) if isinstance(item, list) and item else {} for item in call[0]]]": "115",
+    "[float(call[0]), complex(call[1])]": "124",
+    "[complex(call[0])]": "252",
 }
-"""Functions of the module `oracle` → the tasks of MBPP+ whose inputs they give the types that JSON doesn't know.
+"""What becomes of the arguments of one `call` that JSON has no types for → the tasks of MBPP+.
 
 These are the tasks that EvalPlus does it for (evalplus/data/mbpp.py, v0.3.1), and its leaderboard rests on that: the
 asserts of 98, 104, 140 and 145 show tuples too, but there programs are called with lists.
 """
 
-_RESTORED = {f"Mbpp/{number}": name for name, numbers in _TYPED.items() for number in numbers.split()}
+_RESTORED = {f"Mbpp/{number}": restored for restored, numbers in _TYPED.items() for number in numbers.split()}
 
 
 def mbpp(dataset: Path | None, options: CodeOptions = USUAL) -> CodeSuite:
@@ -93,7 +96,7 @@ def _plus_task(row: Row) -> CodeTask:
         prompt = _docstring(f"{row.text('prompt').strip()}\n{asserts[0]}")
     else:
         entry_point, prompt = row.text("entry_point"), row.text("prompt")
-    restored = _RESTORED.get(_task_id(row), "as_json")
+    restored = _RESTORED.get(_task_id(row), "call")
     test = plus_test(row, entry_point, reference, oracles=MBPP_ORACLES, restored=restored)
     if test is None:
         raise row.error("neither 'base_input' nor a 'test' of the form that EvalPlus publishes is there")
@@ -120,18 +123,13 @@ def _asserts(row: Row) -> list[str]:
 
 def _entry_point(row: Row, asserts: Iterable[str], code: ast.Module) -> str:
     """What the asserts call of the reference; of several, functions before classes, and the last of them."""
-    called = _called(parse("\n".join(asserts)))
-    defined = [(name, node) for name, node in bindings(code).items() if not isinstance(node, _IMPORTS)]
-    defined.sort(key=lambda each: isinstance(each[1], FUNCTIONS))
-    for name, _ in reversed(defined):
-        if name in called:
-            return name
+    called = uses(descendants(parse("\n".join(asserts)))).calls
+    defining = [each for each in statements(code) if not isinstance(each.node, IMPORTS)]
+    defining.sort(key=lambda each: isinstance(each.node, FUNCTIONS))
+    for each in reversed(defining):
+        if names := called & each.binds:
+            return min(names)
     raise row.error("the asserts in 'test_list' call no function that the field 'code' defines")
-
-
-def _called(tree: ast.AST) -> set[str]:
-    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return {function.id for function in calls if isinstance(function, ast.Name)}
 
 
 def _setup(row: Row, asserts: Iterable[str], entry_point: str, code: ast.Module) -> str:
@@ -141,24 +139,19 @@ def _setup(row: Row, asserts: Iterable[str], entry_point: str, code: ast.Module)
     to define. It is shown with the tests; no model could guess it.
     """
     own = "\n".join([*row.texts("test_imports"), row.text("test_setup_code", "")]).replace("\r\n", "\n").strip()
-    tree = as_python(row, "test_setup_code", own)
-    missing = free_names(tree, parse("\n".join(asserts))) - {entry_point}
-    lendable = {name: statement for name, statement in bindings(code).items() if name != entry_point}
-    return "\n".join([*_lent(row, missing, lendable), *filter(None, [own])])
+    tests = [*statements(as_python(row, "test_setup_code", own)), *statements(parse("\n".join(asserts)))]
+    lendable = [each for each in statements(code) if entry_point not in each.binds]
+    return "\n".join([*_lent(row, free_names(tests) - {entry_point}, lendable), *filter(None, [own])])
 
 
-def _lent(row: Row, missing: set[str], code: Mapping[str, ast.stmt]) -> list[str]:
-    """The statements of the reference that define the names, and those that they need in turn."""
-    stars = {name for name in code if name.endswith(".*")}
-    unknown = sorted(missing - code.keys())
-    if unknown and not stars:
+def _lent(row: Row, missing: set[str], code: Sequence[Statement]) -> list[str]:
+    """The statements of the reference that bind the names, and those that they need in turn."""
+    known = bound(code)
+    unknown = sorted(missing - known)
+    if unknown and EVERYTHING not in known:
         raise row.error(f"its tests use {unknown[0]}, which nothing defines")
-    needed: set[str] = set()
-    more = stars | missing if missing else set()
-    while more := more & code.keys() - needed:
-        needed |= more
-        more = free_names(*(code[name] for name in more))
-    return [*dict.fromkeys(ast.unparse(statement) for name, statement in code.items() if name in needed)]
+    needed = needs(code, {*missing, EVERYTHING}) if missing else set()
+    return [ast.unparse(each.node) for each in code if each.binds & needed]
 
 
 def _test(setup: str, asserts: Iterable[str], entry_point: str) -> str:

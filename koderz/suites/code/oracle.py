@@ -6,9 +6,8 @@ Source: evalplus/evalplus, evalplus/eval/__init__.py, _special_oracle.py and dat
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 RELATIVE = 1e-7  # beside the tolerance, as numpy.allclose is called there
@@ -19,68 +18,9 @@ Arguments = list[Any]
 """Of one call."""
 
 
-def inputs_of(text: str, restored: Callable[[Arguments], Arguments]) -> list[Arguments]:
-    """The arguments of every call, made anew each time, with the types back that JSON doesn't know."""
-    return [restored(call) for call in json.loads(text)]
-
-
-# What becomes of the arguments of one call. `koderz.suites.code.mbpp` says of which tasks.
-
-
-def as_json(call: Arguments) -> Arguments:
-    return call
-
-
-def tuples(call: Arguments) -> Arguments:
-    return [tuple(each) for each in call]
-
-
-def tuples_of_tuples(call: Arguments) -> Arguments:
-    return [tuple(map(tuple, each)) for each in call]
-
-
-def lists_of_tuples(call: Arguments) -> Arguments:
-    return [[*map(tuple, each)] for each in call]
-
-
-def first_list_of_tuples(call: Arguments) -> Arguments:
-    return [[*map(tuple, call[0])], *call[1:]]
-
-
-def first_dict_of_tuples(call: Arguments) -> Arguments:
-    return [{key: tuple(value) for key, value in call[0].items()}, *call[1:]]
-
-
-def first_tuple(call: Arguments) -> Arguments:
-    return [tuple(call[0]), *call[1:]]
-
-
-def first_tuple_with_tuples(call: Arguments) -> Arguments:
-    return [tuple(tuple(item) if isinstance(item, list) else item for item in call[0]), *call[1:]]
-
-
-def second_tuple(call: Arguments) -> Arguments:
-    return [call[0], tuple(call[1]), *call[2:]]
-
-
-def tuples_at_every_depth(call: Arguments) -> Arguments:
-    def deep(value: Any) -> Any:
-        return tuple(map(deep, value)) if isinstance(value, list) else value
-
-    return [deep(each) for each in call]
-
-
-def list_of_sets(call: Arguments) -> Arguments:
-    """What is empty there is a dict, as `{}` is in Python."""
-    return [[set(item) if isinstance(item, list) and item else {} for item in call[0]]]
-
-
-def complex_number(call: Arguments) -> Arguments:
-    return [complex(call[0])]
-
-
-def float_and_complex(call: Arguments) -> Arguments:
-    return [float(call[0]), complex(call[1])]
+def as_tuples(value: Any) -> Any:
+    """A list as a tuple, and the lists in it likewise."""
+    return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
 def results_of(program: str, entry_point: str, inputs: list[Arguments]) -> list[Any]:

@@ -17,7 +17,8 @@ from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
 
-from koderz.suites.code.tasks import as_python, bindings
+from koderz.suites.code.extraction.statements import bound, statements
+from koderz.suites.code.tasks import as_python
 from koderz.suites.dataset import Row
 from koderz.types import Judging
 
@@ -43,6 +44,8 @@ MBPP_ORACLES: Mapping[str, str] = {name: oracle for oracle, names in _OF_MBPP.it
 
 _TEST = Template("""\
 $oracle
+
+import json
 
 PROGRAM = $program
 
@@ -75,11 +78,11 @@ class _Judged(NamedTuple):
 
 
 def plus_test(
-    row: Row, entry_point: str, program: str, *, oracles: Mapping[str, str], restored: str = "as_json"
+    row: Row, entry_point: str, program: str, *, oracles: Mapping[str, str], restored: str = "call"
 ) -> str | None:
     """The source of a test; None for a row that isn't EvalPlus'. `program` is the reference, whole.
 
-    `restored` names the function of the oracle that gives a release's inputs the types which JSON doesn't know.
+    `restored` is the expression that gives a release's inputs, those of one `call`, the types JSON doesn't know.
     Raises KoderzError for a row that nothing can be judged by.
     """
     judged = _released(row, restored) if "base_input" in row.fields else _exported(row)
@@ -106,7 +109,7 @@ def _released(row: Row, restored: str) -> _Judged:
     base, plus = _calls(row, "base_input"), _calls(row, "plus_input")
     if not base + plus:
         raise row.error("the fields 'base_input' and 'plus_input' hold no input")
-    inputs = f"inputs_of({json.dumps(base + plus)!a}, {restored})"
+    inputs = f"[{restored} for call in json.loads({json.dumps(base + plus)!a})]"
     return _Judged(inputs, row.number("atol", 0), f"({len(base)}, {len(plus)})")
 
 
@@ -147,5 +150,5 @@ def _named(inputs: str) -> str:
 def _check_reference(row: Row, entry_point: str, program: str) -> None:
     if not program.strip():
         raise row.error("there is no reference, so nothing says what is right")
-    if entry_point not in bindings(as_python(row, "canonical_solution", program)):
+    if entry_point not in bound(statements(as_python(row, "canonical_solution", program))):
         raise row.error(f"the reference doesn't define the function {entry_point}")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from koderz.prompts import Prompts, trimmed
 from koderz.sandbox import Job, JobResult, Sandbox
+from koderz.suites.code.extraction.statements import parse
 from koderz.suites.code.options import USUAL, CodeOptions
-from koderz.suites.code.tasks import CodeTask, parse, reference_program
+from koderz.suites.code.tasks import CodeTask, reference_program
 from koderz.types import Judging, Lesson, Message, Reply, Verdict
 
 if TYPE_CHECKING:  # neither is needed before the first answer

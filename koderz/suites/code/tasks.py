@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import contextlib
 import keyword
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from koderz.errors import KoderzError
 from koderz.suites import task_digest
+from koderz.suites.code.extraction.statements import bound, parse, statements
 from koderz.suites.dataset import Row, read_rows
 from koderz.types import Task
-
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,7 @@ def reference_program(task: CodeTask) -> str:
     if task.payload.reference.strip():
         for source in (task.payload.reference, task.prompt + task.payload.reference):
             with contextlib.suppress(SyntaxError):
-                if task.payload.entry_point in bindings(parse(source)):
+                if task.payload.entry_point in bound(statements(parse(source))):
                     return source
         return task.prompt + task.payload.reference  # which the judge will say what is wrong with
     return ""
@@ -79,45 +76,3 @@ def as_python(row: Row, name: str, source: str) -> ast.Module:
         return parse(source)
     except SyntaxError as error:
         raise row.error(f"the field {name!r} isn't Python: {error}") from None
-
-
-def parse(source: str) -> ast.Module:
-    """Like `ast.parse`, with SyntaxError for whatever can't be parsed, and silent about doubtful escapes."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(source)
-    except (ValueError, MemoryError, RecursionError) as error:
-        raise SyntaxError(str(error) or type(error).__name__) from None
-
-
-def bindings(tree: ast.Module) -> dict[str, ast.stmt]:
-    """The names that a module defines, imports or assigns at its top, with the statement that does.
-
-    What `from m import *` brings goes by the name `m.*`.
-    """
-    return {name: statement for statement in tree.body for name in _bound(statement)}
-
-
-def free_names(*trees: ast.AST) -> set[str]:
-    """The names that the code uses and doesn't define, without the built-in ones."""
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    names = {node.id for node in nodes if isinstance(node, ast.Name)}
-    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    arguments = {node.arg for node in nodes if isinstance(node, ast.arg)}
-    defined = {name for node in nodes if isinstance(node, ast.stmt) for name in _bound(node)}
-    return names - stored - arguments - defined - vars(builtins).keys()
-
-
-def _bound(statement: ast.stmt) -> list[str]:
-    match statement:
-        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-            return [statement.name]
-        case ast.ImportFrom(module=module, names=[ast.alias(name="*")]):
-            return [f"{module}.*"]
-        case ast.Import() | ast.ImportFrom():
-            return [alias.asname or alias.name.partition(".")[0] for alias in statement.names]
-        case ast.Assign() | ast.AnnAssign():
-            stored = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
-            return [node.id for node in stored if isinstance(node.ctx, ast.Store)]
-    return []

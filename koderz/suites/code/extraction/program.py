@@ -10,11 +10,18 @@ from __future__ import annotations
 import ast
 import html
 import re
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from koderz.suites.code.extraction.statements import DEFINITIONS, FUNCTIONS, IMPORTS, descendants, statements
+from koderz.suites.code.extraction.statements import (
+    DEFINITIONS,
+    FUNCTIONS,
+    IMPORTS,
+    bound,
+    descendants,
+    parse,
+    statements,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -84,14 +91,9 @@ class Parser:
 
 def _parsed(text: str) -> Code | int:
     try:
-        # A "\d" in a plain string is a warning, and an error under -W error; here it is the model's business.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return Code(text, ast.parse(text))
+        return Code(text, parse(text))
     except SyntaxError as error:
         return error.lineno or 0
-    except (ValueError, MemoryError, RecursionError):
-        return 0
 
 
 def _effort(text: str, found: Code | int) -> int:
@@ -259,11 +261,6 @@ def as_body(code: Code, indent: str) -> str:
 
 def _is_asked_for(statement: Statement, entry_point: str) -> bool:
     return isinstance(statement.node, FUNCTIONS) and entry_point in statement.binds
-
-
-def bound(body: Iterable[Statement]) -> frozenset[str]:
-    """The names that statements bind at the top level."""
-    return frozenset(name for each in body for name in each.binds)
 
 
 def _indent_of(text: str, function: ast.stmt) -> str:

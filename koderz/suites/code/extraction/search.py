@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from koderz.suites.code.extraction.program import Code, Parser, as_body, blanked, bound, joined, read_context
+from koderz.suites.code.extraction.program import Code, Parser, as_body, blanked, joined, read_context
 from koderz.suites.code.extraction.statements import (
+    BUILTINS,
     DEFINITIONS,
     EVERYTHING,
     FUNCTIONS,
     IMPORTS,
+    bound,
     executed,
     line_groups,
     needs,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from koderz.suites.code.extraction.statements import Offer, Statement, Strength
 
 _PROCESS_SETTINGS = {"setrecursionlimit", "set_int_max_str_digits", "seed"}  # what a function may rely on unnamed
-_BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__", "__builtins__"}
 
 
 def demonstrations(body: Sequence[Statement], offer: Offer, given: frozenset[str]) -> list[Statement]:
@@ -58,7 +58,7 @@ def borrowed(body: Sequence[Statement], offer: Offer, given: frozenset[str], oth
 
     A helper in one block and the function in the next belong together. `others` are in order of preference.
     """
-    settled = given | _BUILTINS | bound(body)
+    settled = given | BUILTINS | bound(body)
     wanted = set() if EVERYTHING in settled else needs(body, offer.names) - settled
     pieces: list[str] = []
     for other in others if wanted else ():

@@ -6,6 +6,8 @@ Names are followed without regard to control flow, and within a function a name 
 from __future__ import annotations
 
 import ast
+import builtins
+import warnings
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +21,7 @@ DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
 EVERYTHING = "*"  # what `from module import *` binds
 
-_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__", "__builtins__"}
 _LEAVES = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 
 
@@ -40,14 +42,19 @@ class Statement:
         self.node = node
 
     @cached_property
+    def nodes(self) -> Sequence[ast.AST]:
+        """What runs with it at the top level: of a function or a class only what stands before its body."""
+        return [*executed(self.node, classes=False)]
+
+    @cached_property
     def binds(self) -> set[str]:
         """Names that it binds at the top level."""
-        return {name for each in executed(self.node, classes=False) for name in _bound_by(each)}
+        return {name for each in self.nodes for name in _bound_by(each)}
 
     @cached_property
     def runs(self) -> Uses:
         """What happens when the statement itself runs."""
-        return _uses(executed(self.node))
+        return uses(executed(self.node))
 
     @cached_property
     def reads(self) -> set[str]:
@@ -65,8 +72,28 @@ class Statement:
         return self.node.end_lineno or self.node.lineno
 
 
+def parse(source: str) -> ast.Module:
+    """Like `ast.parse`, with SyntaxError for whatever can't be parsed, and silent about doubtful escapes."""
+    try:
+        with warnings.catch_warnings():  # which are errors under -W error
+            warnings.simplefilter("ignore")
+            return ast.parse(source)
+    except (ValueError, MemoryError, RecursionError) as error:
+        raise SyntaxError(str(error) or type(error).__name__) from None
+
+
 def statements(module: ast.Module) -> list[Statement]:
     return [Statement(node) for node in module.body]
+
+
+def bound(body: Iterable[Statement]) -> frozenset[str]:
+    """The names that statements bind at the top level."""
+    return frozenset(name for each in body for name in each.binds)
+
+
+def free_names(body: Sequence[Statement]) -> set[str]:
+    """The names that statements read and none of them binds, without the built-in ones."""
+    return {name for each in body for name in each.reads} - bound(body) - BUILTINS
 
 
 def line_groups(body: Iterable[Statement]) -> list[list[Statement]]:
@@ -135,18 +162,6 @@ def executed(node: ast.AST, *, classes: bool = True) -> Iterator[ast.AST]:
             pending += _children(each)
 
 
-def nested(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """Yield the statement and those within it that run with it, as under `if` or `for`; no expressions."""
-    pending: list[ast.AST] = [statement]
-    while pending:
-        each = pending.pop()
-        if isinstance(each, ast.stmt):
-            yield each
-        if not isinstance(each, DEFINITIONS):
-            for name in _BLOCKS:
-                pending += getattr(each, name, ())
-
-
 def descendants(node: ast.AST) -> list[ast.AST]:
     """Return the node and all nodes in it."""
     found = [node]
@@ -172,7 +187,7 @@ def _reads(node: ast.AST) -> set[str]:
         parts = [*node.body, *node.decorator_list, *node.bases, *node.keywords]
         return set().union(*map(_reads, parts))
     everything = descendants(node)
-    return _uses(everything).reads - _locals(node, everything)
+    return uses(everything).reads - _locals(node, everything)
 
 
 def _locals(node: ast.AST, everything: list[ast.AST]) -> set[str]:
@@ -193,11 +208,12 @@ def _effects(function: ast.AST) -> Uses:
     """What a call of the function does with the module's names; one that is declared global counts as stored into."""
     everything = descendants(function)
     own = _locals(function, everything)
-    uses = _uses(everything)
-    return Uses(uses.reads - own, uses.stores - own | _shared(everything), uses.methods - own, uses.calls)
+    does = uses(everything)
+    return Uses(does.reads - own, does.stores - own | _shared(everything), does.methods - own, does.calls)
 
 
-def _uses(nodes: Iterable[ast.AST]) -> Uses:
+def uses(nodes: Iterable[ast.AST]) -> Uses:
+    """What the nodes do with names."""
     found = Uses()
     for node in nodes:
         if isinstance(node, ast.Name):
@@ -261,13 +277,13 @@ def offer_of(body: Sequence[Statement], entry_point: str) -> Offer | None:
     wrapping the answer into a class is a habit of some sites' tasks and not a mistake about this one. A module that
     returns is none, but a function's body.
     """
-    if any(isinstance(node, ast.Return) for each in body for node in nested(each.node)):
+    if any(isinstance(node, ast.Return) for each in body for node in each.nodes):
         return None
     if not entry_point:
         return _any_function(body)
     names = frozenset({entry_point})
     defined = [index for index, each in enumerate(body) if entry_point in each.binds]
-    if any(_defines(node, entry_point) for index in defined for node in nested(body[index].node)):
+    if any(_defines(node, entry_point) for index in defined for node in body[index].nodes):
         return Offer("defined", names, defined[0])
     if (method := _method(body, entry_point)) is not None:
         return method

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from koderz.suites import limits_of
 from koderz.suites.code import oracle
 from koderz.suites.code.humaneval import humaneval, humaneval_plus
+from koderz.suites.code.mbpp import mbpp_plus
 from koderz.suites.code.plus import HUMANEVAL_ORACLES, MBPP_ORACLES
 from koderz.types import Judging, Task
 from tests.koderz.suites.rows import Row, complaint, only_task, outcomes, verdicts, whole, written
@@ -234,26 +234,32 @@ def test_the_special_cases_are_judged_as_evalplus_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("restored", "call", "meant"),
+    ("task", "call", "meant"),
     [
-        ("as_json", [[1, [2]], "a"], [[1, [2]], "a"]),
-        ("tuples", [[1, [2]], [3]], [(1, [2]), (3,)]),
-        ("tuples", ["ab"], [("a", "b")]),
-        ("tuples_of_tuples", [[[1, 2], [3]], [[]]], [((1, 2), (3,)), ((),)]),
-        ("lists_of_tuples", [[[1, 2], [3]], [[]]], [[(1, 2), (3,)], [()]]),
-        ("first_list_of_tuples", [[[1, 2]], [3]], [[(1, 2)], [3]]),
-        ("first_dict_of_tuples", [{"a": [1, 2]}, 3, [4]], [{"a": (1, 2)}, 3, [4]]),
-        ("first_tuple", [[1, [2]], [3], 4], [(1, [2]), [3], 4]),
-        ("first_tuple_with_tuples", [[1, [2, [3]]]], [(1, (2, [3]))]),
-        ("second_tuple", [[1], [2]], [[1], (2,)]),
-        ("tuples_at_every_depth", [[1, [2, [3]]], 4], [(1, (2, (3,))), 4]),
-        ("list_of_sets", [[[1, 1, 2], [], {}]], [[{1, 2}, {}, {}]]),
-        ("float_and_complex", ["3", "(1+2j)"], [3.0, 1 + 2j]),
-        ("complex_number", ["(1+2j)"], [1 + 2j]),
+        (98, [[1, [2]], "a"], [[1, [2]], "a"]),
+        (2, [[1, [2]], [3]], [(1, [2]), (3,)]),
+        (2, ["ab"], [("a", "b")]),
+        (259, [[[1, 2], [3]], [[]]], [((1, 2), (3,)), ((),)]),
+        (63, [[[1, 2], [3]], [[]]], [[(1, 2), (3,)], [()]]),
+        (75, [[[1, 2]], [3]], [[(1, 2)], [3]]),
+        (722, [{"a": [1, 2]}, 3, [4]], [{"a": (1, 2)}, 3, [4]]),
+        (307, [[1, [2]], [3], 4], [(1, [2]), [3], 4]),
+        (278, [[1, [2, [3]]]], [(1, (2, [3]))]),
+        (106, [[1], [2]], [[1], (2,)]),
+        (580, [[1, [2, [3]]], 4], [(1, (2, (3,))), 4]),
+        (115, [[[1, 1, 2], [], {}]], [[{1, 2}, {}, {}]]),
+        (124, ["3", "(1+2j)"], [3.0, 1 + 2j]),
+        (252, ["(1+2j)"], [1 + 2j]),
     ],
 )
-def test_types_that_json_has_not_are_given_back(restored: str, call: list[Any], meant: list[Any]) -> None:
-    (found,) = oracle.inputs_of(json.dumps([call]), getattr(oracle, restored))
+def test_types_that_json_has_not_are_given_back(tmp_path: Path, task: int, call: list[Any], meant: list[Any]) -> None:
+    row = {**RELEASED, "task_id": f"Mbpp/{task}", "base_input": [call], "plus_input": []}
+    row["canonical_solution"] = "def double(*_): return 1"
+    test = only_task(mbpp_plus(written(tmp_path / "plus.jsonl", row))).payload.test
+    namespace: dict[str, Any] = {}
+
+    exec(test, namespace)
+    (found,) = namespace["drawn"]()
 
     assert found == meant
     assert repr(found) == repr(meant)
