@@ -10,24 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from tracker.memory import digest as telling
-from tracker.memory import lessons
-from tracker.memory import maintenance as caretaking
+from tracker.memory import lessons, maintenance, sql
+from tracker.memory.digest import FORMATS, browse, context
 from tracker.memory.interchange import drafts_of
 from tracker.memory.lessons import Snapshot
-from tracker.memory.maintenance import Forgetting
 from tracker.memory.memories import CATEGORIES, TYPES, Draft, InvalidMemory, choose, moment
 from tracker.memory.search import search
 from tracker.memory.store import Filter, Store
+from tracker.records import now
 from tracker.scrubber import Scrubber
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 MODES = ("search", "recent", "important")
@@ -62,8 +63,20 @@ async def open_cortex(
         thread.shutdown(wait=False)
 
 
+def _threaded(
+    work: Callable[Concatenate[Cortex, P], T],
+) -> Callable[Concatenate[Cortex, P], Coroutine[Any, Any, T]]:
+    """The method as a coroutine, whose work is done on the thread of the store."""
+
+    @wraps(work)
+    async def done(self: Cortex, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, self, *args, **kwargs))
+
+    return done
+
+
 class Cortex:
-    """A store that is open. Times are local, ISO 8601; every method may raise StoreDown."""
+    """A store that is open. Times are local, ISO 8601; every method is a coroutine and may raise StoreDown."""
 
     def __init__(self, store: Store, thread: ThreadPoolExecutor) -> None:
         self._store, self._thread = store, thread
@@ -72,7 +85,8 @@ class Cortex:
     def path(self) -> Path:
         return self._store.path
 
-    async def remember(
+    @_threaded
+    def remember(
         self,
         title: str,
         content: str,
@@ -100,16 +114,13 @@ class Cortex:
             project=project,
             key=key,
         )
+        (id,) = self._store.remember([draft])
+        memory = self._store.get(id)
+        assert memory is not None, "it was stored a moment ago"
+        return memory.as_dict()
 
-        def stored() -> dict[str, Any]:
-            (id,) = self._store.remember([draft])
-            memory = self._store.get(id)
-            assert memory is not None, "it was stored a moment ago"
-            return memory.as_dict()
-
-        return await self._do(stored)
-
-    async def recall(
+    @_threaded
+    def recall(
         self,
         query: str | None = None,
         *,
@@ -132,36 +143,30 @@ class Cortex:
         choose("mode", mode, MODES)
         if limit < 1:
             raise InvalidMemory(f"limit {limit}: at least 1")
+        if query and mode == "search":
+            found = search(self._store, query, wanted, limit=limit, include_decayed=include_decayed)
+        else:
+            found = browse(self._store, wanted, important=mode == "important", limit=limit)
+        self._store.touch(each.memory for each in found)
+        return [each.as_dict() for each in found]
 
-        def recalled() -> list[dict[str, Any]]:
-            if query and mode == "search":
-                found = search(self._store, query, wanted, limit=limit, include_decayed=include_decayed)
-            else:
-                found = telling.browse(self._store, wanted, important=mode == "important", limit=limit)
-            self._store.touch(each.memory for each in found)
-            return [each.as_dict() for each in found]
-
-        return await self._do(recalled)
-
-    async def get_memory(self, id: int | str) -> dict[str, Any] | None:
+    @_threaded
+    def get_memory(self, id: int | str) -> dict[str, Any] | None:
         """The memory of an id or key, whole; None where there is none."""
+        memory = self._store.get(id)
+        if memory is None:
+            return None
+        self._store.touch([memory])
+        return memory.as_dict()
 
-        def got() -> dict[str, Any] | None:
-            memory = self._store.get(id)
-            if memory is not None:
-                self._store.touch([memory])
-            return memory.as_dict() if memory else None
-
-        return await self._do(got)
-
-    async def get_context(
-        self, *, project: str | None = None, query: str | None = None, format: str = "summary"
-    ) -> str:
+    @_threaded
+    def get_context(self, *, project: str | None = None, query: str | None = None, format: str = "summary") -> str:
         """What is worth knowing first, as Markdown ("summary", "detailed") or JSON ("raw")."""
-        choose("format", format, telling.FORMATS)
-        return await self._do(lambda: telling.context(self._store, project, query, format))
+        choose("format", format, FORMATS)
+        return context(self._store, project, query, format)
 
-    async def export_memories(
+    @_threaded
+    def export_memories(
         self,
         tags: Sequence[str] = (),
         *,
@@ -172,14 +177,15 @@ class Cortex:
     ) -> list[dict[str, Any]]:
         """Every memory that fits, oldest first. All tags must match; there is no limit unless asked."""
         wanted = _filter(tags, category, None, project, since=moment(since) if since is not None else None)
-        return await self._do(lambda: [memory.as_dict() for memory in self._store.select(wanted, limit=limit)])
+        return [memory.as_dict() for memory in self._store.select(wanted, limit=limit)]
 
-    async def import_memories(self, data: str | bytes | Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> int:
+    @_threaded
+    def import_memories(self, data: str | bytes | Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> int:
         """Stores what an export holds, ours or Cortex's; how many were new. The same again changes nothing."""
-        drafts = drafts_of(data)
-        return len(await self._do(lambda: self._store.add_new(drafts)))
+        return len(self._store.add_new(drafts_of(data)))
 
-    async def forget(
+    @_threaded
+    def forget(
         self,
         *,
         id: int | None = None,
@@ -196,45 +202,65 @@ class Cortex:
         `older_than` are days since it was stored, `below_salience` is 0..1 after decay. Critical memories and
         those of runs and their experiments are never forgotten, but counted as `protected`.
         """
-        wanted = _filter(tags, category, None, project)
-        what = Forgetting(wanted, id=id, query=query, older_than=older_than, below_salience=below_salience)
-        return await self._do(lambda: caretaking.forget(self._store, what, dry_run=dry_run))
+        before = None if older_than is None else moment(datetime.now() - timedelta(days=older_than))
+        wanted = _filter(tags, category, None, project, id=id, before=before)
+        return maintenance.forget(self._store, wanted, query, below_salience, dry_run=dry_run)
 
-    async def consolidate(self, *, dry_run: bool = True) -> dict[str, Any]:
+    @_threaded
+    def consolidate(self, *, dry_run: bool = True) -> dict[str, Any]:
         """Merges memories that say exactly the same; as a dry run, which it is unless told otherwise, only says which.
 
         Their tags are united and the oldest is kept. Protected memories and those with a key are left alone.
         """
-        return await self._do(lambda: caretaking.consolidate(self._store, dry_run=dry_run))
+        return maintenance.consolidate(self._store, dry_run=dry_run)
 
-    async def memory_stats(self, project: str | None = None) -> dict[str, Any]:
+    @_threaded
+    def memory_stats(self, project: str | None = None) -> dict[str, Any]:
         """How many memories there are, by category, type, importance and project; the file and its state."""
-        return await self._do(lambda: caretaking.stats(self._store, project))
+        return maintenance.stats(self._store, project)
 
-    async def snapshot(self) -> Snapshot:
+    @_threaded
+    def snapshot(self) -> Snapshot:
         """The store as it is now, for `recall_lessons`."""
-        return await self._do(lambda: lessons.snapshot(self._store))
+        return Snapshot(self._store.last_id(), now())
 
-    async def recall_lessons(
+    @_threaded
+    def recall_lessons(
         self, problem_id: str, cause: str, *, same_task: bool, simulated: bool = False, until: Snapshot | None = None
     ) -> list[str]:
         """What experiments that failed with this cause taught; see `tracker.memory.lessons`."""
-        return await self._do(
-            lambda: lessons.recall_lessons(
-                self._store, problem_id, cause, same_task=same_task, simulated=simulated, until=until
-            )
+        return lessons.recall_lessons(
+            self._store, problem_id, cause, same_task=same_task, simulated=simulated, until=until
         )
 
-    async def start_session(self, project: str | None = None) -> dict[str, Any]:
+    @_threaded
+    def start_session(self, project: str | None = None) -> dict[str, Any]:
         """Begins a session of work: its id, and the context to begin with."""
-        return await self._do(lambda: telling.start_session(self._store, project))
+        id = self._store.run(sql.START_SESSION, (project, now()))
+        return {"session_id": id, "project": project, "context": context(self._store, project, None, "summary")}
 
-    async def end_session(self, session_id: int, summary: str | None = None) -> dict[str, Any]:
+    @_threaded
+    def end_session(self, session_id: int, summary: str | None = None) -> dict[str, Any]:
         """Ends a session; its summary is remembered. Raises InvalidMemory where there is no such session."""
-        return await self._do(lambda: telling.end_session(self._store, session_id, summary))
-
-    async def _do(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        rows = self._store.rows(sql.SESSION, (session_id,))
+        if not rows:
+            raise InvalidMemory(f"there is no session {session_id}")
+        ((project, started),) = rows
+        ended = now()
+        remembered = None
+        if summary:
+            draft = Draft(
+                title=f"Session {session_id}",
+                content=summary,
+                category="context",
+                type="episodic",
+                project=project,
+                key=f"session:{session_id}",
+                metadata={"started_at": started, "ended_at": ended},
+            )
+            (remembered,) = self._store.remember([draft])
+        self._store.run(sql.END_SESSION, (ended, summary, session_id))
+        return {"session_id": session_id, "started_at": started, "ended_at": ended, "memory_id": remembered}
 
 
 def _filter(tags: Sequence[str], category: str | None, type: str | None, project: str | None, **more: Any) -> Filter:

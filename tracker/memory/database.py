@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -102,7 +102,7 @@ def _make_folder(path: Path) -> None:
 
 def _prepare(connection: sqlite3.Connection, path: Path, timeout: float) -> None:
     connection.create_function("indexed", 1, indexed, deterministic=True)
-    connection.create_function("tag_words", 1, lambda tags: words_of_tags(orjson.loads(tags)), deterministic=True)
+    connection.create_function("tag_words", 1, lambda tags: " ".join(orjson.loads(tags)), deterministic=True)
     version = _version(connection, path)
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA cache_size = -65536")  # KiB
@@ -125,11 +125,6 @@ def migrate(connection: sqlite3.Connection, to: int = len(MIGRATIONS)) -> None:
 def indexed(content: str) -> str:
     """What of a content full text knows."""
     return content[:INDEXED_CHARACTERS]
-
-
-def words_of_tags(tags: Sequence[str]) -> str:
-    """Tags as full text knows them."""
-    return " ".join(tags)
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 
-from tracker.memory import sql
-from tracker.memory.memories import Draft, InvalidMemory, Memory
+from tracker.memory.memories import Memory
 from tracker.memory.search import Found, ranked, search
 from tracker.memory.store import Filter, Store
-from tracker.records import now
 
 FORMATS = ("summary", "detailed", "raw")
 
@@ -44,35 +40,6 @@ def context(store: Store, project: str | None, query: str | None, form: str) -> 
     if form == "raw":
         return orjson.dumps({title: [m.as_dict() for m in memories] for title, memories in distinct.items()}).decode()
     return _markdown(distinct, whole=form == "detailed")
-
-
-def start_session(store: Store, project: str | None) -> dict[str, Any]:
-    """A new session's id, and the context to begin with."""
-    id = store.run(sql.START_SESSION, (project, now()))
-    return {"session_id": id, "project": project, "context": context(store, project, None, "summary")}
-
-
-def end_session(store: Store, id: int, summary: str | None) -> dict[str, Any]:
-    """Ends a session; its summary becomes a memory of it. Raises InvalidMemory for an unknown one."""
-    rows = store.rows(sql.SESSION, (id,))
-    if not rows:
-        raise InvalidMemory(f"there is no session {id}")
-    project, started, _ = rows[0]
-    ended = now()
-    remembered = None
-    if summary:
-        draft = Draft(
-            title=f"Session {id}",
-            content=summary,
-            category="context",
-            type="episodic",
-            project=project,
-            key=f"session:{id}",
-            metadata={"started_at": started, "ended_at": ended},
-        )
-        (remembered,) = store.remember([draft])
-    store.run(sql.END_SESSION, (ended, summary, id))
-    return {"session_id": id, "started_at": started, "ended_at": ended, "memory_id": remembered}
 
 
 def _markdown(sections: dict[str, list[Memory]], *, whole: bool) -> str:

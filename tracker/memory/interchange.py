@@ -10,6 +10,7 @@ import orjson
 from tracker.memory.memories import CATEGORIES, IMPORTANCE, TYPES, Draft, InvalidMemory, moment
 
 _OTHER_NAMES = {"accessCount": "access_count", "createdAt": "created_at", "lastAccessed": "last_accessed"}
+_TIMES = ("created_at", "updated_at", "last_accessed")
 
 
 def drafts_of(data: str | bytes | Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list[Draft]:
@@ -34,6 +35,7 @@ def _draft(number: int, entry: Any) -> Draft:
         raise InvalidMemory(f"memory {number} is no JSON object")
     fields: dict[str, Any] = {_OTHER_NAMES.get(str(name), str(name)): value for name, value in entry.items()}
     try:
+        times = {name: moment(fields[name], name) for name in _TIMES if fields.get(name)}
         return Draft(
             title=fields["title"],
             content=fields.get("content") or "",
@@ -46,9 +48,7 @@ def _draft(number: int, entry: Any) -> Draft:
             key=fields.get("key"),
             salience=_salience(fields.get("salience")),
             access_count=_count(fields.get("access_count")),
-            created_at=moment(fields["created_at"], "created_at") if fields.get("created_at") else "1970-01-01",
-            updated_at=moment(fields["updated_at"], "updated_at") if fields.get("updated_at") else None,
-            last_accessed=moment(fields["last_accessed"], "last_accessed") if fields.get("last_accessed") else None,
+            **{"created_at": "1970-01-01", **times},
         )
     except KeyError as missing:
         raise InvalidMemory(f"memory {number} has no {missing.args[0]}") from None

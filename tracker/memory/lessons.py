@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from tracker.memory import sql
 from tracker.memory.memories import as_memory
 from tracker.memory.store import Store
-from tracker.records import now
 
 _TELLING = re.compile(
     r"^(?:NameError|UnboundLocalError|ImportError|ModuleNotFoundError|AttributeError|SyntaxError|IndentationError): .+",
     re.MULTILINE,
 )
 """Messages that speak of the code alone: those of other errors may quote a hidden test."""
+_SHOWN = 3  # lessons at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,6 @@ def how_it_failed(verdict: str, cause: str, said: str) -> str:
     return f"{told}: {message[0][:200]}" if message else told
 
 
-def snapshot(store: Store) -> Snapshot:
-    """The store as it is now."""
-    return Snapshot(store.last_id(), now())
-
-
 def recall_lessons(
     store: Store,
     problem_id: str,
@@ -45,15 +40,12 @@ def recall_lessons(
     same_task: bool,
     simulated: bool = False,
     until: Snapshot | None = None,
-    limit: int = 3,
 ) -> list[str]:
-    """The newest lessons of experiments that failed with `cause`, each once: on other tasks, or on the same one.
+    """The three newest lessons of experiments that failed with `cause`, each once: on other tasks, or on the same one.
 
     `until` leaves out what was stored or changed after it. A simulated model learns only from its like.
     """
     until = until or Snapshot(2**62, "9999")
-    which = (cause, until.last_id, until.time, problem_id, int(same_task), int(simulated), 20 * limit)
-    texts: dict[str, None] = {}
-    for row in store.rows(sql.LESSONS, which):
-        texts[str(as_memory(row).metadata.get("lesson"))] = None
-    return list(texts)[:limit]
+    which = (cause, until.last_id, until.time, problem_id, int(same_task), int(simulated), 20 * _SHOWN)
+    texts = (str(as_memory(row).metadata.get("lesson")) for row in store.rows(sql.LESSONS, which))
+    return list(dict.fromkeys(texts))[:_SHOWN]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,27 +20,22 @@ from tracker.scrubber import Scrubber
 _SHOWN = 50  # of the memories that would be forgotten
 
 
-@dataclass(frozen=True, slots=True)
-class Forgetting:
-    """What is to be forgotten: whatever fits all of it."""
+def forget(
+    store: Store, wanted: Filter, query: str | None, below_salience: float | None, *, dry_run: bool
+) -> dict[str, Any]:
+    """Forgets what fits, has all words of the query and has faded, or says what would be forgotten.
 
-    wanted: Filter
-    id: int | None = None
-    query: str | None = None  # all of its words
-    older_than: float | None = None  # days
-    below_salience: float | None = None  # 0..1, after decay
-
-    def is_everything(self) -> bool:
-        wanted = self.wanted
-        limits = (self.id, self.query, self.older_than, self.below_salience, wanted.category, wanted.project)
-        return not wanted.tags and all(limit is None for limit in limits)
-
-
-def forget(store: Store, what: Forgetting, *, dry_run: bool) -> dict[str, Any]:
-    """Forgets, or says what would be forgotten. Raises InvalidMemory where nothing says which."""
-    if what.is_everything():
+    Raises InvalidMemory where nothing says which.
+    """
+    if wanted == Filter() and query is None and below_salience is None:
         raise InvalidMemory("say what to forget: an id, a query, tags, a category, a project, an age or a salience")
-    meant = _meant(store, what)
+    meant = store.select(wanted)
+    if below_salience is not None:
+        today = datetime.now()
+        meant = [memory for memory in meant if decayed_salience(memory, today) < below_salience]
+    if query is not None:
+        words = words_of(query)
+        meant = [memory for memory in meant if words and _holds_all(memory, words)]
     free = [memory for memory in meant if not memory.is_protected]
     if not dry_run:
         store.delete(free)
@@ -114,24 +108,6 @@ def rebuild(path: Path, environ: Mapping[str, str]) -> Path | None:
         for start in range(0, len(readable), 1000):
             fresh.add_new(readable[start : start + 1000])
     return aside
-
-
-def _meant(store: Store, what: Forgetting) -> list[Memory]:
-    if what.id is not None:
-        memory = store.get(what.id)
-        meant = [memory] if memory else []
-    else:
-        meant = store.select(what.wanted)
-    today = datetime.now()
-    if what.older_than is not None:
-        oldest = (today - timedelta(days=what.older_than)).isoformat(timespec="microseconds")
-        meant = [memory for memory in meant if memory.created_at < oldest]
-    if what.below_salience is not None:
-        meant = [memory for memory in meant if decayed_salience(memory, today) < what.below_salience]
-    if what.query is not None:
-        words = words_of(what.query)
-        meant = [memory for memory in meant if words and _holds_all(memory, words)]
-    return meant
 
 
 def _holds_all(memory: Memory, words: Sequence[str]) -> bool:

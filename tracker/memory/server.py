@@ -6,7 +6,7 @@ import logging
 import secrets
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -17,6 +17,7 @@ from tracker.memory.tools import TOOLS, described, read_arguments, schema_of
 
 if TYPE_CHECKING:
     from mcp.server import Server
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 PATH = "/mcp"
 _INSTRUCTIONS = (
@@ -26,10 +27,6 @@ _INSTRUCTIONS = (
 )
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 refused
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
-App = Callable[[Any, Receive, Send], Awaitable[None]]
 
 
 def make_server(cortex: Cortex) -> Server[Any]:
@@ -106,19 +103,22 @@ async def serve_http(cortex: Cortex, host: str, port: int, token: str, *, ready:
     await server.serve(sockets=[bound])
 
 
-def guarded(app: App, token: str) -> App:
+def guarded(app: ASGIApp, token: str) -> ASGIApp:
     """The app for those who have the token; 401 for all others, whatever they ask for."""
-    expected = f"Bearer {token}".encode()
+    from starlette.responses import PlainTextResponse
 
-    async def guard(scope: Any, receive: Receive, send: Send) -> None:
+    expected = f"Bearer {token}".encode()
+    refusal = PlainTextResponse(
+        "a token is needed: Authorization: Bearer TOKEN\n", 401, headers={"www-authenticate": "Bearer"}
+    )
+
+    async def guard(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or secrets.compare_digest(
             dict(scope["headers"]).get(b"authorization", b""), expected
         ):
             await app(scope, receive, send)
-            return
-        headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"www-authenticate", b"Bearer")]
-        await send({"type": "http.response.start", "status": 401, "headers": headers})
-        await send({"type": "http.response.body", "body": b"a token is needed: Authorization: Bearer TOKEN\n"})
+        else:
+            await refusal(scope, receive, send)
 
     return guard
 

@@ -83,8 +83,7 @@ COLUMNS = (
 _M = ", ".join(f"m.{name}" for name in COLUMNS.split(", "))
 
 INSERT = (
-    "INSERT INTO memories (key, title, content, category, type, tags, importance, metadata, project, salience, "
-    "access_count, created_at, updated_at, last_accessed, fingerprint) "
+    f"INSERT INTO memories ({COLUMNS.removeprefix('id, ')}, fingerprint) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
 UPDATE = (
@@ -98,11 +97,12 @@ BY_FINGERPRINT = "SELECT id FROM memories WHERE key IS NULL AND fingerprint = ? 
 LAST_ID = "SELECT coalesce(max(id), 0) FROM memories"
 TOUCH = "UPDATE memories SET access_count = access_count + 1, last_accessed = ? WHERE id = ?"
 
-INDEX_TEXT = "INSERT INTO memory_text (rowid, title, tags, content) VALUES (?, ?, ?, ?)"
-UNINDEX_TEXT = "INSERT INTO memory_text (memory_text, rowid, title, tags, content) VALUES ('delete', ?, ?, ?, ?)"
+_TEXT = "id, title, tag_words(tags), indexed(content) FROM memories WHERE id"
+INDEX_TEXT = f"INSERT INTO memory_text (rowid, title, tags, content) SELECT {_TEXT} = ?"
+UNINDEX_TEXT = f"INSERT INTO memory_text (memory_text, rowid, title, tags, content) SELECT 'delete', {_TEXT} = ?"
 INDEX_NEWER = (
-    "INSERT INTO memory_text (rowid, title, tags, content) SELECT id, title, tag_words(tags), indexed(content) "
-    "FROM memories WHERE id > (SELECT last_id FROM index_mark) ORDER BY id"
+    f"INSERT INTO memory_text (rowid, title, tags, content) SELECT {_TEXT} > (SELECT last_id FROM index_mark) "
+    "ORDER BY id"
 )
 UNINDEXED_TAGS = "SELECT id, tags FROM memories WHERE id > (SELECT last_id FROM index_mark) ORDER BY id"
 INDEX_MARK = "SELECT last_id FROM index_mark"
@@ -145,7 +145,7 @@ DUPLICATES = (
 )
 START_SESSION = "INSERT INTO sessions (project, started_at) VALUES (?, ?)"
 END_SESSION = "UPDATE sessions SET ended_at = ?, summary = coalesce(?, summary) WHERE id = ?"
-SESSION = "SELECT project, started_at, ended_at FROM sessions WHERE id = ?"
+SESSION = "SELECT project, started_at FROM sessions WHERE id = ?"
 
 HITS = "SELECT count(*) FROM (SELECT 1 FROM memory_text WHERE memory_text MATCH ? LIMIT ?)"
 NEWEST_HITS = (

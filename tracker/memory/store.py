@@ -32,6 +32,7 @@ class Filter:
     or_no_project: bool = False  # with `project`: also memories that belong to none
     since: str | None = None  # created then or later; ISO 8601
     before: str | None = None  # created earlier
+    id: int | None = None
 
     def conditions(self) -> tuple[str, list[Any]]:
         """As SQL on the table `m`, beginning with AND, and its parameters; tags apart."""
@@ -42,6 +43,7 @@ class Filter:
             project: self.project,
             "m.created_at >= ?": self.since,
             "m.created_at < ?": self.before,
+            "m.id = ?": self.id,
         }
         meant = {condition: value for condition, value in said.items() if value is not None}
         return "".join(f" AND {condition}" for condition in meant), list(meant.values())

@@ -80,46 +80,6 @@ class Recall(Tool, frozen=True):
     mode: Literal["search", "recent", "important"] = "search"
 
 
-class GetMemory(Tool, frozen=True):
-    """One memory, whole, by its id, or by its key."""
-
-    id: Annotated[int | str, Meta(description="The number of a memory, or its key.")]
-
-    async def call(self, cortex: Cortex) -> Any:
-        found = await cortex.get_memory(self.id)
-        if found is None:
-            raise InvalidMemory(f"there is no memory {self.id}")
-        return found
-
-
-class GetContext(Tool, frozen=True):
-    """What is worth knowing before work begins: important and recent memories, and the answers to a query."""
-
-    project: Project | UnsetType = UNSET
-    query: Query | UnsetType = UNSET
-    format: Literal["summary", "detailed", "raw"] = "summary"
-
-
-class ExportMemories(Tool, frozen=True):
-    """Every memory that fits, oldest first, whole. There is no limit unless asked."""
-
-    project: Project | UnsetType = UNSET
-    tags: Tags = []
-    category: Category | UnsetType = UNSET
-    since: Annotated[str, Meta(description="Stored then or later; ISO 8601.")] | UnsetType = UNSET
-    limit: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
-
-
-class ImportMemories(Tool, frozen=True):
-    """Store what an export holds, ours or Cortex's. The same again changes nothing."""
-
-    reads_only: ClassVar[bool] = False
-    data: Annotated[str, Meta(description="JSON text: an array of memories.")]
-
-    async def call(self, cortex: Cortex) -> Any:
-        return {"imported": await cortex.import_memories(self.data)}
-
-
 class Forget(Tool, frozen=True):
     """Forget memories that fit everything said. It is a dry run unless dryRun is false and confirm is true.
     Critical memories, runs and their experiments are never forgotten."""
@@ -142,21 +102,12 @@ class Forget(Tool, frozen=True):
         return await cortex.forget(**given)
 
 
-class Consolidate(Tool, frozen=True):
-    """Merge memories that say exactly the same. It is a dry run unless dryRun is false."""
-
-    reads_only: ClassVar[bool] = False
-    force: Annotated[bool, Meta(description="Accepted for Cortex' sake; it makes no difference.")] = False
-    dry_run: bool = True
-
-    async def call(self, cortex: Cortex) -> Any:
-        return await cortex.consolidate(dry_run=self.dry_run)
-
-
-class MemoryStats(Tool, frozen=True):
-    """How many memories there are, by category, type, importance and project, and how large the store is."""
+class GetContext(Tool, frozen=True):
+    """What is worth knowing before work begins: important and recent memories, and the answers to a query."""
 
     project: Project | UnsetType = UNSET
+    query: Query | UnsetType = UNSET
+    format: Literal["summary", "detailed", "raw"] = "summary"
 
 
 class StartSession(Tool, frozen=True):
@@ -174,13 +125,60 @@ class EndSession(Tool, frozen=True):
     summary: str | UnsetType = UNSET
 
 
+class Consolidate(Tool, frozen=True):
+    """Merge memories that say exactly the same. It is a dry run unless dryRun is false."""
+
+    reads_only: ClassVar[bool] = False
+    force: Annotated[bool, Meta(description="Accepted for Cortex' sake; it makes no difference.")] = False
+    dry_run: bool = True
+
+    async def call(self, cortex: Cortex) -> Any:
+        return await cortex.consolidate(dry_run=self.dry_run)
+
+
+class MemoryStats(Tool, frozen=True):
+    """How many memories there are, by category, type, importance and project, and how large the store is."""
+
+    project: Project | UnsetType = UNSET
+
+
+class GetMemory(Tool, frozen=True):
+    """One memory, whole, by its id, or by its key."""
+
+    id: Annotated[int | str, Meta(description="The number of a memory, or its key.")]
+
+    async def call(self, cortex: Cortex) -> Any:
+        found = await cortex.get_memory(self.id)
+        if found is None:
+            raise InvalidMemory(f"there is no memory {self.id}")
+        return found
+
+
+class ExportMemories(Tool, frozen=True):
+    """Every memory that fits, oldest first, whole. There is no limit unless asked."""
+
+    project: Project | UnsetType = UNSET
+    tags: Tags = []
+    category: Category | UnsetType = UNSET
+    since: Annotated[str, Meta(description="Stored then or later; ISO 8601.")] | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+
+
+class ImportMemories(Tool, frozen=True):
+    """Store what an export holds, ours or Cortex's. The same again changes nothing."""
+
+    reads_only: ClassVar[bool] = False
+    data: Annotated[str, Meta(description="JSON text: an array of memories.")]
+
+    async def call(self, cortex: Cortex) -> Any:
+        return {"imported": await cortex.import_memories(self.data)}
+
+
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
-_KINDS: tuple[type[Tool], ...] = (Remember, Recall, Forget, GetContext, StartSession, EndSession, Consolidate)
-_KINDS += (MemoryStats, GetMemory, ExportMemories, ImportMemories)
-TOOLS: Mapping[str, type[Tool]] = {_snake(kind.__name__): kind for kind in _KINDS}
+TOOLS: Mapping[str, type[Tool]] = {_snake(kind.__name__): kind for kind in Tool.__subclasses__()}
 
 
 def schema_of(tool: type[Tool]) -> dict[str, Any]:

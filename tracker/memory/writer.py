@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Literal
 
 from msgspec.structs import replace
 
 from tracker.memory import sql
-from tracker.memory.database import indexed, transaction, words_of_tags
+from tracker.memory.database import transaction
 from tracker.memory.memories import Draft, Memory, as_memory, draft_of, fingerprint, parsed, says_the_same, told
 from tracker.records import now
 
@@ -70,7 +71,7 @@ class Writer:
         row = self._execute(sql.BY_ID, (id,)).fetchone()
         if row is None:
             return 0
-        self._unindex(as_memory(row))
+        self._index(sql.UNINDEX_TEXT, id, as_memory(row).tags, -1)
         self._execute(sql.DELETE, (id,))
         return 1
 
@@ -110,23 +111,16 @@ class Writer:
         return memory.id
 
     def _overwrite(self, memory: Memory, draft: Draft) -> None:
-        self._unindex(memory)
+        self._index(sql.UNINDEX_TEXT, memory.id, memory.tags, -1)
         self._execute(sql.UPDATE, (*told(draft), draft.created_at, draft.updated_at, memory.id))
-        self._index(memory.id, draft)
+        self._index(sql.INDEX_TEXT, memory.id, draft.tags, 1)
 
-    def _unindex(self, memory: Memory) -> None:
-        """Full text keeps no text of its own, so it has to be told what it knew."""
-        if memory.id <= self._mark:
-            words = (memory.title, words_of_tags(memory.tags), indexed(memory.content))
-            self._execute(sql.UNINDEX_TEXT, (memory.id, *words))
-            for tag in memory.tags:
-                self._links[tag][memory.id] -= 1
-
-    def _index(self, id: int, draft: Draft) -> None:
+    def _index(self, statement: str, id: int, tags: Sequence[str], change: Literal[1, -1]) -> None:
+        """Brings an indexed memory into full text, or out of it before it changes, since that keeps no text itself."""
         if id <= self._mark:
-            self._execute(sql.INDEX_TEXT, (id, draft.title, words_of_tags(draft.tags), indexed(draft.content)))
-            for tag in draft.tags:
-                self._links[tag][id] += 1
+            self._execute(statement, (id,))
+            for tag in tags:
+                self._links[tag][id] += change
 
     def _link(self) -> None:
         """Writes which tag marks which memories now, in the order in which they are stored, and how often each does."""

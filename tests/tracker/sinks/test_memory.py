@@ -12,9 +12,9 @@ import pytest
 
 from tests.tracker.builders import RUN, attempt, call, experiment_id, fault, judged, plan, recorded
 from tracker.memory import Memory
-from tracker.memory.lessons import how_it_failed, recall_lessons, snapshot
+from tracker.memory.lessons import Snapshot, how_it_failed, recall_lessons
 from tracker.memory.store import Filter, Store
-from tracker.records import Finished, Plan, Record
+from tracker.records import Finished, Plan, Record, now
 from tracker.sinks import Sink, SinkDown, Source, open_sink
 from tracker.sinks.memory import MemorySink
 from tracker.stories import Stories
@@ -244,7 +244,7 @@ def test_lessons_are_those_of_the_same_failure_on_other_tasks_as_of_the_moment(t
     folder = written(tmp_path, *experiment(0, "assertion", "passed"), *experiment(1, "syntax", "passed"))
     taken(folder)
     with Store(folder.parent / "memory.db") as store:
-        moment = snapshot(store)
+        moment = Snapshot(store.last_id(), now())
         later = written(
             tmp_path,
             *experiment(2, "assertion", "passed"),
