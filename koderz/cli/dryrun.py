@@ -8,7 +8,7 @@ from typing import Any
 
 from koderz.cli.console import print_json, say
 from koderz.engines.resources import listed_tariff
-from koderz.models.prices import Tariff, told
+from koderz.models.prices import Tariff
 from koderz.plans.arms import asked_models
 from koderz.plans.estimate import Estimate, estimate
 from koderz.plans.plan import Plan
@@ -42,7 +42,7 @@ def _lines(plan: Plan, guess: Estimate, tariffs: Mapping[str, Tariff | None]) ->
         f"Suite: {plan.suite.name} ({plan.suite.source})",
         f"Problems: {len(tasks)} ({named})",
         f"Mode: {plan.record.mode}; samples: {plan.record.samples}; temperature: {config['temperature']:g}",
-        *(f"Model: {name}: {told(tariff) if tariff else _UNPRICED}" for name, tariff in tariffs.items()),
+        *(f"Model: {name}: {tariff or _UNPRICED}" for name, tariff in tariffs.items()),
         f"Experiments: {guess.experiments}",
         f"Calls: {_span(*guess.calls)}",
         *(f"  at depth {each.depth}: {_span(*each.calls)}, about {_dollars(each.cost)}" for each in guess.depths),

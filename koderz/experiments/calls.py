@@ -91,8 +91,7 @@ class Caller:
 
     def baseline_cost(self, tokens_in: int, tokens_out: int) -> float | None:
         """US dollars that these tokens would have cost on the baseline model; None where that isn't known."""
-        price = self._baseline
-        return (tokens_in * price.input + tokens_out * price.output) / 1e6 if price else None
+        return self._baseline.cost(tokens_in, tokens_out) if self._baseline else None
 
     def _sampling_of(self, ask: Ask, sample: int) -> Sampling:
         """What the solver chose over what the run says; the seed differs from sample to sample."""

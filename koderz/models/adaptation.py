@@ -66,18 +66,18 @@ class Adaptation:
                 made.append(str(change))
         return request, tuple(made)
 
-    def learn(self, refused: Refused, sent: Mapping[str, Any]) -> tuple[Change, bool] | None:
-        """The change that a refusal asks for, and whether it is news; None where none would help.
+    def learn(self, refused: Refused, sent: Mapping[str, Any]) -> str:
+        """The change that a refusal asks for; raises it where none would help.
 
-        Several calls may be refused for the same reason at once: only the first brings news.
+        Several calls may be refused for the same reason at once: for all but the first the answer is empty.
         """
         change = self._change(refused, sent)
         if change is None:
-            return None
-        news = change not in self._changes
-        if news:
-            self._changes.append(change)
-        return change, news
+            raise refused
+        if change in self._changes:
+            return ""
+        self._changes.append(change)
+        return str(change)
 
     def _change(self, refused: Refused, sent: Mapping[str, Any]) -> Change | None:
         words = str(refused)

@@ -8,7 +8,7 @@ machine and has no published price is free. What none of these knows has no pric
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from koderz.models.endpoints import is_loopback, own_address
 from koderz.models.names import WIRE_FORMATS, parse_model_name
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from koderz.models.names import ModelName
 
 _MILLION = 1_000_000
+_PUBLISHED = "as published"
 
 # Models that nobody can download, however a proxy prefixes their names; and those of OpenAI's that anybody can.
 _HOSTED_ONLY = re.compile(r"(?:.*/)?((?:claude|chatgpt|gemini|grok|gpt(?!-oss))-.+|o[134](?:-.+)?)", re.IGNORECASE)
@@ -41,66 +42,33 @@ class Price(NamedTuple):
 
     input: float
     output: float
-    cached_input: float | None = None  # None: as other input
+
+    def cost(self, tokens_in: int, tokens_out: int) -> float:
+        """US dollars."""
+        return (tokens_in * self.input + tokens_out * self.output) / _MILLION
+
+
+class Tariff(NamedTuple):
+    """How a model's calls are charged. `str()` is how that is said: "free, since an Ollama runs it"."""
+
+    price: Price  # the plain one, for estimates: of short contexts, at this time of day
+    origin: str  # how it is known, in words that follow the price
+    assumed: bool = False  # whether it is worth a word that it may be otherwise
+    listed: tuple[Provider, ModelInfo] | None = None  # by `genai-prices`
+
+    def __str__(self) -> str:
+        price = self.price
+        if price.input == price.output == 0:
+            return f"free, {self.origin}"
+        return f"${price.input:g} in, ${price.output:g} out, a million tokens, {self.origin}"
 
     def cost(self, usage: Usage) -> float:
         """US dollars."""
-        cached = min(usage.cache_read, usage.tokens_in)
-        cached_price = self.input if self.cached_input is None else self.cached_input
-        fresh = (usage.tokens_in - cached) * self.input
-        return (fresh + cached * cached_price + usage.tokens_out * self.output) / _MILLION
-
-
-class Tariff(Protocol):
-    """How a model's calls are charged."""
-
-    @property
-    def price(self) -> Price:
-        """The plain price, for estimates: of short contexts, at this time of day."""
-
-    @property
-    def origin(self) -> str:
-        """How it is known, in words that follow the price."""
-
-    @property
-    def assumed(self) -> bool:
-        """Whether it is worth a word that it may be otherwise."""
-
-    def cost(self, usage: Usage) -> float:
-        """US dollars."""
-
-
-def told(tariff: Tariff) -> str:
-    """A tariff in words: "free, since an Ollama runs it"."""
-    price = tariff.price
-    if price.input == price.output == 0:
-        return f"free, {tariff.origin}"
-    return f"${price.input:g} in, ${price.output:g} out, a million tokens, {tariff.origin}"
-
-
-class Flat(NamedTuple):
-    """Every token at one price."""
-
-    price: Price
-    origin: str
-    assumed: bool = False
-
-    def cost(self, usage: Usage) -> float:
-        return self.price.cost(usage)
-
-
-class Published(NamedTuple):
-    """The list price of a model, as `genai-prices` has it."""
-
-    provider: Provider
-    model: ModelInfo
-    price: Price
-    origin: str
-    assumed: bool
-
-    def cost(self, usage: Usage) -> float:
+        if self.listed is None:
+            return self.price.cost(usage.tokens_in, usage.tokens_out)
         from genai_prices import Usage as Counted
 
+        provider, model = self.listed
         read = min(usage.cache_read, usage.tokens_in)
         counted = Counted(
             input_tokens=usage.tokens_in,
@@ -108,7 +76,7 @@ class Published(NamedTuple):
             cache_read_tokens=read,
             cache_write_tokens=min(usage.cache_write, usage.tokens_in - read),
         )
-        return float(self.model.calc_price(counted, self.provider).total_price)
+        return float(model.calc_price(counted, provider).total_price)
 
 
 _FREE = Price(0.0, 0.0)
@@ -121,14 +89,14 @@ def tariff_of(name: ModelName, base_url: str | None, own: Mapping[str, Price]) -
     """
     mine = own.get(str(name)) or own.get(name.name)
     if mine is not None:
-        return Flat(mine, "as koderz.toml says")
+        return Tariff(mine, "as koderz.toml says")
     if name.provider == "simulated":
-        return Flat(_FREE, "since it is simulated")
+        return Tariff(_FREE, "since it is simulated")
     if name.provider == "ollama":
-        return Flat(_FREE, "since an Ollama runs it")
+        return Tariff(_FREE, "since an Ollama runs it")
     published = _published(name, base_url)
     if published is None and base_url and is_loopback(base_url):
-        return Flat(_FREE, "since it is asked on this machine and has no published price", assumed=True)
+        return Tariff(_FREE, "since it is asked on this machine and has no published price", assumed=True)
     return published
 
 
@@ -154,7 +122,7 @@ def _is_understated(name: str, price: tuple[float, float]) -> bool:
     return any(price[0] < each.input or price[1] < each.output for each in published)
 
 
-def _published(name: ModelName, base_url: str | None) -> Published | None:
+def _published(name: ModelName, base_url: str | None) -> Tariff | None:
     from datetime import UTC, datetime
 
     from genai_prices.data_snapshot import get_snapshot  # 0.2 s, so only where a model may cost something
@@ -168,9 +136,9 @@ def _published(name: ModelName, base_url: str | None) -> Published | None:
         if listing.exact and model.id.lower() != listing.model.lower():
             continue
         listed = model.get_prices(datetime.now(UTC))
-        prices = [_plain(getattr(listed, f"{kind}_mtok", None)) for kind in ("input", "output", "cache_read")]
-        if prices[0] is not None and prices[1] is not None:
-            return Published(provider, model, Price(prices[0], prices[1], prices[2]), listing.origin, listing.assumed)
+        paid, charged = _plain(listed.input_mtok), _plain(listed.output_mtok)
+        if paid is not None and charged is not None:
+            return Tariff(Price(paid, charged), listing.origin, listing.origin != _PUBLISHED, (provider, model))
     return None
 
 
@@ -180,12 +148,8 @@ class _Listing(NamedTuple):
     model: str
     provider: str | None = None
     address: str | None = None
-    origin: str = "as published"
+    origin: str = _PUBLISHED
     exact: bool = False  # whether the name has to be that of the published model
-
-    @property
-    def assumed(self) -> bool:
-        return self.origin != "as published"
 
 
 def _listings(name: ModelName, base_url: str | None) -> Iterator[_Listing]:

@@ -10,7 +10,7 @@ from koderz.errors import FatalFault, Fault, Unreachable
 from koderz.models.adaptation import Adaptation
 from koderz.models.clients import NotSpokenError, headers_of, unpacked, wire_of
 from koderz.models.faults import Refused, Retryable, clean, problem_of
-from koderz.models.prices import Price, Tariff, Usage, tariff_of, told
+from koderz.models.prices import Price, Tariff, Usage, tariff_of
 from koderz.models.reasoning import part
 from koderz.models.retries import retrying
 from koderz.models.wire import encode, no_answer
@@ -18,7 +18,7 @@ from koderz.types import REJECTED, Completion
 from tracker.messages import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from koderz.models.names import ModelName
     from koderz.models.pool import Service
@@ -29,14 +29,12 @@ _NOT_SPOKEN = (404, 405, 501)  # what a server says of a path that it hasn't got
 _LETTERS_A_TOKEN = 4  # of English and of code, about; only where a server doesn't count
 
 
-class _Exchange(NamedTuple):
-    """A request that was answered."""
+class _Answer(NamedTuple):
+    """What a request was answered with."""
 
     reply: WireReply
     body: bytes
     latency: float  # seconds, without the wait for its turn
-    retries: int
-    adapted: tuple[str, ...]
 
 
 class _Way(NamedTuple):
@@ -56,12 +54,8 @@ class RemoteModel:
         self._wire = wire
         self._service = service
         self._adaptation = Adaptation(wire.parameters, wire.other_names, wire.lacking)
-        self._own = {each.client: each for each in (*others, wire) if each.client}
-
-    @property
-    def clients(self) -> Collection[str]:
-        """The wires of `koderz.models.clients` on which it is sent what a client asks as it is."""
-        return self._own
+        # by the wires of `koderz.models.clients` on which it is sent what a client asks as it is
+        self.clients = {each.client: each for each in (*others, wire) if each.client}
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """One paid answer. Raises Fault, or FatalFault where every further call would end the same way.
@@ -69,7 +63,7 @@ class RemoteModel:
         A request of a client, or one that offers tools, is answered as `rejected` where the server refuses it.
         """
         client = wire_of(messages)
-        wire = self._own[client] if client else self._wire
+        wire = self.clients[client] if client else self._wire
         request = (
             {**unpacked(messages), "model": self.name.name, "stream": False}
             if client
@@ -77,19 +71,19 @@ class RemoteModel:
         )
         way = _Way(wire, {**wire.headers, **headers_of(messages)}, tools=bool(client or request.get("tools")))
         try:
-            exchange = await self._exchange(way, request)
+            answer, retries, adapted = await self._exchange(way, request)
         except Refused as refused:
             if way.tools:
                 return Completion(str(refused), finish_reason=REJECTED, model=self.name.name)
             raise Fault(self._told(refused)) from None
         except NotSpokenError:
-            self._own.pop(client, None)
+            self.clients.pop(client, None)
             raise
         for lacking in self._wire.lacking:
             if lacking in request:
                 self._service.say(f"{lacking} dropped for {self.name}: its provider takes none")
-        reply = exchange.reply
-        usage, adapted = self._usage(reply, messages)
+        reply = answer.reply
+        usage, estimated = self._usage(reply, messages)
         parted = part(reply.text, complete=reply.finish_reason != "length")
         return Completion(
             text=parted.text,
@@ -98,14 +92,14 @@ class RemoteModel:
             tokens_out=usage.tokens_out,
             cost=self._tariff.cost(usage) if self._tariff else 0.0,
             cost_known=self._tariff is not None,
-            latency=exchange.latency,
+            latency=answer.latency,
             finish_reason=reply.finish_reason,
             model=clean(reply.model) or self.name.name,
-            retries=exchange.retries,
-            adapted=exchange.adapted + adapted,
+            retries=retries,
+            adapted=adapted + estimated,
             raw=reply.text if parted.cut else None,
             tool_calls=reply.tool_calls,
-            body=exchange.body.decode("utf-8", "replace") if client else "",
+            body=answer.body.decode("utf-8", "replace") if client else "",
         )
 
     async def check(self) -> dict[str, str]:
@@ -116,7 +110,7 @@ class RemoteModel:
         service = self._service
         look = partial(self._wire.look, service.http, self.name.name, service.say)
         try:
-            found, _ = await retrying(look, max_retries=1, backoff=service.endpoint.backoff, sleep=service.limiter.rest)
+            found, _ = await retrying(look, service, 1)
         except Fault as error:
             raise FatalFault(self._told(error)) from None
         except Retryable as error:
@@ -137,30 +131,28 @@ class RemoteModel:
         if tariff is None:
             service.say(f"no price is known for {self.name}: its calls count as $0; give one in koderz.toml")
         elif tariff.assumed:
-            service.say(f"{self.name} is reckoned {told(tariff)}; another price can stand in koderz.toml")
+            service.say(f"{self.name} is reckoned {tariff}; another price can stand in koderz.toml")
         return tariff
 
-    async def _exchange(self, way: _Way, wanted: dict[str, Any]) -> _Exchange:
-        """Sends a request until it is answered, as the model takes it. Raises Refused where it takes it in no form."""
+    async def _exchange(self, way: _Way, wanted: dict[str, Any]) -> tuple[_Answer, int, tuple[str, ...]]:
+        """The answer to a request in a form that the model takes, after how many retries, and what was adapted.
+
+        Raises Refused where the model takes it in no form.
+        """
         while True:
             request, adapted = self._adaptation.fit(wanted)
+            attempt = partial(self._attempt, way, encode(request))
             try:
-                (reply, body, latency), retries = await self._sent(way, encode(request))
+                return *await retrying(attempt, self._service, self._service.endpoint.max_retries), adapted
             except Refused as refused:
-                self._adapt(refused, request)
+                if learnt := self._adaptation.learn(refused, request):
+                    self._service.say(f"{learnt} for {self.name}: the server said {refused}")
             except Retryable as error:
                 raise Fault(self._told(error)) from None
             except Fault as error:
                 raise type(error)(self._told(error)) from None
-            else:
-                return _Exchange(reply, body, latency, retries, adapted)
 
-    async def _sent(self, way: _Way, body: bytes) -> tuple[tuple[WireReply, bytes, float], int]:
-        endpoint, limiter = self._service.endpoint, self._service.limiter
-        attempt = partial(self._attempt, way, body)
-        return await retrying(attempt, max_retries=endpoint.max_retries, backoff=endpoint.backoff, sleep=limiter.rest)
-
-    async def _attempt(self, way: _Way, body: bytes) -> tuple[WireReply, bytes, float]:
+    async def _attempt(self, way: _Way, body: bytes) -> _Answer:
         async with self._service.limiter.turn():
             sent = time.perf_counter()
             response = await self._service.http.post(way.wire.path, body, way.headers)
@@ -171,15 +163,7 @@ class RemoteModel:
             reply = way.wire.read(response.body)
             if reply.tool_calls and not (reply.text or way.tools):
                 raise no_answer("it calls a tool, and none was offered")
-            return reply, response.body, time.perf_counter() - sent
-
-    def _adapt(self, refused: Refused, sent: dict[str, Any]) -> None:
-        learnt = self._adaptation.learn(refused, sent)
-        if learnt is None:
-            raise refused
-        change, news = learnt
-        if news:
-            self._service.say(f"{change} for {self.name}: the server said {refused}")
+            return _Answer(reply, response.body, time.perf_counter() - sent)
 
     def _usage(self, reply: WireReply, messages: Sequence[Message]) -> tuple[Usage, tuple[str, ...]]:
         """The tokens of a call, estimated where the server doesn't tell, and whether they were."""
