@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -11,7 +10,7 @@ import msgspec
 from koderz.models.endpoints import own_address
 from koderz.models.messages import anthropic_messages, parted
 from koderz.models.remote import RemoteModel
-from koderz.models.wire import Body, Part, WireReply, called, count, decode_reply, encode, fetched, finish, told
+from koderz.models.wire import Body, Part, Wire, WireReply, called, count, decode_reply, encode, fetched, finish, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,20 +40,18 @@ class _Reply(Body, kw_only=True):
     model: str | None = None
 
 
-class AnthropicWire:
+class AnthropicWire(Wire):
     """Messages below a base URL without `/v1`."""
 
     client = "messages"
     path = "/v1/messages"
-    parameters: tuple[str, ...] = ("temperature", "top_p", "stop_sequences", "max_tokens")
-    other_names: Mapping[str, str] = MappingProxyType({})
-
-    lacking: tuple[str, ...] = ("seed",)
+    parameters = ("temperature", "top_p", "stop_sequences", "max_tokens")
+    lacking = ("seed",)
     remedy = "see whether this machine is online, or set ANTHROPIC_BASE_URL"
 
     def __init__(self, api_key: str) -> None:
         key = {"x-api-key": api_key} if api_key else {}
-        self.headers: Mapping[str, str] = {"anthropic-version": _VERSION, **key}
+        self.headers = {"anthropic-version": _VERSION, **key}
 
     def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
         offer, conversation = parted(messages)
@@ -82,7 +79,8 @@ class AnthropicWire:
         replies = [encode(part.input).decode() for part in reply.content if part.name == _REPLY and part.input]
         text += "\n" * bool(text and replies) + "\n".join(replies)
         uses = [part for part in reply.content if part.type == "tool_use" and part.name != _REPLY]
-        calls = called([(use.name, use.input, use.id) for use in uses], text)
+        found = [{"id": use.id, "function": {"name": use.name, "arguments": use.input}} for use in uses]
+        calls = called(found, text)
         usage = reply.usage or _Usage()
         fresh = count(usage.input_tokens)
         read, written = count(usage.cache_read_input_tokens) or 0, count(usage.cache_creation_input_tokens) or 0

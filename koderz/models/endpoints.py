@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Endpoint:
     """One address of a provider, and how it is used."""
 
-    base_url: str | None = None  # None: the provider's own
+    base_url: str | None = None  # None: the provider has no server
     api_key: str = field(default="", repr=False)
     timeout: float = 600.0  # seconds for one request, from sent to read
     max_retries: int = 8

@@ -44,52 +44,42 @@ def ollama_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """The messages as `/api/chat` has them: images apart from the text, arguments of tools as objects."""
     calls = [call for message in messages for call in message.get("tool_calls") or ()]
     tools = {call.get("id"): function["name"] for call, function in zip(calls, map(_function, calls), strict=True)}
-    return [_OllamaMessage(message, tools).told() for message in messages]
+    return [_ollama_message(message, tools) for message in messages]
 
 
-class _OllamaMessage:
-    def __init__(self, message: Message, tools: Mapping[Any, str]) -> None:
-        """`tools`: the name of each tool that was called, by the call's id."""
-        self._message, self._tools = message, tools
-
-    def told(self) -> dict[str, Any]:
-        message = self._message
-        told: dict[str, Any] = {"role": message["role"], "content": message["content"]}
-        for name, value in message.items():
-            if name in _OF_OLLAMA:
-                told[name] = value
-            elif name == "tool_calls":
-                told[name] = [self._call(call) for call in value or ()]
-            elif name == "reasoning_content":
-                told["thinking"] = value
-            elif name == "name" and message["role"] == "tool":
-                told["tool_name"] = value
-            elif name not in told:
-                raise _no_place("Ollama's chat", message, f"the field {name!r}")
-        if message["role"] == "tool" and message.get("tool_call_id") in self._tools:
-            told.setdefault("tool_name", self._tools[message["tool_call_id"]])
-        if not isinstance(message["content"], str):
-            self._take_parts(told)
+def _ollama_message(message: Message, tools: Mapping[Any, str]) -> dict[str, Any]:
+    """`tools`: the name of each tool that was called, by the call's id."""
+    told: dict[str, Any] = {"role": message["role"], "content": message["content"]}
+    for name, value in message.items():
+        if name in _OF_OLLAMA:
+            told[name] = value
+        elif name == "tool_calls":
+            told[name] = [_ollama_call(call) for call in value or ()]
+        elif name == "reasoning_content":
+            told["thinking"] = value
+        elif name == "name" and message["role"] == "tool":
+            told["tool_name"] = value
+        elif name not in told:
+            raise _no_place("Ollama's chat", message, f"the field {name!r}")
+    if message["role"] == "tool" and message.get("tool_call_id") in tools:
+        told.setdefault("tool_name", tools[message["tool_call_id"]])
+    if isinstance(message["content"], str):
         return told
+    texts, images = [], list(told.get("images") or ())
+    for part in message["content"] or ():
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "text" and part.keys() == {"type", "text"}:
+            texts.append(str(part["text"]))
+        elif kind == "image_url" and (inline := _DATA_URL.fullmatch(_image_url(part))):
+            images.append(inline["data"])
+        else:
+            raise _no_place("Ollama's chat", message, f"this part of its content: {part!r:.80}")
+    return {**told, "content": "\n".join(texts), **({"images": images} if images else {})}
 
-    def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        function = _function(call)
-        arguments = _arguments(function)
-        return {**call, "function": {**function, "arguments": arguments}}
 
-    def _take_parts(self, told: dict[str, Any]) -> None:
-        texts, images = [], list(told.get("images") or ())
-        for part in self._message["content"] or ():
-            kind = part.get("type") if isinstance(part, dict) else None
-            if kind == "text" and part.keys() == {"type", "text"}:
-                texts.append(str(part["text"]))
-            elif kind == "image_url" and (inline := _DATA_URL.fullmatch(_image_url(part))):
-                images.append(inline["data"])
-            else:
-                raise _no_place("Ollama's chat", self._message, f"this part of its content: {part!r:.80}")
-        told["content"] = "\n".join(texts)
-        if images:
-            told["images"] = images
+def _ollama_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = _function(call)
+    return {**call, "function": {**function, "arguments": _arguments(function)}}
 
 
 def anthropic_messages(messages: Sequence[Message]) -> tuple[str | list[dict[str, Any]], list[dict[str, Any]]]:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from koderz.errors import Unreachable
+from koderz.errors import Fault, Unreachable
+from koderz.models.faults import Retryable
 from koderz.models.messages import ollama_messages, parted
 from koderz.models.remote import RemoteModel
-from koderz.models.wire import Body, WireReply, called, count, decode_reply, fetched, finish, instead_of, no_answer
+from koderz.models.wire import (
+    Body,
+    Wire,
+    WireReply,
+    called,
+    count,
+    decode,
+    decode_reply,
+    encode,
+    fetched,
+    finish,
+    instead_of,
+    no_answer,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from koderz.models.endpoints import Endpoint
     from koderz.models.names import ModelName
@@ -38,40 +52,33 @@ class _Reply(Body, kw_only=True):
     eval_count: int | float | None = None
 
 
-class Details(msgspec.Struct):
-    """What kind of model it is."""
-
+class _Details(msgspec.Struct):
     family: str | None = None
 
 
-class Tagged(msgspec.Struct):
-    """A model that an Ollama has."""
-
+class _Tagged(msgspec.Struct):
     name: str
     digest: str = ""
-    details: Details | None = None
+    details: _Details | None = None
 
 
-class Tags(msgspec.Struct):
-    """The answer of `/api/tags`."""
-
-    models: list[Tagged] | None = None
+class _Tags(msgspec.Struct):
+    models: list[_Tagged] | None = None
 
 
-class OllamaWire:
+class _Shown(msgspec.Struct):
+    capabilities: list[str] | None = None
+
+
+class OllamaWire(Wire):
     """Chat with a model of an Ollama."""
 
-    client = ""
     path = "/api/chat"
-    parameters: tuple[str, ...] = ()  # Ollama takes all of them, for every model
-    other_names: Mapping[str, str] = MappingProxyType({})
-
-    lacking: tuple[str, ...] = ()
+    # No `parameters`: Ollama takes all of them, for every model.
     remedy = "start it by: ollama serve; or set OLLAMA_HOST to where it is"
 
     def __init__(self, endpoint: Endpoint) -> None:
-        key = endpoint.api_key
-        self.headers: Mapping[str, str] = {"authorization": f"Bearer {key}"} if key else {}
+        super().__init__(endpoint.api_key)
         self._num_ctx = endpoint.num_ctx
         self._keep_alive = endpoint.keep_alive
 
@@ -100,9 +107,8 @@ class OllamaWire:
             raise no_answer("its message has no content")
         if reply.done is False:
             raise no_answer("it isn't done")
-        functions = [each.get("function") or {} for each in message.tool_calls or () if isinstance(each, dict)]
         text, reason = message.content or "", reply.done_reason or ("stop" if reply.done else None)
-        calls = called([(each.get("name"), each.get("arguments"), None) for each in functions], text)
+        calls = called(message.tool_calls or (), text)
         return WireReply(
             text=text,
             reasoning=message.thinking or "",
@@ -114,7 +120,7 @@ class OllamaWire:
         )
 
     async def look(self, http: Http, model: str, _say: Callable[[str], None], /) -> dict[str, str]:
-        tags = await fetched(http, "/api/tags", self.headers, Tags)
+        tags = await fetched(http, "/api/tags", self.headers, _Tags)
         if tags is None:
             return {}
         installed = {_full(tagged.name): tagged for tagged in tags.models or ()}
@@ -126,10 +132,32 @@ class OllamaWire:
             )
         return {"digest": found.digest} if found.digest else {}
 
+    async def chat_models(self, http: Http) -> list[str] | None:
+        """The names of those that can be talked to; None where no Ollama answers."""
+        tags = await fetched(http, "/api/tags", self.headers, _Tags)
+        if tags is None:
+            return None
+        names = [tagged.name for tagged in tags.models or () if not _embeds(tagged)]
+        chats = await asyncio.gather(*(self._chats(http, name) for name in names))
+        return [name for name, chat in zip(names, chats, strict=True) if chat]
+
+    async def _chats(self, http: Http, name: str) -> bool:
+        """Whether a model can be talked to, as far as its Ollama knows: older ones don't say."""
+        try:
+            shown = decode((await http.post("/api/show", encode({"model": name}), self.headers)).body, _Shown)
+        except (Retryable, Fault):
+            return True
+        return shown.capabilities is None or "completion" in shown.capabilities
+
 
 def open_model(name: ModelName, service: Service) -> RemoteModel:
     """A model of an Ollama."""
     return RemoteModel(name, OllamaWire(service.endpoint), service)
+
+
+def _embeds(tagged: _Tagged) -> bool:
+    family = (tagged.details.family if tagged.details else None) or ""
+    return "bert" in family or "embed" in tagged.name
 
 
 def _full(model: str) -> str:

@@ -15,6 +15,7 @@ from koderz.models.remote import RemoteModel
 from koderz.models.wire import (
     Body,
     Part,
+    Wire,
     WireReply,
     called,
     count,
@@ -82,34 +83,14 @@ def _formatted(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema}} if schema else None
 
 
-def _all_calls(message: _Message) -> list[Any]:
-    old = [{"function": message.function_call}] if message.function_call else []
-    return [*(message.tool_calls or ()), *old]
-
-
-def _call(call: Any) -> tuple[Any, Any, Any]:
-    call = call if isinstance(call, dict) else {}
-    function = call.get("function") if isinstance(call.get("function"), dict) else {}
-    return function.get("name"), function.get("arguments"), call.get("id")
-
-
-class OpenAIWire:
+class OpenAIWire(Wire):
     """Chat completions below a base URL that usually ends in `/v1`."""
 
     client = "chat"
     path = "/chat/completions"
-    parameters: tuple[str, ...] = (
-        *("temperature", "top_p", "seed", "stop", "max_tokens", "max_completion_tokens", "response_format"),
-    )
-    other_names: Mapping[str, str] = MappingProxyType(
-        {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
-    )
-
-    lacking: tuple[str, ...] = ()
+    parameters = ("temperature", "top_p", "seed", "stop", "max_tokens", "max_completion_tokens", "response_format")
+    other_names = MappingProxyType({"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"})
     remedy = "start the server, or set --base-url or OPENAI_BASE_URL to where it is"
-
-    def __init__(self, api_key: str) -> None:
-        self.headers: Mapping[str, str] = {"authorization": f"Bearer {api_key}"} if api_key else {}
 
     def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
         asked: dict[str, Any] = {
@@ -134,7 +115,8 @@ class OpenAIWire:
         said, thought = told(None if message.content is UNSET else message.content)
         reasoning = message.reasoning_content or message.reasoning or thought
         text = said or message.refusal or ""
-        calls = called([_call(each) for each in _all_calls(message)], text)
+        old = [{"function": message.function_call}] if message.function_call else []
+        calls = called([*(message.tool_calls or ()), *old], text)
         reason = finish(choice.finish_reason, text, calls=calls)
         if message.content is UNSET and not (text or reasoning or calls or reason in ("length", "refusal")):
             raise no_answer("its message has no content")  # mlx-lm and Gemini leave it out where the thinking took all
@@ -202,8 +184,6 @@ class ResponsesWire(OpenAIWire):
 
     client = "responses"
     path = "/responses"
-    parameters: tuple[str, ...] = ()
-    other_names: Mapping[str, str] = MappingProxyType({})
 
     def read(self, body: bytes) -> WireReply:
         response = decode_reply(body, _Response)
@@ -213,8 +193,10 @@ class ResponsesWire(OpenAIWire):
             part.text or "" for item in response.output if item.type == "reasoning" for part in item.summary or ()
         ]
         items = [item for item in response.output if item.type in ("function_call", "custom_tool_call")]
-        found = [(item.name, item.arguments or {"input": item.input}, item.call_id) for item in items]
-        calls = called(found, text)
+        functions = [{"name": item.name, "arguments": item.arguments or {"input": item.input}} for item in items]
+        calls = called(
+            [{"id": item.call_id, "function": made} for item, made in zip(items, functions, strict=True)], text
+        )
         cut = response.incomplete_details.reason if response.incomplete_details else None
         usage = response.usage or _ResponseUsage()
         return WireReply(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Self
 
 from koderz.models import opener_of, parse_model_name
-from koderz.models.endpoints import own_address
 from koderz.models.limiter import Limiter, Throttle
 from koderz.settings.schema import Settings
 
@@ -23,27 +22,18 @@ if TYPE_CHECKING:
     from koderz.models.prices import Price
     from koderz.models.transport import Http
 
-
 DEFAULTS = Settings()
 
 
+@dataclass(eq=False)
 class Service:
     """One provider at one address: connections, a limiter, and whom to tell what the user should hear."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        *,
-        say: Callable[[str], None],
-        prices: Mapping[str, Price],
-        limiter: Limiter | None = None,
-        options: Any = None,
-    ) -> None:
-        self.endpoint = endpoint
-        self.options = options  # of the provider's own, where it has any
-        self.say = say
-        self.prices = prices
-        self.limiter = limiter or Limiter(endpoint.concurrency)
+    endpoint: Endpoint
+    say: Callable[[str], None]
+    prices: Mapping[str, Price]
+    limiter: Limiter
+    options: Any = None  # of the provider's own, where it has any
 
     @cached_property
     def http(self) -> Http:
@@ -72,14 +62,14 @@ class ModelPool:
         *,
         prices: Mapping[str, Price] | None = None,
         openers: Mapping[str, Opener] | None = None,
-        limiter_of: Callable[[Endpoint], Limiter] | None = None,
+        limiter: Callable[[int], Limiter] = Limiter,
         settings: Settings = DEFAULTS,
     ) -> None:
         self.notices: list[str] = []  # what the user should hear, each once; it only grows
         self._endpoint_of = endpoint_of
         self._prices = prices or {}
         self._openers = openers or {}
-        self._limiter_of = limiter_of
+        self._limiter = limiter
         self._settings = settings
         self._models: dict[ModelName, Model] = {}
         self._services: dict[tuple[str, str | None, str], Service] = {}
@@ -114,14 +104,12 @@ class ModelPool:
 
     def _service(self, name: ModelName, options: type | None) -> Service:
         endpoint = self._endpoint_of(name)
-        endpoint = replace(endpoint, base_url=endpoint.base_url or own_address(name.provider) or None)
         for notice in endpoint.notices:
             self._say(notice)
         key = (name.provider, endpoint.base_url, endpoint.api_key)
         if key not in self._services:
-            limiter = self._limiter_of(endpoint) if self._limiter_of else None
             own = options and self._settings.of(options)
-            service = Service(endpoint, say=self._say, prices=self._prices, limiter=limiter, options=own)
+            service = Service(endpoint, self._say, self._prices, self._limiter(endpoint.concurrency), own)
             self._open.push_async_callback(service.aclose)
             self._services[key] = service
         return self._services[key]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 32 * 1024 * 1024  # of one response
 LONGEST_RETRY_AFTER = 300.0  # seconds; what a server asks for beyond is not waited for at once
 _CONNECT_TIMEOUT = 10.0  # seconds; what follows is under one deadline
+_LOOK_TIMEOUT = 10.0  # seconds
 _KEPT_ALIVE = 60.0  # seconds
 _TOO_LONG = f"the server's answer is longer than {MAX_BYTES >> 20} MB"
 _SECRET_LENGTH = 12  # shorter "keys" stand in where none is needed, and are words that replies may hold
@@ -56,9 +57,9 @@ class Http:
         """Sends JSON. Raises Retryable, Fault or FatalFault where no response comes back whole."""
         return await self._send("POST", path, {**headers, "content-type": "application/json"}, body, self._timeout)
 
-    async def get(self, path: str, headers: Mapping[str, str], *, timeout: float = 10.0) -> Response:  # noqa: ASYNC109
-        """As `post`, to look at something; `timeout` in seconds."""
-        return await self._send("GET", path, headers, None, timeout)
+    async def get(self, path: str, headers: Mapping[str, str]) -> Response:
+        """As `post`, to look at something, which should be there soon."""
+        return await self._send("GET", path, headers, None, min(_LOOK_TIMEOUT, self._timeout))
 
     async def aclose(self) -> None:
         """Closes the connections, those in use as well."""

@@ -6,7 +6,9 @@ import json
 import math
 import re
 import secrets
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 import orjson
@@ -77,23 +79,28 @@ class Part(msgspec.Struct):
             raise ValueError("a part of type `text` has no text")
 
 
-class Wire(Protocol):
+class Wire(ABC):
     """One wire format."""
 
-    client: str  # see koderz.models.clients; empty where no agent speaks it
+    client = ""  # see koderz.models.clients; empty where no agent speaks it
     path: str  # below the base URL
-    headers: Mapping[str, str]  # with the key; never shown, never recorded
-    parameters: tuple[str, ...]  # the keys of a request that a model may refuse
-    other_names: Mapping[str, str]  # what such a key is called for other models
-    lacking: tuple[str, ...]  # the keys of a request that the format has no place for
+    parameters: tuple[str, ...] = ()  # the keys of a request that a model may refuse
+    other_names: Mapping[str, str] = MappingProxyType({})  # what such a key is called for other models
+    lacking: tuple[str, ...] = ()  # the keys of a request that the format has no place for
     remedy: str  # what to do where nothing answers
 
+    def __init__(self, api_key: str) -> None:
+        self.headers = {"authorization": f"Bearer {api_key}"} if api_key else {}  # never shown, never recorded
+
+    @abstractmethod
     def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
         """The JSON of a call."""
 
+    @abstractmethod
     def read(self, body: bytes) -> WireReply:
         """The reply in the body of a successful response. Raises Retryable where there is none in it."""
 
+    @abstractmethod
     async def look(self, http: Http, model: str, say: Callable[[str], None], /) -> dict[str, str]:
         """What can be found out about the model for nothing; nothing where the server doesn't offer that.
 
@@ -169,15 +176,18 @@ def finish(word: str | None, text: str, *, calls: object = None) -> str:
     return _FINISHES.get(word.lower(), word) or "stop"
 
 
-def called(found: Sequence[tuple[Any, Any, Any]], text: str) -> tuple[dict[str, Any], ...]:
-    """Tool calls as chat completions have them, of their names, arguments and ids; what has no name is none.
+def called(found: Sequence[Any], text: str) -> tuple[dict[str, Any], ...]:
+    """Tool calls as chat completions have them, of what should be some; what has no name is none.
 
     Raises Retryable where that leaves a reply that has neither calls nor a text.
     """
     calls = []
-    for number, (name, given, own) in enumerate(found):
+    for number, call in enumerate(found):
+        function = call.get("function") if isinstance(call, dict) else None
+        name, given = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else ("", "")
         arguments = given if isinstance(given, str) else encode(given if isinstance(given, dict) else {}).decode()
         if isinstance(name, str) and name:
+            own = call.get("id")
             known = own if isinstance(own, str) and own else f"call_{number}_{secrets.token_hex(6)}"
             calls.append({"id": known, "type": "function", "function": {"name": name, "arguments": arguments}})
     if found and not (calls or text):

@@ -17,7 +17,8 @@ import aiohttp
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from koderz.models import Endpoint, Model, Price
+from koderz.models import Endpoint, Model, ModelName, Price
+from koderz.models.endpoints import own_address
 from koderz.models.limiter import Limiter
 from koderz.models.pool import ModelPool
 from koderz.types import Message
@@ -54,12 +55,13 @@ class Models:
 
     async def pooled(self, *, prices: dict[str, Price] | None = None, **endpoint: Any) -> ModelPool:
         """A pool whose waits are the clock's; prices are those of OWN unless others are given."""
+        limiter = partial(Limiter, sleep=self.clock.sleep, now=self.clock.now)
 
-        def limiter_of(of: Endpoint) -> Limiter:
-            return Limiter(of.concurrency, sleep=self.clock.sleep, now=self.clock.now)
+        def endpoint_of(name: ModelName) -> Endpoint:
+            given = {"base_url": self.base_url, "timeout": 60.0, **endpoint}
+            return Endpoint(**{**given, "base_url": given["base_url"] or own_address(name.provider)})
 
-        where = Endpoint(**{"base_url": self.base_url, "timeout": 60.0, **endpoint})
-        self.pool = ModelPool(lambda _: where, prices=OWN if prices is None else prices, limiter_of=limiter_of)
+        self.pool = ModelPool(endpoint_of, prices=OWN if prices is None else prices, limiter=limiter)
         return await self.stack.enter_async_context(self.pool)
 
     async def open(self, name: str = "openai/m", **endpoint: Any) -> Model:
