@@ -7,12 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from koderz.cli.front import Front, Run, add_resume_commands, run_options
+from koderz.cli.front import Front, add_resume_commands, run_options
 from koderz.cli.groups import DefaultGroup, PanelCommand
-from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "watch": (
+        "koderz.cli.watch:watch",
+        "Follow a run from another terminal (one on Modal: from any machine) until it ends.",
+    ),
     "list": ("koderz.cli.list:list_runs", "List runs: rates with intervals, costs, times, status."),
     "show": ("koderz.cli.show:show", "Show a run, its failures, or an experiment from prompt to verdict."),
     "export": ("koderz.cli.export:export", "Export runs as CSV, Parquet, JSONL or Markdown."),
@@ -67,33 +70,6 @@ def benchmark(
 
 
 add_resume_commands(app)
-
-
-@app.command(cls=PanelCommand)
-@with_settings("results")
-def watch(
-    run: Run,
-    given: dict[str, Any],
-    every: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS", help="Time between updates. Default: 1; without a terminal 5; on Modal 30.", min=0.1
-        ),
-    ] = None,
-    detailed: Annotated[
-        bool,
-        typer.Option(
-            "--detailed", help="One line per attempt, outcome, turn and cell; on Modal with a link to its logs."
-        ),
-    ] = False,
-) -> None:
-    """Follow a run from another terminal (one on Modal: from any machine) until it ends."""
-    import asyncio
-
-    from koderz.cli.watch import watch_run
-    from koderz.settings.toml import results_folder
-
-    asyncio.run(watch_run(results_folder(given.get("results")), run, every, detailed=detailed))
 
 
 def _span(start: int | None, end: int | None, given: Mapping[str, Any]) -> range | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from koderz.cli.console import counted, print_json, say, warn
-from koderz.cli.groups import Json
+from koderz.cli.flags import Json
 from koderz.cli.options import with_settings
 from koderz.settings.toml import results_folder
 

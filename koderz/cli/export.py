@@ -6,27 +6,24 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated
 
 import typer
 
 from koderz.cli.console import counted, data_output, warn
-from koderz.cli.front import complete_runs
-from koderz.cli.options import with_settings
+from koderz.cli.flags import Arm, Results, named_runs
 from koderz.errors import KoderzError, StorageError
 from tracker.files import whole_file
 
 
-@with_settings("results")
 def export(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Which runs.", autocompletion=complete_runs)],
-    given: dict[str, Any],
+    runs: Annotated[list[str], named_runs(metavar="RUN…", help="Which runs.")],
     format_: Annotated[
         str | None,
         typer.Option("--format", metavar="NAME", help="csv, parquet, jsonl, md or a suite's own; or as --output says."),
     ] = None,
     attempts: Annotated[bool, typer.Option("--attempts", help="One row per attempt, with its reply.")] = False,
-    arm: Annotated[str | None, typer.Option(metavar="ARM", help="Only this arm, e.g. iterative.")] = None,
+    arm: Arm = None,
     artifact: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="With this artifact of the last attempt, such as a diff, in each row."),
@@ -37,6 +34,8 @@ def export(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to. Default: standard output.")
     ] = None,
+    *,
+    results: Results,
 ) -> None:
     """Export runs, one row per experiment.
 
@@ -49,11 +48,9 @@ def export(
     from koderz.analysis.formats import own_format, takes_folder, write_own
     from koderz.analysis.runs import find
     from koderz.analysis.story import journal_folder
-    from koderz.settings.toml import results_folder
 
     own = own_format(format_)
     chosen = format_ if own else format_of(output, format_)
-    results = results_folder(given.get("results"))
     folders = list(dict.fromkeys(journal_folder(find(results, name)) for name in runs))
     if output is None and chosen == "parquet" and sys.stdout.isatty():
         raise KoderzError("Parquet isn't for terminals: say where to with --output FILE")

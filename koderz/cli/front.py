@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from koderz.cli.flags import Run, parameters_of, with_flags, with_parameters
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
@@ -39,13 +40,6 @@ EXIT_CODES = {"complete": 0, "incomplete": 3, "stopped": 3, "detached": 0, "fail
 
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and its estimated cost, then exit.")]
-Detach = Annotated[
-    bool,
-    typer.Option(
-        "--detach", help="With --engine modal: return once everything is submitted; collect results with resume."
-    ),
-]
 Wait = Annotated[
     bool,
     typer.Option("--wait", help="Also in a terminal, return only once the sinks are up to date. Elsewhere it does."),
@@ -56,24 +50,41 @@ Trust = Annotated[
 AcceptChanges = Annotated[
     bool, typer.Option("--accept-changes", help="Continue even if the suite, prompts or solver have changed.")
 ]
-AcceptDivergence = Annotated[
-    bool, typer.Option("--accept-divergence", help="Continue even if the solver's calls diverge from the recording.")
+_DETACH = Annotated[
+    bool,
+    typer.Option(
+        "--detach", help="With --engine modal: return once everything is submitted; collect results with resume."
+    ),
 ]
-
-
-def complete_runs(incomplete: str) -> list[str]:
-    """The names of runs that a shell may offer, the latest first."""
-    from koderz.settings.toml import results_folder
-    from tracker.runs import run_folders
-
-    try:
-        names = [path.name for path in reversed(run_folders(results_folder()))]
-    except KoderzError:  # whoever types is not to be disturbed
-        names = []
-    return [name for name in ["latest", *names[:50]] if name.startswith(incomplete)]
-
-
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Which run.", autocompletion=complete_runs)]
+_SHOWN = {"json": Json, "quiet": Quiet, "wait": Wait}
+_OF_A_RUN = {
+    "dry_run": Annotated[bool, typer.Option("--dry-run", help="Print the plan and its estimated cost, then exit.")],
+    "detach": _DETACH,
+    **_SHOWN,
+    "trust_config": Trust,
+}
+_ACCEPTED = {
+    "accept_changes": AcceptChanges,
+    "accept_divergence": Annotated[
+        bool,
+        typer.Option("--accept-divergence", help="Continue even if the solver's calls diverge from the recording."),
+    ],
+    "trust_config": Trust,
+}
+_OF_RESUMING = {"detach": _DETACH, **_SHOWN, **_ACCEPTED}
+_OF_RESCORING = {
+    **_SHOWN,
+    "calls": Annotated[
+        bool,
+        typer.Option(
+            "--continue", help="Make the calls that new verdicts lead to; otherwise those experiments end as faults."
+        ),
+    ],
+    "ask_judge": Annotated[
+        bool, typer.Option("--ask-judge", help="Ask a judge that is a model again, instead of using its old replies.")
+    ],
+    **_ACCEPTED,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,27 +172,13 @@ def run_options(
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        def with_front(
-            given: dict[str, Any],
-            dry_run: DryRun = False,
-            detach: Detach = False,
-            json: Json = False,
-            quiet: Quiet = False,
-            wait: Wait = False,
-            trust_config: Trust = False,
-            **own: Any,
-        ) -> None:
-            shown = Shown(json=json, quiet=quiet, wait=wait)
-            front = Front(
-                given=given, usual=usual, shown=shown, dry_run=dry_run, detach=detach, trust_config=trust_config
-            )
-            command(front=front, **own)
+        def with_front(given: dict[str, Any], **flags: Any) -> None:
+            mine = {p.name: flags.pop(p.name) for p in own}
+            command(front=Front(given=given, usual=usual, shown=_shown(flags), **flags), **mine)
 
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "front"]
-        flags = [p for p in inspect.signature(with_front, eval_str=True).parameters.values() if p.name != "own"]
-        parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *flags)]
-        with_front.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         with_front.__doc__, with_front.__name__ = command.__doc__, command.__name__
+        with_parameters(with_front, [*own, *parameters_of(_OF_A_RUN)])
         return with_settings(usual=usual, only=only, told=told)(with_front)
 
     return decorate
@@ -190,71 +187,25 @@ def run_options(
 def add_resume_commands(app: typer.Typer) -> None:
     """Adds the commands that take a run up again: resume, retry and rescore."""
     text = "Resume a run where it stopped. Nothing recorded is asked, judged or paid for again."
-    app.command(name="resume", cls=PanelCommand, help=text)(_resuming("resume"))
+    app.command(name="resume", cls=PanelCommand, help=text)(_resuming("resume", _OF_RESUMING))
     text = "Run the experiments that ended in a fault again, from what they have on record."
-    app.command(name="retry", cls=PanelCommand, help=text)(_resuming("retry"))
-    app.command(name="rescore", cls=PanelCommand)(_rescore)
+    app.command(name="retry", cls=PanelCommand, help=text)(_resuming("retry", _OF_RESUMING))
+    text = "Run the solvers again over the recorded replies with new verdicts. No call is made unless asked for."
+    app.command(name="rescore", cls=PanelCommand, help=text)(_resuming("rescore", _OF_RESCORING))
 
 
-def _resuming(how: Literal["resume", "retry"]) -> Callable[..., None]:
+def _resuming(how: Literal["resume", "retry", "rescore"], flags: Mapping[str, Any]) -> Callable[..., None]:
     @with_settings("results", of_run=True)
-    def command(
-        run: Run,
-        given: dict[str, Any],
-        detach: Detach = False,
-        json: Json = False,
-        quiet: Quiet = False,
-        wait: Wait = False,
-        accept_changes: AcceptChanges = False,
-        accept_divergence: AcceptDivergence = False,
-        trust_config: Trust = False,
-    ) -> None:
-        take_up(
-            run,
-            given,
-            Shown(json=json, quiet=quiet, wait=wait),
-            how=how,
-            detach=detach,
-            accept_changes=accept_changes,
-            accept_divergence=accept_divergence,
-            trust_config=trust_config,
-        )
+    @with_flags(flags)
+    def command(run: Run, given: dict[str, Any], **flags: Any) -> None:
+        take_up(run, given, _shown(flags), how=how, **flags)
 
     return command
 
 
-@with_settings("results", of_run=True)
-def _rescore(
-    run: Run,
-    given: dict[str, Any],
-    json: Json = False,
-    quiet: Quiet = False,
-    wait: Wait = False,
-    calls: Annotated[
-        bool,
-        typer.Option(
-            "--continue", help="Make the calls that new verdicts lead to; otherwise those experiments end as faults."
-        ),
-    ] = False,
-    ask_judge: Annotated[
-        bool, typer.Option("--ask-judge", help="Ask a judge that is a model again, instead of using its old replies.")
-    ] = False,
-    accept_changes: AcceptChanges = False,
-    accept_divergence: AcceptDivergence = False,
-    trust_config: Trust = False,
-) -> None:
-    """Run the solvers again over the recorded replies with new verdicts. No call is made unless asked for."""
-    take_up(
-        run,
-        given,
-        Shown(json=json, quiet=quiet, wait=wait),
-        how="rescore",
-        calls=calls,
-        ask_judge=ask_judge,
-        accept_changes=accept_changes,
-        accept_divergence=accept_divergence,
-        trust_config=trust_config,
-    )
+def _shown(flags: dict[str, Any]) -> Shown:
+    """Takes out of the flags those that say how a session is shown."""
+    return Shown(**{name: flags.pop(name) for name in _SHOWN})
 
 
 def take_up(run: str, given: dict[str, Any], shown: Shown, *, screen: SessionScreen | None = None, **way: Any) -> None:

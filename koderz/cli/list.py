@@ -6,12 +6,12 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from koderz.cli.console import counted, elapsed, print_json, warn
-from koderz.cli.options import with_settings
+from koderz.cli.flags import Results
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
@@ -21,9 +21,7 @@ _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 _MOST_NOTES = 3
 
 
-@with_settings("results")
 def list_runs(
-    given: dict[str, Any],
     model: Annotated[str | None, typer.Option(metavar="TEXT", help="Only models with this in their name.")] = None,
     mode: Annotated[str | None, typer.Option(metavar="MODE", help="Only this mode.")] = None,
     suite: Annotated[str | None, typer.Option(metavar="NAME", help="Only this suite.")] = None,
@@ -36,6 +34,8 @@ def list_runs(
     ] = "started",
     limit: Annotated[int | None, typer.Option(metavar="N", help="Maximum number of runs.", min=1)] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list of runs.")] = False,
+    *,
+    results: Results,
 ) -> None:
     """List runs with their success rates, 95% Wilson intervals, costs and times, the newest first.
 
@@ -44,13 +44,11 @@ def list_runs(
     from koderz.analysis.blocks import Table
     from koderz.analysis.catalogue import SORTS, chosen, load_catalogue, ordered
     from koderz.cli.tables import print_blocks
-    from koderz.settings.toml import results_folder
     from tracker.sinks.process import at_work, wake
 
     if sort not in SORTS:
         raise KoderzError(f"--sort: invalid value {sort!r}; choose from {', '.join(SORTS)}")
     moment = _moment(since) if since else None
-    results = results_folder(given.get("results"))
     wake(results, os.environ)
     found = load_catalogue(results)
     rows = ordered(chosen(found.rows, model=model, mode=mode, suite=suite, since=moment, tags=tag or ()), sort)[:limit]

@@ -14,7 +14,8 @@ import typer
 
 from koderz.analysis.blocks import Table
 from koderz.cli.console import print_json, say, shortened, warn
-from koderz.cli.groups import Json, PanelCommand
+from koderz.cli.flags import Json
+from koderz.cli.groups import PanelCommand
 from koderz.cli.tables import print_blocks
 from koderz.errors import KoderzError
 from koderz.interruption import leave_at_once

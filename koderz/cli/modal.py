@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from koderz.cli.console import print_json, say
-from koderz.cli.groups import Json, PanelCommand
+from koderz.cli.flags import Json
+from koderz.cli.groups import PanelCommand
 
 app = typer.Typer(
     help="Deploy koderz on Modal, whose containers run experiments for --engine modal.",

@@ -11,7 +11,7 @@ import typer
 
 from koderz.cli.console import data_output, say, warn
 from koderz.cli.evaluating import evaluate
-from koderz.cli.groups import Json
+from koderz.cli.flags import Json
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from koderz.cli.console import is_live, link, print_json, say, say_all, warn
-from koderz.cli.front import complete_runs
-from koderz.cli.options import with_settings
+from koderz.cli.flags import Results, complete_runs
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
@@ -29,9 +28,7 @@ _SPLITS = ("test", "validation", "train")  # in the order of what their scores s
 _MARKS = {"Success": "✓", "Failed": "✗", "Pending": "⏳", "Running": "⏳"}
 
 
-@with_settings("results")
 def results(
-    given: dict[str, Any],
     list_runs: Annotated[bool, typer.Option("--list-runs", help="List the runs.")] = False,
     run_id: Annotated[
         str | None, typer.Option(metavar="RUN", help="Which run. Default: the latest.", autocompletion=complete_runs)
@@ -46,23 +43,23 @@ def results(
         str | None, typer.Option(metavar="ID", help="Only this task: both prompts, and the end of its log.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON, and nothing else.")] = False,
+    *,
+    results: Results,
 ) -> None:
     """Show what a run of optimizers has come to: its tasks, and whether each optimizer helps, by how much, how surely.
 
     Shows the run_… folders of the original benchmark runner as well.
     """
     from koderz.analysis.optimizers.runs import View, found_run, latest_runs
-    from koderz.settings.toml import results_folder
 
     if list_runs and (run_id or watch or task):
         raise KoderzError("--list-runs lists all runs; give it alone, or name one with --run-id")
-    folder = results_folder(given.get("results"))
     if list_runs:
-        _list([*_readable(latest_runs(folder))], folder, json=json)
+        _list([*_readable(latest_runs(results))], results, json=json)
         return
     if run_id is None and not json and sys.stdin.isatty() and sys.stdout.isatty():
-        run_id = _choose(latest_runs(folder, _CHOICE))
-    path = _brought(folder, run_id) if run_id else found_run(folder, None)
+        run_id = _choose(latest_runs(results, _CHOICE))
+    path = _brought(results, run_id) if run_id else found_run(results, None)
     view = View(path)
     asyncio.run(_look(view))
     if watch:

@@ -16,6 +16,7 @@ from typing import Any
 
 import typer
 
+from koderz.cli.flags import with_parameters
 from koderz.engines import ENGINES
 from koderz.engines.owners import CHOOSING, chosen_here, schema_here, schema_of
 from koderz.errors import KoderzError
@@ -82,9 +83,7 @@ def with_settings(
             }
             return command(given=_joined(given) | negated | several, **mine)
 
-        signature = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in [*own, *options]])
-        wrapper.__signature__ = signature  # type: ignore[attr-defined]
-        wrapper.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+        with_parameters(wrapper, [*own, *options])
         wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
         if not names or of_run:
             said = schema_of_run if of_run else partial(schema_said, usual=usual)

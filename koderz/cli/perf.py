@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from koderz.cli.console import print_json, say, warn
+from koderz.cli.flags import Json
 from koderz.cli.front import Front, Trust, run_options
-from koderz.cli.groups import Json, LazyGroup, PanelCommand
+from koderz.cli.groups import LazyGroup, PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.types import NOBODY

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from koderz.cli.console import counted, say, warn
-from koderz.cli.front import complete_runs
-from koderz.cli.options import with_settings
+from koderz.cli.flags import Results, named_runs
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
     from koderz.analysis.runs import Run
 
 
-@with_settings("results")
 def report(
-    given: dict[str, Any],
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN…]", help="Which runs. Default: the latest ones.", autocompletion=complete_runs),
+        named_runs(metavar="[RUN…]", help="Which runs. Default: the latest ones."),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to.")] = Path("report.html"),
     limit: Annotated[int, typer.Option(metavar="N", help="Without RUN: how many of the latest.", min=1)] = 20,
     allow_simulated: Annotated[
         bool, typer.Option("--allow-simulated", help="Show simulated runs beside real ones.")
     ] = False,
+    *,
+    results: Results,
 ) -> None:
     """Write a report: results with intervals, comparison, cost, iterations, difficulty, trend and every story.
 
@@ -37,9 +36,7 @@ def report(
     """
     from koderz.analysis.report import write_report
     from koderz.analysis.runs import resolve
-    from koderz.settings.toml import results_folder
 
-    results = results_folder(given.get("results"))
     found: Sequence[Run]
     if runs:
         found = resolve(list(dict.fromkeys(runs)), results, allow_simulated=allow_simulated)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from koderz.cli.console import counted, data_output, print_json, say, warn
-from koderz.cli.front import Run
-from koderz.cli.options import with_settings
+from koderz.cli.flags import Results, Run
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
@@ -20,10 +19,8 @@ if TYPE_CHECKING:
     from koderz.analysis.story import Experiments, Outcome, Story
 
 
-@with_settings("results")
 def show(
     run: Run,
-    given: dict[str, Any],
     problem: Annotated[
         str | None, typer.Option(metavar="ID", help="The whole story of this problem: HumanEval/3, or 3.")
     ] = None,
@@ -35,20 +32,20 @@ def show(
         str | None, typer.Option(metavar="NAME", help="Only this artifact of the last attempt, as it is.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON, and nothing else.")] = False,
+    *,
+    results: Results,
 ) -> None:
     """Show a run; with --failures what was not passed and why; with --problem each prompt, reply, program and verdict.
 
     Works on a run that goes on as well, as far as it has come.
     """
     from koderz.analysis.runs import find, load_run
-    from koderz.settings.toml import results_folder
     from tracker.sinks.process import wake
 
     if attempt is not None and problem is None:
         raise KoderzError("--attempt picks from one story: name its problem with --problem")
     if artifact is not None and problem is None:
         raise KoderzError("--artifact picks from one story: name its problem with --problem")
-    results = results_folder(given.get("results"))
     wake(results, os.environ)
     path = find(results, run)
     if problem is None and not failures:

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from koderz.cli.console import print_json, say, warn
-from koderz.cli.front import Json, Quiet, Trust, complete_runs
+from koderz.cli.flags import named_runs
+from koderz.cli.front import Json, Quiet, Trust
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.settings.schema import OF_SINKS
@@ -20,9 +21,7 @@ def sync(
     given: dict[str, Any],
     runs: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[RUN]...", help="Which runs. Default: all that lack something.", autocompletion=complete_runs
-        ),
+        named_runs(metavar="[RUN]...", help="Which runs. Default: all that lack something."),
     ] = None,
     all_runs: Annotated[
         bool, typer.Option("--all", help="All runs that lack something, which is the default.")

@@ -7,19 +7,17 @@ import signal
 import webbrowser
 from contextlib import suppress
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from koderz.cli.console import say, warn
-from koderz.cli.options import with_settings
+from koderz.cli.flags import Results
 
 _TELL_EVERY = 5.0  # seconds
 
 
-@with_settings("results")
 def ui(
-    given: dict[str, Any],
     port: Annotated[
         int | None, typer.Option(metavar="N", help="Default: 5000, or a free one if that is taken.", min=0, max=65535)
     ] = None,
@@ -27,15 +25,15 @@ def ui(
         str, typer.Option(metavar="H", help="Address to bind; 0.0.0.0 exposes it to the network.")
     ] = "127.0.0.1",
     open_: Annotated[bool, typer.Option("--open", help="Open the latest run in a browser.")] = False,
+    *,
+    results: Results,
 ) -> None:
     """Serve MLflow's UI on the runs in the results folder until Ctrl-C, and print the link to the latest.
 
     With MLFLOW_TRACKING_URI set to a server, only the links are printed: its UI is there already.
     """
-    from koderz.settings.toml import results_folder
     from koderz.ui import latest_page, remote_server, served
 
-    results = results_folder(given.get("results"))
     page = latest_page(results, os.environ)
     if server := remote_server(results, os.environ):
         _show(server, page, open_=open_)

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from koderz.cli.console import print_json, say, warn
-from koderz.cli.groups import Json, PanelCommand
+from koderz.cli.flags import Json
+from koderz.cli.groups import PanelCommand
 
 app = typer.Typer(
     help="Build the image that sessions of code run in, or serve such sessions over HTTP.",

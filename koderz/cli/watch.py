@@ -7,9 +7,12 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from koderz.cli.console import LINE_EVERY, is_live, link, say, warn
+from koderz.cli.flags import Results, Run
 from koderz.cli.progress import Pulse
 from koderz.engines import traits_of
 from koderz.errors import KoderzError
@@ -26,7 +29,28 @@ if TYPE_CHECKING:
 _HERE, _AWAY = 1.0, 30.0  # seconds between two looks at a journal, and at Modal
 
 
-async def watch_run(results: Path, name: str, every: float | None, *, detailed: bool = False) -> None:
+def watch(
+    run: Run,
+    every: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Time between updates. Default: 1; without a terminal 5; on Modal 30.", min=0.1
+        ),
+    ] = None,
+    detailed: Annotated[
+        bool,
+        typer.Option(
+            "--detailed", help="One line per attempt, outcome, turn and cell; on Modal with a link to its logs."
+        ),
+    ] = False,
+    *,
+    results: Results,
+) -> None:
+    """Follow a run from another terminal (one on Modal: from any machine) until it ends."""
+    asyncio.run(_watch(results, run, every, detailed=detailed))
+
+
+async def _watch(results: Path, name: str, every: float | None, *, detailed: bool) -> None:
     """Shows the run until nobody works on it any more, here or at Modal."""
     folder = await find_anywhere(results, name, os.environ)
     plan = read_plan(folder)
