@@ -9,43 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 from koderz.errors import Fault
+from koderz.sandbox.judge.jobs import Job as Job
+from koderz.sandbox.judge.jobs import JobResult as JobResult
 from koderz.settings.options import option
 from koderz.settings.registry import Registry
 from koderz.settings.schema import Settings
 from koderz.settings.trust import RUNS_CODE
 
-if TYPE_CHECKING:
-    from koderz.types import VerdictWord
-
 ROOM_MB = 512  # of a container, for its interpreters: beyond what a candidate may use
-
-
-class Job(NamedTuple):
-    """One candidate and the tests that it has to pass."""
-
-    program: str  # the whole candidate program; defines `entry_point`
-    test: str  # trusted source that defines `check(candidate)`
-    entry_point: str
-    context: str = ""  # trusted source that the tests may lean on: the task's prompt
-    timeout: float = 6.0  # CPU seconds
-    memory_mb: int = 1024
-    output_limit: int = 1 << 20  # bytes the candidate may print
-    line_offset: int = 0  # lines of the program that stand before the candidate's own first line
-    call_timeout: float = 0.0  # CPU seconds of one call; 0: no limit but `timeout`, which a program can't lift
-
-
-class JobResult(NamedTuple):
-    """What a sandbox found."""
-
-    verdict: VerdictWord
-    cause: str = ""
-    message: str = ""  # the failing assertion, or the exception and where: fit to be read by the model
-    cpu: float = 0.0  # seconds
-    wall: float = 0.0  # seconds
-    isolation: str = ""  # what contained the candidate
 
 
 class Sandbox(Protocol):

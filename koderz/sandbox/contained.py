@@ -10,16 +10,15 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 from collections.abc import Collection, Iterable, Sequence
-from typing import ClassVar, Self, cast
+from typing import ClassVar, Self
 
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox import Job, JobResult, Opening
-from koderz.sandbox.judge.cases import Case, Finding
+from koderz.sandbox.judge.jobs import FAULT
 from koderz.sandbox.judge.launch import Premises
 from koderz.sandbox.judge.pool import Pool
 from koderz.sandbox.linux import isolation
 from koderz.sandbox.once import Once
-from koderz.types import VerdictWord
 
 NEAR = 0.2  # of the limit: a verdict this close to it is reached again, alone, before it counts
 WALL_FACTOR, WALL_EXTRA = 5.0, 1.0  # wall limit in CPU limits, and in seconds: a back-stop
@@ -95,15 +94,18 @@ class ContainedSandbox:
     async def judge_anew(self, job: Job) -> JobResult:
         """Judges whether or not the same job was judged before."""
         limit = job.timeout * self.speed
-        finding = await self._pool.run(_case(job, limit * (1 + NEAR), self._wall_extra, self.speed))
-        if _is_near(finding, limit):
-            finding = await self._pool.run_alone(_case(job, limit, self._wall_extra, self.speed))
-        if finding.fault:
-            raise Fault(finding.fault)
-        level = f"{self.isolation}, in-process" if finding.in_process else self.isolation
-        word = cast("VerdictWord", finding.verdict)
-        message = finding.message.encode("utf-8", "backslashreplace").decode()  # halves of characters fit no journal
-        return JobResult(word, finding.cause, message, finding.cpu, finding.wall, level)
+        found = await self._pool.run(self._limited(job, limit * (1 + NEAR)))
+        if _is_near(found, limit):
+            found = await self._pool.run_alone(self._limited(job, limit))
+        if found.cause == FAULT:
+            raise Fault(found.message)
+        message = found.message.encode("utf-8", "backslashreplace").decode()  # halves of characters fit no journal
+        level = f"{self.isolation}, {found.isolation}" if found.isolation else self.isolation
+        return found._replace(message=message, isolation=level)
+
+    def _limited(self, job: Job, cpu: float) -> Job:
+        wall = cpu * WALL_FACTOR + self._wall_extra
+        return job._replace(timeout=cpu, wall=wall, call_timeout=job.call_timeout * self.speed)
 
 
 class RemoteSandbox(ContainedSandbox):
@@ -117,26 +119,11 @@ class RemoteSandbox(ContainedSandbox):
         return self.name
 
 
-def _case(job: Job, cpu: float, wall_extra: float, speed: float) -> Case:
-    return Case(
-        program=job.program,
-        test=job.test,
-        entry_point=job.entry_point,
-        context=job.context,
-        cpu=cpu,
-        wall=cpu * WALL_FACTOR + wall_extra,
-        memory=job.memory_mb << 20,
-        output_limit=job.output_limit,
-        line_offset=job.line_offset,
-        call=job.call_timeout * speed,
-    )
-
-
-def _is_near(finding: Finding, limit: float) -> bool:
+def _is_near(found: JobResult, limit: float) -> bool:
     """One that ran out even of the longer time is beyond doubt; one that was only kept waiting is not."""
-    if finding.cause == "cpu":
+    if found.cause == "cpu":
         return False
-    return finding.cpu >= limit * (1 - NEAR) or (finding.cause == "wall" and finding.cpu >= limit * NEAR)
+    return found.cpu >= limit * (1 - NEAR) or (found.cause == "wall" and found.cpu >= limit * NEAR)
 
 
 def _located(packages: Iterable[str]) -> Iterable[tuple[str, str]]:

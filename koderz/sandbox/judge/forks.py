@@ -10,8 +10,6 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, Self
 
 from koderz.sandbox.judge.zygote import END, ENDING, ORDER, SECONDS, USED, Setup
-from koderz.sandbox.linux import kernel
-from koderz.sandbox.linux.readable import Readable, readable
 
 
 class Ending(NamedTuple):
@@ -68,8 +66,7 @@ class Zygote:
         guest: str = "",
     ) -> None:
         self._control, self._wait = control, wait
-        tree = readable(packages.values()) if kernel.LINUX else Readable([], {})
-        setup = Setup([*layers], tree, dict(packages), guest)
+        setup = Setup([*layers], dict(packages), guest)
         self._control.sendall(json.dumps(setup).encode() + b"\n")
         with self._control.makefile("rb") as answer:
             self.layers: frozenset[str] = frozenset(json.loads(_something(answer.readline())))
@@ -87,21 +84,18 @@ class Zygote:
 
     def used(self) -> float:
         """CPU seconds that the candidate has used so far."""
-        try:
-            self._control.sendall(USED)
-            answer = _something(self._control.recv(SECONDS.size, socket.MSG_WAITALL))
-        except OSError as error:
-            raise EOFError("the zygote is gone") from error
-        return float(SECONDS.unpack(answer)[0])
+        return float(SECONDS.unpack(self._asked(USED, SECONDS.size))[0])
 
     def end(self) -> Ending:
         """Ends the candidate, if it hasn't ended by itself."""
+        return read_ending(self._asked(END, ENDING.size))
+
+    def _asked(self, question: bytes, size: int) -> bytes:
         try:
-            self._control.sendall(END)
-            answer = _something(self._control.recv(ENDING.size, socket.MSG_WAITALL))
+            self._control.sendall(question)
+            return _something(self._control.recv(size, socket.MSG_WAITALL))
         except OSError as error:
             raise EOFError("the zygote is gone") from error
-        return read_ending(answer)
 
     def __enter__(self) -> Self:
         return self

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from koderz.errors import Fault
-from koderz.sandbox.judge.cases import Case, Finding
+from koderz.sandbox.judge.jobs import Job, JobResult
 from koderz.sandbox.judge.launch import Premises
 from koderz.sandbox.judge.worker import Worker, WorkerLostError
 from koderz.sandbox.linux import kernel
@@ -36,7 +36,7 @@ class Slot:
 
 
 class Pool:
-    """Runs cases on up to `size` judges. Entering starts the first, which finds out what holds here."""
+    """Runs jobs on up to `size` judges. Entering starts the first, which finds out what holds here."""
 
     def __init__(self, size: int, premises: Premises) -> None:
         self.layers: frozenset[str] = frozenset()
@@ -63,25 +63,25 @@ class Pool:
         with self._hidden:
             await asyncio.gather(*(slot.worker.end() for slot in slots if slot.worker))
 
-    async def run(self, case: Case) -> Finding:
-        """Fault when no judge can be started. A case that several judges die over has itself to blame."""
+    async def run(self, job: Job) -> JobResult:
+        """Fault when no judge can be started. A job that several judges die over has itself to blame."""
         deaths = hangs = 0
         while deaths < DEATHS and hangs < HANGS:
             try:
                 async with self._worker() as worker:
-                    return await worker.run(case)
+                    return await worker.run(job)
             except WorkerLostError as lost:
                 deaths, hangs = deaths + (not lost.hung), hangs + (HANGS if lost.busy else lost.hung)
         if hangs:
-            return Finding("error", "killed", "the tests never came to an end on its results")
-        return Finding("error", "killed", f"the process that judged it died, {deaths} times")
+            return JobResult("error", "killed", "the tests never came to an end on its results")
+        return JobResult("error", "killed", f"the process that judged it died, {deaths} times")
 
-    async def run_alone(self, case: Case) -> Finding:
+    async def run_alone(self, job: Job) -> JobResult:
         """The same, with no other candidate of this pool running beside it."""
         async with self._alone, AsyncExitStack() as held:
             for _ in range(self._size - 1):
                 await held.enter_async_context(self._slot())
-            return await self.run(case)
+            return await self.run(job)
 
     @asynccontextmanager
     async def _worker(self) -> AsyncIterator[Worker]:

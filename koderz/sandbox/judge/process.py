@@ -1,22 +1,24 @@
 """The trusted process: holds the tests, asks the candidates, tells koderz what it found.
 
-One socket to koderz as stdin; jobs come in one at a time as marshalled `Case`s from a side that is
-trusted, findings go back as JSON. `start` makes it, with next to nothing in its environment.
+One socket to koderz as stdin; jobs come in one at a time, marshalled by a side that is trusted;
+results go back as lines of JSON. `start` makes it, with next to nothing in its environment.
 """
 
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import resource
 import socket
 import sys
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from koderz.sandbox.judge import trial, wire
-from koderz.sandbox.judge.cases import Case
+from koderz.sandbox.judge import trial
 from koderz.sandbox.judge.forks import Zygote
+from koderz.sandbox.judge.jobs import Job
 from koderz.sandbox.judge.launch import ENVIRONMENT, Premises
 from koderz.sandbox.linux import kernel, limits
 
@@ -35,9 +37,8 @@ def judge(premises: Premises, forked: tuple[socket.socket, int] | None) -> NoRet
         _forget_passed()
         _hush()
         _tell(parent, sorted(zygote.layers))
-        while (job := _received(parent)) is not None:
-            finding = trial.hold(Case(*wire.from_trusted(job)), zygote, lambda: _tell(parent, None))
-            _tell(parent, finding._asdict())
+        for job in _jobs(parent):
+            _tell(parent, trial.hold(job, zygote, lambda: _tell(parent, None)))
     sys.exit()
 
 
@@ -64,18 +65,14 @@ def _hush() -> None:
     os.close(nowhere)
 
 
-def _received(parent: socket.socket) -> bytes | None:
-    header = parent.recv(wire.HEADER.size, socket.MSG_WAITALL)
-    if len(header) < wire.HEADER.size:
-        return None
-    (size,) = wire.HEADER.unpack(header)
-    job = bytearray(size)
-    view = memoryview(job)
-    while view:
-        view = view[parent.recv_into(view) or size :]
-    return bytes(job)
+def _jobs(parent: socket.socket) -> Iterator[Job]:
+    with parent.makefile("rb") as stream:
+        while True:
+            try:
+                yield Job(*marshal.load(stream))  # noqa: S302 - koderz sends it
+            except EOFError:
+                return
 
 
 def _tell(parent: socket.socket, message: object) -> None:
-    data = json.dumps(message).encode()
-    parent.sendall(wire.HEADER.pack(len(data)) + data)
+    parent.sendall(json.dumps(message).encode() + b"\n")

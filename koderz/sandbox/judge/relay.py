@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from koderz.sandbox.judge import zygote
-from koderz.sandbox.linux.readable import readable
 
 FRAME = struct.Struct("<cII")  # kind, which candidate, bytes that follow
 
@@ -53,7 +52,7 @@ def main(layers: Sequence[str]) -> NoReturn:
         control.close()
         _become_zygote(theirs)
     theirs.close()
-    control.sendall(json.dumps(zygote.Setup([*layers], readable(), {})).encode() + b"\n")
+    control.sendall(json.dumps(zygote.Setup([*layers], {})).encode() + b"\n")
     with control.makefile("rb") as answer:
         held = answer.readline().strip()
     if held:

@@ -9,13 +9,16 @@ import time
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from koderz.sandbox.judge import candidate, explain, wire
-from koderz.sandbox.judge.cases import Case, Finding
 from koderz.sandbox.judge.forks import Ending, Forks
+from koderz.sandbox.judge.jobs import FAULT, Job, JobResult
 from koderz.sandbox.judge.proxy import NOT_PROXIABLE, TOO_LARGE, Lost, Proxy, Raised
 from koderz.sandbox.judge.suite_tests import BrokenTestsError, SuiteTests, prepared
+
+if TYPE_CHECKING:
+    from koderz.types import VerdictWord
 
 LONG = 1.0  # seconds for tests to load
 BUSY = 0.05  # of a wall limit; a candidate that had more of the processor meanwhile isn't waiting, but slowed down
@@ -26,7 +29,7 @@ class Overdue(BaseException):
     """The wall clock has run out. Not an Exception, so that tests don't catch it by chance."""
 
 
-def hold(case: Case, zygote: Forks, loaded: Callable[[], None] = lambda: None) -> Finding:
+def hold(job: Job, zygote: Forks, loaded: Callable[[], None] = lambda: None) -> JobResult:
     """Judges one candidate. EOFError when the zygote is gone.
 
     `loaded` is called where the wall clock starts anew: once tests have taken long to load, and again and again for a
@@ -34,30 +37,30 @@ def hold(case: Case, zygote: Forks, loaded: Callable[[], None] = lambda: None) -
     """
     began = time.monotonic()
     try:
-        tests = prepared(case.test, case.context, case.entry_point)
-        held = _held_in_process(case, zygote) if tests.in_process else _held_by_proxy(case, tests, zygote, loaded)
+        tests = prepared(job.test, job.context, job.entry_point)
+        held = _held_in_process(job, zygote) if tests.in_process else _held_by_proxy(job, tests, zygote, loaded)
     except BrokenTestsError as error:
-        return Finding("error", fault=str(error))
+        return JobResult("error", FAULT, str(error))
     return held._replace(wall=time.monotonic() - began)
 
 
 def _held_by_proxy(
-    case: Case, tests: SuiteTests, zygote: Forks, loaded: Callable[[], None], *, foresees: bool = True
-) -> Finding:
+    job: Job, tests: SuiteTests, zygote: Forks, loaded: Callable[[], None], *, foresees: bool = True
+) -> JobResult:
     """Tests here, candidate there."""
-    with zygote.spawn(case.cpu, case.memory) as connection:
-        proxy = Proxy(connection, case.entry_point or "program", foresees=foresees)
-        proxy.greet((case.program, case.entry_point, case.output_limit, case.call), tests.learnt)
+    with zygote.spawn(job.timeout, job.memory_mb << 20) as connection:
+        proxy = Proxy(connection, job.entry_point or "program", foresees=foresees)
+        proxy.greet((job.program, job.entry_point, job.output_limit, job.call_timeout), tests.learnt)
         random.seed(0)  # tests that draw their inputs draw the same for everyone
-        error = _tested(case, tests, proxy, _Patience(case.wall, zygote, loaded))
+        error = _tested(job, tests, proxy, _Patience(job.wall, zygote, loaded))
         ending = zygote.end()
     if proxy.lost and proxy.lost.kind == NOT_PROXIABLE:
-        return _held_in_process(case, zygote)
+        return _held_in_process(job, zygote)
     vanished = isinstance(error, Overdue) or (proxy.lost and not proxy.lost.kind)
     if vanished and proxy.foresaw and (proxy.astray or proxy.calls > candidate.EAGER):
         # Answers gathered before the end were not sent, or others were due: only asking one by one tells where it was.
-        return _held_by_proxy(case, tests, zygote, loaded, foresees=False)
-    return _proxied_finding(case, tests, proxy, error, ending)._replace(cpu=ending.cpu)
+        return _held_by_proxy(job, tests, zygote, loaded, foresees=False)
+    return _proxied_finding(job, tests, proxy, error, ending)._replace(cpu=ending.cpu)
 
 
 class _Patience:
@@ -83,30 +86,30 @@ class _Patience:
         return True
 
 
-def _tested(case: Case, tests: SuiteTests, proxy: Proxy, patience: _Patience) -> BaseException | None:
+def _tested(job: Job, tests: SuiteTests, proxy: Proxy, patience: _Patience) -> BaseException | None:
     """What the tests raised. What they do before they call the candidate takes nothing from its time."""
-    namespace = tests.namespace(case.entry_point, proxy)
+    namespace = tests.namespace(job.entry_point, proxy)
     if error := patience.within(lambda: tests.load(namespace)):
         return error
     return patience.within(lambda: tests.check(namespace, proxy))
 
 
 def _proxied_finding(
-    case: Case, tests: SuiteTests, proxy: Proxy, error: BaseException | None, ending: Ending
-) -> Finding:
+    job: Job, tests: SuiteTests, proxy: Proxy, error: BaseException | None, ending: Ending
+) -> JobResult:
     call = partial(explain.call, proxy)
     if isinstance(error, Overdue):
-        return _timeout(case, ending, call)
+        return _timeout(job, ending, call)
     if proxy.lost:
-        return _lost(case, proxy.lost, ending, call)
+        return _lost(job, proxy.lost, ending, call)
     if error is None and proxy.calls:
         tests.learn(proxy.made or [])
-        return Finding("passed")
+        return JobResult("passed")
     if not proxy.calls:
         why = f"failed first: {error!r}" if error else "call nothing"
-        return Finding("error", fault=f"the tests never called {proxy.__name__}: they {why}"[:500])
+        return JobResult("error", FAULT, f"the tests never called {proxy.__name__}: they {why}"[:500])
     if proxy.raised and error is proxy.raised.error:
-        return _raised(case, proxy.raised, call)
+        return _raised(job, proxy.raised, call)
     if isinstance(error, AssertionError):
         return _finding("failed", "assertion", lambda: explain.assertion(error, proxy, tests))
     if isinstance(error, MemoryError):
@@ -118,34 +121,34 @@ def _proxied_finding(
     )
 
 
-def _finding(verdict: str, cause: str, explained: Callable[[], str]) -> Finding:
+def _finding(verdict: VerdictWord, cause: str, explained: Callable[[], str]) -> JobResult:
     """What was found, and why: unless what the candidate sent is too much to be told of."""
     message = ["what it returned can't be shown"]
     _within(EXPLAINING_SECONDS, lambda: message.append(explained()))
-    return Finding(verdict, cause, message[-1])
+    return JobResult(verdict, cause, message[-1])
 
 
-def _lost(case: Case, lost: Lost, ending: Ending, call: Callable[[], str]) -> Finding:
+def _lost(job: Job, lost: Lost, ending: Ending, call: Callable[[], str]) -> JobResult:
     match lost.kind:
         case wire.UNLOADED:
-            return _unloaded(case, lost.payload)
+            return _unloaded(job, lost.payload)
         case wire.PRINTED:
-            return _finding("error", "output", lambda: f"{call()}\n  printed more than {case.output_limit} bytes")
+            return _finding("error", "output", lambda: f"{call()}\n  printed more than {job.output_limit} bytes")
         case kind if kind == TOO_LARGE:
             return _finding("error", "output", lambda: f"{call()}\n  returned more than can be taken")
         case wire.UNPLAIN if isinstance(lost.payload, str):
             what = f"{lost.payload[:200]}, which isn't plain data"
             return _finding("failed", "assertion", lambda: f"{call()}\n  returned  {what}")
         case b"":
-            return _vanished(case, ending, call)
+            return _vanished(job, ending, call)
     return _finding("error", "killed", lambda: f"{call()}\n  answered with what isn't a value")
 
 
-def _vanished(case: Case, ending: Ending, call: Callable[[], str]) -> Finding:
+def _vanished(job: Job, ending: Ending, call: Callable[[], str]) -> JobResult:
     if ending.overdue or ending.status == -signal.SIGXCPU:
-        return _timeout(case, ending, call)
-    if ending.status == -signal.SIGPROF and case.call:
-        return _running(case.call, call)
+        return _timeout(job, ending, call)
+    if ending.status == -signal.SIGPROF and job.call_timeout:
+        return _running(job.call_timeout, call)
     if ending.status == -signal.SIGKILL:
         how = "gave no answer and hung up"
     elif ending.status < 0:
@@ -155,73 +158,73 @@ def _vanished(case: Case, ending: Ending, call: Callable[[], str]) -> Finding:
     return _finding("error", "killed", lambda: f"{call()}\n  {how}")
 
 
-def _timeout(case: Case, ending: Ending, call: Callable[[], str]) -> Finding:
-    if ending.overdue or ending.cpu >= case.cpu:
-        return _running(case.cpu, call)
-    return _finding("timeout", "wall", lambda: f"{call()}\n  was still waiting after {case.wall:.3g} s")
+def _timeout(job: Job, ending: Ending, call: Callable[[], str]) -> JobResult:
+    if ending.overdue or ending.cpu >= job.timeout:
+        return _running(job.timeout, call)
+    return _finding("timeout", "wall", lambda: f"{call()}\n  was still waiting after {job.wall:.3g} s")
 
 
-def _running(seconds: float, call: Callable[[], str]) -> Finding:
+def _running(seconds: float, call: Callable[[], str]) -> JobResult:
     return _finding("timeout", "cpu", lambda: f"{call()}\n  was still running after {seconds:.3g} s of CPU")
 
 
-def _unloaded(case: Case, payload: Any) -> Finding:
+def _unloaded(job: Job, payload: Any) -> JobResult:
     try:
         cause, *report = payload if isinstance(payload, list) else [None]
         raised = Raised.read(report)
     except (Lost, ValueError):
-        return Finding("error", "killed", "the program sent nonsense while it was loaded")
+        return JobResult("error", "killed", "the program sent nonsense while it was loaded")
     if cause == "syntax":
-        return _finding("error", "syntax", lambda: _explained(case, raised))
+        return _finding("error", "syntax", lambda: _explained(job, raised))
     if cause == "no_entry_point":
-        return Finding("error", "no_entry_point", f"the program doesn't define {case.entry_point}")
-    return _raised(case, raised, str)
+        return JobResult("error", "no_entry_point", f"the program doesn't define {job.entry_point}")
+    return _raised(job, raised, str)
 
 
-def _raised(case: Case, raised: Raised, call: Callable[[], str]) -> Finding:
+def _raised(job: Job, raised: Raised, call: Callable[[], str]) -> JobResult:
     cause = "memory" if raised.name == "MemoryError" else f"exception:{raised.name}"
-    return _finding("error", cause, lambda: _explained(case, raised, call()))
+    return _finding("error", cause, lambda: _explained(job, raised, call()))
 
 
-def _explained(case: Case, raised: Raised, call: str = "") -> str:
-    return explain.exception(raised, case.program.splitlines(), case.line_offset, call)
+def _explained(job: Job, raised: Raised, call: str = "") -> str:
+    return explain.exception(raised, job.program.splitlines(), job.line_offset, call)
 
 
-def _held_in_process(case: Case, zygote: Forks) -> Finding:
+def _held_in_process(job: Job, zygote: Forks) -> JobResult:
     """Tests and candidate in one contained process: for suites that no proxy can serve, and said so."""
     token = os.urandom(16)
-    with zygote.spawn(case.cpu, case.memory) as connection:
-        proxy = Proxy(connection, case.entry_point)
-        proxy.greet((case.program, case.entry_point, case.output_limit, 0.0, case.test, token))
+    with zygote.spawn(job.timeout, job.memory_mb << 20) as connection:
+        proxy = Proxy(connection, job.entry_point)
+        proxy.greet((job.program, job.entry_point, job.output_limit, 0.0, job.test, token))
         answers: list[tuple[bytes, bytes]] = []
-        error = _within(case.wall, lambda: answers.append(proxy.receive()))
+        error = _within(job.wall, lambda: answers.append(proxy.receive()))
         ending = zygote.end()
-    finding = _in_process_finding(case, answers, token, error, ending)
-    return finding._replace(cpu=ending.cpu, in_process=True)
+    finding = _in_process_finding(job, answers, token, error, ending)
+    return finding._replace(cpu=ending.cpu, isolation="in-process")
 
 
 def _in_process_finding(
-    case: Case, answers: list[tuple[bytes, bytes]], token: bytes, error: BaseException | None, ending: Ending
-) -> Finding:
+    job: Job, answers: list[tuple[bytes, bytes]], token: bytes, error: BaseException | None, ending: Ending
+) -> JobResult:
     if isinstance(error, Overdue):
-        return _timeout(case, ending, lambda: case.entry_point)
+        return _timeout(job, ending, lambda: job.entry_point)
     if not answers:
-        return _vanished(case, ending, lambda: case.entry_point)
+        return _vanished(job, ending, lambda: job.entry_point)
     ((kind, payload),) = answers
     if kind == wire.HELD:
-        return Finding("passed") if payload == token else Finding("error", "killed", "a forged answer")
+        return JobResult("passed") if payload == token else JobResult("error", "killed", "a forged answer")
     if kind == wire.PRINTED:
-        return Finding("error", "output", f"printed more than {case.output_limit} bytes")
+        return JobResult("error", "output", f"printed more than {job.output_limit} bytes")
     try:
         value = wire.loads(payload)
         if kind == wire.UNLOADED:
-            return _unloaded(case, value)
+            return _unloaded(job, value)
         raised = Raised.read(value)
     except (wire.NotPlainError, Lost):
-        return Finding("error", "killed", "a broken answer")
+        return JobResult("error", "killed", "a broken answer")
     if raised.name == "AssertionError":
-        return _finding("failed", "assertion", lambda: _explained(case, raised))
-    return _raised(case, raised, str)
+        return _finding("failed", "assertion", lambda: _explained(job, raised))
+    return _raised(job, raised, str)
 
 
 def _within(

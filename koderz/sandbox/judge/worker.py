@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import marshal
-import math
 import os
 import signal
 import socket
@@ -15,13 +14,14 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from koderz.errors import Fault
-from koderz.sandbox.judge import wire
-from koderz.sandbox.judge.cases import Case, Finding
+from koderz.sandbox.judge.jobs import Job, JobResult
 from koderz.sandbox.judge.launch import ENVIRONMENT, Premises, command
 from koderz.sandbox.linux import limits
 
 GRACE_SECONDS = 5.0  # beyond a case's wall limit, before the judge itself is taken for stuck
 BUSY = 0.05  # of that time; a judge that spends more of it on the processor isn't stuck, but busy with what it was told
+
+_LONGEST_LINE = 1 << 20  # bytes of a result, which are a few thousand
 
 
 class WorkerLostError(Exception):
@@ -30,25 +30,6 @@ class WorkerLostError(Exception):
     def __init__(self, *, hung: bool, busy: bool = False) -> None:
         super().__init__("hung" if hung else "died")
         self.hung, self.busy = hung, busy
-
-
-class _Meter:
-    """CPU that a process uses from some moment on."""
-
-    def __init__(self, process: int) -> None:
-        self._process = process
-        self._before = math.inf
-
-    def start(self) -> None:
-        with contextlib.suppress(OSError):  # it has just ended
-            self._before = limits.cpu_seconds(self._process)
-
-    def seconds(self) -> float:
-        """0 or less for a process that has ended, or before the start."""
-        try:
-            return limits.cpu_seconds(self._process) - self._before
-        except OSError:
-            return 0.0
 
 
 class Worker:
@@ -75,28 +56,34 @@ class Worker:
             raise
         return worker
 
-    async def run(self, case: Case) -> Finding:
+    async def run(self, job: Job) -> JobResult:
         """WorkerLostError when the judge dies or gets stuck, after which it is of no more use."""
-        job = marshal.dumps(tuple(case))
         assert self._writer is not None
-        self._writer.write(wire.HEADER.pack(len(job)) + job)
-        while (told := await self._told(case.wall)) is None:  # the tests are loaded, and the clock starts anew
+        self._writer.write(marshal.dumps(tuple(job)))
+        while (told := await self._told(job.wall)) is None:  # the tests are loaded, and the clock starts anew
             pass
-        return Finding(**told)
+        return JobResult(*told)
 
     async def _told(self, wall: float) -> Any:
         """What the judge says next, within so many seconds and the grace. WorkerLostError as in `run`."""
-        overtime = _Meter(self.process.pid)
-        overdue = asyncio.get_running_loop().call_later(wall, overtime.start)
         try:
-            async with asyncio.timeout(wall + GRACE_SECONDS):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wall):
+                    return await self._received()
+            before = self._cpu_seconds()
+            async with asyncio.timeout(GRACE_SECONDS):
                 return await self._received()
         except TimeoutError as error:
-            raise WorkerLostError(hung=True, busy=overtime.seconds() > BUSY * GRACE_SECONDS) from error
+            raise WorkerLostError(hung=True, busy=self._cpu_seconds() - before > BUSY * GRACE_SECONDS) from error
         except (asyncio.IncompleteReadError, OSError) as error:
             raise WorkerLostError(hung=False) from error
-        finally:
-            overdue.cancel()
+
+    def _cpu_seconds(self) -> float:
+        """What the judge has used; 0 once it has ended."""
+        try:
+            return limits.cpu_seconds(self.process.pid)
+        except OSError:
+            return 0.0
 
     @property
     def is_alive(self) -> bool:
@@ -131,7 +118,7 @@ class Worker:
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     async def _greet(self, seconds: float) -> None:
-        self._reader, self._writer = await asyncio.open_connection(sock=self._connection)
+        self._reader, self._writer = await asyncio.open_connection(sock=self._connection, limit=_LONGEST_LINE)
         try:
             async with asyncio.timeout(seconds):
                 self.layers = frozenset(await self._received())
@@ -149,8 +136,8 @@ class Worker:
         return lines[-1].removeprefix("EOFError: ")
 
     async def _received(self) -> Any:
-        (size,) = wire.HEADER.unpack(await self._reader.readexactly(wire.HEADER.size))
-        return json.loads(await self._reader.readexactly(size))
+        """The next line, whole or not at all: who is called off meanwhile takes nothing of it."""
+        return json.loads(await self._reader.readuntil())
 
 
 def _begun(premises: Premises, connection: socket.socket) -> subprocess.Popen[bytes]:

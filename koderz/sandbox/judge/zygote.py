@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from koderz.sandbox.judge import candidate
 from koderz.sandbox.linux import isolation, kernel, landlock, limits, mounts, namespaces, seccomp, support
-from koderz.sandbox.linux.readable import Readable
+from koderz.sandbox.linux.readable import Readable, readable
 
 ORDER = struct.Struct("<dQ")  # CPU seconds, bytes of memory; the candidate's socket comes with it
 ENDING = struct.Struct("<idQ?")  # wait status, CPU seconds, largest resident bytes, out of CPU?
@@ -52,7 +52,6 @@ class Setup(NamedTuple):
     """What the judge tells a zygote first, as a line of JSON."""
 
     layers: list[str]  # wanted
-    readable: Readable  # all that candidates may read
     packages: dict[str, str]  # beyond the standard library: name and folder
     guest: str = ""  # source that defines `serve(descriptor)`, where candidates are no programs that answer calls
 
@@ -61,8 +60,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     """`arguments`: the descriptor of the socket to the judge."""
     control = socket.socket(fileno=int(arguments[0]))
     with control.makefile("rb") as line:
-        layers, tree, *more = json.loads(line.readline())
-        setup = Setup(layers, Readable(*tree), *more)
+        setup = Setup(*json.loads(line.readline()))
     _forget_surroundings()
     preload(setup.packages)
     cell = _contain(setup)
@@ -111,8 +109,9 @@ def _contain(setup: Setup) -> Cell:
     layers = support.available(setup.layers)
     addresses = limits.address_space()
     kernel.die_with_parent()
+    tree = readable(setup.packages.values()) if layers else Readable([], {})
     if isolation.NAMESPACES in layers:
-        furnish = functools.partial(mounts.confine, setup.readable) if isolation.MOUNTS in layers else None
+        furnish = functools.partial(mounts.confine, tree) if isolation.MOUNTS in layers else None
         namespaces.enter(furnish)
     elif kernel.LINUX:
         kernel.drop_capabilities()
@@ -121,7 +120,7 @@ def _contain(setup: Setup) -> Cell:
     kernel.hide_memory()  # candidates too: a fork inherits it
     limits.share(own_user=isolation.NAMESPACES in layers)
     if isolation.LANDLOCK in layers:
-        landlock.restrict(setup.readable.paths)
+        landlock.restrict(tree.paths)
     return Cell(layers, addresses, _filter(layers), _serving(setup.guest))
 
 

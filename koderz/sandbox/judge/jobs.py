@@ -1,0 +1,37 @@
+"""What koderz and a sandbox tell each other; judges load it too, so it needs nothing of koderz."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from koderz.types import VerdictWord
+
+FAULT = "fault"
+"""The cause of a judge's result where the tests can't be run: why is its message, and nothing else counts."""
+
+
+class Job(NamedTuple):
+    """One candidate and the tests that it has to pass."""
+
+    program: str  # the whole candidate program; defines `entry_point`
+    test: str  # trusted source that defines `check(candidate)`
+    entry_point: str
+    context: str = ""  # trusted source that the tests may lean on: the task's prompt
+    timeout: float = 6.0  # CPU seconds
+    memory_mb: int = 1024
+    output_limit: int = 1 << 20  # bytes the candidate may print
+    line_offset: int = 0  # lines of the program that stand before the candidate's own first line
+    call_timeout: float = 0.0  # CPU seconds of one call; 0: no limit but `timeout`, which a program can't lift
+    wall: float = 0.0  # seconds, a back-stop that the sandbox sets
+
+
+class JobResult(NamedTuple):
+    """What a sandbox found."""
+
+    verdict: VerdictWord
+    cause: str = ""
+    message: str = ""  # the failing assertion, or the exception and where: fit to be read by the model
+    cpu: float = 0.0  # seconds
+    wall: float = 0.0  # seconds
+    isolation: str = ""  # what contained the candidate
