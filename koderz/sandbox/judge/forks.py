@@ -6,8 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 from koderz.sandbox.judge.zygote import END, ENDING, ORDER, SECONDS, USED, Setup
 
@@ -21,38 +20,10 @@ class Ending(NamedTuple):
     overdue: bool  # it used up its CPU
 
 
-def read_ending(data: bytes) -> Ending:
-    status, cpu, memory, overdue = ENDING.unpack(data)
-    return Ending(os.waitstatus_to_exitcode(status), cpu, memory, overdue)
-
-
-class Connection(Protocol):
-    """A candidate's, as a socket has it."""
-
-    def recv(self, size: int, /) -> bytes: ...
-
-    def sendall(self, data: bytes, /) -> None: ...
-
-
-class Forks(Protocol):
-    """Whatever candidates are forked from, one at a time."""
-
-    def spawn(self, cpu: float, memory: int) -> AbstractContextManager[Connection]:
-        """Forks a candidate. `cpu` in seconds, `memory` in bytes."""
-        ...
-
-    def used(self) -> float | None:
-        """CPU seconds that the candidate has used so far; None where that can't be told in between."""
-        ...
-
-    def end(self) -> Ending:
-        """Ends the candidate, if it hasn't ended by itself."""
-        ...
-
-
 class Zygote:
     """A zygote as its judge sees it: the other end of its socket, and how its end is waited for.
 
+    Where candidates run elsewhere, a relay stands in for it (see `remote`), which says in a line what went wrong there.
     `guest`: source whose `serve(descriptor)` is what each candidate is, in place of one that answers calls.
     EOFError from any method when it is gone.
     """
@@ -69,7 +40,10 @@ class Zygote:
         setup = Setup([*layers], dict(packages), guest)
         self._control.sendall(json.dumps(setup).encode() + b"\n")
         with self._control.makefile("rb") as answer:
-            self.layers: frozenset[str] = frozenset(json.loads(_something(answer.readline())))
+            told = json.loads(_something(answer.readline()))
+        if isinstance(told, str):
+            raise EOFError(told)  # noqa: TRY004 - it is what went wrong
+        self.layers = frozenset[str](told)
 
     def spawn(self, cpu: float, memory: int) -> socket.socket:
         """Forks a candidate and returns the judge's end of its socket. `memory` in bytes."""
@@ -88,7 +62,8 @@ class Zygote:
 
     def end(self) -> Ending:
         """Ends the candidate, if it hasn't ended by itself."""
-        return read_ending(self._asked(END, ENDING.size))
+        status, cpu, memory, overdue = ENDING.unpack(self._asked(END, ENDING.size))
+        return Ending(os.waitstatus_to_exitcode(status), cpu, memory, overdue)
 
     def _asked(self, question: bytes, size: int) -> bytes:
         try:

@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from koderz.sandbox.judge import trial
 from koderz.sandbox.judge.forks import Zygote
@@ -22,16 +22,13 @@ from koderz.sandbox.judge.jobs import Job
 from koderz.sandbox.judge.launch import ENVIRONMENT, Premises
 from koderz.sandbox.linux import kernel, limits
 
-if TYPE_CHECKING:
-    from koderz.sandbox.judge.remote import RemoteZygote
-
 _ADDRESSES = 4 << 30  # bytes; a result that unfolds to more is the candidate's failure, not this process's
 
 
-def judge(premises: Premises, forked: tuple[socket.socket, int] | None) -> NoReturn:
-    """`forked`: the zygote's socket and process, unless candidates run in a container."""
+def judge(premises: Premises, control: socket.socket, process: int) -> NoReturn:
+    """`control`: the socket to the zygote, which is `process`, or to the relay in its place."""
     parent = socket.socket(fileno=os.dup(0))
-    with _zygote(premises, forked) as zygote:
+    with Zygote(control, partial(os.waitpid, process, 0), premises.layers, premises.packages) as zygote:
         if kernel.LINUX:  # not before: what a zygote inherits is the most that its candidates can be given
             limits.cap(resource.RLIMIT_AS, _ADDRESSES)
         _forget_passed()
@@ -40,15 +37,6 @@ def judge(premises: Premises, forked: tuple[socket.socket, int] | None) -> NoRet
         for job in _jobs(parent):
             _tell(parent, trial.hold(job, zygote, lambda: _tell(parent, None)))
     sys.exit()
-
-
-def _zygote(premises: Premises, forked: tuple[socket.socket, int] | None) -> Zygote | RemoteZygote:
-    if forked is None:
-        from koderz.sandbox.judge.remote import RemoteZygote  # which starts programs, as nothing else here does
-
-        return RemoteZygote(premises.container, premises.layers)
-    control, process = forked
-    return Zygote(control, partial(os.waitpid, process, 0), premises.layers, premises.packages)
 
 
 def _forget_passed() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import socket
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from koderz.sandbox.judge import wire
-from koderz.sandbox.judge.forks import Connection
 
 NOT_PROXIABLE = b"?"
 """The kind of loss when the tests hand the candidate what can't be sent, such as a function."""
@@ -65,7 +65,7 @@ class Raised(NamedTuple):
 class Proxy:
     """Calls the candidate over its socket. What it gets back is plain data, or an exception by name."""
 
-    def __init__(self, connection: Connection, name: str, *, foresees: bool = True) -> None:
+    def __init__(self, connection: socket.socket, name: str, *, foresees: bool = True) -> None:
         self.__name__ = self.__qualname__ = name
         self.foresees = foresees
         self.calls = 0

@@ -1,62 +1,162 @@
-"""What runs in a container: a zygote, and its two sockets carried over stdin and stdout.
+"""A zygote's two sockets carried over a pipe, such as a container's stdin and stdout.
 
-Candidates are forked and held there exactly as they are outside; `remote` is the other end. The relay
+Candidates are forked and held at its far end exactly as they are outside; `remote` is the near end. The far one
 reads whatever the judge sends, so that no candidate that doesn't listen can hold the judge up. When
 stdin ends, everything in the container does.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import socket
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from koderz.sandbox.judge import zygote
 
-FRAME = struct.Struct("<cII")  # kind, which candidate, bytes that follow
-
-READY = b"r"  # to the judge, first: the layers that hold, as JSON
-SPAWN = b"s"  # to the relay: an order for the zygote
+READY = b"r"  # to the judge, first: what the zygote said, once it was set up
+SPAWN = b"s"  # to the zygote: an order
 DATA = b"d"  # both ways: bytes from or for the candidate
-GONE = b"x"  # to the judge: the candidate hung up
-END = b"e"  # to the relay, and with its ending back again
+GONE = b"x"  # both ways: who sent them hung up
+END = b"e"  # to the zygote, and with its ending back again
 
+_FRAME = struct.Struct("<cII")  # kind, which candidate, bytes that follow
 _CHUNK = 64 << 10
-_FULL = 1 << 20  # bytes waiting for the judge, beyond which the candidate waits too
+FULL = 1 << 20  # bytes waiting to leave, beyond which those who bring more wait too
 
 
-def framed(kind: bytes, number: int, payload: bytes = b"") -> bytes:
-    return FRAME.pack(kind, number, len(payload)) + payload
+class Relay:
+    """One end of the pipe, and the socket of the one candidate there is at a time: to that itself, or to the judge."""
+
+    def __init__(self, control: socket.socket, source: int, sink: int) -> None:
+        self.control, self.source, self._sink = control, source, sink
+        self._candidate: socket.socket | None = None
+        self.number = 0
+        self._heard = True  # no more comes from the candidate's socket
+        self._told = False  # no more comes for it
+        self._read = bytearray()
+        self.for_pipe = bytearray()
+        self.for_candidate = bytearray()
+
+    def run(self) -> None:
+        """Returns when the other end hangs up, or who is at this one."""
+        os.set_blocking(self._sink, False)
+        while self._carry():
+            pass
+
+    def sources(self) -> list[Any]:
+        """What is listened to besides the candidate."""
+        raise NotImplementedError
+
+    def obey(self, kind: bytes, number: int, payload: bytes) -> bool:
+        """Does what a frame says that isn't the candidate's. False when there is nothing more to be done."""
+        raise NotImplementedError
+
+    def asked(self) -> bool:
+        """The same for what comes by the other socket."""
+        raise NotImplementedError
+
+    def send(self, kind: bytes, payload: bytes = b"") -> None:
+        self.for_pipe += _FRAME.pack(kind, self.number, len(payload)) + payload
+
+    def take_on(self, candidate: socket.socket, number: int) -> None:
+        candidate.setblocking(False)
+        self._candidate, self.number = candidate, number
+        self._heard = self._told = False
+
+    def drop(self) -> None:
+        self.for_candidate.clear()
+        if self._candidate:
+            self._candidate.close()
+            self._candidate = None
+
+    def _carry(self) -> bool:
+        """Waits, and carries what there is. False when there is nothing more to be done."""
+        wanted = self.sources()
+        pending: list[Any] = [self._sink] if self.for_pipe else []
+        if self._candidate and not self._heard and len(self.for_pipe) < FULL:
+            wanted.append(self._candidate)
+        if self._candidate and (self.for_candidate or self._told):
+            pending.append(self._candidate)
+        readable, writable, _ = select.select(wanted, pending, [])
+        if self._sink in writable:
+            del self.for_pipe[: os.write(self._sink, self.for_pipe[:_CHUNK])]
+        if self._candidate in writable:
+            self._feed()
+        if self._candidate in readable:
+            self._listen()
+        if self.control in readable and not self.asked():
+            return False
+        return self.source not in readable or self._taken(os.read(self.source, _CHUNK))
+
+    def _taken(self, data: bytes) -> bool:
+        self._read += data
+        for kind, number, payload in _frames(self._read):
+            if kind not in (DATA, GONE):
+                if not self.obey(kind, number, payload):
+                    return False
+            elif number == self.number and self._candidate:
+                self.for_candidate += payload
+                self._told = kind == GONE
+        return bool(data)
+
+    def _feed(self) -> None:
+        assert self._candidate is not None
+        try:
+            del self.for_candidate[: self._candidate.send(self.for_candidate[:_CHUNK])]
+            if self._told and not self.for_candidate:
+                self._told = False
+                self._candidate.shutdown(socket.SHUT_WR)
+        except OSError:  # it is gone, which listening tells too
+            self.for_candidate.clear()
+
+    def _listen(self) -> None:
+        assert self._candidate is not None
+        try:
+            data = self._candidate.recv(_CHUNK)
+        except OSError:
+            data = b""
+        self._heard = not data
+        self.send(DATA if data else GONE, data)
 
 
-def taken(buffer: bytearray) -> Iterator[tuple[bytes, int, bytes]]:
-    """The whole frames at the head of a buffer, taken out of it one by one."""
-    while len(buffer) >= FRAME.size:
-        kind, number, size = FRAME.unpack_from(buffer)
-        if len(buffer) < FRAME.size + size:
-            return
-        payload = bytes(buffer[FRAME.size : FRAME.size + size])
-        del buffer[: FRAME.size + size]
-        yield kind, number, payload
+class FarEnd(Relay):
+    """Beside the zygote."""
+
+    def sources(self) -> list[Any]:
+        return [self.source]
+
+    def obey(self, kind: bytes, number: int, payload: bytes) -> bool:
+        if kind == SPAWN:
+            ours, theirs = socket.socketpair()
+            self.take_on(ours, number)
+            with theirs:
+                socket.send_fds(self.control, [payload], [theirs.fileno()])
+            return True
+        self.control.sendall(zygote.END)
+        ending = self.control.recv(zygote.ENDING.size, socket.MSG_WAITALL)
+        self.drop()
+        self.send(END, ending)
+        return len(ending) == zygote.ENDING.size
 
 
-def main(layers: Sequence[str]) -> NoReturn:
-    """`layers`: those wanted of the zygote."""
+def main(setup: bytes) -> NoReturn:
+    """`setup`: the line that the judge has for its zygote."""
     control, theirs = socket.socketpair()
     if not os.fork():
         control.close()
         _become_zygote(theirs)
     theirs.close()
-    control.sendall(json.dumps(zygote.Setup([*layers], {})).encode() + b"\n")
+    control.sendall(setup)
     with control.makefile("rb") as answer:
-        held = answer.readline().strip()
+        held = answer.readline()
     if held:
-        Relay(control, held).run()
+        end = FarEnd(control, 0, 1)
+        end.send(READY, held)
+        end.run()
     sys.exit(1)
 
 
@@ -69,84 +169,12 @@ def _become_zygote(control: socket.socket) -> NoReturn:
     zygote.main([str(control.fileno())])
 
 
-class Relay:
-    """Between the judge's pipe, the zygote, and the one candidate there is at a time."""
-
-    def __init__(self, control: socket.socket, held: bytes) -> None:
-        self._control = control
-        self._candidate: socket.socket | None = None
-        self._number = 0
-        self._heard = True  # no more comes from the candidate
-        self._read = bytearray()
-        self._for_judge = bytearray(framed(READY, 0, held))
-        self._for_candidate = bytearray()
-
-    def run(self) -> None:
-        """Returns when the judge hangs up or the zygote is gone."""
-        os.set_blocking(1, False)
-        while True:
-            readable, writable = self._ready()
-            if 1 in writable:
-                del self._for_judge[: os.write(1, self._for_judge[:_CHUNK])]
-            if self._candidate in writable:
-                self._feed()
-            if self._candidate in readable:
-                self._listen()
-            if 0 in readable and not self._obey(os.read(0, _CHUNK)):
-                return
-
-    def _ready(self) -> tuple[list[Any], list[Any]]:
-        talks = self._candidate and not self._heard and len(self._for_judge) < _FULL
-        wanted: list[Any] = [0, *([self._candidate] if talks else [])]
-        pending: list[Any] = [1] if self._for_judge else []
-        pending += [self._candidate] if self._for_candidate else []
-        readable, writable, _ = select.select(wanted, pending, [])
-        return readable, writable
-
-    def _obey(self, data: bytes) -> bool:
-        """Does what the judge says. False when there is nothing more to be done."""
-        self._read += data
-        for kind, number, payload in taken(self._read):
-            if kind == SPAWN:
-                self._spawn(number, payload)
-            elif kind == DATA and number == self._number and self._candidate:
-                self._for_candidate += payload
-            elif kind == END and not self._end():
-                return False
-        return bool(data)
-
-    def _spawn(self, number: int, order: bytes) -> None:
-        self._candidate, theirs = socket.socketpair()
-        self._candidate.setblocking(False)
-        self._number, self._heard = number, False
-        with theirs:
-            socket.send_fds(self._control, [order], [theirs.fileno()])
-
-    def _end(self) -> bool:
-        self._control.sendall(zygote.END)
-        ending = self._control.recv(zygote.ENDING.size, socket.MSG_WAITALL)
-        self._drop()
-        self._for_judge += framed(END, self._number, ending)
-        return len(ending) == zygote.ENDING.size
-
-    def _drop(self) -> None:
-        self._for_candidate.clear()
-        if self._candidate:
-            self._candidate.close()
-            self._candidate = None
-
-    def _feed(self) -> None:
-        assert self._candidate is not None
-        try:
-            del self._for_candidate[: self._candidate.send(self._for_candidate[:_CHUNK])]
-        except OSError:  # it is gone, which listening tells too
-            self._for_candidate.clear()
-
-    def _listen(self) -> None:
-        assert self._candidate is not None
-        try:
-            data = self._candidate.recv(_CHUNK)
-        except OSError:
-            data = b""
-        self._heard = not data
-        self._for_judge += framed(DATA if data else GONE, self._number, data)
+def _frames(buffer: bytearray) -> Iterator[tuple[bytes, int, bytes]]:
+    """The whole frames at the head of a buffer, taken out of it one by one."""
+    while len(buffer) >= _FRAME.size:
+        kind, number, size = _FRAME.unpack_from(buffer)
+        if len(buffer) < _FRAME.size + size:
+            return
+        payload = bytes(buffer[_FRAME.size : _FRAME.size + size])
+        del buffer[: _FRAME.size + size]
+        yield kind, number, payload

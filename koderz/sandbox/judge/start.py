@@ -21,7 +21,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     premises = json.loads(arguments[0])
     kernel.die_with_parent()
     _take_turns(premises["core"])
-    forked = None if premises["container"] else _forked()
+    forked = _forked(premises["container"])
     kernel.hide_memory()
     import site  # which a candidate doesn't find either
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     from koderz.sandbox.judge.launch import Premises
     from koderz.sandbox.judge.process import judge
 
-    judge(Premises(**premises), forked)
+    judge(Premises(**premises), *forked)
 
 
 def _take_turns(core: int) -> None:
@@ -39,9 +39,10 @@ def _take_turns(core: int) -> None:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def _forked() -> tuple[socket.socket, int]:
-    """The socket to a zygote, and its process."""
-    zygote.preload()  # this process needs some of it too, and to be forked with it is cheaper than to load it twice
+def _forked(container: Sequence[str]) -> tuple[socket.socket, int]:
+    """The socket to a zygote, or to the relay that leads to one in a container; and its process."""
+    if not container:
+        zygote.preload()  # this process needs some of it too: to be forked with it is cheaper than to load it twice
     control, theirs = socket.socketpair()
     child = os.fork()
     if not child:
@@ -49,6 +50,10 @@ def _forked() -> tuple[socket.socket, int]:
         nowhere = os.open(os.devnull, os.O_RDWR)
         os.dup2(nowhere, 0)  # where the judge's jobs come from
         os.close(nowhere)
+        if container:
+            from koderz.sandbox.judge import remote  # which starts programs, as nothing else here does
+
+            remote.main(theirs, container)
         zygote.main([str(theirs.detach())])
     theirs.close()
     return control, child

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from koderz.sandbox.judge import candidate, explain, wire
-from koderz.sandbox.judge.forks import Ending, Forks
+from koderz.sandbox.judge.forks import Ending, Zygote
 from koderz.sandbox.judge.jobs import FAULT, Job, JobResult
 from koderz.sandbox.judge.proxy import NOT_PROXIABLE, TOO_LARGE, Lost, Proxy, Raised
 from koderz.sandbox.judge.suite_tests import BrokenTestsError, SuiteTests, prepared
@@ -29,7 +29,7 @@ class Overdue(BaseException):
     """The wall clock has run out. Not an Exception, so that tests don't catch it by chance."""
 
 
-def hold(job: Job, zygote: Forks, loaded: Callable[[], None] = lambda: None) -> JobResult:
+def hold(job: Job, zygote: Zygote, loaded: Callable[[], None] = lambda: None) -> JobResult:
     """Judges one candidate. EOFError when the zygote is gone.
 
     `loaded` is called where the wall clock starts anew: once tests have taken long to load, and again and again for a
@@ -45,7 +45,7 @@ def hold(job: Job, zygote: Forks, loaded: Callable[[], None] = lambda: None) -> 
 
 
 def _held_by_proxy(
-    job: Job, tests: SuiteTests, zygote: Forks, loaded: Callable[[], None], *, foresees: bool = True
+    job: Job, tests: SuiteTests, zygote: Zygote, loaded: Callable[[], None], *, foresees: bool = True
 ) -> JobResult:
     """Tests here, candidate there."""
     with zygote.spawn(job.timeout, job.memory_mb << 20) as connection:
@@ -66,7 +66,7 @@ def _held_by_proxy(
 class _Patience:
     """The wall clock of one candidate."""
 
-    def __init__(self, wall: float, zygote: Forks, anew: Callable[[], None]) -> None:
+    def __init__(self, wall: float, zygote: Zygote, anew: Callable[[], None]) -> None:
         self._wall, self._zygote, self._anew = wall, zygote, anew
         self._used = 0.0
         self._began = time.monotonic()
@@ -79,7 +79,7 @@ class _Patience:
 
     def _starts_anew(self) -> bool:
         before, used = self._used, self._zygote.used()
-        if used is None or used - before < BUSY * self._wall:
+        if used - before < BUSY * self._wall:
             return False
         self._used = used
         self._anew()
@@ -190,7 +190,7 @@ def _explained(job: Job, raised: Raised, call: str = "") -> str:
     return explain.exception(raised, job.program.splitlines(), job.line_offset, call)
 
 
-def _held_in_process(job: Job, zygote: Forks) -> JobResult:
+def _held_in_process(job: Job, zygote: Zygote) -> JobResult:
     """Tests and candidate in one contained process: for suites that no proxy can serve, and said so."""
     token = os.urandom(16)
     with zygote.spawn(job.timeout, job.memory_mb << 20) as connection:
