@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -126,11 +126,6 @@ def parts_of(plan: Plan, results: Mapping[str, Sequence[Result]]) -> dict[str, A
     return {name: value for name, value in found.items() if value}
 
 
-def arm_parts(plan: Plan, arm: str, results: Sequence[Result]) -> dict[str, Any]:
-    """What the parts that a plan names add to the summary of an arm."""
-    return dict(_each(plan, lambda part: part.of_arm(plan, arm, results).items()))
-
-
 def completed(plan: Plan, folder: Path, results: Sequence[Result]) -> Sequence[Result]:
     """The results as the parts that a plan names complete them."""
     for name in plan.parts:
@@ -141,36 +136,16 @@ def completed(plan: Plan, folder: Path, results: Sequence[Result]) -> Sequence[R
 
 def completes(plan: Plan) -> bool:
     """Whether a part that the plan names completes results."""
-    return any(_each(plan, lambda part: [part.completes]))
+    return any(from_parts(plan, lambda part: [part.completes]))
 
 
-def excerpts(plan: Plan, story: Sequence[Record]) -> Iterator[str]:
-    """What the parts that a plan names tell of an experiment."""
-    return filter(None, _each(plan, lambda part: [part.excerpt(story)]))
+def from_parts(plan: Plan, ask: Callable[[Part], Iterable[_T]]) -> list[_T]:
+    """What the parts that a plan names say, one after the other.
 
-
-def steps_of(plan: Plan, story: Sequence[Record]) -> list[Step]:
-    """The steps that the parts which a plan names make of an experiment."""
-    return [*_each(plan, lambda part: part.steps(story))]
-
-
-def curve_of(plan: Plan, story: Sequence[Record]) -> list[CurvePoint]:
-    """How an experiment went along, as the parts which a plan names tell."""
-    return [*_each(plan, lambda part: part.curve(plan, story))]
-
-
-def data_of(plan: Plan) -> list[Data]:
-    """The rows that the parts which a plan names say that it works on."""
-    return [*_each(plan, lambda part: part.data(plan))]
-
-
-def found_prompts(plan: Plan, folder: Path) -> list[FoundPrompt]:
-    """The prompts that the parts which a plan names have found."""
-    return [*_each(plan, lambda part: part.prompts(plan, folder))]
-
-
-def _each(plan: Plan, ask: Callable[[Part], Iterable[_T]]) -> Iterator[_T]:
-    """What each part that a plan names says; nothing of one that isn't there, or fails: `parts_of` says why."""
+    Nothing of one that isn't there, or fails: `parts_of` says why.
+    """
+    found: list[_T] = []
     for name in plan.parts:
         with suppress(Exception):
-            yield from [*ask(part_of(name))]
+            found += [*ask(part_of(name))]
+    return found

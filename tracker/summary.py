@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from tracker.breakdown import Mean, Slice, breakdown, mean_of
 from tracker.index import CODES, DAMAGED, DOUBLED, PAID, Entry, load_index, read_records, read_spans, time_of
 from tracker.journal import NAME
-from tracker.parts import arm_parts, completed, parts_of
+from tracker.parts import completed, from_parts, parts_of
 from tracker.rates import pass_at_k_of, success_interval
 from tracker.records import SCHEMA_VERSION, Experiment, Fault, Finished, Measure, Plan
 from tracker.records import Arm as ArmRecord
@@ -290,8 +290,9 @@ def _by_tier(results: Sequence[Result]) -> dict[str, float]:
 
 def _arm(arm: ArmRecord, results: Iterable[Result], costs: Sequence[float], plan: Plan) -> Arm:
     mine = [result for result in results if result.arm == arm.name]
+    more = from_parts(plan, lambda part: part.of_arm(plan, arm.name, mine).items())
     own = figures(mine, math.fsum(costs) if costs and len(costs) == len(mine) else None, plan.measures)
-    return Arm(mine, own, arm.baseline, arm_parts(plan, arm.name, mine))
+    return Arm(mine, own, arm.baseline, dict(more))
 
 
 _OF_FAULT = ("experiment_id", "problem_id", "solver", "arm", "sample", "reason", "cost")

@@ -21,7 +21,7 @@ from tracker.memory.lessons import how_it_failed
 from tracker.memory.memories import Draft
 from tracker.memory.store import Store
 from tracker.messages import text_of
-from tracker.parts import completes, excerpts
+from tracker.parts import completes, from_parts
 from tracker.records import Attempt, Call, Experiment, Fault, Finished, Plan, Record
 from tracker.scrubber import Scrubber
 from tracker.sinks import SinkDown, Source
@@ -193,7 +193,7 @@ def _told(
         )
     if isinstance(outcome, Experiment) and outcome.lesson:
         yield f"Lesson: {outcome.lesson}"
-    yield from excerpts(plan, story)
+    yield from filter(None, from_parts(plan, lambda part: [part.excerpt(story)]))
     if isinstance(outcome, Experiment) and outcome.metrics:
         figures = {"score": outcome.score, **outcome.metrics}
         yield "; ".join(f"{name} {value:.4g}" for name, value in figures.items() if value is not None)

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from tracker.parts import completes, curve_of
+from tracker.parts import completes, from_parts
 from tracker.records import Attempt, Call, Experiment, Fault, Plan, Record
 
 _CHILD_PARAMS = ("suite", "temperature", "max_iterations", "feedback", "seed")
@@ -176,7 +176,7 @@ def points(figures: Mapping[str, float | None], time: int, step: int = 0) -> Ite
 
 def curve_points(plan: Plan, story: Sequence[Record]) -> Iterator[Point]:
     """How an experiment went along, as what its suite adds to runs tells it."""
-    for each in curve_of(plan, story):
+    for each in from_parts(plan, lambda part: part.curve(plan, story)):
         yield from points({each.name: each.value}, milliseconds(each.time), each.step)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tracker.errors import KoderzError
 from tracker.journal import NAME
-from tracker.parts import found_prompts
+from tracker.parts import from_parts
 from tracker.records import Experiment, Fault, Finished, Record, Resumed
 from tracker.runs import is_locked
 from tracker.sinks import Source
@@ -151,7 +151,7 @@ class MlflowSink:
             self._store.keep(run, Path(files))
         page = latest_page(self._plan, self._folder.name, summary, is_worked_on=is_worked_on)
         self._store.tell(run, page)
-        if found := found_prompts(self._plan, self._folder):
+        if found := from_parts(self._plan, lambda part: part.prompts(self._plan, self._folder)):
             with opening(self._results):
                 self._store.register_found(found)
         self._outbox.told(RUN, version)

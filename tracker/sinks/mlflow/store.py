@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tracker.parts import FoundPrompt, data_of
+from tracker.parts import FoundPrompt, from_parts
 from tracker.records import Plan
 from tracker.sinks import SinkDown
 from tracker.sinks.mlflow.page import Page, Point
@@ -120,7 +120,7 @@ class Store:
         suite, digest = self._dataset(plan), _dataset_digest(plan)[:_DIGEST_CHARACTERS] or "unknown"
         source, profile = as_json({"dataset_id": suite.dataset_id}), as_json({"num_records": len(plan.tasks)})
         named = [(Dataset(suite.name, digest, "mlflow_evaluation_dataset", source, profile=profile), "evaluation")]
-        for data in data_of(plan):
+        for data in from_parts(plan, lambda part: part.data(plan)):
             profile = as_json({"num_rows": data.rows})
             named.append((Dataset(data.name, data.digest, "koderz", as_json({}), profile=profile), data.context))
         inputs = [DatasetInput(dataset, [InputTag("mlflow.data.context", context)]) for dataset, context in named]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from tracker.messages import text_of
-from tracker.parts import Step, completes, steps_of
+from tracker.parts import Step, completes, from_parts
 from tracker.records import Attempt, Call, Experiment, Fault, Once, Plan, Record
 from tracker.sinks.mlflow.page import begun, child_name, milliseconds, scores_of, source_tags, word_of
 
@@ -170,7 +170,7 @@ class _Spans:
     def all(self) -> Iterator[dict[str, Any]]:
         """The root, then each attempt with what was asked, recalled and judged for it, or the steps of a part."""
         yield self._root()
-        if steps := steps_of(self._plan, self._story):
+        if steps := from_parts(self._plan, lambda part: part.steps(self._story)):
             yield from (self._step(number, step) for number, step in enumerate(steps))
             return
         for number, records in enumerate(self._attempts(), 1):
