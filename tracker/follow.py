@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from tracker.errors import JournalError
 from tracker.index import read, unreadable
 from tracker.journal import NAME
-from tracker.records import as_dict
-from tracker.tally import FAULTED, JUDGED, PASSED, Tally, outcome_of
+from tracker.records import Call, Compute, Experiment, Fault, Finished, Record, Resumed, as_dict
+from tracker.tally import FAULTED, JUDGED, PASSED, Tally
 
 _REDONE: Mapping[str, Collection[int]] = {"retry": (FAULTED,), "rescore": (FAULTED, JUDGED, PASSED)}
 """Which outcomes are worked on again, by how a session begins."""
@@ -39,27 +40,27 @@ class Follower:
         """Reads what has been added since the last look."""
         for line in self._new_lines():
             try:
-                fields = _fields(line)
+                record = read(line)
             except JournalError:
                 self.damaged.append(self._offset - len(line))
                 continue
-            if self._elsewhere and _key(fields) in self._elsewhere:
-                self._away.discard(str(fields.get("experiment_id")))
+            if record is None:  # of a kind that this version doesn't know
+                continue
+            if self._elsewhere and _key(record) in self._elsewhere:
+                self._away.discard(getattr(record, "experiment_id", ""))
             elif (digest := hash(line)) not in self._folded:
                 self._folded.add(digest)
-                self._fold(fields)
+                self._fold(record)
         self._first = self._first or (len(self.tally.ended), self.tokens_out)
 
     def add(self, line: bytes) -> None:
         """Folds a line that an engine elsewhere has, and that the journal doesn't have yet."""
-        try:
-            fields = _fields(line)
-        except JournalError:
-            return
-        self._elsewhere.add(_key(fields))
-        if fields.get("kind") in ("experiment", "fault"):
-            self._away.add(str(fields.get("experiment_id")))
-        self._fold(fields)
+        with suppress(JournalError):
+            if record := read(line):
+                self._elsewhere.add(_key(record))
+                if isinstance(record, Experiment | Fault):
+                    self._away.add(record.experiment_id)
+                self._fold(record)
 
     @property
     def done(self) -> int:
@@ -93,31 +94,28 @@ class Follower:
         except OSError as error:
             raise unreadable(self.path, error) from None
 
-    def _fold(self, line: dict[str, object]) -> None:
-        kind, experiment = line.get("kind"), str(line.get("experiment_id"))
-        self._heard(line)
-        if kind == "call":
-            self._begun.add(experiment)
-            self.tokens_out += int(str(line.get("tokens_out", 0)))
-        if kind in ("call", "compute"):
-            self.tally.pay(float(str(line.get("cost", 0.0))), call=kind == "call")
-        elif kind in ("experiment", "fault"):
-            self.tally.end(experiment, outcome_of(fault=kind == "fault", success=line.get("success")))
-        elif kind == "finished":
-            self.ended = ": ".join(dict.fromkeys(str(line[name]) for name in ("status", "reason") if line.get(name)))
-            self._begun.clear()
-        elif kind == "resumed":
-            self.ended = ""
-            self._begun.clear()  # none that an earlier session left in flight is worked on as such
-            self.tally.reopen(_REDONE.get(str(line.get("how")), ()))
+    def _fold(self, record: Record) -> None:
+        self._heard(as_dict(record))
+        match record:
+            case Call():
+                self._begun.add(record.experiment_id)
+                self.tokens_out += record.tokens_out
+                self.tally.pay(record.cost, call=True)
+            case Compute():
+                self.tally.pay(record.cost, call=False)
+            case Experiment():
+                self.tally.end(record.experiment_id, PASSED if record.success else JUDGED)
+            case Fault():
+                self.tally.end(record.experiment_id, FAULTED)
+            case Finished():
+                self.ended = ": ".join(dict.fromkeys(filter(None, (record.status, record.reason))))
+                self._begun.clear()
+            case Resumed():
+                self.ended = ""
+                self._begun.clear()  # none that an earlier session left in flight is worked on as such
+                self.tally.reopen(_REDONE.get(record.how, ()))
 
 
-def _fields(line: bytes) -> dict[str, object]:
-    """What a line says, as far as this version knows its kind. Raises JournalError for one that can't be read."""
-    record = read(line)
-    return {} if record is None else as_dict(record)
-
-
-def _key(line: Mapping[str, object]) -> tuple[object, ...]:
+def _key(record: Record) -> tuple[object, ...]:
     """What tells a line from all others, wherever it was copied to."""
-    return tuple(line.get(name) for name in ("kind", "time", "experiment_id", "key"))
+    return tuple(getattr(record, name, None) for name in ("kind", "time", "experiment_id", "key"))
