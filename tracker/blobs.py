@@ -8,7 +8,7 @@ import gzip
 import hashlib
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import orjson
 from msgspec.structs import replace
 
 from tracker.errors import JournalError, StorageError
-from tracker.files import pieces, write_whole
+from tracker.files import pieces, whole_file, write_whole
 from tracker.records import Attempt, Blob, Once, Record, Text
 
 BLOB_BYTES = 1 << 20  # above this, a text lies in blobs/
@@ -111,10 +111,9 @@ def _inline(name: str, text: Text, folder: Path) -> Text:
 
 def whole(record: Record, folder: Path) -> Record:
     """The record with every text and value in it, but for bytes. Raises JournalError where one is gone."""
-    found = with_texts(
-        record, lambda _, text: text if isinstance(text, str) or text.binary else read_text(text, folder)
-    )
-    return found if isinstance(found, Attempt) else fetched(found, folder)
+    if isinstance(record, Once):
+        return fetched(record, folder)
+    return with_texts(record, lambda _, text: text if isinstance(text, str) or text.binary else read_text(text, folder))
 
 
 def _spill_value(once: Once, folder: Path) -> Once:
@@ -152,30 +151,18 @@ def _path(folder: Path, digest: str) -> Path:
 
 def copy_blobs(folder: Path, to: Path) -> None:
     """Texts go before the lines that name them. Nothing else of a foreign folder is taken, and no link followed."""
-    for path in _blobs(folder):
+    blobs = folder / "blobs"
+    for path in blobs.iterdir() if blobs.is_dir() else ():
         target = to / "blobs" / path.name
-        if not target.exists():
+        if _FILE.fullmatch(path.name) and path.is_file() and not path.is_symlink() and not target.exists():
             target.parent.mkdir(exist_ok=True)
             copy_file(path, target, path.stat().st_size)
 
 
-def _blobs(folder: Path) -> Iterator[Path]:
-    if not (folder / "blobs").is_dir():
-        return
-    for path in (folder / "blobs").iterdir():
-        if _FILE.fullmatch(path.name) and path.is_file() and not path.is_symlink():
-            yield path
-
-
 def copy_file(source: Path, target: Path, size: int) -> None:
     """The first `size` bytes, durable, whole or not at all."""
-
-    def read() -> Iterator[bytes]:
-        left = size
+    with whole_file(target) as file:
         for data in pieces(source, size):
-            left -= len(data)
-            yield data
-        if left:
+            size -= file.write(data)
+        if size:
             raise JournalError(f"{source} became shorter while it was read")
-
-    write_whole(target, read())

@@ -70,7 +70,7 @@ _ASSIGNED = re.compile(
     rf"""(?<![A-Za-z0-9_-])({_NAME})(["']?)([ \t]*[:=][ \t]*)(?:(["'])(.{{0,4096}}?)\4|([^\s"',;&)\]}}]+))""",
     re.IGNORECASE,
 )
-_SECRET_NAME = re.compile(rf"{_NAME}|authorization|cookie", re.IGNORECASE)
+SECRET_NAME = re.compile(rf"{_NAME}|authorization|cookie", re.IGNORECASE)
 _TELLING = re.compile(
     r"(?:(?:api|access|private|secret|_)[_-]?key|token|secret|passw(?:or)?d|passphrase|credentials?|authorization)"
     r"[\"']?[ \t]*[:=]|bearer\s"
@@ -147,12 +147,6 @@ def private_keys(text: str) -> Sequence[Span]:
 def user_parts(text: str) -> Sequence[Span]:
     """Where addresses say who asks: `user:password` or a token."""
     return [match.span(1) for match in _URL_CREDENTIALS.finditer(text)] if "@" in text and "://" in text else ()
-
-
-@functools.lru_cache(maxsize=1024)
-def is_telling(name: str) -> bool:
-    """Whether a name says of its value that it is a secret."""
-    return _SECRET_NAME.fullmatch(name) is not None
 
 
 def named_values(text: str) -> Sequence[Span]:

@@ -25,7 +25,7 @@ import msgspec
 
 from tracker.errors import JournalError
 from tracker.files import pieces
-from tracker.records import KINDS, Call, Compute, Experiment, Record, decode, kind_of
+from tracker.records import KINDS, Call, Compute, Experiment, LongMessage, Record, decode, kind_of
 
 CODES = {name: code for code, name in enumerate(KINDS)}
 PAID = (CODES["call"], CODES["compute"])
@@ -74,13 +74,6 @@ def experiment_number(experiment_id: str) -> int:
     return int(experiment_id.removeprefix("exp_"), 16)
 
 
-def subject_number(experiment_id: str, digest: str) -> int:
-    """What a line is about, as `Entry.experiment` has it."""
-    if experiment_id:
-        return experiment_number(experiment_id)
-    return int(digest[:16], 16) if digest else 0
-
-
 def entry_of(record: Record | None, line: bytes, offset: int, crc: int) -> Entry:
     """The entry of a line, and of its record; None for a kind that this version doesn't know.
 
@@ -89,7 +82,10 @@ def entry_of(record: Record | None, line: bytes, offset: int, crc: int) -> Entry
     crc = zlib.crc32(line, crc)
     if record is None:
         return Entry(_UNKNOWN, 0, 0, len(line), offset, 0, 0.0, crc)
-    number = subject_number(getattr(record, "experiment_id", ""), getattr(record, "digest", ""))
+    if isinstance(record, LongMessage):
+        number = int(record.digest[:16] or "0", 16)
+    else:
+        number = experiment_number(getattr(record, "experiment_id", "") or "0")
     if not 0 <= number < 1 << 64:
         raise ValueError(f"{number:x} is no id")
     code, cost = CODES[record.kind], record.cost if isinstance(record, Call | Compute) else 0.0
@@ -169,24 +165,15 @@ class Index:
         return map(Entry._make, _ENTRY.iter_unpack(self.packed))
 
     @property
-    def crc(self) -> int:
-        """CRC-32 of the journal up to `end`."""
-        return self._last.crc
-
-    @property
-    def last(self) -> int:
-        """The code of the last line's kind."""
-        return self._last.code
-
-    @property
-    def _last(self) -> Entry:
-        return Entry(*_ENTRY.unpack(self.packed[-_ENTRY.size :]))
+    def last(self) -> Entry:
+        """That of the last line."""
+        return _last_of(self.packed)
 
     @property
     def damaged(self) -> list[int]:
         """Where the lines begin that can't be read."""
         found = [] if self.torn is None else [self.torn]
-        if self._count(DAMAGED):
+        if self.count(DAMAGED):
             found = [offset for code, offset in self.columns("code", "offset") if code == DAMAGED] + found
         return found
 
@@ -200,11 +187,8 @@ class Index:
         last = {subject: offset << 32 | length for code, length, offset, subject in lines if code in ENDS}
         return ((both >> 32, both & 0xFFFFFFFF) for both in last.values())  # one number each: there may be many
 
-    def count(self, kind: str) -> int:
-        """How many lines of a kind there are."""
-        return self._count(CODES[kind])
-
-    def _count(self, code: int) -> int:
+    def count(self, code: int) -> int:
+        """How many lines of a kind there are, by its code."""
         return self.packed[:: _ENTRY.size].count(code)
 
 
@@ -224,7 +208,7 @@ def load_index(journal: Path) -> Index:
             if not newline:
                 raise JournalError(f"{journal}: byte 0: no whole line, so no plan; the run can't be picked up")
             cached = _read_cache(index_path(journal), journal, header(data[:newline]))
-            last = Entry(*_ENTRY.unpack(cached[-_ENTRY.size :])) if cached else _BEFORE
+            last = _last_of(cached) if cached else _BEFORE
             tail = list(_scan(data, sum(last.span), last.crc))
             torn = None
             if tail and tail[-1].code == DAMAGED and sum(tail[-1].span) == len(data):
@@ -343,7 +327,7 @@ def _read_cache(path: Path, journal: Path, expected: bytes) -> bytes:
     packed = data[_HEADER : len(data) - (len(data) - _HEADER) % _ENTRY.size]
     if data[:_HEADER] != expected or not packed or not _is_sound(packed):
         return b""
-    last = Entry(*_ENTRY.unpack(packed[-_ENTRY.size :]))
+    last = _last_of(packed)
     return packed if last.crc == _crc_of(journal, sum(last.span)) else b""
 
 
@@ -359,6 +343,10 @@ def _crc_of(journal: Path, size: int) -> int | None:
         crc = zlib.crc32(data, crc)
         size -= len(data)
     return None if size else crc
+
+
+def _last_of(packed: bytes) -> Entry:
+    return Entry(*_ENTRY.unpack(packed[-_ENTRY.size :]))
 
 
 def _columns(packed: bytes, names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:

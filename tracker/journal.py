@@ -47,7 +47,7 @@ class Journal:
         self.path = path
         self._on_durable = on_durable
         self._file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        self._size, self._crc = index.end, index.crc
+        self._size, self._crc = index.end, index.last.crc
         os.ftruncate(self._file, self._size)
         self._index = _open_index(path, index)
         self._check = index.check
@@ -147,7 +147,8 @@ class Journal:
 def _open_index(journal: Path, index: Index) -> int | None:
     """The index's file, brought level with the journal; None where it can't be written."""
     path = index_path(journal)
-    head = header(_first_line(journal))
+    with journal.open("rb") as lines:
+        head = header(lines.readline())
     try:
         if not index.cached:
             path.write_bytes(head)
@@ -157,11 +158,6 @@ def _open_index(journal: Path, index: Index) -> int | None:
     except OSError:
         return None
     return file
-
-
-def _first_line(journal: Path) -> bytes:
-    with journal.open("rb") as file:
-        return file.readline()
 
 
 def _write_all(file: int, data: bytes) -> None:

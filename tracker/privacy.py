@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -102,13 +102,7 @@ class Privacy:
         return {"private": _digest(data), "data": _coded(xored(data, self.key))}
 
     def _open_value(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self._open_value(item) for item in value]
-        if is_private(value):
-            return orjson.loads(self._decrypted(value["private"], value["data"]))
-        if isinstance(value, Mapping):
-            return {name: self._open_value(item) for name, item in value.items()}
-        return value
+        return _replaced(value, lambda private: orjson.loads(self._decrypted(private["private"], private["data"])))
 
     def _decrypted(self, digest: str, coded: str) -> bytes:
         data = xored(base64.b64decode(coded), self.key)
@@ -129,12 +123,17 @@ def is_reference(value: Mapping[str, Any]) -> bool:
 
 def shown(value: Any) -> Any:
     """A JSON value with markers where it holds private texts."""
+    return _replaced(value, lambda private: marker(private["private"]))
+
+
+def _replaced(value: Any, made_of: Callable[[Mapping[str, str]], Any]) -> Any:
+    """A JSON value with something in place of whatever stands for a private text in it."""
     if is_private(value):
-        return marker(value["private"])
+        return made_of(value)
     if isinstance(value, list | tuple):
-        return [shown(item) for item in value]
+        return [_replaced(item, made_of) for item in value]
     if isinstance(value, Mapping):
-        return {name: shown(item) for name, item in value.items()}
+        return {name: _replaced(item, made_of) for name, item in value.items()}
     return value
 
 

@@ -88,15 +88,11 @@ def is_held(lock: Path) -> bool:
 
 def read_plan(folder: Path) -> Plan:
     """The plan of a run, its journal's first line that is one. Raises JournalError where there is none."""
-    return _plan_and_line(folder)[0]
+    return plan_and_line(folder)[0]
 
 
-def plan_line(folder: Path) -> bytes:
-    """The plan of a run, as it lies in its journal. JournalError likewise."""
-    return _plan_and_line(folder)[1]
-
-
-def _plan_and_line(folder: Path) -> tuple[Plan, bytes]:
+def plan_and_line(folder: Path) -> tuple[Plan, bytes]:
+    """The plan of a run, also as it lies in its journal. JournalError likewise."""
     journal = folder / NAME
     try:
         with journal.open("rb") as file:

@@ -129,11 +129,12 @@ def _without_credentials(text: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _is_telling(name: str) -> bool:
+    """Whether a name says of its value that it is a secret."""
     if not any(word in name.lower() for word in WORDS):
         return False
-    from tracker.credentials import is_telling
+    from tracker.credentials import SECRET_NAME
 
-    return is_telling(name)
+    return SECRET_NAME.fullmatch(name) is not None
 
 
 def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:

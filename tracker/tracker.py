@@ -36,7 +36,7 @@ class Tracker:
         self._lost: set[int] = set()  # experiments of which something on record can't be read
         index = load_index(folder / NAME)
         self.tally = self._tally_of(index)
-        self.is_finished = index.last == CODES["finished"]
+        self.is_finished = index.last.code == CODES["finished"]
         self._is_damaged = bool(index.damaged)
         self.privacy: Privacy | None = None  # encrypts what is recorded
         self._index: Index | None = index
@@ -140,7 +140,7 @@ class Tracker:
                 ended[subject] = outcome_of(fault=code == _FAULT, success=success)
             elif code == _MESSAGE:
                 self._messages.add(subject)
-        return Tally(ended, index.count("call"), sum(cost for (cost,) in index.columns("cost")))  # of the free it is 0
+        return Tally(ended, index.count(_CALL), sum(cost for (cost,) in index.columns("cost")))  # of the free it is 0
 
     def _count(self, entry: Entry) -> None:
         if entry.code in PAID:

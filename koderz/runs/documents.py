@@ -12,7 +12,7 @@ from koderz.settings.registry import Registry
 from koderz.settings.trust import is_trusted
 from tracker.errors import StorageError
 from tracker.records import Experiment, Fault, Record
-from tracker.runs import plan_line, read_plan
+from tracker.runs import plan_and_line
 from tracker.summary import Summary
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ def lacks_documents(folder: Path, environ: Mapping[str, str] = os.environ, *, sh
 
 def _documents(folder: Path, environ: Mapping[str, str]) -> dict[str, tuple[Document, Mapping[str, Any]]]:
     """What makes each, and what the plan says of it under `details.documents`."""
-    found: Mapping[str, Mapping[str, Any]] = read_plan(folder).details.get("documents", {})
-    if not found or not is_trusted(plan_line(folder), environ):
+    plan, line = plan_and_line(folder)
+    found: Mapping[str, Mapping[str, Any]] = plan.details.get("documents", {})
+    if not found or not is_trusted(line, environ):
         return {}
     return {name: (cast("type[Document]", DOCUMENTS.find(name))(folder, about), about) for name, about in found.items()}

@@ -23,7 +23,7 @@ from koderz.settings.layers import fields_in, replaced
 from koderz.settings.options import Field, flag_of, plain
 from koderz.settings.toml import results_folder
 from koderz.settings.trust import require_trust, risks_of_plan
-from tracker.runs import plan_line
+from tracker.runs import plan_and_line
 from tracker.sinks import check_names
 from tracker.tracker import Tracker
 
@@ -88,7 +88,7 @@ def _require_own(tracker: Tracker, fields: Mapping[str, Field], trust: bool, env
     """Raises KoderzError for a plan that came from elsewhere and names a solver's file, an address or the like."""
     for name, risk in risks_of_plan(fields, tracker.plan.config).items():
         what = f"{tracker.folder.name}: it wasn't begun here, and its {name.replace('_', '-')} could {risk}"
-        require_trust(plan_line(tracker.folder), what, grant=trust, environ=environ)
+        require_trust(plan_and_line(tracker.folder)[1], what, grant=trust, environ=environ)
 
 
 def _refuse_imported(tracker: Tracker, way: ResumeOptions) -> None:
