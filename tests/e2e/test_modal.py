@@ -62,6 +62,7 @@ def test_another_machine_picks_a_run_up_by_its_id_alone(on_modal: Remote, tmp_pa
     paid_once(other)
 
 
+@pytest.mark.slow
 def test_a_killed_driver_loses_nothing_and_pays_for_nothing_twice(on_modal: Remote) -> None:
     process = on_modal.start("benchmark", 0, 6, *MODEL)
     wait_for(lambda: on_modal.asked() >= 3)

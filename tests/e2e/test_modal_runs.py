@@ -245,6 +245,7 @@ def test_a_model_is_not_served_on_a_gpu_that_does_not_exist(on_modal: Remote) ->
     assert "H100:9" in one_line(done.err)
 
 
+@pytest.mark.slow
 def test_what_is_deployed_can_be_looked_at_and_taken_away(koderz: Shell) -> None:
     with ModalServer(secrets={"llm-api-keys": {}}) as own:
         koderz("modal", "deploy", env=own.environment)

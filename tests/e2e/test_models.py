@@ -72,6 +72,7 @@ def test_faults_on_the_way_are_retried_until_every_experiment_is_judged_once(
     assert any(line["retries"] for line in koderz.journal() if line["kind"] == "call")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_FAST)
 def test_answers_without_a_reply_in_them_are_faults_and_no_failures(koderz: Shell, serve: Serve, name: str) -> None:
     server = serve("--faults", "hollow:1")
@@ -211,6 +212,7 @@ def test_the_plan_says_what_is_free_and_why(koderz: Shell, serve: Serve) -> None
     assert json.loads(document)["prices"]["openai/m"]["input"] == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_finishes_what_is_under_way_and_says_how_to_go_on(koderz: Shell, serve: Serve) -> None:
     server = serve("--latency-ms", 1000)  # so that it takes many seconds
     asked = ("--mode", "zero-shot", "--model", "openai/recorded", "--concurrency", 2)
@@ -302,6 +304,7 @@ def test_killed_at_random_moments_no_recorded_call_is_made_again(koderz: Shell, 
     assert len(calls) <= paid <= len(calls) + 4 * 8 + 8  # what was in flight at a kill may be asked again
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_run_clearly_and_loses_nothing(koderz: Shell, serve: Serve) -> None:
     server = serve()
     script = (

@@ -24,6 +24,7 @@ RUN = ("optimize", "run", "--demo-datasets", "labels", "--quiet", *SMALL)
 SIMULATED = (*RUN, "--models", "simulated")
 
 
+@pytest.mark.slow
 def test_each_optimizer_is_planned_for_each_model_and_seed_and_the_initial_prompt_once(koderz: Shell) -> None:
     koderz(*SIMULATED, "--optimizers", "few_shot,random_search", "--seeds", 2)
 
@@ -77,6 +78,7 @@ def test_parameters_come_from_a_file_and_are_on_record(koderz: Shell) -> None:
     assert arm["baseline"] == "none"
 
 
+@pytest.mark.slow
 def test_a_solver_of_ones_own_is_one_more_optimizer(koderz: Shell) -> None:
     (koderz.folder / "own.py").write_text(
         "async def be_brief(evaluator):\n    await evaluator.score(evaluator.initial.with_system('Be brief.'))\n"
@@ -181,6 +183,7 @@ SEED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEED)
 def test_the_scripts_take_the_originals_command_lines(koderz: Shell, name: str) -> None:
     script, *options = SEED[name].split()

@@ -31,6 +31,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_both_packages_hold_the_licence_and_name_it(packages: Path) -> None:
     (wheel,), (sdist,) = packages.glob("*.whl"), packages.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as opened:

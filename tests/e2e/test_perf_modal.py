@@ -81,6 +81,7 @@ def test_three_arms_of_a_repository_that_only_this_machine_has(on_modal: Remote)
     assert not [each for each in on_modal.modal.sandboxes if each.lives or not each.blocks_network or each.secrets]
 
 
+@pytest.mark.slow
 def test_what_would_be_refused_there_is_refused_here(on_modal: Remote) -> None:
     row = {
         "instance_id": "vllm-project__vllm-abc",

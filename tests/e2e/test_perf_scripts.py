@@ -23,6 +23,7 @@ def ran(koderz: Shell, script: str, *options: str, **env: str) -> subprocess.Com
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "options", "experiments", "sandbox"),
     [

@@ -132,6 +132,7 @@ def leaks(koderz: Shell, said: Sequence[str]) -> set[tuple[str, str]]:
     return {(text, place) for place, found in places for text in PRIVATE if text in found}
 
 
+@pytest.mark.slow
 def test_no_private_text_is_in_any_file_or_on_any_screen(koderz: Shell) -> None:
     assert leaks(koderz, played(koderz, "json,memory", ["own.py:quoting"])) == set()
 

@@ -159,6 +159,7 @@ def test_a_run_is_shown_as_it_goes_and_without_results_nothing_is_claimed(koderz
         one_line(koderz("benchmark", *command, code=2))
 
 
+@pytest.mark.slow
 def test_whoever_reads_a_list_may_stop_and_a_gate_stays_a_gate(ran: Shell, koderz: Shell) -> None:
     (summary,) = ran.results.glob("*.json")
     koderz.results.mkdir()

@@ -207,6 +207,7 @@ def test_as_many_questions_are_generated_as_are_asked_for(koderz: Shell) -> None
     assert re.findall(r"^Problems: (\d+)", out, re.MULTILINE) == ["3", "15", "15"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_begins_no_other_benchmark_also_where_the_tasks_under_way_were_the_last_ones(koderz: Shell) -> None:
     running = koderz.start(*RUN, "--simulated-latency", 0.5, "--max-tasks", 1, "--enable-logging")
     assert running.stderr
@@ -268,6 +269,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.slow
 def test_programs_use_the_names_of_the_original(koderz: Shell) -> None:
     (koderz.folder / "program.py").write_text(PROGRAM)
     environ = koderz.environment({"PYTHONPATH": f"{SCRIPTS.parent}{os.pathsep}{SCRIPTS}"})
@@ -297,6 +299,7 @@ def test_the_lines_of_the_original_run_from_scripts(koderz: Shell, command: tupl
     assert "Usage: koderz " in done.stdout
 
 
+@pytest.mark.slow
 def test_the_manager_of_the_original_serves_what_the_runner_finds(koderz: Shell) -> None:
     command = [sys.executable, "-m", "rlm.wasm.wasm_manager", "--port", "0", "--workers", "1"]
     manager = subprocess.Popen(

@@ -125,6 +125,7 @@ def interrupt_waiting(koderz: Shell, running: Fork) -> None:
     running.send_signal(signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_sinks_catch_up_leaves_the_rest_to_sync(koderz: Shell, env: Mapping[str, str]) -> None:
     hang = trouble(koderz, "ledger.hang")
     running = koderz.start("benchmark", 0, 1, *LEDGER, env=env)
@@ -149,6 +150,7 @@ def test_killed_with_its_sinks_beside_it_a_run_resumes_into_them(koderz: Shell, 
     assert_whole(koderz)
 
 
+@pytest.mark.slow
 def test_the_death_of_the_process_that_feeds_the_sinks_is_said_once(koderz: Shell, env: Mapping[str, str]) -> None:
     trouble(koderz, "ledger.die-after")
     running = koderz.start("benchmark", 0, 164, *LEDGER, "--simulated-latency", 1, "--grace", 0, env=env)
@@ -274,6 +276,7 @@ def assert_imported(koderz: Shell, runs: int) -> None:
         assert len(rows_of(koderz.results, journal.parent.name)) == len(journal.read_bytes().splitlines())
 
 
+@pytest.mark.slow
 def test_what_is_imported_is_in_every_chosen_sink_when_the_command_ends(
     koderz: Shell, env: Mapping[str, str], theirs: Path
 ) -> None:
@@ -410,6 +413,7 @@ def in_terminal(koderz: Shell, *arguments: object, env: Mapping[str, str]) -> st
     return told.decode().replace("\r\n", "\n")
 
 
+@pytest.mark.slow
 def test_in_a_terminal_the_prompt_comes_back_and_the_sinks_go_on(koderz: Shell, env: Mapping[str, str]) -> None:
     env = {**env, "KODERZ_SINKS": "json,ledger"}
     wait = trouble(koderz, "ledger.wait")
@@ -442,6 +446,7 @@ def test_with_wait_it_returns_once_the_sinks_are_level(koderz: Shell, env: Mappi
     assert "background" not in told
 
 
+@pytest.mark.slow
 def test_what_was_left_when_the_process_died_is_caught_up_by_the_next_command(
     koderz: Shell, env: Mapping[str, str]
 ) -> None:

@@ -108,6 +108,7 @@ def test_the_smallest_difference_of_miller() -> None:
     assert statistics.smallest_difference(0.03) == pytest.approx(2.8016 * 0.03, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_ten_thousand_tasks_are_no_reason_for_another_result() -> None:
     values = [1.0, 0.0, 0.0, -1.0] * 2500
 

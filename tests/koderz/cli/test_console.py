@@ -364,6 +364,7 @@ def test_a_hostile_error_never_reaches_the_terminal_as_it_is(koderz: Shell, task
     assert "fault: " in text
 
 
+@pytest.mark.slow
 def test_hostile_words_in_options_files_and_names_are_told_harmlessly(koderz: Shell, tasks: Path) -> None:
     word = "".join(
         HOSTILE[name] for name in ("colour", "clipboard", "right-to-left override", "8-bit control sequence")
@@ -392,6 +393,7 @@ def test_a_terminal_of_few_letters_is_no_reason_to_stop(koderz: Shell, tasks: Pa
     assert "Traceback" not in text
 
 
+@pytest.mark.slow
 def test_a_single_experiment_that_is_picked_up_again_has_no_summary_file(koderz: Shell, tasks: Path) -> None:
     printed(koderz, "run", "T/0", "--dataset", tasks, "--model", "simulated")
     (folder,) = koderz.results.glob("exp_*")

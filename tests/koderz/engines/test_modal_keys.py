@@ -40,6 +40,7 @@ DATASET = (
 )
 
 
+@pytest.mark.slow
 def test_candidates_see_nothing_of_the_function_and_their_sandboxes_have_no_keys_and_no_network(
     tmp_path: Path, cloud: ModalServer
 ) -> None:

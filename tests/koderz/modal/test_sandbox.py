@@ -67,6 +67,7 @@ def test_each_cause_has_the_same_words_as_outside(cloud: ModalServer) -> None:
     assert (asked.asked.resources.milli_cpu, asked.asked.resources.memory_mb_max) == (1000, 1536)
 
 
+@pytest.mark.slow
 def test_a_candidate_finds_neither_variables_nor_a_network_and_the_tests_no_token(
     cloud: ModalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_candidate_finds_neither_variables_nor_a_network_and_the_tests_no_toke
     assert reached.verdict == "error", reached.message
 
 
+@pytest.mark.slow
 def test_nothing_stays_when_a_judge_is_killed(cloud: ModalServer) -> None:
     known = len(cloud.sandboxes)
 
@@ -128,6 +130,7 @@ def test_without_a_token_the_command_that_gets_one_is_named(koderz: Shell, deplo
     assert len(done.err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_the_command_line_judges_there(koderz: Shell, deployed: ModalServer) -> None:
     done = koderz(
         *("benchmark", 0, 2, "--model", "simulated", "--mode", "zero-shot", "--sandbox", "modal", "--judges", 1),

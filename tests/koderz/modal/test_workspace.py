@@ -111,6 +111,7 @@ def test_an_image_that_can_t_be_built_is_a_fault(cloud: ModalServer, place: Path
         ran("true", place=place, image=Image(tmp_path, "abc"))
 
 
+@pytest.mark.slow
 def test_what_runs_too_long_is_ended_with_all_that_it_began_and_what_it_did_comes_back(
     cloud: ModalServer, place: Path
 ) -> None:

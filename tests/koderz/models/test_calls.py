@@ -139,6 +139,7 @@ async def test_a_server_that_hangs_is_given_up_after_a_few_tries(
     assert len(clock.slept) == 2
 
 
+@pytest.mark.slow
 async def test_a_server_that_hangs_once_is_asked_again(server: Server, models: Models, prompt: list[Message]) -> None:
     server.answers = [Answer(hang=True), chat()]
     completion = await (await models.open(timeout=3)).complete(prompt, Sampling())

@@ -85,6 +85,7 @@ def test_it_satisfies_the_protocol_of_models_and_costs_nothing() -> None:
     asyncio.run(model.aclose())
 
 
+@pytest.mark.slow
 def test_every_right_version_of_a_task_passes_its_tests_and_nearly_every_wrong_one_fails() -> None:
     some = TASKS[::7]
     versions = {task.id: Versions(task, seed=1) for task in some}
@@ -191,6 +192,7 @@ def test_asked_for_a_specification_or_a_review_it_writes_prose() -> None:
     assert "```" not in spec + review
 
 
+@pytest.mark.slow
 def test_guidance_in_the_prompt_mends_some_tasks() -> None:
     model = Simulated(TASKS)
     plain = {(t.id, 0): with_tests(t, completed(model, asked(t)).text) for t in TASKS[:60]}
@@ -219,6 +221,7 @@ def test_the_replies_have_the_shapes_that_real_models_use() -> None:
     assert all((reply.raw or "").startswith("<think>") and "<think>" not in reply.text for reply in thoughts)
 
 
+@pytest.mark.slow
 def test_at_most_one_task_in_a_hundred_meets_an_endless_loop() -> None:
     for seed in range(3):
         model = Simulated(TASKS, seed=seed)

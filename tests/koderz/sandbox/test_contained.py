@@ -216,6 +216,7 @@ def test_exceptions_that_tests_wait_for_reach_them_by_name(judged: Judges) -> No
     assert outcome.verdict == "passed", outcome.message
 
 
+@pytest.mark.slow
 def test_many_inputs_are_answered_ahead_in_the_order_of_the_tests(judged: Judges) -> None:
     inputs = [[number, number] for number in range(1000)]
     test = (
@@ -360,6 +361,7 @@ def test_what_tests_do_before_they_call_takes_nothing_from_the_candidates_time()
     assert asyncio.run(judged()).verdict == "passed"
 
 
+@pytest.mark.slow
 def test_a_call_has_a_limit_of_its_own_beside_that_of_all_calls(judged: Judges) -> None:
     endless = "def add(x, y):\n    while x == 2: pass\n    return x + y"
     slow = (

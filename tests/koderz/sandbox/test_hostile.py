@@ -76,6 +76,7 @@ def test_tests_that_catch_everything_pass_nobody_who_is_gone(judged: Judges) -> 
     assert [outcome.verdict for outcome in outcomes] == ["error"] * len(programs) + ["passed"]
 
 
+@pytest.mark.slow
 def test_tests_that_catch_everything_pass_nobody_who_is_late(judged: Judges) -> None:
     late = Job("import time\ndef add(x, y): time.sleep(600)", CATCH_ALL_TEST, "add", timeout=0.1)
     (outcome,) = judged(late, wall_extra=1.0)

@@ -119,6 +119,7 @@ def test_a_stopped_app_is_no_longer_found(client: modal.Client) -> None:
         modal.Function.from_name("short-lived", "idle", client=client).hydrate()
 
 
+@pytest.mark.slow
 def test_it_is_a_command_that_prints_what_to_set(tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -210,6 +210,7 @@ def _die_while_catching_up(path: Path) -> None:
     store.index_newest()
 
 
+@pytest.mark.slow
 def test_processes_that_store_change_forget_and_recall_at_once_leave_it_sound(tmp_path: Path) -> None:
     path = tmp_path / "memory.db"
     context = multiprocessing.get_context("spawn")

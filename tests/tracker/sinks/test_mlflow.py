@@ -269,6 +269,7 @@ def test_tags_of_a_run_are_tags_there(results: Path) -> None:
     assert seen(folder).run.data.tags.items() >= told.items()
 
 
+@pytest.mark.slow
 def test_runs_of_a_suite_share_a_registered_dataset_that_grows_with_the_tasks_they_ask(tmp_path: Path) -> None:
     folders = [record(tmp_path, new_plan(tasks, **SHARED), *experiments(0)) for tasks in (1, 3, 3)]
     for folder in [*folders, *folders]:
@@ -285,6 +286,7 @@ def test_runs_of_a_suite_share_a_registered_dataset_that_grows_with_the_tasks_th
         assert json.loads(given.dataset.source) == {"dataset_id": dataset.dataset_id}
 
 
+@pytest.mark.slow
 def test_prompts_of_a_run_are_registered_once_a_text(tmp_path: Path) -> None:
     texts = ("Do ${what} for $$5.", "Do ${what}, please.", "Do ${what} for $$5.")
     folders = [record(tmp_path, new_plan(1, details={"prompts": {"task": text}})) for text in texts]
@@ -349,6 +351,7 @@ def test_more_detail_adds_what_was_left_out(results: Path) -> None:
     assert counts == [(1, 0, 0), (1, 0, 2), *[(1, 2, 2)] * 4]
 
 
+@pytest.mark.slow
 def test_traces_are_written_many_at_a_time(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.tracing.client import TracingClient
 
@@ -367,6 +370,7 @@ def test_traces_are_written_many_at_a_time(results: Path, monkeypatch: pytest.Mo
     assert seen(folder).counts == (1, 0, 70)
 
 
+@pytest.mark.slow
 def test_the_store_of_the_folder_waits_for_the_disk_once_a_batch(tmp_path: Path) -> None:
     folder = record(tmp_path, new_plan(1), *experiments(0), Finished(status="complete"))
     project(folder)

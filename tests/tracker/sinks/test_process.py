@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,12 @@ def process(tmp_path: Path, standins: Mapping[str, str]) -> Iterator[SinkProcess
 
 
 def end(results: Path) -> None:
-    """Withdraws all jobs of a folder; no process stays."""
+    """Withdraws all jobs of a folder; no process stays, also not to see whether there are more."""
     for path in (results / FOLDER).glob("*/*.[0-9]"):
         path.unlink(missing_ok=True)
+    for process in processes(results):
+        with suppress(ProcessLookupError):  # it ended just now
+            os.kill(process, signal.SIGTERM)
     wait_for(lambda: not processes(results))
 
 
@@ -132,6 +136,7 @@ def test_runs_of_a_folder_are_fed_by_one_process(tmp_path: Path, standins: Mappi
     end(tmp_path)
 
 
+@pytest.mark.slow
 def test_with_other_variables_a_process_waits_for_its_turn(tmp_path: Path, standins: Mapping[str, str]) -> None:
     one, other = (another_run(tmp_path, number) for number in range(2))
     with lock_run(one):
@@ -146,6 +151,7 @@ def test_with_other_variables_a_process_waits_for_its_turn(tmp_path: Path, stand
     end(tmp_path)
 
 
+@pytest.mark.slow
 def test_whoever_has_to_wait_for_another_process_too_long_is_told(
     tmp_path: Path, standins: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +166,7 @@ def test_whoever_has_to_wait_for_another_process_too_long_is_told(
     end(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_process_that_takes_long_to_start_is_waited_for(
     tmp_path: Path, process: SinkProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +220,7 @@ def test_what_a_killed_process_left_is_taken_up_by_the_next_command(
     assert_whole(folder)
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_it_gives_up_and_says_so(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     (tmp_path / "ledger.wait").touch()
@@ -228,6 +236,7 @@ def test_killed_again_and_again_it_gives_up_and_says_so(tmp_path: Path, process:
     assert_whole(folder)
 
 
+@pytest.mark.slow
 def test_a_job_that_processes_die_of_is_given_up(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     for number in range(3):
@@ -246,6 +255,7 @@ def test_a_job_that_processes_die_of_is_given_up(tmp_path: Path, process: SinkPr
     assert_whole(folder)
 
 
+@pytest.mark.slow
 def test_a_sink_that_hangs_is_given_up_and_holds_up_no_other(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     (tmp_path / "ledger.hang").touch()
@@ -260,6 +270,7 @@ def test_a_sink_that_hangs_is_given_up_and_holds_up_no_other(tmp_path: Path, pro
     assert_whole(folder)
 
 
+@pytest.mark.slow
 def test_a_sink_that_hangs_when_nobody_wants_it_any_more_keeps_no_process(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     (tmp_path / "ledger.hang").touch()
@@ -270,6 +281,7 @@ def test_a_sink_that_hangs_when_nobody_wants_it_any_more_keeps_no_process(tmp_pa
     wait_for(lambda: not processes(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_sink_that_is_down_is_tried_again_until_patience_ends(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     (tmp_path / "ledger.down").touch()
@@ -450,6 +462,7 @@ def test_what_a_sink_prints_goes_into_a_file(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_it_yields_to_runs_without_starving(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     (tmp_path / "ledger.wait").touch()

@@ -227,6 +227,7 @@ def _mark(folder: Path, name: str) -> None:
         record_standings(folder, lambda _, at=number: {name: Standing(state="behind", records=at + 1)})  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_standings_that_are_written_at_once_are_all_there(tmp_path: Path) -> None:
     folder = a_run(tmp_path, 1)
     context = multiprocessing.get_context("spawn")

@@ -59,6 +59,7 @@ def remembered(folder: Path) -> dict[str, Memory]:
         return {str(each.metadata["arm"]): each for each in store.select(Filter(tags=("result",)))}
 
 
+@pytest.mark.slow
 def test_what_helps_is_told_from_what_does_not_and_from_random_search(tmp_path: Path) -> None:
     run = searched(tmp_path, *HELPED, seeds=3)
     found = rows(run)

@@ -105,6 +105,7 @@ def test_what_is_wrong_is_told_in_detail() -> None:
     served(doing)
 
 
+@pytest.mark.slow
 def test_a_deadline_is_a_504_with_what_was_printed() -> None:
     async def doing(client: Client) -> None:
         await asked(client, "POST", "/sessions", json={"session_id": "a"})

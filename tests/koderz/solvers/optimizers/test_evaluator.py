@@ -93,6 +93,7 @@ ALL = ("random_search", "few_shot", "meta_prompt", "evolutionary_optimizer", "hi
 FEW = [pytest.param(name, marks=() if name in ("few_shot", "meta_prompt") else pytest.mark.slow) for name in ALL]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", FEW)
 def test_the_same_seed_and_replies_make_the_same_search_at_any_pace(tmp_path: Path, solver: str) -> None:
     world = World("rule")

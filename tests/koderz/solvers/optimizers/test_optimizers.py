@@ -14,6 +14,7 @@ from tests.koderz.solvers.optimizers.worlds import World, gain, searched
 WRITERS = ("meta_prompt", "evolutionary_optimizer", "hierarchical_reflective", "gepa")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", WRITERS)
 def test_writers_of_prompts_find_the_rules_that_help(tmp_path: Path, solver: str) -> None:
     drawn = searched(tmp_path / "drawn", World("rule"), "none", "random_search", seeds=2)

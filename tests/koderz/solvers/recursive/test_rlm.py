@@ -184,6 +184,7 @@ def test_killed_between_any_two_lines_it_asks_nothing_twice(runner: asyncio.Runn
     runner.run(go())
 
 
+@pytest.mark.slow
 def test_a_cell_that_was_stopped_is_not_run_again(runner: asyncio.Runner, pool: Pool) -> None:
     def stuck(messages: Sequence[Message], purpose: str) -> str:
         if purpose == "sub":
@@ -251,6 +252,7 @@ def test_cells_that_fail_in_a_row_and_cost_end_the_turns(played: Played) -> None
     assert "cost limit" in dear.note
 
 
+@pytest.mark.slow
 def test_time_that_is_up_is_up_in_a_replay_too(runner: asyncio.Runner, pool: Pool) -> None:
     def line(messages: Sequence[Message], purpose: str) -> str:
         return "4711" if purpose == "final" else repl("import time", "time.sleep(0.6)")

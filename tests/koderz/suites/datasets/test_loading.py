@@ -309,6 +309,7 @@ def test_generated_items_are_three_hundred_a_split_and_nothing_leaks(seed: int) 
         assert len({item.kind.partition(" ")[0] for item in task.payload.test}) == 4
 
 
+@pytest.mark.slow
 def test_the_data_seed_changes_the_items_and_nothing_else_does() -> None:
     one, other, again = (
         [task.digest for task in datasets(None, DatasetOptions(data_seed=seed)).tasks] for seed in (42, 43, 42)

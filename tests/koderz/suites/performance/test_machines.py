@@ -169,6 +169,7 @@ def test_a_model_is_fetched_by_who_has_the_token_and_shown_to_legs_that_have_not
     assert "hf_secret" not in (state / "log").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not rooted(), reason="needs user namespaces")
 def test_on_modal_models_are_in_a_volume_and_legs_have_what_a_gpu_s_program_takes(
     cloud: ModalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

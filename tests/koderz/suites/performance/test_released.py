@@ -55,6 +55,7 @@ def test_tasks_are_two_versions_each_with_pinned_wheels() -> None:
         tasks_of(None, "gso")
 
 
+@pytest.mark.slow
 def test_a_wheel_is_fetched_once_unless_it_is_damaged_and_its_modules_unpacked(index: Path, tmp_path: Path) -> None:
     line = _wheel(index, "demo/__init__.py", "demo/more.py")
     task = replace(released_tasks()[0], wheels=((line,), (line,)))

@@ -74,6 +74,7 @@ def test_a_task_whose_own_tests_fail_is_a_fault(task: PerfTask, local: Local) ->
         asyncio.run(Trees(local).base(replace(task, files=broken)))
 
 
+@pytest.mark.slow
 def test_a_human_s_answer_that_fails_is_a_fault(task: PerfTask, local: Local) -> None:
     wrong = diff_of(FILES, {**FILES, "sums.py": "def total(n):\n    return 0\n"})
     with pytest.raises(Fault, match="the human's answer"):

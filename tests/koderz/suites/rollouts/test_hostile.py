@@ -432,6 +432,7 @@ def test_the_diff_is_taken_by_a_git_that_believes_nothing(
     assert not ran.exists()
 
 
+@pytest.mark.slow
 def test_nothing_that_is_printed_steers_the_terminal(koderz: Shell) -> None:
     """Neither by what agents and tests print, nor by names of files, tasks and rubrics."""
     steer = "\x1b]0;owned\x07\x1b[2J"

@@ -77,6 +77,7 @@ def test_warm_ups_count_for_nothing_and_few_are_under_way_at_once() -> None:
     assert all(timing.queued >= 0.04 for timing in found[2:])
 
 
+@pytest.mark.slow
 def test_an_open_loop_sends_whether_or_not_others_are_done() -> None:
     server = StreamingServer(faults={"hang": 1.0})
     found = loaded(server, [PROMPT] * 20, Load(request_rate=1000.0, burstiness=float("inf")), seconds=4)

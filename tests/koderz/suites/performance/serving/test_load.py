@@ -145,6 +145,7 @@ def test_an_error_in_the_stream_fails_the_request_and_shows_no_key() -> None:
     assert "k-123456" not in error
 
 
+@pytest.mark.slow
 def test_an_open_loop_sends_whether_or_not_others_are_done() -> None:
     server = StreamingServer(faults={"hang": 1.0})
     found = loaded(server, [PROMPT] * 20, Load(request_rate=1000.0, burstiness=float("inf")), timeout=4)
