@@ -16,7 +16,7 @@ from tests.e2e.test_modal_runs import elsewhere, run_of
 from tests.e2e.test_perf import LABELS, SERVER, canned
 from tests.loopback_modal.processes import rooted
 
-pytestmark = pytest.mark.skipif(not rooted(), reason="needs user namespaces")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not rooted(), reason="needs user namespaces")]
 
 ONE = "koderz-mini__revenue"
 ENGINE = ("--engine", "modal")
@@ -48,7 +48,6 @@ def repository(folder: Path) -> tuple[str, str]:
     return commits[0], commits[1]
 
 
-@pytest.mark.slow
 def test_three_arms_of_a_repository_that_only_this_machine_has(on_modal: Remote) -> None:
     """Its patches, too, go there with the plan."""
     base, human = repository(on_modal.folder / "repo")
@@ -81,7 +80,6 @@ def test_three_arms_of_a_repository_that_only_this_machine_has(on_modal: Remote)
     assert not [each for each in on_modal.modal.sandboxes if each.lives or not each.blocks_network or each.secrets]
 
 
-@pytest.mark.slow
 def test_what_would_be_refused_there_is_refused_here(on_modal: Remote) -> None:
     row = {
         "instance_id": "vllm-project__vllm-abc",
@@ -102,7 +100,6 @@ def test_rollouts_still_need_this_machine(on_modal: Remote) -> None:
     assert "needs workspace, which the engine modal hasn't got" in one_line(said.err)
 
 
-@pytest.mark.slow
 def test_killing_the_client_and_the_container_costs_no_block_that_was_done(on_modal: Remote) -> None:
     (on_modal.folder / "p.jsonl").write_text(json.dumps({"instance_id": ONE, "model_patch": canned(ONE, "good")}))
     asked = ("--mode", "agent", "--predictions", "p.jsonl", "--max-blocks", 7, "--threshold", "0.3")
@@ -126,7 +123,6 @@ def test_killing_the_client_and_the_container_costs_no_block_that_was_done(on_mo
     assert len(steps(on_modal)) == len(blocks) + 3
 
 
-@pytest.mark.slow
 def test_a_detached_run_is_watched_and_collected_also_elsewhere(on_modal: Remote, tmp_path: Path) -> None:
     row = {"instance_id": ONE, "model_patch": canned(ONE, "good")}
     (on_modal.folder / "p.jsonl").write_text(json.dumps(row))
@@ -146,7 +142,6 @@ def test_a_detached_run_is_watched_and_collected_also_elsewhere(on_modal: Remote
     assert len([*on_modal.results.glob("bench_*/")]) == 1
 
 
-@pytest.mark.slow
 def test_patches_are_judged_as_labelled(on_modal: Remote) -> None:
     from koderz.suites.performance.mini import mini_tasks
 
@@ -158,7 +153,6 @@ def test_patches_are_judged_as_labelled(on_modal: Remote) -> None:
     once_each(on_modal, len(wanted))
 
 
-@pytest.mark.slow
 def test_a_server_is_put_under_load_beside_it(on_modal: Remote) -> None:
     on_modal("perf", "run", SERVER, "--mode", "human", "--rounds", 1, *ENGINE)
     human = results(on_modal, "human")[SERVER]

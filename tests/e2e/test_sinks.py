@@ -83,6 +83,7 @@ def test_without_a_word_all_three_sinks_have_the_run(koderz: Shell) -> None:
     assert [path.name for path in koderz.results.glob("*.json")] == [f"{run}.json"]
 
 
+@pytest.mark.slow
 def test_a_sink_that_is_down_costs_a_warning_and_a_sync(koderz: Shell, env: Mapping[str, str]) -> None:
     down = trouble(koderz, "ledger.down")
     done = koderz("benchmark", 0, 2, *LEDGER, "--sink-patience", 4, env=env)

@@ -17,6 +17,8 @@ from koderz.sandbox.linux import isolation
 from tests.conftest import Shell, judges, wait_for
 from tests.loopback_modal import ModalServer
 
+pytestmark = pytest.mark.slow
+
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(2, 2) == 4\n"
 RIGHT = "def add(x, y): return x + y"
 
@@ -54,7 +56,6 @@ WORDS = {
 }
 
 
-@pytest.mark.slow
 def test_each_cause_has_the_same_words_as_outside(cloud: ModalServer) -> None:
     before = len(cloud.sandboxes)
     outcomes = judged(*(add(source, timeout=0.3) for source in WORDS))
@@ -67,7 +68,6 @@ def test_each_cause_has_the_same_words_as_outside(cloud: ModalServer) -> None:
     assert (asked.asked.resources.milli_cpu, asked.asked.resources.memory_mb_max) == (1000, 1536)
 
 
-@pytest.mark.slow
 def test_a_candidate_finds_neither_variables_nor_a_network_and_the_tests_no_token(
     cloud: ModalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +82,6 @@ def test_a_candidate_finds_neither_variables_nor_a_network_and_the_tests_no_toke
     assert reached.verdict == "error", reached.message
 
 
-@pytest.mark.slow
 def test_nothing_stays_when_a_judge_is_killed(cloud: ModalServer) -> None:
     known = len(cloud.sandboxes)
 
@@ -99,7 +98,6 @@ def test_nothing_stays_when_a_judge_is_killed(cloud: ModalServer) -> None:
     wait_for(lambda: not judges())
 
 
-@pytest.mark.slow
 def test_a_sandbox_that_modal_ended_has_a_successor(cloud: ModalServer) -> None:
     known = len(cloud.sandboxes)
 
@@ -130,7 +128,6 @@ def test_without_a_token_the_command_that_gets_one_is_named(koderz: Shell, deplo
     assert len(done.err.splitlines()) == 1
 
 
-@pytest.mark.slow
 def test_the_command_line_judges_there(koderz: Shell, deployed: ModalServer) -> None:
     done = koderz(
         *("benchmark", 0, 2, "--model", "simulated", "--mode", "zero-shot", "--sandbox", "modal", "--judges", 1),

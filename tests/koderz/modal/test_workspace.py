@@ -24,7 +24,7 @@ from tests.koderz.sandbox.workspace.legs import LEG, talked
 from tests.loopback_modal import ModalServer
 from tests.loopback_modal.processes import rooted
 
-pytestmark = pytest.mark.skipif(not rooted(), reason="needs user namespaces")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not rooted(), reason="needs user namespaces")]
 
 
 @pytest.fixture
@@ -111,7 +111,6 @@ def test_an_image_that_can_t_be_built_is_a_fault(cloud: ModalServer, place: Path
         ran("true", place=place, image=Image(tmp_path, "abc"))
 
 
-@pytest.mark.slow
 def test_what_runs_too_long_is_ended_with_all_that_it_began_and_what_it_did_comes_back(
     cloud: ModalServer, place: Path
 ) -> None:

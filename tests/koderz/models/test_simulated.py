@@ -95,6 +95,7 @@ def test_every_right_version_of_a_task_passes_its_tests_and_nearly_every_wrong_o
     assert sum(judged(wrong).values()) <= 0.05 * len(wrong)
 
 
+@pytest.mark.slow
 def test_some_tasks_are_right_at_once_some_after_feedback_and_some_never() -> None:
     model = Simulated(TASKS)
     rounds: dict[str, int | None] = {}

@@ -42,6 +42,7 @@ def test_reply_that_is_too_long_holds_no_code_and_is_told_why() -> None:
     assert f"{LONGEST:,}" in found.reason
 
 
+@pytest.mark.slow
 def test_reply_that_takes_too_long_holds_no_code_and_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_SCRIPT", limits._SCRIPT.replace("    found =", "    while True: pass\n    found ="))
     monkeypatch.setattr(limits, "CPU_SECONDS", 1)

@@ -14,6 +14,8 @@ from tests.koderz.testing.conftest import APP, Lookup
 from tests.loopback_modal import ModalServer
 from tests.loopback_modal.processes import rooted
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_deployed_function_is_found_spawned_and_read_from_its_id(client: modal.Client, function: Lookup) -> None:
     call = function("wait").spawn(0.0)
@@ -72,7 +74,6 @@ def test_an_input_runs_where_only_the_mounted_files_are(
     assert modal.Dict.from_name("notes", client=client)["alpha"]["pid"] != os.getpid()
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not rooted(), reason="needs user namespaces")
 def test_containers_end_with_a_server_that_is_killed(tmp_path: Path) -> None:
     script = f"""

@@ -12,6 +12,8 @@ from tests.conftest import PATIENCE, wait_for
 from tests.koderz.testing.conftest import SECRETS, Lookup, deploy
 from tests.loopback_modal import ModalServer
 
+pytestmark = pytest.mark.slow
+
 
 def notes(client: modal.Client) -> modal.Dict:
     return modal.Dict.from_name("notes", create_if_missing=True, client=client)
@@ -21,7 +23,6 @@ def test_a_map_yields_all_results_in_order(function: Lookup) -> None:
     assert list(function("wait").map([0.0, 0.2, 0.1, 0.0] * 10)) == [0.0, 0.2, 0.1, 0.0] * 10
 
 
-@pytest.mark.slow
 def test_many_inputs_in_one_call_are_read_by_place(function: Lookup) -> None:
     call = function("wait").experimental_spawn_map([0.0] * 60)
     assert call.num_inputs() == 60
@@ -58,7 +59,6 @@ def test_a_cancelled_call_is_a_remote_error_and_its_container_goes_on(deployed: 
     assert deployed.containers("wait") == containers
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("by", ["call", "container"])
 def test_a_preempted_input_is_run_again_in_a_new_container(
     deployed: ModalServer, client: modal.Client, by: str, function: Lookup
@@ -79,7 +79,6 @@ def test_an_expired_call_says_so(deployed: ModalServer, client: modal.Client, fu
         modal.FunctionCall.from_id(call.object_id, client=client).get(timeout=0)
 
 
-@pytest.mark.slow
 def test_large_inputs_and_outputs_go_by_http(deployed: ModalServer, function: Lookup) -> None:
     data = bytes(range(256)) * 20_000
     assert function("size_of").remote(data) == data + b"!"
@@ -95,7 +94,6 @@ def test_a_class_runs_its_methods(client: modal.Client) -> None:
     assert greeter.greet.remote("you") == "hello you"
 
 
-@pytest.mark.slow
 def test_a_class_with_parameters_and_a_function_with_other_options_are_variants(
     client: modal.Client, function: Lookup
 ) -> None:
@@ -139,7 +137,6 @@ def test_a_call_that_fails_for_a_moment_is_asked_for_again(deployed: ModalServer
     deployed.weather.fail.clear()
 
 
-@pytest.mark.slow
 def test_a_server_that_comes_back_goes_on_where_it_was(tmp_path: Path) -> None:
     server = ModalServer(folder=tmp_path / "state", secrets=SECRETS)
     with server, server.client() as client:

@@ -16,6 +16,8 @@ from tests.conftest import PATIENCE
 from tests.koderz.testing.conftest import deploy
 from tests.loopback_modal import ModalServer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ModalServer]:
@@ -119,7 +121,6 @@ def test_a_stopped_app_is_no_longer_found(client: modal.Client) -> None:
         modal.Function.from_name("short-lived", "idle", client=client).hydrate()
 
 
-@pytest.mark.slow
 def test_it_is_a_command_that_prints_what_to_set(tmp_path: Path) -> None:
     command = [
         sys.executable,

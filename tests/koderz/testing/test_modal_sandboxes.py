@@ -11,6 +11,8 @@ from tests.conftest import PATIENCE
 from tests.loopback_modal import ModalServer
 from tests.loopback_modal.processes import rooted
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def sandbox(client: modal.Client) -> Iterator[modal.Sandbox]:

@@ -138,6 +138,7 @@ PUTS = st.tuples(
 STEPS = st.lists(st.one_of(st.lists(PUTS, min_size=1, max_size=4), st.integers(0, 6)), max_size=12)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(STEPS, st.sampled_from([0, 2, 256]))
 def test_counts_tags_and_text_agree_after_any_upserts_and_deletions(steps: list[Any], lag: int) -> None:

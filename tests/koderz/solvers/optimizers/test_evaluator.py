@@ -121,6 +121,7 @@ def test_no_metric_call_is_made_above_the_budget_and_none_twice(tmp_path: Path, 
     assert calls["test"] in (0, 100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", FEW)
 def test_a_search_that_was_cut_off_anywhere_ends_as_if_undisturbed(tmp_path: Path, solver: str) -> None:
     world = World("rule")

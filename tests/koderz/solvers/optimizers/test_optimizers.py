@@ -23,6 +23,7 @@ def test_writers_of_prompts_find_the_rules_that_help(tmp_path: Path, solver: str
     assert gain(run, solver) >= gain(drawn, "random_search") + 0.1
 
 
+@pytest.mark.slow
 def test_few_shot_finds_the_examples_that_help(tmp_path: Path) -> None:
     assert gain(searched(tmp_path, World("example"), "none", "few_shot", seeds=2), "few_shot") >= 0.25
 

@@ -26,6 +26,8 @@ from koderz.suites.performance.tasks import PerfTask
 from tests.koderz.suites.performance import rows
 from tests.koderz.suites.performance.rows import FAST, PATCHES, SLOW
 
+pytestmark = pytest.mark.slow
+
 
 @asynccontextmanager
 async def _anywhere() -> AsyncIterator[int | None]:
@@ -67,7 +69,6 @@ def test_a_result_may_be_stored_by_keywords_and_its_name_be_a_path(local: Local,
     assert "another tally" in legs["agent"].wrong
 
 
-@pytest.mark.slow
 def test_all_calls_count_of_a_script_of_gso_that_has_its_main_program_twice(local: Local, tmp_path: Path) -> None:
     once = 'if __name__ == "__main__":\n    main()\n'
     first_is_slow = rows.GSO_SCRIPT.replace("def setup():", "asked = []\n\n\ndef setup():").replace(
@@ -153,7 +154,6 @@ def test_a_published_script_may_take_more_memory_than_others(tmp_path: Path) -> 
     assert asked.command.limits.memory_mb == 16_384
 
 
-@pytest.mark.slow
 def test_scripts_run_once_where_all_together_take_long_enough(local: Local, tmp_path: Path) -> None:
     row = rows.made(tmp_path)["gso"]
     row["tests"] = 8 * row["tests"]
@@ -222,7 +222,6 @@ pickle.dump = lambda result, file: dump(Forged(), file)
 """
 
 
-@pytest.mark.slow
 def test_a_result_is_unpickled_with_nothing_that_base_s_is_not(local: Local, tmp_path: Path) -> None:
     wrong = FAST.replace("+= 1", "+= 2")
     legs = _legs(_task(tmp_path, "gso", _PICKLED), local, tmp_path, again=FAST, human=wrong, agent=_FORGED + FAST)
@@ -253,7 +252,6 @@ def tally(numbers):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 3])
 def test_a_result_that_is_made_when_it_is_stored_is_made_after_its_call(
     local: Local, tmp_path: Path, number: int

@@ -21,6 +21,7 @@ def _checked(times: int) -> checking.Checked:
     return found
 
 
+@pytest.mark.slow
 def test_a_task_that_is_flaky_is_found_out_at_the_third_try(monkeypatch: pytest.MonkeyPatch) -> None:
     real, tried = checking._graded, list[bool]()
 
