@@ -132,7 +132,7 @@ ENGINES = Registry(
     "engine",
     "koderz.engines",
     {"local": "koderz.engines.local:open_local", "modal": "koderz.modal.engine:open_modal"},
-    {"modal": "koderz.modal.options:ModalOptions"},
+    {"modal": "koderz.modal.names:ModalOptions"},
 )
 """Openers, see above."""
 

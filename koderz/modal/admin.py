@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -11,8 +10,10 @@ import orjson
 from koderz._version import __version__
 from koderz.engines.portable import source_digest
 from koderz.errors import KoderzError, Unreachable
-from koderz.modal.cloud import ABOUT, FUNCTION, Cloud, require_network, spoken, write_file
+from koderz.modal.cloud import ABOUT, Cloud, require_network, spoken, write_file
 from koderz.modal.names import SERVE_SECRET, SERVING, gpu_cost, names_of
+
+_KEYS = "OPENAI_API_KEY=… ANTHROPIC_API_KEY=…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,55 +41,42 @@ class Served:
     url: str  # what `--base-url` takes
 
 
-async def deploy(environ: Mapping[str, str] = os.environ) -> Deployment:
+async def deploy() -> Deployment:
     """Deploys the app, its volume and what is known of it. Raises Unreachable, KoderzError."""
-    names = names_of(environ)
+    names = names_of(os.environ)
     await require_network()
-    await _require_secret(names.secret, "OPENAI_API_KEY=… ANTHROPIC_API_KEY=…")
+    await _require_secret(names.secret, _KEYS)
     with spoken(f"the app {names.app}"):
         from koderz.modal.app import app
 
         await app.deploy.aio()
-        await describe(environ)
+        await describe()
         url = f"https://modal.com/id/{app.app_id}" if app.app_id else ""
-    return Deployment(names.app, names.volume, names.secret, __version__, source_digest(), matches=True, url=url)
+    return Deployment(*names, __version__, source_digest(), matches=True, url=url)
 
 
-async def describe(environ: Mapping[str, str] = os.environ) -> None:
+async def describe() -> None:
     """Says on the volume what is deployed: this koderz."""
-    names = names_of(environ)
+    names = names_of(os.environ)
     about = {"app": names.app, "secret": names.secret, "koderz": __version__, "digest": source_digest()}
     await write_file(names.volume, ABOUT, orjson.dumps(about))
 
 
-async def status(environ: Mapping[str, str] = os.environ) -> Deployment:
+async def status() -> Deployment:
     """What is deployed. Raises Unreachable where nothing is."""
-    import modal
-
-    names = names_of(environ)
+    cloud = Cloud(names_of(os.environ))
     await require_network()
-    cloud = Cloud(names)
     await cloud.look_up()
     about = await cloud.about()
-    await _require_secret(names.secret, "OPENAI_API_KEY=… ANTHROPIC_API_KEY=…")
-    with spoken(f"the app {names.app}"):
-        stats = await modal.Function.from_name(names.app, FUNCTION).get_current_stats.aio()
-    digest = str(about.get("digest"))
-    return Deployment(
-        names.app,
-        names.volume,
-        names.secret,
-        str(about.get("koderz")),
-        digest,
-        matches=digest == source_digest(),
-        running=stats.num_total_runners,
-        waiting=stats.backlog,
-    )
+    await _require_secret(cloud.names.secret, _KEYS)
+    running, waiting = await cloud.load()
+    deployed, digest = str(about.get("koderz")), str(about.get("digest"))
+    return Deployment(*cloud.names, deployed, digest, digest == source_digest(), running, waiting)
 
 
-async def serve(model: str, gpu: str, vllm: str, idle: int, environ: Mapping[str, str] = os.environ) -> Served:
+async def serve(model: str, gpu: str, vllm: str, idle: int) -> Served:
     """Deploys a server of `model`, which starts with the first request. `idle`: seconds until it ends without one."""
-    names = names_of(environ)
+    names = names_of(os.environ)
     rate = gpu_cost(gpu)
     await require_network()
     await _require_secret(SERVE_SECRET, "VLLM_API_KEY=…")
@@ -104,9 +92,9 @@ async def serve(model: str, gpu: str, vllm: str, idle: int, environ: Mapping[str
     return Served(model, gpu, rate, f"{url}/v1")
 
 
-async def stop(environ: Mapping[str, str] = os.environ) -> list[str]:
+async def stop() -> list[str]:
     """Takes the apps away; what is on the volume stays. Returns their names. KoderzError where there is none."""
-    names = names_of(environ)
+    names = names_of(os.environ)
     await require_network()
     stopped = [name for name in (names.app, names.server) if await _stop(name)]
     if not stopped:

@@ -13,17 +13,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import modal
 import orjson
 
 from koderz.engines.portable import unpack_plan
-from koderz.modal.cloud import FUNCTION, MOUNT
+from koderz.errors import KoderzError
+from koderz.modal.cloud import FUNCTION, MOUNT, stored
 from koderz.modal.container import ContainerState
 from koderz.modal.names import CPU_CORES, INPUTS, MEMORY_MB, TIMEOUT, names_of
-from koderz.modal.store import ContainerShelf
+from koderz.modal.store import ContainerShelf, RunStore
 from koderz.modal.worker import perform_work
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 _NAMES = names_of(os.environ)
 _LOCKED = Path(__file__).resolve().parents[2] / "requirements" / "core.txt"
@@ -38,46 +42,39 @@ def _image() -> modal.Image:
         image = image.uv_pip_install(*_installed())
     if modal.is_local():
         image = image.uv_pip_install(*_extra("optimizers"), *_extra("wasm"))
-    names = {f"KODERZ_MODAL_{name.upper()}": getattr(_NAMES, name) for name in _NAMES.__slots__}
+    names: dict[str, Any] = {f"KODERZ_MODAL_{name.upper()}": own for name, own in _NAMES._asdict().items()}
     image = image.apt_install("git", "patch")  # by which suites make the trees of their sandboxes
     return image.env(names).add_local_python_source("koderz", "tracker", ignore=["**/__pycache__/**"])
 
 
 def _installed() -> list[str]:
     """The dependencies of an installed koderz, at the versions that it runs with here."""
-    from importlib.metadata import distribution
+    from importlib.metadata import version
 
     found: dict[str, str] = {}
     wanted = ["koderz"]
     while wanted:
-        for text in distribution(wanted.pop()).requires or ():
-            name = _name_of(text)
-            if name and name not in found:
-                found[name] = distribution(name).version
-                wanted.append(name)
-    return [f"{name}=={version}" for name, version in sorted(found.items())]
+        for requirement in _required(wanted.pop()):
+            if requirement.name not in found:
+                found[requirement.name] = version(requirement.name)
+                wanted.append(requirement.name)
+    return [f"{name}=={found[name]}" for name in sorted(found)]
 
 
 def _extra(name: str) -> list[str]:
     """What an extra of koderz takes."""
+    always = _required("koderz")
+    return [f"{each.name}{each.specifier}" for each in _required("koderz", name) if each not in always]
+
+
+def _required(name: str, extra: str = "") -> list[Requirement]:
+    """What a package here requires, that of an extra of it included."""
     from importlib.metadata import requires
 
     from packaging.requirements import Requirement
 
-    found = [Requirement(text) for text in requires("koderz") or ()]
-    return [
-        f"{each.name}{each.specifier}"
-        for each in found
-        if each.marker and each.marker.evaluate({"extra": name}) and not each.marker.evaluate({"extra": ""})
-    ]
-
-
-def _name_of(requirement: str) -> str:
-    """The name in a requirement that holds here; empty for one that belongs to an extra."""
-    from packaging.requirements import Requirement
-
-    parsed = Requirement(requirement)
-    return parsed.name if parsed.marker is None or parsed.marker.evaluate({"extra": ""}) else ""
+    found = map(Requirement, requires(name) or ())
+    return [each for each in found if each.marker is None or each.marker.evaluate({"extra": extra})]
 
 
 app = modal.App(_NAMES.app)
@@ -96,13 +93,13 @@ volume = modal.Volume.from_name(_NAMES.volume, create_if_missing=True)
 )
 @modal.concurrent(max_inputs=INPUTS)
 async def run_experiment(submission: dict[str, Any]) -> dict[str, Any]:
-    """Performs one experiment; `modal_result.read_result` reads what it returns. Never raises."""
+    """Performs one experiment; `worker.read_result` reads what it returns. Never raises."""
     container = _container()
     call_id = modal.current_function_call_id() or ""
     session = Session(submission["run"], orjson.dumps(submission["changes"]))
+    shelf = ContainerShelf(container.store(session.run), submission["work"]["experiment_id"], Path(MOUNT))
     async with container.serving(session):
-        result = await perform_work(submission, call_id, container.shelf, partial(container.state, session))
-    container.shelf.forget(submission["work"]["experiment_id"])
+        result = await perform_work(submission, call_id, shelf, partial(container.state, session))
     await volume.commit.aio()  # type: ignore[no-untyped-call]
     return result
 
@@ -118,7 +115,7 @@ class Container:
     """What one container keeps between its inputs: the state of each session."""
 
     def __init__(self) -> None:
-        self.shelf = ContainerShelf(_NAMES, Path(MOUNT))
+        self._stores: dict[str, RunStore] = {}
         self._states: dict[Session, ContainerState] = {}
         self._served: Counter[Session] = Counter()  # experiments that are in the container
 
@@ -133,11 +130,17 @@ class Container:
         finally:
             self._served[session] -= 1
 
+    def store(self, run: str) -> RunStore:
+        return self._stores.setdefault(run, RunStore(_NAMES, run))
+
     async def state(self, session: Session) -> ContainerState:
         """The container's state of a session, opened by whoever asks first."""
         if session not in self._states:
-            folder = Path(tempfile.mkdtemp(prefix="koderz-"))
-            plan = unpack_plan(await self.shelf.plan(session.run), folder, orjson.loads(session.changes))
+            async with stored():
+                packed = await self.store(session.run).plan()
+            if packed is None:
+                raise KoderzError(f"the plan of {session.run} is not in the run's store any more")
+            plan = unpack_plan(packed, Path(tempfile.mkdtemp(prefix="koderz-")), orjson.loads(session.changes))
             self._states.setdefault(session, ContainerState(plan, os.environ))
         state = self._states[session]
         await state.opened()

@@ -43,7 +43,7 @@ class Cloud:
         self.names = names
         self._options = {"gpu": gpu, "max_containers": max_containers}
         self._max_inputs = max_inputs
-        self._function: modal.Function[Any, Any, Any] | None = None
+        self._found: modal.Function[Any, Any, Any] | None = None
 
     async def about(self) -> dict[str, Any]:
         """What was deployed: koderz' version, source digest, secret."""
@@ -54,34 +54,33 @@ class Cloud:
             found = orjson.loads(data or b"")
         except orjson.JSONDecodeError:
             found = None
-        if not isinstance(found, dict) or found.get("app") != self.names.app:
-            whose = (
-                f"belongs to the app {found['app']}" if isinstance(found, dict) and "app" in found else "isn't koderz'"
-            )
+        app = found.get("app") if isinstance(found, dict) else None
+        if app != self.names.app:
+            whose = f"belongs to the app {app}" if app else "isn't koderz'"
             raise Unreachable(
                 f"Modal's volume {self.names.volume} {whose}, not the app {self.names.app}; "
                 f"run: {DEPLOY}, or name another by KODERZ_MODAL_VOLUME"
             )
-        return found
+        return dict(found)
 
-    async def look_up(self) -> None:
-        """Finds the function that performs experiments."""
+    async def look_up(self) -> modal.Function[Any, Any, Any]:
+        """The function that performs experiments."""
         import modal
 
-        with spoken(f"the app {self.names.app}"):
+        if self._found is None:
             function = modal.Function.from_name(self.names.app, FUNCTION)
-            await function.hydrate.aio()
+            with spoken(f"the app {self.names.app}"):
+                await function.hydrate.aio()
             options: dict[str, Any] = {name: value for name, value in self._options.items() if value is not None}
             function = function.with_options(**options) if options else function
-            self._function = function.with_concurrency(max_inputs=self._max_inputs) if self._max_inputs else function
+            self._found = function.with_concurrency(max_inputs=self._max_inputs) if self._max_inputs else function
+        return self._found
 
     async def spawn(self, submission: dict[str, Any]) -> tuple[str, str]:
         """Submits one experiment; the call's id, and where people can look at it."""
-        if self._function is None:
-            await self.look_up()
-        assert self._function is not None
+        function = await self.look_up()
         with spoken(f"the app {self.names.app}"):
-            call = await self._function.spawn.aio(submission)
+            call = await function.spawn.aio(submission)
         return call.object_id, page_of(call.object_id)
 
     async def result(self, call_id: str, timeout: float) -> dict[str, Any] | None:  # noqa: ASYNC109 the server waits
@@ -102,14 +101,12 @@ class Cloud:
         except Exception as error:  # whatever a container failed with is raised here, as if it had happened here
             raise LostCallError(f"{type(error).__name__}: {_line(error)}") from error
 
-    async def is_busy(self) -> bool:
-        """Whether the function performs anything or has anything waiting, of whichever run."""
-        if self._function is None:
-            await self.look_up()
-        assert self._function is not None
+    async def load(self) -> tuple[int, int]:
+        """How many containers the function has, and how many calls wait for one, of whichever run."""
+        function = await self.look_up()
         with spoken(f"the app {self.names.app}"):
-            stats = await self._function.get_current_stats.aio()
-        return stats.backlog + stats.num_total_runners > 0
+            stats = await function.get_current_stats.aio()
+        return stats.num_total_runners, stats.backlog
 
     async def cancel(self, call_id: str) -> None:
         import modal

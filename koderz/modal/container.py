@@ -21,30 +21,20 @@ class Meter:
     """Shares a container's seconds out among the experiments that are in it at the same time."""
 
     def __init__(self) -> None:
-        self._share = 0.0  # seconds of one experiment that had been here all along
+        self._seconds = 0.0
         self._inside = 0
         self._since = time.monotonic()
 
-    def enter(self) -> float:
-        """A mark to be handed to `leave`."""
-        self._tick(+1)
-        return self._share
+    def seconds(self, joining: int = 0) -> float:
+        """Those of one experiment that had been here all along; what it has used since then is the difference.
 
-    def read(self, mark: float) -> float:
-        """The seconds used since the mark was given."""
-        self._tick(0)
-        return self._share - mark
-
-    def leave(self, mark: float) -> float:
-        """The seconds used, by one that is here no more."""
-        self._tick(-1)
-        return self._share - mark
-
-    def _tick(self, change: int) -> None:
+        `joining`: how many come in now; -1 where one leaves.
+        """
         now = time.monotonic()
-        self._share += (now - self._since) / max(1, self._inside)
+        self._seconds += (now - self._since) / max(1, self._inside)
         self._since = now
-        self._inside += change
+        self._inside += joining
+        return self._seconds
 
 
 class ContainerState:
@@ -79,15 +69,15 @@ class MeteredCaller(Caller):
         resources = state.resources
         settings = replace(resources.plan.settings, max_cost=allowance)
         super().__init__(settings, resources.models, spent=0.0, baseline=resources.baseline)
-        self._rate, self._meter, self._mark = rate, state.meter, state.meter.enter()
+        self._rate, self._meter, self._begun = rate, state.meter, state.meter.seconds(joining=1)
         self._counted = 0.0
 
     async def complete(self, ask: Ask, identity: Identity) -> Answer:
-        used = self._meter.read(self._mark) * self._rate
+        used = (self._meter.seconds() - self._begun) * self._rate
         self.also_spent(used - self._counted)
         self._counted = used
         return await super().complete(ask, identity)
 
     def seconds(self) -> float:
         """What the experiment has used of the container in all. To be asked once, at its end."""
-        return self._meter.leave(self._mark)
+        return self._meter.seconds(joining=-1) - self._begun

@@ -7,19 +7,18 @@ import math
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from koderz._version import __version__
-from koderz.engines import Driver, RemoteView, Traits, carried
+from koderz.engines import Driver, Traits, carried
 from koderz.engines.portable import Files, files_of, pack_plan, source_digest
 from koderz.engines.resources import require_prices, shared_of
 from koderz.errors import Unreachable
 from koderz.modal.cloud import DEPLOY, Cloud
-from koderz.modal.names import INPUTS, cost_per_second, is_configured, names_of, require_apart
-from koderz.modal.options import ModalOptions
+from koderz.modal.names import INPUTS, ModalOptions, cost_per_second, is_configured, names_of, require_apart
 from koderz.modal.store import RunStore
 from koderz.modal.submission import Submission
+from koderz.modal.watch import RemoteRun
 from koderz.plans.plan import Plan
 from koderz.settings.schema import Settings
 from koderz.types import EXCLUSIVE, JUDGE
@@ -42,12 +41,6 @@ def _settled(settings: Settings, given: Container[str]) -> Settings:
     return settings
 
 
-def _view(folder: Path, config: Mapping[str, Any], environ: Mapping[str, str]) -> RemoteView:
-    from koderz.modal.watch import RemoteRun
-
-    return RemoteRun(folder, config, environ)
-
-
 async def _stored(run_id: str, environ: Mapping[str, str]) -> tuple[bytes, RunStore] | None:
     if not is_configured(environ):
         return None
@@ -58,7 +51,7 @@ async def _stored(run_id: str, environ: Mapping[str, str]) -> tuple[bytes, RunSt
 
 _CAN = frozenset({JUDGE, "session", "long_context", "evaluator", "gpu"})
 _CARRIES = frozenset({"workspace", EXCLUSIVE})
-open_modal.traits = Traits(_CAN, _settled, _view, _stored, _CARRIES)  # type: ignore[attr-defined]
+open_modal.traits = Traits(_CAN, _settled, RemoteRun, _stored, _CARRIES)  # type: ignore[attr-defined]
 
 
 def _limits(max_containers: int | None, concurrency: int) -> dict[str, Any]:

@@ -1,13 +1,16 @@
-"""What koderz' things are called on Modal, and what its machines cost."""
+"""What koderz' things are called on Modal, what its machines are and what they cost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from koderz.errors import KoderzError
 from koderz.sandbox import ROOM_MB
+from koderz.settings.options import option
+from koderz.settings.trust import SPENDS
 
 CPU_CORES, MEMORY_MB = 1.0, 2048  # of a container that performs experiments
 SANDBOXES = 2  # of a container, in which its experiments' programs are judged
@@ -36,7 +39,16 @@ _GPUS: Mapping[str, float] = {  # US dollars a second, list prices of 2026
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class ModalOptions:
+    """The options of the engine `modal`: what its containers are, and how many."""
+
+    gpu: str | None = option(None, "Modal: GPU of each container, such as L4, H100 or H100:2.", "TYPE", risk=SPENDS)
+    max_containers: int | None = option(
+        None, "Modal: maximum number of containers.", "N", bounds=(1, 10_000), risk=SPENDS, changeable=True
+    )
+
+
+class Names(NamedTuple):
     """Where things are on Modal. `KODERZ_MODAL_APP`, `_VOLUME` and `_SECRET` say otherwise."""
 
     app: str = "koderz"
@@ -54,7 +66,7 @@ class Names:
 
 
 def names_of(environ: Mapping[str, str]) -> Names:
-    said = {name: environ.get(f"KODERZ_MODAL_{name.upper()}") for name in Names.__slots__}
+    said = {name: environ.get(f"KODERZ_MODAL_{name.upper()}") for name in Names._fields}
     return Names(**{name: value for name, value in said.items() if value})
 
 

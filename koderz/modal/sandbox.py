@@ -1,6 +1,6 @@
 """The sandbox in Modal's cloud: one long-lived sandbox there for each judge, without network, secrets or volumes.
 
-The judge stays here with its tests; `modal_bridge` carries its orders to a warm interpreter in the sandbox. The
+The judge stays here with its tests; `koderz.modal.bridge` carries its orders to a warm interpreter in the sandbox. The
 variables that let the bridge talk to Modal reach neither the sandbox nor any candidate.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -34,12 +33,8 @@ main(sys.argv[1:])
 """
 
 
-def opened(wanted: Opening) -> ModalSandbox:
-    return ModalSandbox(judges=wanted.judges, memory_mb=wanted.memory_mb)
-
-
 class ModalSandbox(RemoteSandbox):
-    """Judges on `judges` warm sandboxes of the app that `KODERZ_MODAL_APP` names, which is made where it is missing.
+    """Judges on warm sandboxes of the app that `KODERZ_MODAL_APP` names, which is made where it is missing.
 
     Entering raises Unreachable without a token or the network, and where the SDK isn't installed.
     """
@@ -48,20 +43,15 @@ class ModalSandbox(RemoteSandbox):
     places = "the sandboxes there"
     many_machines = True  # so that the speed of one says nothing of the next one's
 
-    def __init__(self, *, judges: int, memory_mb: int = 1024, environ: Mapping[str, str] = os.environ) -> None:
-        self._app = names_of(environ).app
-        command = bridge(self._app, memory_mb + ROOM_MB)
+    def __init__(self, wanted: Opening) -> None:
+        self._app = names_of(os.environ).app
+        command = process("koderz.modal.bridge", self._app, str(wanted.memory_mb + ROOM_MB))  # stdin and stdout there
         premises = Premises(isolation.LAYERS, {}, command, passed=_PASSED, start_seconds=START_SECONDS)
-        super().__init__(judges=judges, premises=premises, wall_extra=WALL_EXTRA)
+        super().__init__(judges=wanted.judges, premises=premises, wall_extra=WALL_EXTRA)
 
     async def __aenter__(self) -> Self:
         await make_ready(self._app)
         return await super().__aenter__()
-
-
-def bridge(app: str, memory_mb: int) -> list[str]:
-    """The command whose stdin and stdout are those of an interpreter in a sandbox that it makes."""
-    return process("koderz.modal.bridge", app, str(memory_mb))
 
 
 def process(module: str, *arguments: str) -> list[str]:

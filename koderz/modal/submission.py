@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from koderz.engines import Driver
-from koderz.engines.portable import changes_in, pack_work, read_lines, source_digest
+from koderz.engines.portable import changes_in, line_key, pack_work, read_lines, source_digest
 from koderz.errors import FatalFault, Fault
 from koderz.experiments.budget import CapReached
 from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
+from koderz.experiments.runner import fault_of
 from koderz.modal.allowances import Allowances
 from koderz.modal.cloud import DEPLOY, Cloud, LostCallError
-from koderz.modal.in_flight import Flight, is_outcome
-from koderz.modal.names import INPUTS
-from koderz.modal.options import ModalOptions
-from koderz.modal.result import outcome_among, read_result
+from koderz.modal.names import INPUTS, ModalOptions
 from koderz.modal.store import RunStore
+from koderz.modal.worker import outcome_among, read_result
 from tracker import records
-from tracker.records import Record, Submitted
+from tracker.records import Call, Compute, Record, Submitted
 
 SUBMITTING = 16  # at a time
 POLLING = 32  # calls that are asked for at a time
@@ -124,17 +124,10 @@ class Submission:
     async def _spawn(self, flight: Flight) -> None:
         """Hands the experiment to Modal. The call's id is in the journal before it counts as submitted."""
         flight.spent = 0.0
-        identity = flight.work.identity
+        task = flight.work.identity.task.id
         call_id, url = await self._cloud.spawn(self._submission(flight))
-        await self._driver.record(
-            Submitted(
-                experiment_id=identity.experiment_id,
-                problem_id=identity.task.id,
-                engine="modal",
-                call_id=call_id,
-                url=url,
-            )
-        )
+        known = {"experiment_id": flight.experiment_id, "problem_id": task, "call_id": call_id, "url": url}
+        await self._driver.record(Submitted(engine="modal", **known))
         flight.call_id = call_id
         self._submitted += 1
         if self._submitted == 1:
@@ -237,3 +230,59 @@ class Submission:
         flight.stored = 0
         await self._safely(self._spawn(flight))
         self._flights.put_nowait(flight)
+
+
+@dataclass(slots=True)
+class Flight:
+    """An experiment that was submitted, or is about to be."""
+
+    work: PendingExperiment
+    call_id: str  # empty: not submitted yet
+    allowance: float | None = None  # US dollars; None: no cap
+    recorded: list[Record] = field(default_factory=list)  # what came since, in order
+    stored: int = 0  # how many of its lines have been seen in the store
+    caught_up: float = field(default_factory=time.monotonic)  # when its lines were looked at last
+    deaths: int = 0
+    spent: float = 0.0  # US dollars since it was submitted
+
+    @classmethod
+    def of(cls, work: PendingExperiment) -> Flight:
+        """As it stands by the journal."""
+        calls = [record.call_id for record in work.recorded if isinstance(record, Submitted)]
+        return cls(work, calls[-1] if calls else "")
+
+    @property
+    def experiment_id(self) -> str:
+        return self.work.identity.experiment_id
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the experiment had ended after it was submitted last, and is to be worked on again."""
+        last = [r for r in self.work.recorded if isinstance(r, Submitted) or is_outcome(r)][-1:]
+        return bool(last) and is_outcome(last[0])
+
+    def new(self, lines: Iterable[Record]) -> list[Record]:
+        """Those lines that the journal doesn't have yet."""
+        known = {line_key(record) for record in (*self.work.recorded, *self.recorded)}
+        return [line for line in lines if line_key(line) not in known]
+
+    def note(self, lines: Iterable[Record]) -> None:
+        """Takes lines for recorded."""
+        for line in lines:
+            self.recorded.append(line)
+            self.spent += line.cost if isinstance(line, Call | Compute) else 0.0
+
+    def to_replay(self) -> PendingExperiment:
+        """The work with all that a worker has to know of it."""
+        recorded = [r for r in (*self.work.recorded, *self.recorded) if not isinstance(r, Submitted)]
+        return self.work._replace(recorded=recorded)
+
+    def lost(self, fault: Fault) -> records.Fault:
+        """Its end where it can't be performed."""
+        paid = [r for r in (*self.work.recorded, *self.recorded) if isinstance(r, Call | Compute)]
+        calls = sum(isinstance(line, Call) for line in paid)
+        return fault_of(self.work.identity, fault, cost=sum(line.cost for line in paid), calls=calls)
+
+
+def is_outcome(record: Record) -> bool:
+    return isinstance(record, records.Experiment | records.Fault)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +30,23 @@ class RemoteRun:
         limits = {name: stated.get(name) for name in ("max_containers", "max_inputs")}
         self._store = RunStore(names, folder.name)
         self._cloud = Cloud(names, gpu=config.get("gpu"), **limits)
-        self._seen: dict[str, int] = {}  # lines, by experiment
-        self._known = {_key(record) for record in _read(folder)}
+        self._seen = Counter[str]()  # lines, by experiment
+        journal = folder / NAME
+        spans = [entry.span for entry in load_index(journal) if entry.kind]
+        self._known = {_key(record) for record in read_records(journal, spans)}
 
     async def new_lines(self) -> AsyncIterator[bytes]:
         """Those that neither the journal had when this was made, nor an earlier look found. Raises Unreachable."""
         counts = await self._store.counts()
-        grown = [name for name, count in sorted(counts.items()) if count > self._seen.get(name, 0)]
+        grown = [name for name, count in sorted(counts.items()) if count > self._seen[name]]
         for start in range(0, len(grown), _AT_ONCE):
             names = grown[start : start + _AT_ONCE]
-            found = await asyncio.gather(*(self._store.new_lines(name, self._seen.get(name, 0)) for name in names))
+            found = await asyncio.gather(*(self._store.new_lines(name, self._seen[name]) for name in names))
             for name, lines in zip(names, found, strict=True):
-                self._seen[name] = self._seen.get(name, 0) + len(lines)
-                for line in self._new_among(lines):
-                    yield line
+                self._seen[name] += len(lines)
+                for line in lines:
+                    if self._known.isdisjoint(map(_key, read_lines([line]))):
+                        yield line
 
     async def page(self, experiment_id: str) -> str:
         """Where the call that performs an experiment is to be seen; empty where none has begun."""
@@ -51,17 +55,7 @@ class RemoteRun:
 
     async def is_busy(self) -> bool:
         """Whether anything runs or waits there."""
-        return await self._cloud.is_busy()
-
-    def _new_among(self, lines: Iterable[bytes]) -> Iterable[bytes]:
-        for line in lines:
-            if all(_key(record) not in self._known for record in read_lines([line])):
-                yield line
-
-
-def _read(folder: Path) -> Iterable[Record]:
-    journal = folder / NAME
-    return read_records(journal, [entry.span for entry in load_index(journal) if entry.kind])
+        return any(await self._cloud.load())
 
 
 def _key(record: Record) -> tuple[str, ...]:

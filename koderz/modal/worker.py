@@ -1,34 +1,42 @@
-"""One experiment in a container: what it is told is read back first, what it does is stored before it counts."""
+"""One experiment in a container: what it is told is read back first, what it does is stored before it counts.
+
+And what goes back from there as the result of a call, and how it is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from koderz.engines.portable import line_key, read_lines, unpack_work
+from koderz._version import __version__
+from koderz.engines.portable import line_key, read_lines, source_digest, unpack_work
 from koderz.errors import FatalFault, Fault
+from koderz.experiments.budget import CapReached, ExperimentCapReached
 from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
-from koderz.experiments.replay import Replaying
+from koderz.experiments.replay import NeedsCallError, Replaying
 from koderz.experiments.runner import ExperimentRunner
 from koderz.modal.container import ContainerState, MeteredCaller
-from koderz.modal.result import outcome_among, performed_by, result_of
 from koderz.modal.store import ContainerShelf
-from tracker.records import Compute, Experiment, Record, Text, encode
+from koderz.suites.references import ReferenceFault
+from tracker.records import Compute, Experiment, Record, Text, decode, encode
 from tracker.records import Fault as FaultRecord
+
+_KINDS: tuple[type[Fault], ...] = (CapReached, ExperimentCapReached, FatalFault, NeedsCallError, ReferenceFault, Fault)
+_FAULTS: Mapping[str, type[Fault]] = {kind.__name__: kind for kind in _KINDS}
 
 
 class Notebook:
     """The ledger of one experiment in a container."""
 
-    def __init__(self, shelf: ContainerShelf, run: str, experiment_id: str) -> None:
+    def __init__(self, shelf: ContainerShelf) -> None:
         self.written: list[bytes] = []
-        self._shelf, self._run, self._experiment_id = shelf, run, experiment_id
+        self._shelf = shelf
 
     async def record(self, *lines: Record) -> None:
         for line in map(encode, lines):
-            await self._shelf.append(self._run, self._experiment_id, line)
+            await self._shelf.append(line)
             self.written.append(line)
 
     def text(self, text: Text) -> str:
@@ -39,19 +47,20 @@ class Notebook:
 async def perform_work(
     data: Mapping[str, Any], call_id: str, shelf: ContainerShelf, state_of: Callable[[], Awaitable[ContainerState]]
 ) -> dict[str, Any]:
-    """Performs what `modal.submission` describes; `modal_result` has what it returns. Never raises.
+    """Performs what `modal.submission` describes; see `result_of` for what it returns. Never raises.
 
     What an earlier run of the same input has stored is replayed, not paid for again.
     """
-    run, experiment_id = data["run"], data["work"]["experiment_id"]
-    notebook = Notebook(shelf, run, experiment_id)
+    notebook = Notebook(shelf)
     try:
-        holder = await shelf.claim(run, experiment_id, call_id, data["after"])
+        holder = await shelf.claim(call_id, data["after"])
         if holder != call_id:
             return performed_by(holder)
         state = await state_of()
-        work = await _with_stored(unpack_work(data["work"], state.resources.plan), data, notebook, shelf)
-        if (ended := _end_of(work, data)) is None:
+        asked = unpack_work(data["work"], state.resources.plan)
+        work = await _with_stored(asked, notebook, shelf)
+        # In an earlier run of this very input it may have ended already, and the result was lost on its way.
+        if (ended := outcome_among(work.recorded[len(asked.recorded) :])) is None:
             caller = MeteredCaller(state, data["allowance"], data["rate"])
             runner = ExperimentRunner(state.resources, caller, notebook, Replaying(**data["how"]))
             outcome = await _ended(await runner.perform(work), work, caller, notebook, data)
@@ -64,24 +73,16 @@ async def perform_work(
     return result_of(outcome, notebook.written)
 
 
-async def _with_stored(
-    work: PendingExperiment, data: Mapping[str, Any], notebook: Notebook, shelf: ContainerShelf
-) -> PendingExperiment:
+async def _with_stored(work: PendingExperiment, notebook: Notebook, shelf: ContainerShelf) -> PendingExperiment:
     """The work with what was stored for it and hadn't reached the journal yet, which is handed back again."""
     known = {line_key(record) for record in work.recorded}
     recorded = list(work.recorded)
-    for line in await shelf.lines(data["run"], work.identity.experiment_id):
+    for line in await shelf.lines():
         for record in read_lines([line]):
             if line_key(record) not in known:
                 recorded.append(record)
                 notebook.written.append(line)
-    return PendingExperiment(work.identity, recorded, work.is_whole)
-
-
-def _end_of(work: PendingExperiment, data: Mapping[str, Any]) -> Experiment | FaultRecord | None:
-    """How it ended already, in a run of this very input whose result was lost on its way."""
-    before = len(data["work"]["recorded"])
-    return outcome_among(work.recorded[before:])
+    return work._replace(recorded=recorded)
 
 
 async def _ended(
@@ -116,3 +117,33 @@ def _with_compute(record: Experiment | FaultRecord, spent: float) -> Experiment 
         return replace(record, cost=record.cost + spent)
     tiers = record.cost_by_tier or {"local": record.cost}
     return replace(record, cost=record.cost + spent, cost_by_tier={**tiers, "compute": spent})
+
+
+def result_of(outcome: ExperimentOutcome, lines: Sequence[bytes]) -> dict[str, Any]:
+    """How an experiment ended, with the lines of its journal."""
+    return {"koderz": __version__, "digest": source_digest(), "lines": [*lines], "outcome": _packed(outcome)}
+
+
+def performed_by(call_id: str) -> dict[str, Any]:
+    """The result of a call whose experiment another one performs."""
+    return {"elsewhere": call_id}
+
+
+def read_result(outcome: Mapping[str, Any]) -> ExperimentOutcome:
+    """The outcome in what `result_of` made."""
+    record = decode(outcome["record"]) if outcome["record"] else None
+    assert record is None or isinstance(record, Experiment | FaultRecord)
+    fault = _FAULTS[outcome["fault"]](outcome["message"]) if outcome["fault"] else None
+    return ExperimentOutcome(record, fault)
+
+
+def outcome_among(lines: Sequence[Record]) -> Experiment | FaultRecord | None:
+    """The end of an experiment, if its stored lines have one that is not followed by more."""
+    last = lines[-1] if lines else None
+    return last if isinstance(last, Experiment | FaultRecord) else None
+
+
+def _packed(outcome: ExperimentOutcome) -> dict[str, Any]:
+    fault = outcome.fault
+    kind = next((name for name, kind in _FAULTS.items() if isinstance(fault, kind)), "")
+    return {"record": encode(outcome.record) if outcome.record else b"", "fault": kind, "message": str(fault or "")}

@@ -86,7 +86,7 @@ SANDBOXES = Registry(
         "contained": "koderz.sandbox.contained:opened",
         "docker": "koderz.sandbox.docker:opened",
         "local": "koderz.sandbox.contained:opened",
-        "modal": "koderz.modal.sandbox:opened",
+        "modal": "koderz.modal.sandbox:ModalSandbox",
         "uncontained": "koderz.sandbox.contained:opened",
     },
     {"docker": "koderz.sandbox:DockerOptions"},

@@ -18,10 +18,11 @@ def test_the_volume_gets_what_a_container_that_died_had_not_committed(cloud: Mod
     run = f"bench_{uuid4().hex[:8]}_20260101_000000"
 
     async def after_a_death() -> list[bytes]:
-        await RunStore(names_of(os.environ), run).append("exp_1", LINES[0], 0)
-        shelf = ContainerShelf(names_of(os.environ), tmp_path)
-        found = await shelf.lines(run, "exp_1")
-        await shelf.append(run, "exp_1", LINES[1])
+        store = RunStore(names_of(os.environ), run)
+        await store.append("exp_1", LINES[0], 0)
+        shelf = ContainerShelf(store, "exp_1", tmp_path)
+        found = await shelf.lines()
+        await shelf.append(LINES[1])
         return found
 
     assert asyncio.run(after_a_death()) == LINES[:1]
@@ -34,7 +35,7 @@ def test_what_the_dict_has_forgotten_a_container_reads_from_the_volume(cloud: Mo
     path.parent.mkdir(parents=True)
     path.write_bytes(b"".join(LINES) + b'{"torn')
 
-    found = asyncio.run(ContainerShelf(names_of(os.environ), tmp_path).lines(run, "exp_1"))
+    found = asyncio.run(ContainerShelf(RunStore(names_of(os.environ), run), "exp_1", tmp_path).lines())
 
     assert found == LINES
 
