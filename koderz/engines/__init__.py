@@ -38,19 +38,15 @@ class Driver(Ledger, Protocol):
     @property
     def stopping(self) -> str:
         """Why no more experiments are begun; empty while they are."""
-        ...
 
     def work(self) -> Iterator[PendingExperiment]:
         """What is left to be performed, drawn one by one; ends early where no more is to be begun."""
-        ...
 
     async def settle(self, outcome: ExperimentOutcome) -> None:
         """Takes note of how an experiment ended."""
-        ...
 
     def stop(self, status: str, reason: str) -> None:
         """Hands out no more work, and ends the session with this status when the engine has come to an end."""
-        ...
 
 
 class Engine(Protocol):
@@ -64,7 +60,6 @@ class Engine(Protocol):
     @property
     def throttle(self) -> Sequence[Throttle]:
         """How hard providers are asked at the moment."""
-        ...
 
     async def check(self) -> dict[str, Any]:
         """What goes into the run's record about models and machines.
@@ -72,11 +67,9 @@ class Engine(Protocol):
         Asked before anything is created. Raises Unreachable where the run could not begin, KoderzError where
         the plan can't be carried out there.
         """
-        ...
 
     async def run(self, driver: Driver) -> None:
         """Performs what `driver.work()` yields and settles each. What goes wrong in one is that one's fault."""
-        ...
 
 
 Opener = Callable[["Plan", Mapping[str, str]], AbstractAsyncContextManager[Engine]]
@@ -88,19 +81,12 @@ class RemoteView(Protocol):
 
     def new_lines(self) -> AsyncIterator[bytes]:
         """Journal lines that are stored there since the last look. Raises Unreachable."""
-        ...
 
     async def page(self, experiment_id: str) -> str:
         """Where people can look at an experiment; empty for nowhere."""
-        ...
 
     async def is_busy(self) -> bool:
         """Whether anything runs or waits there."""
-        ...
-
-
-def _as_they_are(settings: Settings, given: Container[str]) -> Settings:  # noqa: ARG001 it is a `Traits.settle`
-    return settings
 
 
 class StoredRun(Protocol):
@@ -108,18 +94,16 @@ class StoredRun(Protocol):
 
     async def experiments(self) -> set[str]:
         """Those that it has lines of."""
-        ...
 
     async def lines(self, experiment_id: str) -> list[bytes]:
         """All journal lines of an experiment."""
-        ...
 
 
 class Traits(NamedTuple):
     """What an engine says of itself before it is opened: the attribute `traits` of its opener."""
 
     can: frozenset[str] = frozenset({JUDGE})  # which needs of tasks it meets; `memory`: the store of this machine
-    settle: Callable[[Settings, Container[str]], Settings] = _as_they_are
+    settle: Callable[[Settings, Container[str]], Settings] = lambda settings, _: settings
     """The settings as they are there, where the user has given those that are named. Raises KoderzError."""
     view: Callable[[Path, Mapping[str, Any], Mapping[str, str]], RemoteView] | None = None
     """Looks at a run there, from the run's folder, its config and variables of the environment."""

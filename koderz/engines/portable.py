@@ -83,32 +83,30 @@ def unpack_plan(data: bytes, folder: Path, changes: Mapping[str, Any]) -> Plan:
     settings = restored_settings(record)
     fields = fields_in(settings)
     settings = replaced(settings, {name: fields[name].read(value, name) for name, value in changes.items()})
-    settings = laid_out(settings, folder)
-    return restore_plan(record, settings, accept_changes=False, solver_files=solver_files(folder))
+    settings, solvers = laid_out(settings, folder)
+    return restore_plan(record, settings, accept_changes=False, solver_files=solvers)
 
 
 def lay_out(data: bytes, folder: Path) -> None:
     """Writes the files of a packed plan."""
-    packed = orjson.loads(data)["files"]
-    for name, files in ((name, packed[name]) for name in _NAMED_BY_PATH if name in packed):
-        place = folder / name
-        place.mkdir(parents=True, exist_ok=True)
-        for file, coded in files.items():
-            (place / Path(file).name).write_bytes(base64.b64decode(coded))
+    for name, files in orjson.loads(data)["files"].items():
+        if name in _NAMED_BY_PATH:
+            place = folder / name
+            place.mkdir(parents=True, exist_ok=True)
+            for file, coded in files.items():
+                (place / Path(file).name).write_bytes(base64.b64decode(coded))
 
 
-def laid_out(settings: Settings, folder: Path) -> Settings:
-    """The settings with what `lay_out` has written to `folder`, if anything, in the place of what they name."""
-    if (folder / "dataset").is_dir():
-        settings = dataclasses.replace(settings, dataset=next((folder / "dataset").iterdir()))
-    if (folder / "prompt_dir").is_dir():
-        settings = dataclasses.replace(settings, prompt_dir=folder / "prompt_dir")
-    return settings
+def laid_out(settings: Settings, folder: Path) -> tuple[Settings, Path | None]:
+    """The settings with what `lay_out` has written, if anything, in the place of what they name.
 
-
-def solver_files(folder: Path) -> Path | None:
-    """Where `lay_out` has put the user's own solvers; None where the plan has none."""
-    return folder / "solver" if (folder / "solver").is_dir() else None
+    And where it has put the user's own solvers; None where the plan has none.
+    """
+    there: dict[str, Any] = {name: folder / name for name in _NAMED_BY_PATH if (folder / name).is_dir()}
+    solvers = there.pop("solver", None)
+    if "dataset" in there:
+        there["dataset"] = next(there["dataset"].iterdir())
+    return dataclasses.replace(settings, **there), solvers
 
 
 def pack_work(work: PendingExperiment, text: Callable[[Text], str]) -> dict[str, Any]:
@@ -155,23 +153,17 @@ def source_digest() -> str:
     return digest.hexdigest()[:16]
 
 
+_TEXTS: Mapping[type[Record], Sequence[str]] = {
+    Call: ("reply", "text", "reasoning", "body"),
+    Attempt: ("program", "feedback", "detail"),
+}
 _NAMED_BY_PATH = ("dataset", "prompt_dir", "solver")
 _SOURCES = (".py", ".md", ".html", ".css", ".js", ".toml")
 
 
 def _inlined(record: Record, text: Callable[[Text], str]) -> Record:
-    """A replay needs no message of a call: its key says what was asked."""
-    if isinstance(record, Call):
-        own = None if record.text is None else text(record.text)
-        return replace(
-            record,
-            messages=(),
-            reply=text(record.reply),
-            text=own,
-            reasoning=text(record.reasoning),
-            body=text(record.body),
-        )
-    if isinstance(record, Attempt):
-        program = None if record.program is None else text(record.program)
-        return replace(record, program=program, feedback=text(record.feedback), detail=text(record.detail))
-    return record
+    found = {name: getattr(record, name) for name in _TEXTS.get(type(record), ())}
+    inlined: dict[str, Any] = {name: text(value) for name, value in found.items() if value is not None}
+    if isinstance(record, Call):  # a replay needs no message of it: its key says what was asked
+        inlined["messages"] = ()
+    return replace(record, **inlined)

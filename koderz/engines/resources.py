@@ -63,17 +63,14 @@ async def open_models(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[t
 
 async def model_facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
     """What the servers say of the models, such as a digest. Raises Unreachable, or KoderzError for a cap."""
-    names = asked_models(plan.arms)
-    if (flag := cap_of(plan)) is not None:
-        _require_prices(flag, {name: models[name].price() for name in names})
-    checked = {name: await models[name].check() for name in names}
+    _require_prices(plan, lambda name: models[name].price())
+    checked = {name: await models[name].check() for name in asked_models(plan.arms)}
     return {"models": {name: facts for name, facts in checked.items() if facts}}
 
 
 def require_prices(plan: Plan, environ: Mapping[str, str]) -> None:
     """KoderzError where a model that isn't opened here has no known price, so that no cap can hold."""
-    if (flag := cap_of(plan)) is not None:
-        _require_prices(flag, {name: listed_tariff(plan, name, environ) for name in asked_models(plan.arms)})
+    _require_prices(plan, lambda name: listed_tariff(plan, name, environ))
 
 
 def sandbox_of(plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
@@ -127,17 +124,13 @@ async def _exclusive_of(
         yield exclusive
 
 
-def cap_of(plan: Plan) -> str | None:
-    """The flag of a cost cap that the plan has, which takes known prices; None for none."""
-    caps = ("max_cost", "max_experiment_cost")
-    return next((flag_of(name) for name in caps if getattr(plan.settings, name) is not None), None)
-
-
-def _require_prices(flag: str, prices: Mapping[str, Price | Tariff | None]) -> None:
-    for name, price in prices.items():
-        if price is None:
+def _require_prices(plan: Plan, price_of: Callable[[str], Price | Tariff | None]) -> None:
+    """A cost cap takes known prices."""
+    caps = [name for name in ("max_cost", "max_experiment_cost") if getattr(plan.settings, name) is not None]
+    for name in asked_models(plan.arms) if caps else ():
+        if price_of(name) is None:
             raise KoderzError(
-                f"{flag} can't hold without the price of {name}; put it into koderz.toml: "
+                f"{flag_of(caps[0])} can't hold without the price of {name}; put it into koderz.toml: "
                 f'[prices."{name}"] with input and output, US dollars a million tokens'
             )
 

@@ -238,8 +238,8 @@ class Flight:
 
     work: PendingExperiment
     call_id: str  # empty: not submitted yet
+    recorded: list[Record]  # by now, in order
     allowance: float | None = None  # US dollars; None: no cap
-    recorded: list[Record] = field(default_factory=list)  # what came since, in order
     stored: int = 0  # how many of its lines have been seen in the store
     caught_up: float = field(default_factory=time.monotonic)  # when its lines were looked at last
     deaths: int = 0
@@ -249,7 +249,7 @@ class Flight:
     def of(cls, work: PendingExperiment) -> Flight:
         """As it stands by the journal."""
         calls = [record.call_id for record in work.recorded if isinstance(record, Submitted)]
-        return cls(work, calls[-1] if calls else "")
+        return cls(work, calls[-1] if calls else "", [*work.recorded])
 
     @property
     def experiment_id(self) -> str:
@@ -263,23 +263,22 @@ class Flight:
 
     def new(self, lines: Iterable[Record]) -> list[Record]:
         """Those lines that the journal doesn't have yet."""
-        known = {line_key(record) for record in (*self.work.recorded, *self.recorded)}
+        known = {line_key(record) for record in self.recorded}
         return [line for line in lines if line_key(line) not in known]
 
-    def note(self, lines: Iterable[Record]) -> None:
+    def note(self, lines: Sequence[Record]) -> None:
         """Takes lines for recorded."""
-        for line in lines:
-            self.recorded.append(line)
-            self.spent += line.cost if isinstance(line, Call | Compute) else 0.0
+        self.recorded += lines
+        self.spent += sum(line.cost for line in lines if isinstance(line, Call | Compute))
 
     def to_replay(self) -> PendingExperiment:
         """The work with all that a worker has to know of it."""
-        recorded = [r for r in (*self.work.recorded, *self.recorded) if not isinstance(r, Submitted)]
+        recorded = [r for r in self.recorded if not isinstance(r, Submitted)]
         return self.work._replace(recorded=recorded)
 
     def lost(self, fault: Fault) -> records.Fault:
         """Its end where it can't be performed."""
-        paid = [r for r in (*self.work.recorded, *self.recorded) if isinstance(r, Call | Compute)]
+        paid = [r for r in self.recorded if isinstance(r, Call | Compute)]
         calls = sum(isinstance(line, Call) for line in paid)
         return fault_of(self.work.identity, fault, cost=sum(line.cost for line in paid), calls=calls)
 

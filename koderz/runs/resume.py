@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from koderz.engines import require_able
 from koderz.engines.owners import restored_settings
-from koderz.engines.portable import laid_out, solver_files
+from koderz.engines.portable import laid_out
 from koderz.errors import KoderzError
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import restore_plan
@@ -68,10 +68,8 @@ async def resume_run(
         _require_own(tracker, fields_in(settings), way.trust_config, environ)
         _refuse_imported(tracker, way)
         overrides = _overrides(given, fields_in(settings)) | {"results": folder.parent}
-        settings = laid_out(replaced(settings, overrides), folder / FILES)
-        plan = restore_plan(
-            tracker.plan, settings, accept_changes=way.accept_changes, solver_files=solver_files(folder / FILES)
-        )
+        settings, solvers = laid_out(replaced(settings, overrides), folder / FILES)
+        plan = restore_plan(tracker.plan, settings, accept_changes=way.accept_changes, solver_files=solvers)
         tracker.select(faults=way.how != "resume", judged=way.how == "rescore")
         if way.how != "rescore" and tracker.tally.judged + tracker.tally.faults == plan.record.planned:
             if not tracker.is_finished:  # it was killed before it could say so, or brought from elsewhere

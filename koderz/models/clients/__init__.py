@@ -56,19 +56,15 @@ class Client(Protocol):
 
     def translated(self, body: Mapping[str, Any]) -> Translated:
         """Raises MalformedError for what has no place elsewhere."""
-        ...
 
     def answer(self, reply: Reply, body: Mapping[str, Any]) -> dict[str, Any]:
         """What the request `body` is answered with, whole."""
-        ...
 
     def events(self, answer: Mapping[str, Any]) -> Iterator[bytes]:
         """The same as a stream."""
-        ...
 
     def error(self, status: int, message: str) -> dict[str, Any]:
         """The body of an error."""
-        ...
 
 
 def client_of(wire: str) -> Client:
