@@ -46,9 +46,9 @@ def _risk_of_results(path: Path) -> str:
     return "" if path.resolve().is_relative_to(Path.cwd()) else WRITES
 
 
-_tasks, _model, _solver, _running, _sinks = (
-    partial(option, panel=panel) for panel in ("Tasks", "Model", "Solver", "Running", "Sinks")
-)
+_tasks, _model, _solver, _running = (partial(option, panel=panel) for panel in ("Tasks", "Model", "Solver", "Running"))
+_changeable = partial(_running, changeable=True)
+_sinks = partial(option, panel="Sinks", changeable=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,50 +146,35 @@ class Settings:
     )
 
     engine: str = _running("local", "Where experiments run: local or modal.", "NAME", risk=SPENDS)
-    concurrency: int = _running(
-        8,
-        "Maximum concurrent experiments; those awaiting a verdict don't count.",
-        "N",
-        bounds=(1, 4096),
-        changeable=True,
+    concurrency: int = _changeable(
+        8, "Maximum concurrent experiments; those awaiting a verdict don't count.", "N", bounds=(1, 4096)
     )
-    max_connections: int | None = _running(
+    max_connections: int | None = _changeable(
         None,
         "Maximum calls in flight to one provider. Default: as many as --concurrency, however many a solver makes.",
         "N",
         bounds=(1, 4096),
-        changeable=True,
     )
-    max_cost: float | None = _running(
-        None,
-        "Cost cap: no call starts that could exceed it; the run stops and can be resumed.",
-        "USD",
-        bounds=(0, 1e9),
-        changeable=True,
+    max_cost: float | None = _changeable(
+        None, "Cost cap: no call starts that could exceed it; the run stops and can be resumed.", "USD", bounds=(0, 1e9)
     )
-    max_experiment_cost: float | None = _running(
+    max_experiment_cost: float | None = _changeable(
         None,
         "Cost cap of each experiment: no call starts that could exceed it; the experiment ends as a fault.",
         "USD",
         bounds=(0, 1e9),
-        changeable=True,
     )
-    judges: int | None = _running(
+    judges: int | None = _changeable(
         None,
         "Maximum programs judged at once. Default: one per core and two more, as some never end.",
         "N",
         bounds=(1, 256),
-        changeable=True,
     )
     sandbox: str = _running(
         "contained", "Where programs run: contained, docker, modal or uncontained.", "NAME", risk=_risk_of_sandbox
     )
-    grace: float = _running(
-        10.0,
-        "Time that experiments have to finish after the first Ctrl-C.",
-        "SECONDS",
-        bounds=(0, 3600),
-        changeable=True,
+    grace: float = _changeable(
+        10.0, "Time that experiments have to finish after the first Ctrl-C.", "SECONDS", bounds=(0, 3600)
     )
     results: Path = _running(Path("benchmark_results"), "The results folder.", "DIR", risk=_risk_of_results)
     tags: tuple[str, ...] = _running(
@@ -202,24 +187,19 @@ class Settings:
         "NAME",
         flags=("--sink",),
         risk=_risk_of_sinks,
-        changeable=True,
     )
-    no_sinks: tuple[str, ...] = _sinks(
-        (), "Don't record into this sink; repeatable.", "NAME", flags=("--no-sink",), changeable=True
-    )
+    no_sinks: tuple[str, ...] = _sinks((), "Don't record into this sink; repeatable.", "NAME", flags=("--no-sink",))
     sink_patience: float = _sinks(
         30.0,
         "Time without progress after which a sink is left to koderz sync (three times that until it is open).",
         "SECONDS",
         bounds=(0.1, 86_400),
-        changeable=True,
     )
     mlflow_detail: Literal["traces", "runs", "parent", "full"] | None = _sinks(
         None,
         "What MLflow gets: parent (the run and a table of its experiments), traces (and a trace of each), runs "
         "or full (and a nested run of each). Default: traces up to 5,000 experiments, else parent.",
         "DETAIL",
-        changeable=True,
     )
 
     own: tuple[Any, ...] = no_option(())  # the options of what takes part, one dataclass each
