@@ -17,7 +17,7 @@ from koderz.models.prices import could_spend
 from koderz.sandbox import FULL, DockerOptions, Job
 from koderz.settings.registry import Registry
 from koderz.settings.schema import OF_SINKS
-from koderz.settings.toml import NAME, load_config, results_folder, settings_here
+from koderz.settings.toml import NAME, load_config, read_sources, results_folder
 from koderz.suites.code.calibration import calibrated_sandbox, cpu_scale
 from koderz.types import Finding
 from tracker.registry import find
@@ -116,10 +116,9 @@ async def _modal(environ: Mapping[str, str]) -> Finding:
     """Whether `--engine modal` and `--sandbox modal` would work: nothing is made there, nothing started."""
     from koderz.modal.names import is_configured, names_of
 
+    optional = "only --engine modal and --sandbox modal need it"
     if not is_configured(environ):
-        return Finding(
-            "modal", "missing", "no token here", "only --engine modal and --sandbox modal need it: modal setup"
-        )
+        return Finding("modal", "missing", "no token here", f"{optional}: modal setup")
     try:
         from koderz.modal.cloud import has_app
 
@@ -127,7 +126,7 @@ async def _modal(environ: Mapping[str, str]) -> Finding:
         if not await has_app(app):
             return Finding("modal", "ok", f"--sandbox modal; no app {app} for --engine modal", "koderz modal deploy")
     except KoderzError as error:
-        return Finding("modal", "missing", str(error), "only --engine modal and --sandbox modal need it")
+        return Finding("modal", "missing", str(error), optional)
     except ImportError:
         return Finding("modal", "missing", "a token without Modal's SDK", "pip install modal")
     return Finding("modal", "ok", f"--sandbox modal, and the app {app} for --engine modal")
@@ -158,7 +157,7 @@ def _sinks(results: Path | None, environ: Mapping[str, str]) -> Iterator[Finding
     """Each chosen sink: whether it can be loaded and reached, and how many runs it lacks."""
     try:
         given = {"results": results} if results else {}
-        settings = settings_here(given, environ, names=("results", *OF_SINKS))
+        settings = read_sources(given, environ, names=("results", *OF_SINKS)).settings
     except KoderzError as error:
         yield Finding("sinks", "broken", str(error), "choose others by KODERZ_SINKS or --sink")
         return

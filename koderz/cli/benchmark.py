@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from koderz.cli.front import Front, add_resume_commands, run_options
-from koderz.cli.groups import DefaultGroup, PanelCommand
+from koderz.cli.groups import DefaultGroup, PanelCommand, new_group
 from koderz.errors import KoderzError
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("koderz.cli.imports:import_runs", "Import samples, judged here, or runs of another machine."),
     "report": ("koderz.cli.report:report", "Write a report: one self-contained web page."),
     "compare": ("koderz.cli.compare:compare", "Compare runs: is B better than A, and where? With gates for CI."),
-    "problems": ("koderz.cli.problems:problems", "Rank problems by difficulty across runs."),
+    "problems": ("koderz.cli.compare:problems", "Rank problems by difficulty across runs."),
 }
 """Command → the module that holds its `app`, loaded when it is run, and its line of help."""
 
@@ -39,11 +39,9 @@ class BenchmarkGroup(DefaultGroup):
 """
 
 
-app = typer.Typer(
-    cls=BenchmarkGroup,
-    help="Work with recorded runs. A run is named by its id, a unique prefix, a summary file, latest or latest~1.",
-    rich_markup_mode=None,
-    add_completion=False,
+app = new_group(
+    "Work with recorded runs. A run is named by its id, a unique prefix, a summary file, latest or latest~1.",
+    BenchmarkGroup,
 )
 
 

@@ -1,7 +1,8 @@
-"""`koderz benchmark compare`: is B better than A, and where; and the gates of a CI job."""
+"""`koderz benchmark compare` and `problems`: is B better than A, where, and which tasks are hard for whom."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -10,54 +11,32 @@ from koderz.cli.console import print_json, say_all, warn
 from koderz.cli.flags import AllowSimulated, Arm, ByMeasure, Json, Results, named_runs, with_flags
 
 EXIT_GATE = 1
-_GATES = "Gates (exit code 1)"
+_SHOWN = 20  # problems, unless --limit says otherwise
+_gate = partial(typer.Option, rich_help_panel="Gates (exit code 1)")
 
-_FLAGS = {
-    "fail_on_regression": Annotated[
-        bool, typer.Option("--fail-on-regression", help="B is significantly worse than A.", rich_help_panel=_GATES)
-    ],
+_GATES = {
+    "fail_on_regression": Annotated[bool, _gate("--fail-on-regression", help="B is significantly worse than A.")],
     "max_drop": Annotated[
         float | None,
-        typer.Option(
-            metavar="POINTS",
-            help="B is worse by more than this; of another --measure, in its unit.",
-            min=0,
-            rich_help_panel=_GATES,
-        ),
+        _gate(metavar="POINTS", help="B is worse by more than this; of another --measure, in its unit.", min=0),
     ],
     "min_success_rate": Annotated[
-        float | None,
-        typer.Option(metavar="PERCENT", help="B passes less than this.", min=0, max=100, rich_help_panel=_GATES),
+        float | None, _gate(metavar="PERCENT", help="B passes less than this.", min=0, max=100)
     ],
-    "max_cost": Annotated[
-        float | None, typer.Option(metavar="USD", help="B's run cost more than this.", min=0, rich_help_panel=_GATES)
-    ],
+    "max_cost": Annotated[float | None, _gate(metavar="USD", help="B's run cost more than this.", min=0)],
     "min_gain": Annotated[
-        float | None,
-        typer.Option(
-            metavar="X", help="An optimizer of B gains less than this, a fraction such as 0.05.", rich_help_panel=_GATES
-        ),
+        float | None, _gate(metavar="X", help="An optimizer of B gains less than this, a fraction such as 0.05.")
     ],
-    "least": Annotated[
-        list[str] | None,
-        typer.Option("--min", metavar="MEASURE=VALUE", help="B's average is below it.", rich_help_panel=_GATES),
-    ],
-    "most": Annotated[
-        list[str] | None,
-        typer.Option("--max", metavar="MEASURE=VALUE", help="B's average is above it.", rich_help_panel=_GATES),
-    ],
+    "least": Annotated[list[str] | None, _gate("--min", metavar="MEASURE=VALUE", help="B's average is below it.")],
+    "most": Annotated[list[str] | None, _gate("--max", metavar="MEASURE=VALUE", help="B's average is above it.")],
     "allow_incomplete": Annotated[
         bool,
-        typer.Option(
-            "--allow-incomplete",
-            help="Judge B although it is still going or was cut short; a warning says so.",
-            rich_help_panel=_GATES,
-        ),
+        _gate("--allow-incomplete", help="Judge B although it is still going or was cut short; a warning says so."),
     ],
 }
 
 
-@with_flags(_FLAGS)
+@with_flags(_GATES)
 def compare(
     runs: Annotated[
         list[str] | None,
@@ -103,3 +82,35 @@ def compare(
     if outcome.shut:
         warn(f"gate failed: {'; '.join(outcome.shut)}")
         raise typer.Exit(EXIT_GATE)
+
+
+def problems(
+    runs: Annotated[
+        list[str] | None,
+        named_runs(metavar="[RUN] …", help="Which runs. Default: all."),
+    ] = None,
+    arm: Arm = None,
+    measure: ByMeasure = "success",
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", help="Maximum number of problems. Default: 20; all with --json.", min=1)
+    ] = None,
+    json: Json = False,
+    allow_simulated: AllowSimulated = False,
+    *,
+    results: Results,
+) -> None:
+    """Rank problems by difficulty across runs, with the disagreement of samples and the models that solve them."""
+    from koderz.analysis.difficulty import difficulty, difficulty_blocks
+    from koderz.analysis.measures import measure_named
+    from koderz.analysis.pairs import chosen_sides
+    from koderz.cli.tables import print_blocks
+
+    sides, notes = chosen_sides(runs or [], results, arm=arm, allow_simulated=allow_simulated)
+    by = measure_named(measure, [side.run for side in sides])
+    found = difficulty(sides, by)
+    if json:
+        print_json(found[:limit])
+        return
+    print_blocks(difficulty_blocks(found, limit or _SHOWN, by))
+    for note in notes:
+        warn(f"note: {note}")

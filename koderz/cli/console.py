@@ -8,8 +8,10 @@ import select
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any, cast
 
+from koderz.errors import StorageError
 from tracker.terminals import plain, steers
 
 LINE_EVERY = 5.0  # seconds between two lines of progress where there is no terminal
@@ -79,6 +81,15 @@ def print_json(document: Any) -> None:
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
     with while_read():
         data_output().write(orjson.dumps(document, default=as_dict, option=option))
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raises StorageError where the file or folder can't be written within."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{path} can't be written ({error.strerror})") from None
 
 
 def link(text: str, address: str) -> str:

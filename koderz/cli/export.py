@@ -10,9 +10,9 @@ from typing import IO, Annotated
 
 import typer
 
-from koderz.cli.console import counted, data_output, warn
+from koderz.cli.console import counted, data_output, warn, writing
 from koderz.cli.flags import Arm, Results, named_runs
-from koderz.errors import KoderzError, StorageError
+from koderz.errors import KoderzError
 from tracker.files import whole_file
 
 
@@ -57,8 +57,11 @@ def export(
     if own and (attempts or artifact):
         raise KoderzError(f"--format {format_} says itself what it holds: leave --attempts and --artifact out")
     if own and takes_folder(own):
-        with _folder(output, format_) as folder:
-            count = write_own(own, folders, folder, arm=arm)
+        if output is None:
+            raise KoderzError(f"--format {format_} writes a folder: say which with --output DIR")
+        with writing(output):
+            output.mkdir(parents=True, exist_ok=True)
+            count = write_own(own, folders, output, arm=arm)
     else:
         with _opened(output) as file:
             if own:
@@ -73,26 +76,11 @@ def export(
 
 
 @contextmanager
-def _folder(output: Path | None, format_: str | None) -> Iterator[Path]:
-    """A folder for a format that writes several files, made where there is none."""
-    if output is None:
-        raise KoderzError(f"--format {format_} writes a folder: say which with --output DIR")
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        yield output
-    except OSError as error:
-        raise StorageError(f"{output} can't be written ({error.strerror})") from None
-
-
-@contextmanager
 def _opened(output: Path | None) -> Iterator[IO[bytes]]:
     """The file appears whole or not at all."""
     if output is None:
         yield data_output()
         sys.stdout.flush()
         return
-    try:
-        with whole_file(output, durable=False) as file:
-            yield file
-    except OSError as error:
-        raise StorageError(f"{output} can't be written ({error.strerror})") from None
+    with writing(output), whole_file(output, durable=False) as file:
+        yield file

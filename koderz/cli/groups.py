@@ -38,6 +38,11 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+def new_group(text: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
+    """A group without commands. Named alone it says what it has."""
+    return typer.Typer(cls=cls, help=text, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+
+
 MAY_STAND_ALONE: Mapping[str, tuple[str, ...]] = {"--use-memory": ("other-tasks", "same-task", "off")}
 """Options whose value may be left out, and what it may be: the first is meant then."""
 

@@ -19,10 +19,11 @@ from tracker.sinks import JSON, KNOWN
 
 EXIT_MALFORMED, EXIT_FAULTS = 2, 3
 
+_NAMES = (*OF_JUDGING, "tags", "results", *OF_SINKS)
 _CHANGED = ("judged", "added", "extended")
 
 
-@with_settings(*OF_JUDGING, "tags", "results", *OF_SINKS)
+@with_settings(*_NAMES)
 def import_runs(
     sources: Annotated[
         list[Path], typer.Argument(metavar="FILE|DIR…", help="Samples in JSONL, results folders, or runs' folders.")
@@ -45,8 +46,14 @@ def import_runs(
     catch up with what was imported, in a terminal in the background; one that stays behind is left to koderz sync.
     """
     from koderz.cli.sink_progress import catch_up_runs
+    from koderz.engines.owners import schema_here
+    from koderz.settings.toml import read_sources
 
-    settings = _settings(given, model, trust_config=trust_config)
+    if model is not None and (not model.strip() or not model.isprintable() or len(model) > 200):
+        raise KoderzError("--model: a name has 1 to 200 printable characters")
+    here = read_sources(given, names=_NAMES, schema=schema_here(given), trust_config=trust_config).settings
+    chosen = {name: getattr(here, name) for name in _NAMES if name in fields_of(Settings)}
+    settings = Settings(**chosen, local_model=model, own=here.own)
     for source in sources:
         if not source.exists():
             raise KoderzError(f"there is no {source}")
@@ -62,19 +69,6 @@ def import_runs(
     if failed:
         raise failed
     raise typer.Exit(EXIT_MALFORMED if importing.problems else EXIT_FAULTS if importing.faults else 0)
-
-
-def _settings(given: dict[str, Any], model: str | None, *, trust_config: bool) -> Settings:
-    """What holds in this folder of how programs are judged and where runs are recorded."""
-    from koderz.engines.owners import schema_here
-    from koderz.settings.toml import settings_here
-
-    if model is not None and (not model.strip() or not model.isprintable() or len(model) > 200):
-        raise KoderzError("--model: a name has 1 to 200 printable characters")
-    names = (*OF_JUDGING, "tags", "results", *OF_SINKS)
-    here = settings_here(given, names=names, schema=schema_here(given), trust_config=trust_config)
-    chosen = {name: getattr(here, name) for name in names if name in fields_of(Settings)}
-    return Settings(**chosen, local_model=model, own=here.own)
 
 
 class _Importing:
@@ -96,19 +90,15 @@ class _Importing:
 
     def take(self, source: Path) -> None:
         """Raises KoderzError for what is no samples file, or can't be judged."""
-        if source.is_dir():
-            self._merge(source)
-        else:
+        if not source.is_dir():
             self._judge(source)
-
-    def _merge(self, source: Path) -> None:
-        """A run that can't be taken doesn't keep the others out."""
+            return
         from tracker.merge import foreign_runs, merge_run
 
         for folder in foreign_runs(source):
             try:
                 merged = merge_run(folder, self._settings.results, summary=JSON in self._settings.chosen_sinks)
-            except KoderzError as error:
+            except KoderzError as error:  # which doesn't keep the others out
                 self.problems.append(str(error))
             else:
                 self._took(merged.run_id, merged.what)

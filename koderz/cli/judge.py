@@ -7,17 +7,16 @@ import asyncio
 import codecs
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
 import typer
 
-from koderz.cli.console import print_json, say, warn
+from koderz.cli.console import print_json, say, warn, writing
 from koderz.cli.front import Json, Quiet, Trust
 from koderz.cli.options import with_settings
-from koderz.errors import KoderzError, StorageError
+from koderz.errors import KoderzError
 from koderz.settings.schema import OF_JUDGING, Settings
 from koderz.suites.dataset import GZIP
 from tracker.files import MB, read_all, write_whole
@@ -49,9 +48,9 @@ def judge(
     reference of a task fails its own tests here, so that its samples could not be judged.
     """
     from koderz.engines.owners import schema_here
-    from koderz.settings.toml import settings_here
+    from koderz.settings.toml import read_sources
 
-    settings = settings_here(given, names=OF_JUDGING, schema=schema_here(given), trust_config=trust_config)
+    settings = read_sources(given, names=OF_JUDGING, schema=schema_here(given), trust_config=trust_config).settings
     if task is not None:
         if output is not None:
             raise KoderzError("--output is for samples; the verdict on one program is what --json prints")
@@ -88,7 +87,8 @@ async def _samples(file: Path, settings: Settings, output: Path | None, *, json:
     report = await judge_samples(suite, samples, settings, tell=Tally(quiet=quiet or json))
     scored = {} if report.mean_score is None else {"mean_score": report.mean_score}
     if output is not None:
-        _write(output, report.lines)
+        with writing(output):
+            write_whole(output, (orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in report.lines))
     if json:
         counts = {"samples": report.samples, "passed": report.passed, "causes": report.verdicts}
         print_json({**report.pass_at_k, **scored, **counts})
@@ -104,14 +104,6 @@ async def _samples(file: Path, settings: Settings, output: Path | None, *, json:
     if samples.malformed:
         return EXIT_MALFORMED
     return EXIT_FAULTS if report.faults else 0
-
-
-def _write(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    """The file appears whole or not at all. Raises StorageError."""
-    try:
-        write_whole(path, (orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines))
-    except OSError as error:
-        raise StorageError(f"{path} can't be written ({error.strerror})") from None
 
 
 class Tally:

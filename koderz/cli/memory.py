@@ -15,19 +15,14 @@ import typer
 from koderz.analysis.blocks import Table
 from koderz.cli.console import print_json, say, shortened, warn
 from koderz.cli.flags import Json
-from koderz.cli.groups import PanelCommand
+from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.tables import print_blocks
 from koderz.errors import KoderzError
 from koderz.interruption import leave_at_once
 from tracker.files import MB, read_all, write_whole
 from tracker.memory import CATEGORIES, TYPES, Cortex, open_cortex, store_path
 
-app = typer.Typer(
-    help="Search, export, import, forget and serve memories.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = new_group("Search, export, import, forget and serve memories.")
 
 _GLIMPSE = 160  # characters of a content in a list
 _LARGEST = 1024 * MB  # of a file of memories

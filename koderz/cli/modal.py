@@ -11,14 +11,9 @@ import typer
 
 from koderz.cli.console import print_json, say
 from koderz.cli.flags import Json
-from koderz.cli.groups import PanelCommand
+from koderz.cli.groups import PanelCommand, new_group
 
-app = typer.Typer(
-    help="Deploy koderz on Modal, whose containers run experiments for --engine modal.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = new_group("Deploy koderz on Modal, whose containers run experiments for --engine modal.")
 
 
 @app.command(cls=PanelCommand)

@@ -12,7 +12,7 @@ import typer
 
 from koderz.cli.console import warn
 from koderz.cli.front import Front, run_options, take_up
-from koderz.cli.groups import LazyGroup, PanelCommand
+from koderz.cli.groups import LazyGroup, PanelCommand, new_group
 from koderz.errors import KoderzError
 from koderz.suites.datasets import BASELINE
 from koderz.suites.datasets.search import SearchOptions
@@ -34,13 +34,7 @@ class OptimizeGroup(LazyGroup):
     lazy = COMMANDS
 
 
-app = typer.Typer(
-    cls=OptimizeGroup,
-    help="Compare prompt optimizers: whether they help at all, by how much, and how surely.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = new_group("Compare prompt optimizers: whether they help at all, by how much, and how surely.", OptimizeGroup)
 
 
 @app.callback()

@@ -12,7 +12,7 @@ import typer
 from koderz.cli.console import print_json, say, warn
 from koderz.cli.flags import Json
 from koderz.cli.front import Front, Trust, run_options
-from koderz.cli.groups import LazyGroup, PanelCommand
+from koderz.cli.groups import LazyGroup, PanelCommand, new_group
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.types import NOBODY
@@ -50,13 +50,7 @@ class PerfGroup(LazyGroup):
     lazy = COMMANDS
 
 
-app = typer.Typer(
-    cls=PerfGroup,
-    help="Measure whether patches make repositories faster, beside a human's answer.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = new_group("Measure whether patches make repositories faster, beside a human's answer.", PerfGroup)
 
 
 @app.callback()
@@ -100,12 +94,12 @@ def _known(given: Mapping[str, Any], *, trust_config: bool = False) -> tuple[Set
 
 def _suite(given: Mapping[str, Any], *, trust_config: bool) -> tuple[Settings, PerformanceSuite]:
     from koderz.engines.owners import schema_here
-    from koderz.settings.toml import settings_here
+    from koderz.settings.toml import read_sources
     from koderz.suites import load_suite
     from koderz.suites.performance.suite import PerformanceSuite
 
     given = {"suite": _SUITE, **given}
-    settings = settings_here(given, names=_WHICH, schema=schema_here(given), trust_config=trust_config)
+    settings = read_sources(given, names=_WHICH, schema=schema_here(given), trust_config=trust_config).settings
     suite = load_suite(settings.suite, settings.dataset, settings)
     if not isinstance(suite, PerformanceSuite):
         raise KoderzError(

@@ -14,7 +14,7 @@ import typer
 
 from koderz.cli.console import say, say_all, warn
 from koderz.cli.front import EXIT_CODES, Front, interruptible, run_options
-from koderz.cli.groups import PanelCommand
+from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.session import SessionScreen, next_steps
 from koderz.errors import KoderzError
 
@@ -49,12 +49,7 @@ _TESTS: Mapping[str, tuple[str, Sequence[str]]] = {
 }
 """What each benchmark tests, in the words of the runner whose screen this is."""
 
-app = typer.Typer(
-    help="Benchmarks of long texts by recursive language models, whose code runs in WASM.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = new_group("Benchmarks of long texts by recursive language models, whose code runs in WASM.")
 
 
 @app.callback()

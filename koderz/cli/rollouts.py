@@ -13,7 +13,7 @@ import typer
 
 from koderz.cli.console import print_json, say, say_all, warn
 from koderz.cli.front import AcceptChanges, Front, Json, Quiet, Shown, Trust, Wait, run_options, take_up
-from koderz.cli.groups import PanelCommand
+from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.options import changeable, with_settings
 from koderz.errors import KoderzError, StorageError
 from tracker.files import write_whole
@@ -32,12 +32,7 @@ Stamp = Annotated[
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A configuration's name, or a folder rollouts/NAME/STAMP.")]
 _WITHOUT_MODEL = ("oracle", "nop", "scripted")
 
-app = typer.Typer(
-    help="Have agents work on prepared repositories, graded by hidden tests.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = new_group("Have agents work on prepared repositories, graded by hidden tests.")
 
 
 @app.command(cls=PanelCommand)
@@ -66,7 +61,7 @@ def run(
     from koderz.cli.rollout_files import Place
     from koderz.cli.rollouts_screen import RolloutsScreen
     from koderz.sandbox.workspace.backends import chosen
-    from koderz.settings.toml import settings_here
+    from koderz.settings.toml import read_sources
     from koderz.suites.rollouts.config import read_config
     from koderz.suites.rollouts.suite import SAMPLE
 
@@ -84,7 +79,7 @@ def run(
     if not front.shown.json:
         say(f"[rollouts] sandbox={given['sandbox']}")
     model = given.get("local_model") or ("simulated" if config is None else None)
-    usual_model = settings_here({}, names={"local_model"}, trust_config=front.trust_config).local_model
+    usual_model = read_sources({}, names={"local_model"}, trust_config=front.trust_config).settings.local_model
     judges = "judge_model" not in given
     matrix = matrix_of(found, agent=agent, model=model, usual_model=usual_model, rollouts=rollouts, judges=judges)
     at_once = given.get("concurrency", usual["concurrency"])

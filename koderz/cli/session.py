@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from koderz.runs.observer import SessionView
     from koderz.runs.session import Session
     from tracker.records import Record
-    from tracker.summary import Comparison, Figures, Summary
+    from tracker.summary import Figures, Summary
 
 _RULE = "----------------+-----------------+--------------+----------------"
 
@@ -164,9 +164,7 @@ def _listed(names: Sequence[str]) -> str:
 def _result_lines(summary: Summary) -> Iterator[str]:
     if summary.cautions:
         yield from (*summary.cautions, "")
-    if summary.comparison and len(summary.arms) == 2:
-        yield from _comparison_lines(summary, summary.comparison)
-    elif len(summary.arms) > 1:
+    if len(summary.arms) > 1:
         yield from _arm_lines(summary)
     else:
         yield from _single_lines(summary)
@@ -189,31 +187,29 @@ def _saved_lines(session: Session) -> Iterator[str]:
         yield from (f"{name}: {place}" for name, place in places.items() if place)
 
 
-def _comparison_lines(summary: Summary, comparison: Comparison) -> Iterator[str]:
-    yield "COMPARATIVE BENCHMARK RESULTS"
-    yield "Mode            | Success Rate    | Avg Cost     | Avg Iterations"
-    yield _RULE
-    for name in comparison.arms:
-        yield _row(name.title() if name in USUAL else name, summary.arms[name].summary)
-    yield _RULE
-    points = _known(comparison.success_rate_improvement, "+5.1f", "% points")
-    cost = f"$ {comparison.avg_cost_difference:>+8.4f}"
-    iterations = _known(comparison.iteration_difference, ">+14.1f")
-    yield f"{'Improvement':<15} | {points:<15} | {cost:<12} | {iterations}"
+def _arm_lines(summary: Summary) -> Iterator[str]:
+    """A line an arm; below two that are paired, what the second is better by."""
+    pair = summary.comparison if len(summary.arms) == 2 else None
+    width = max(15, *map(len, summary.arms)) if pair is None else 15
+    rule = "-" * (width - 15) + _RULE
+    yield "COMPARATIVE BENCHMARK RESULTS" if pair else _heading(summary)
+    yield f"{'Mode' if pair else 'Arm':<{width}} | Success Rate    | Avg Cost     | Avg Iterations"
+    yield rule
+    for name in pair.arms if pair else summary.arms:
+        label = name.title() if pair and name in USUAL else name
+        yield _row(f"{label:<{width}}", summary.arms[name].summary)
+    if pair:
+        points = _known(pair.success_rate_improvement, "+5.1f", "% points")
+        yield rule
+        yield (
+            f"{'Improvement':<15} | {points:<15} | {f'$ {pair.avg_cost_difference:>+8.4f}':<12} | "
+            f"{_known(pair.iteration_difference, '>+14.1f')}"
+        )
 
 
 def _row(label: str, figures: Figures) -> str:
     rate = f"{_known(figures.success_rate, '5.1f', '%')} ({figures.successes:2d}/{figures.total_problems:2d})"
-    return f"{label:<15} | {rate:<15} | $ {figures.avg_cost:>7.4f}    | {_known(figures.avg_iterations, '>14.1f')}"
-
-
-def _arm_lines(summary: Summary) -> Iterator[str]:
-    width = max(15, *map(len, summary.arms))
-    yield _heading(summary)
-    yield f"{'Arm':<{width}} | Success Rate    | Avg Cost     | Avg Iterations"
-    yield "-" * (width - 15) + _RULE
-    for name, arm in summary.arms.items():
-        yield _row(f"{name:<{width}}", arm.summary)
+    return f"{label} | {rate:<15} | $ {figures.avg_cost:>7.4f}    | {_known(figures.avg_iterations, '>14.1f')}"
 
 
 def _known(value: float | None, form: str, unit: str = "") -> str:

@@ -35,7 +35,6 @@ class StoryPrinter:
 
     def __init__(self, *, quiet: bool) -> None:
         self._say = (lambda _text="": None) if quiet else say
-        self._warn = warn
 
     def showing(self, view: SessionView) -> AbstractAsyncContextManager[None]:
         plan = view.plan
@@ -58,10 +57,10 @@ class StoryPrinter:
             if record.note:
                 self._say(record.note)
         elif isinstance(record, Fault):
-            self._warn(f"fault: {record.reason}")
+            warn(f"fault: {record.reason}")
 
     def notice(self, text: str) -> None:
-        self._warn(f"note: {text}")
+        warn(f"note: {text}")
 
     def _tell_call(self, call: Call) -> None:
         tokens = f"{call.tokens_in} tokens in, {call.tokens_out} out"

@@ -10,7 +10,7 @@ import typer
 
 from koderz.cli.console import print_json, say
 from koderz.cli.front import Json, Trust
-from koderz.cli.groups import PanelCommand
+from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.options import with_settings
 from koderz.engines.owners import schema_of
 from koderz.errors import KoderzError
@@ -18,12 +18,7 @@ from koderz.errors import KoderzError
 if TYPE_CHECKING:
     from typer._click.core import Context
 
-app = typer.Typer(
-    help="List suites, add their datasets, and write their rows.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = new_group("List suites, add their datasets, and write their rows.")
 
 _OF_A_SUITE = ("suite", "dataset", "seed")
 
@@ -80,14 +75,14 @@ def export(
     """Write the rows of a suite that makes them up: koderz suites export ruler --output DIR."""
     from koderz.engines.owners import schema_here
     from koderz.settings.options import fields_of
-    from koderz.settings.toml import settings_here
+    from koderz.settings.toml import read_sources
     from koderz.suites import SUITES, load_suite
 
     if "suite" not in given:
         raise KoderzError("say which suite: koderz suites export ruler --output DIR")
     struct = SUITES.options_of(given["suite"])
     names = (*_OF_A_SUITE, *(fields_of(struct) if struct else ()))
-    settings = settings_here(given, names=names, schema=schema_here(given), trust_config=trust_config)
+    settings = read_sources(given, names=names, schema=schema_here(given), trust_config=trust_config).settings
     suite = load_suite(settings.suite, settings.dataset, settings)
     write = getattr(suite, "export", None)
     if write is None:

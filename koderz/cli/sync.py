@@ -40,11 +40,11 @@ def sync(
     """
     from koderz.cli.sink_progress import showing
     from koderz.runs.sinks import Choice, choose_work, sync_runs
-    from koderz.settings.toml import settings_here
+    from koderz.settings.toml import read_sources
 
     if all_runs and runs:
         raise KoderzError("name runs, or say --all")
-    settings = settings_here(given, names=("results", *OF_SINKS), trust_config=trust_config)
+    settings = read_sources(given, names=("results", *OF_SINKS), trust_config=trust_config).settings
     choice = Choice(
         settings,
         runs=runs or (),

@@ -10,14 +10,9 @@ import typer
 
 from koderz.cli.console import print_json, say, warn
 from koderz.cli.flags import Json
-from koderz.cli.groups import PanelCommand
+from koderz.cli.groups import PanelCommand, new_group
 
-app = typer.Typer(
-    help="Build the image that sessions of code run in, or serve such sessions over HTTP.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = new_group("Build the image that sessions of code run in, or serve such sessions over HTTP.")
 
 Url = Annotated[
     str, typer.Option("--wasm-url", metavar="URL", help="The manager's address.", envvar="WASM_MANAGER_SERVICE_URL")

@@ -121,18 +121,6 @@ def read_sources(
     return sources
 
 
-def settings_here(
-    given: Mapping[str, Any],
-    environ: Mapping[str, str] = os.environ,
-    *,
-    names: Collection[str],
-    schema: Schema = CORE,
-    trust_config: bool = False,
-) -> Settings:
-    """The settings that hold in this folder, `given` first; of koderz.toml those in `names`."""
-    return read_sources(given, environ, names=names, schema=schema, trust_config=trust_config).settings
-
-
 def results_folder(
     given: Path | None = None, environ: Mapping[str, str] = os.environ, *, trust_config: bool = False
 ) -> Path:
