@@ -37,7 +37,8 @@ _TEXTS = {
 def spill(record: Record, folder: Path) -> Record:
     """The record with each text above 1 MB replaced by a Blob, its file durable under `folder/blobs`."""
     if isinstance(record, Once):
-        return _spill_value(record, folder)
+        stored = _store(orjson.dumps(record.value).decode(), folder)
+        return record if isinstance(stored, str) else replace(record, value=stored, in_blob=True)
     return with_texts(record, lambda _, text: _spilled(text, folder))
 
 
@@ -114,11 +115,6 @@ def whole(record: Record, folder: Path) -> Record:
     if isinstance(record, Once):
         return fetched(record, folder)
     return with_texts(record, lambda _, text: text if isinstance(text, str) or text.binary else read_text(text, folder))
-
-
-def _spill_value(once: Once, folder: Path) -> Once:
-    stored = _store(orjson.dumps(once.value).decode(), folder)
-    return once if isinstance(stored, str) else replace(once, value=stored, in_blob=True)
 
 
 def _store(text: str, folder: Path) -> Text:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tracker.rates import mean_interval, success_interval
 from tracker.records import TIMES
@@ -15,6 +15,8 @@ from tracker.records import TIMES
 if TYPE_CHECKING:
     from tracker.records import Plan
     from tracker.summary import Result
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,15 @@ def mean_of(values: Mapping[str, Sequence[float]], unit: str = "") -> Mean:
     return Mean(math.fsum(every) / len(every), interval, method, len(every))
 
 
+def by_task(results: Iterable[Result], value: Callable[[Result], _T | None]) -> dict[str, list[_T]]:
+    """A value of each result that has it, by the tasks that they are about."""
+    found: dict[str, list[_T]] = defaultdict(list)
+    for result in results:
+        if (own := value(result)) is not None:
+            found[result.problem_id].append(own)
+    return found
+
+
 def _slices(plan: Plan, by: str, results: Mapping[str, Sequence[Result]]) -> Iterator[Slice]:
     values = plan.groups.get(by, [""] * len(plan.tasks))
     if by and len({*values}) < 2:
@@ -86,14 +97,9 @@ def _slices(plan: Plan, by: str, results: Mapping[str, Sequence[Result]]) -> Ite
 
 
 def _slice(arm: str, by: str, value: str, members: Sequence[Result]) -> Slice:
-    passes: dict[str, list[bool]] = defaultdict(list)
-    scores: dict[str, list[float]] = defaultdict(list)
-    for result in members:
-        passes[result.problem_id].append(result.success)
-        if result.score is not None:
-            scores[result.problem_id].append(result.score)
+    scores = by_task(members, lambda result: result.score)
     successes = sum(result.success for result in members)
-    interval = success_interval(passes.values())
+    interval = success_interval(by_task(members, lambda result: result.success).values())
     return Slice(
         arm=arm,
         by=by,

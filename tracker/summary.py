@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from tracker.breakdown import Mean, Slice, breakdown, mean_of
+from tracker.breakdown import Mean, Slice, breakdown, by_task, mean_of
 from tracker.index import CODES, DAMAGED, DOUBLED, PAID, Entry, load_index, read_records, read_spans, time_of
 from tracker.journal import NAME
 from tracker.parts import completed, from_parts, parts_of
@@ -203,6 +203,7 @@ def summarize(folder: Path) -> Summary:
     results.sort(key=lambda r: (r.sample, order.get(r.problem_id, len(order))))
     faults.sort(key=lambda f: (f.sample, order.get(f.problem_id, len(order)), f.arm))
     arms = {arm.name: _arm(arm, results, baselines[arm.name], plan) for arm in plan.arms}
+    of_arms = {name: arm.results for name, arm in arms.items()}
     finished = _last_finished(journal, lines)
     times = [plan.time, *(time_of(line) for line in read_spans(journal, lines.session_ends))]
     return Summary(
@@ -224,13 +225,9 @@ def summarize(folder: Path) -> Summary:
         environment=plan.environment,
         damaged_lines=len(index.damaged),
         measures=plan.measures,
-        parts=parts_of(plan, _results_of(arms)) if plan.parts else {},
-        breakdown=breakdown(plan, _results_of(arms)) if plan.groups else (),
+        parts=parts_of(plan, of_arms) if plan.parts else {},
+        breakdown=breakdown(plan, of_arms) if plan.groups else (),
     )
-
-
-def _results_of(arms: Mapping[str, Arm]) -> dict[str, Sequence[Result]]:
-    return {name: arm.results for name, arm in arms.items()}
 
 
 def figures(results: Sequence[Result], baseline_cost: float | None = None, measures: Sequence[Measure] = ()) -> Figures:
@@ -238,8 +235,8 @@ def figures(results: Sequence[Result], baseline_cost: float | None = None, measu
     n = len(results)
     successes = sum(result.success for result in results)
     total_cost = math.fsum(result.cost for result in results)
-    by_task = _passes_by_task(results)
-    interval, method = success_interval(by_task) or (None, None)
+    passes = by_task(results, lambda result: result.success).values()
+    interval, method = success_interval(passes) or (None, None)
     return Figures(
         total_problems=n,
         successes=successes,
@@ -256,7 +253,7 @@ def figures(results: Sequence[Result], baseline_cost: float | None = None, measu
         tokens_in=sum(result.tokens_in for result in results),
         tokens_out=sum(result.tokens_out for result in results),
         avg_latency=math.fsum(result.latency for result in results) / n if n else None,
-        pass_at_k=pass_at_k_of(by_task),
+        pass_at_k=pass_at_k_of(passes),
         verdicts=dict(Counter(result.verdict for result in results)),
         causes=dict(Counter(result.cause for result in results if result.cause)),
         measures=dict(_means(results, {measure.name: measure.unit for measure in measures})),
@@ -270,14 +267,7 @@ def _means(results: Iterable[Result], units: Mapping[str, str]) -> Iterator[tupl
         for name, value in own.items():
             if value is not None:
                 found[name][result.problem_id].append(value)
-    return ((name, mean_of(by_task, units.get(name, ""))) for name, by_task in found.items())
-
-
-def _passes_by_task(results: Sequence[Result]) -> list[list[bool]]:
-    tasks: dict[str, list[bool]] = defaultdict(list)
-    for result in results:
-        tasks[result.problem_id].append(result.success)
-    return list(tasks.values())
+    return ((name, mean_of(values, units.get(name, ""))) for name, values in found.items())
 
 
 def _by_tier(results: Sequence[Result]) -> dict[str, float]:

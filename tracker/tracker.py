@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -35,7 +35,7 @@ class Tracker:
         self._messages: set[int] = set()
         self._lost: set[int] = set()  # experiments of which something on record can't be read
         index = load_index(folder / NAME)
-        self.tally = self._tally_of(index)
+        self.tally = self._tally_of(index)  # by the numbers of experiments, see `experiment_number`
         self.is_finished = index.last.code == CODES["finished"]
         self._is_damaged = bool(index.damaged)
         self.privacy: Privacy | None = None  # encrypts what is recorded
@@ -95,11 +95,6 @@ class Tracker:
             if experiment not in self.tally.ended and experiment and code != _MESSAGE:
                 self._open.setdefault(experiment, []).append((offset, length))
         self._index = None
-
-    @property
-    def ended(self) -> Container[int]:
-        """The numbers of the experiments that have ended, as `experiment_number` has them."""
-        return self.tally.ended
 
     def is_redone(self, experiment_id: str) -> bool:
         """Whether an experiment had ended, and is worked on again in this session."""

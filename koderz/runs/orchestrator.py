@@ -144,7 +144,7 @@ class Orchestrator:
         self.progress.stopping = self._ended.reason
 
     def _left(self) -> Iterator[Identity]:
-        left = self.plan.experiments(self._tracker.ended)
+        left = self.plan.experiments(self._tracker.tally.ended)
         if self.how.begins_new and not self.how.rescore:
             return left
         return (experiment for experiment in left if self._tracker.is_redone(experiment.experiment_id))

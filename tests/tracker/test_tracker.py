@@ -89,7 +89,7 @@ def test_a_later_session_counts_the_same(tmp_path: Path) -> None:
 def test_each_way_to_go_on_works_on_what_it_should(tmp_path: Path, choice: dict[str, bool], ended: list[int]) -> None:
     def look(tracker: Tracker) -> tuple[list[int], list[int], dict[str, Any]]:
         tracker.select(**choice)
-        left = [task for task in range(5) if experiment_number(experiment_id(task)) not in tracker.ended]
+        left = [task for task in range(5) if experiment_number(experiment_id(task)) not in tracker.tally.ended]
         return (
             [task for task in range(5) if task not in left],
             [t for t in left if tracker.recorded(experiment_id(t))],
@@ -146,7 +146,7 @@ def test_a_new_run_has_nothing_on_record(tmp_path: Path) -> None:
         with Tracker.create(tmp_path, builders.RUN, builders.plan()) as tracker:
             await tracker.record(call(0))
             assert tracker.recorded(experiment_id(0)) == []
-            assert experiment_number(experiment_id(0)) not in tracker.ended
+            assert experiment_number(experiment_id(0)) not in tracker.tally.ended
 
     asyncio.run(go())
 

@@ -42,8 +42,11 @@ def connect(path: Path, *, create: bool = True, timeout: float = BUSY_SECONDS) -
     """
     if not create and not path.exists():
         raise StoreDown(f"there is no memory store at {path}; the next run makes one, or: koderz sync --all")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreDown(f"the folder of the memory store {path} can't be made ({error.strerror})") from None
     with explained(path):
-        _make_folder(path)
         connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
         try:
             _prepare(connection, path, timeout)
@@ -91,13 +94,6 @@ def _explain(path: Path, error: sqlite3.Error) -> StoreDown:
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or unreadable:
         return StoreDamaged(path, str(error))
     return StoreDown(f"the memory store {path}: {error}")
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreDown(f"the folder of the memory store {path} can't be made ({error.strerror})") from None
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, timeout: float) -> None:

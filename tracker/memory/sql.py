@@ -116,22 +116,21 @@ COUNT_TAG = "UPDATE tags SET n = n + ? WHERE id = ?"
 DROP_TAG = "DELETE FROM tags WHERE id = ? AND n = 0"
 LINK = "INSERT INTO memory_tags (tag_id, memory_id) VALUES (?, ?)"
 UNLINK = "DELETE FROM memory_tags WHERE tag_id = ? AND memory_id = ?"
-MISCOUNTED = "SELECT count(*) FROM tags WHERE n != (SELECT count(*) FROM memory_tags WHERE tag_id = tags.id)"
-UNLINKED = (
-    "SELECT count(*) FROM memories m, json_each(m.tags) j WHERE m.id <= (SELECT last_id FROM index_mark) "
-    "AND NOT EXISTS (SELECT 1 FROM tags g "
-    "JOIN memory_tags t ON t.tag_id = g.id WHERE g.name = j.value AND t.memory_id = m.id)"
-)
-MISINDEXED = (
-    "SELECT count(*) FROM memories m WHERE (id <= (SELECT last_id FROM index_mark)) "
-    "!= EXISTS (SELECT 1 FROM memory_text_docsize d WHERE d.id = m.id)"
-)
-CHECKS = (
-    (MISCOUNTED, "tags are miscounted"),
-    (UNLINKED, "tags of memories don't lead to them"),
-    (MISINDEXED, "memories are not in full text, or are there before their time"),
-)
-"""What has to be 0, and what it counts."""
+CHECKS = {
+    "tags are miscounted": (
+        "SELECT count(*) FROM tags WHERE n != (SELECT count(*) FROM memory_tags WHERE tag_id = tags.id)"
+    ),
+    "tags of memories don't lead to them": (
+        "SELECT count(*) FROM memories m, json_each(m.tags) j WHERE m.id <= (SELECT last_id FROM index_mark) "
+        "AND NOT EXISTS (SELECT 1 FROM tags g "
+        "JOIN memory_tags t ON t.tag_id = g.id WHERE g.name = j.value AND t.memory_id = m.id)"
+    ),
+    "memories are not in full text, or are there before their time": (
+        "SELECT count(*) FROM memories m WHERE (id <= (SELECT last_id FROM index_mark)) "
+        "!= EXISTS (SELECT 1 FROM memory_text_docsize d WHERE d.id = m.id)"
+    ),
+}
+"""What would be wrong, and how often it is: 0 times in a sound store."""
 
 TOTALS = (
     "SELECT count(*), min(created_at), max(created_at), avg(salience) FROM memories WHERE ?1 IS NULL OR project = ?1"

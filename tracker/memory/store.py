@@ -157,7 +157,7 @@ class Store:
             found = str(self._connection.execute("PRAGMA quick_check").fetchone()[0])
             if found != "ok":
                 return found
-            for query, what in sql.CHECKS:
+            for what, query in sql.CHECKS.items():
                 if wrong := self._connection.execute(query).fetchone()[0]:
                     return f"{wrong} {what}"
         return "ok"
