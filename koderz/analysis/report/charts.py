@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 
+from koderz.analysis.measures import SUCCESS
 from koderz.analysis.report.scales import Scale, dates
 from koderz.analysis.report.sections import Curves, Spread, Spreads
 from koderz.analysis.report.view import COLOURS, Entry, average, by_series, named
@@ -18,27 +19,20 @@ _MOST_TOLD = 8  # lines of a band
 _MOST_SPREADS = 40
 
 
+Place = tuple[float, float]
+"""Per cent of the plot, from its left and its bottom."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One value. Places are per cent of the plot, from its left and its top."""
+    """One value, at a place."""
 
     x: float
     y: float
-    low: float | None  # where its interval ends, below and above
-    high: float | None
     colour: int
-    hollow: bool  # of a run that isn't complete
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A straight line between two places. Colour 0 is the dashed one of what nothing cheaper surpasses."""
-
-    x1: float
-    y1: float
-    x2: float
-    y2: float
-    colour: int
+    hollow: bool = False  # of a run that isn't complete, or what others were estimated from
+    interval: tuple[float, float] | None = None  # where it begins and ends, from the bottom
+    told: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,62 +58,23 @@ class Plot:
     y_label: str
     ticks: Sequence[tuple[float, str]]
     rules: Sequence[tuple[float, str]]  # the ticks of the height, from its bottom
-    lines: Sequence[Line]
+    lines: Sequence[tuple[int, Sequence[Place]]]  # straight from place to place; colour 0 is a dashed one
     marks: Sequence[Mark]
     bands: Sequence[Band]
     keys: Sequence[tuple[int, str]]  # colours with their names
 
 
-@dataclass(frozen=True, slots=True)
-class _Point:
-    entry: Entry
-    x: float  # per cent of the width
-    y: float  # per cent of the height, from its bottom
-    interval: tuple[float, float] | None  # likewise
-    told: str
-
-
 _PER_CENT = [(float(y), str(y)) for y in (0, 25, 50, 75, 100)]
 
 
-def pareto(entries: Sequence[Entry], *, priced: bool) -> Plot:
-    """What a task costs, or takes in tokens where nothing costs anything, against the success rate."""
-    at = [(entry.figures.rate, entry.figures.success_rate_interval, _told(entry)) for entry in entries]
-    return _against_cost(entries, at, _PER_CENT, "passed, per cent", priced=priced)
-
-
-def of_measure(entries: Sequence[Entry], measure: Measure, *, priced: bool) -> Plot:
-    """The same against the averages of a measure, which all of these have."""
-    means = [entry.figures.measures[measure.name] for entry in entries]
-    scale = Scale([limit for mean in means for limit in (mean.mean, *(mean.interval or ()))], linear=True)
-    at = [
-        (
-            scale.place(mean.mean),
-            mean.interval and (scale.place(mean.interval[0]), scale.place(mean.interval[1])),
-            f"{entry.name} {average(mean, measure)}",
-        )
-        for entry, mean in zip(entries, means, strict=True)
-    ]
-    rules = [(scale.place(tick), f"{tick:,.4g}") for tick in scale.ticks()]
-    label = f"{measure.name}{f' ({measure.unit})' if measure.unit else ''}, {measure.direction} is better"
-    return _against_cost(entries, at, rules, label, priced=priced, lower=measure.direction == "lower")
-
-
-def _against_cost(
-    entries: Sequence[Entry],
-    at: Sequence[tuple[float, tuple[float, float] | None, str]],
-    rules: Sequence[tuple[float, str]],
-    y_label: str,
-    *,
-    priced: bool,
-    lower: bool = False,
-) -> Plot:
-    """`at`: the height of each entry, that of its interval's ends, and what is told of it; `lower` is better."""
+def against_cost(entries: Sequence[Entry], measure: Measure, *, priced: bool) -> Plot:
+    """What a task costs, or takes in tokens where nothing costs anything, against a measure that all of these have."""
     values = [value_of(entry, priced=priced) for entry in entries]
     scale = Scale(values)
-    points = [
-        _Point(entry, scale.place(value), y, interval, f"{told}, {amount(value, priced=priced)} a task")
-        for entry, value, (y, interval, told) in zip(entries, values, at, strict=True)
+    y_label, rules, heights = _rates(entries) if measure is SUCCESS else _averages(entries, measure)
+    marks = [
+        replace(mark, x=scale.place(value), told=f"{mark.told}, {amount(value, priced=priced)} a task")
+        for mark, value in zip(heights, values, strict=True)
     ]
     label = "US dollars a task" if priced else "tokens a task (no model here costs money)"
     return Plot(
@@ -127,11 +82,35 @@ def _against_cost(
         y_label=y_label,
         ticks=[(scale.place(tick), amount(tick, priced=priced)) for tick in scale.ticks()],
         rules=rules,
-        lines=_frontier([(point.x, point.y) for point in points], lower=lower),
-        marks=list(map(_mark, points)),
-        bands=_bands([(point.x, point.told) for point in points]),
+        lines=[(0, _frontier([(mark.x, mark.y) for mark in marks], lower=measure.direction == "lower"))],
+        marks=marks,
+        bands=_bands(marks),
         keys=_keys(entries),
     )
+
+
+def _rates(entries: Sequence[Entry]) -> tuple[str, list[tuple[float, str]], list[Mark]]:
+    """What the height means, its ticks, and the success rates at the left."""
+    return "passed, per cent", _PER_CENT, [_rate(entry, 0.0, _told(entry)) for entry in entries]
+
+
+def _averages(entries: Sequence[Entry], measure: Measure) -> tuple[str, list[tuple[float, str]], list[Mark]]:
+    """The same of the averages of a measure."""
+    means = [entry.figures.measures[measure.name] for entry in entries]
+    scale = Scale([limit for mean in means for limit in (mean.mean, *(mean.interval or ()))], linear=True)
+    marks = [
+        Mark(
+            x=0.0,
+            y=scale.place(mean.mean),
+            colour=entry.colour,
+            hollow=not entry.is_complete,
+            interval=_placed(scale, mean.interval),
+            told=f"{entry.name} {average(mean, measure)}",
+        )
+        for entry, mean in zip(entries, means, strict=True)
+    ]
+    label = f"{measure.name}{f' ({measure.unit})' if measure.unit else ''}, {measure.direction} is better"
+    return label, _ticks(scale), marks
 
 
 def by_iteration(entries: Sequence[Entry]) -> Plot:
@@ -146,9 +125,9 @@ def by_iteration(entries: Sequence[Entry]) -> Plot:
         y_label="passed so far, per cent",
         ticks=[(x, str(number)) for number, x in places[::step]],
         rules=_PER_CENT,
-        lines=[line for entry, found in zip(entries, rates, strict=True) for line in _joined(found, entry.colour)],
+        lines=[(entry.colour, found) for entry, found in zip(entries, rates, strict=True)],
         marks=[
-            Mark(x, 100 - rate, None, None, entry.colour, not entry.is_complete)
+            Mark(x, rate, entry.colour, not entry.is_complete)
             for entry, found in zip(entries, rates, strict=True)
             for x, rate in found
         ],
@@ -164,27 +143,20 @@ def trend(entries: Sequence[Entry]) -> Plot:
     """Success rates with their intervals in the order of time, a line a model and arm."""
     moments = [_moment(entry) for entry in entries]
     scale = Scale([moment.timestamp() for moment in moments], linear=True)
-    points = [
-        _Point(
-            entry,
-            scale.place(moment.timestamp()),
-            entry.figures.rate,
-            entry.figures.success_rate_interval,
-            f"{entry.begun}: {_told(entry)}",
-        )
+    marks = {
+        entry: _rate(entry, scale.place(moment.timestamp()), f"{entry.begun}: {_told(entry)}")
         for entry, moment in zip(entries, moments, strict=True)
-    ]
-    at = {point.entry: (point.x, point.y) for point in points}
+    }
     return Plot(
         x_label="time",
         y_label="passed, per cent",
         ticks=dates(scale, min(moments), max(moments)),
         rules=_PER_CENT,
         lines=[
-            line for series in by_series(entries) for line in _joined([at[entry] for entry in series], series[0].colour)
+            (series[0].colour, [(marks[entry].x, marks[entry].y) for entry in series]) for series in by_series(entries)
         ],
-        marks=list(map(_mark, points)),
-        bands=_bands([(point.x, point.told) for point in points]),
+        marks=list(marks.values()),
+        bands=_bands(list(marks.values())),
         keys=_keys(entries),
     )
 
@@ -194,31 +166,29 @@ def steps(drawn: Curves) -> Plot:
     points = [point for curve in drawn.curves for point in curve.points]
     across, up = (Scale([point[axis] for point in points], linear=True) for axis in (0, 1))
     names = {name: 1 + i % COLOURS for i, name in enumerate(dict.fromkeys(curve.name for curve in drawn.curves))}
-    placed = {curve: [(across.place(x), up.place(y)) for x, y in curve.points] for curve in drawn.curves}
-    corners = {
-        curve: [places[0], *(each for (_, y), b in pairwise(places) for each in ((b[0], y), b))]
-        for curve, places in placed.items()
+    marks = {
+        curve: [
+            Mark(across.place(x), up.place(y), names[curve.name], told=f"{curve.label}: {y:.4g} at {x:,.4g}")
+            for x, y in curve.points
+        ]
+        for curve in drawn.curves
     }
+    every = [mark for of_curve in marks.values() for mark in of_curve]
     return Plot(
         x_label=drawn.x_label,
         y_label=drawn.y_label,
-        ticks=[(across.place(tick), f"{tick:,.4g}") for tick in across.ticks()],
-        rules=[(up.place(tick), f"{tick:,.4g}") for tick in up.ticks()],
-        lines=[line for curve, places in corners.items() for line in _joined(places, names[curve.name])],
-        marks=[
-            Mark(x, 100 - y, None, None, names[curve.name], hollow=False)
-            for curve, places in placed.items()
-            for x, y in places
-        ],
-        bands=_bands(
-            [
-                (place, f"{curve.label}: {y:.4g} at {x:,.4g}")
-                for curve, places in placed.items()
-                for (place, _), (x, y) in zip(places, curve.points, strict=True)
-            ]
-        ),
+        ticks=_ticks(across),
+        rules=_ticks(up),
+        lines=[(names[curve.name], _stairs(found)) for curve, found in marks.items()],
+        marks=every,
+        bands=_bands(every),
         keys=[(colour, name) for name, colour in names.items()],
     )
+
+
+def _stairs(marks: Sequence[Mark]) -> list[Place]:
+    """From each to the place of the next, level first."""
+    return [(marks[0].x, marks[0].y), *((b.x, y) for a, b in pairwise(marks) for y in (a.y, b.y))]
 
 
 def spreads(drawn: Spreads) -> Plot:
@@ -229,19 +199,18 @@ def spreads(drawn: Spreads) -> Plot:
     names = {name: 1 + i % COLOURS for i, name in enumerate(order) if any(each.name == name for each in shown)}
     width = 100 / len(shown)
     at = [(width * (number + 0.5), names[each.name], each) for number, each in enumerate(shown)]
-    limits = [100 - scale.place(limit) for limit in drawn.limits]
     left_out = len(drawn.spreads) - len(shown)
     return Plot(
         x_label=f"and {left_out} more, in the table" if left_out else "",
         y_label=f"{drawn.label}, logarithmic scale",
         ticks=(),
-        rules=[(scale.place(tick), f"{tick:,.4g}") for tick in scale.ticks()],
-        lines=[Line(0, y, 100, y, 0) for y in limits],
+        rules=_ticks(scale),
+        lines=[(0, [(0, scale.place(limit)), (100, scale.place(limit))]) for limit in drawn.limits],
         marks=[
-            *(Mark(x, 100 - scale.place(p), None, None, colour, hollow=True) for x, colour, e in at for p in e.points),
+            *(Mark(x, scale.place(point), colour, hollow=True) for x, colour, each in at for point in each.points),
             *(
-                Mark(x, 100 - scale.place(e.value), *(_ends(scale, e.interval)), colour, hollow=False)
-                for x, colour, e in at
+                Mark(x, scale.place(each.value), colour, interval=_placed(scale, each.interval))
+                for x, colour, each in at
             ),
         ],
         bands=[Band(x - width / 2, x + width / 2, f"{each.label}: {spread_told(each)}") for x, _, each in at],
@@ -261,8 +230,12 @@ def scale_of(drawn: Spreads) -> Scale:
     return Scale([*of_spreads, *drawn.limits])
 
 
-def _ends(scale: Scale, interval: tuple[float, float] | None) -> tuple[float | None, float | None]:
-    return (100 - scale.place(interval[0]), 100 - scale.place(interval[1])) if interval else (None, None)
+def _placed(scale: Scale, interval: tuple[float, float] | None) -> tuple[float, float] | None:
+    return interval and (scale.place(interval[0]), scale.place(interval[1]))
+
+
+def _ticks(scale: Scale) -> list[tuple[float, str]]:
+    return [(scale.place(tick), f"{tick:,.4g}") for tick in scale.ticks()]
 
 
 def has_trend(entries: Sequence[Entry]) -> bool:
@@ -302,44 +275,37 @@ def _few(lines: Sequence[str]) -> str:
     return "\n".join([*lines[:_MOST_TOLD], *([f"and {left_out} more, in the table below"] if left_out > 0 else [])])
 
 
-def _mark(point: _Point) -> Mark:
-    low, high = (100 - point.interval[0], 100 - point.interval[1]) if point.interval else (None, None)
-    return Mark(point.x, 100 - point.y, low, high, point.entry.colour, not point.entry.is_complete)
+def _rate(entry: Entry, x: float, told: str) -> Mark:
+    figures = entry.figures
+    return Mark(x, figures.rate, entry.colour, not entry.is_complete, figures.success_rate_interval, told)
 
 
-def _bands(points: Sequence[tuple[float, str]]) -> list[Band]:
-    """The width shared out among groups of points that lie near together, each from half way to half way.
-
-    `points`: per cent of the width, and what is told there.
-    """
-    groups: list[list[tuple[float, str]]] = []
-    for point in sorted(points, key=lambda point: point[0]):
-        if groups and point[0] - groups[-1][0][0] < _NEAR:
-            groups[-1].append(point)
+def _bands(marks: Sequence[Mark]) -> list[Band]:
+    """The width shared out among groups of marks that lie near together, each from half way to half way."""
+    groups: list[list[Mark]] = []
+    for mark in sorted(marks, key=lambda mark: mark.x):
+        if groups and mark.x - groups[-1][0].x < _NEAR:
+            groups[-1].append(mark)
         else:
-            groups.append([point])
-    middles = [(group[0][0] + group[-1][0]) / 2 for group in groups]
+            groups.append([mark])
+    middles = [(group[0].x + group[-1].x) / 2 for group in groups]
     borders = [0.0, *((a + b) / 2 for a, b in pairwise(middles)), 100.0]
     return [
-        Band(left, right, _few([told for _, told in group]))
+        Band(left, right, _few([mark.told for mark in group]))
         for group, (left, right) in zip(groups, pairwise(borders), strict=True)
     ]
 
 
-def _joined(places: Sequence[tuple[float, float]], colour: int) -> list[Line]:
-    return [Line(x1, 100 - y1, x2, 100 - y2, colour) for (x1, y1), (x2, y2) in pairwise(places)]
-
-
-def _frontier(points: Sequence[tuple[float, float]], *, lower: bool) -> list[Line]:
+def _frontier(points: Sequence[Place], *, lower: bool) -> list[Place]:
     """Steps along those that no point at most as dear surpasses, the cheapest first."""
     up = -1 if lower else 1
-    best: list[tuple[float, float]] = []
+    best: list[Place] = []
     for x, y in sorted(points, key=lambda point: (point[0], -up * point[1])):
         if not best:
             best.append((x, y))
         elif up * y > up * best[-1][1]:
             best += [(x, best[-1][1]), (x, y)]
-    return _joined(best, 0)
+    return best
 
 
 def _keys(entries: Sequence[Entry]) -> list[tuple[int, str]]:

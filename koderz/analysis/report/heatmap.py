@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from statistics import fmean
 
 from koderz.analysis.measures import SUCCESS
@@ -55,14 +56,12 @@ def _heat_map(suite: str, entries: Sequence[Entry]) -> HeatMap:
 
 def _strip(entry: Entry, rates: Mapping[str, float], tasks: Sequence[str]) -> Strip:
     paths = [""] * SHADES
-    begun, shade = 0, -1
-    for place in range(len(tasks) + 1):
-        rate = rates.get(tasks[place]) if place < len(tasks) else None
-        here = -1 if rate is None else _shade(rate)
-        if here != shade or place == len(tasks):  # neighbours of one shade are one box
-            if shade >= 0:
-                paths[shade] += f"M{begun} 0h{place - begun}v1h-{place - begun}z"
-            begun, shade = place, here
+    begun = 0
+    for shade, cells in groupby(_shade(rates[task]) if task in rates else None for task in tasks):
+        width = len([*cells])  # neighbours of one shade are one box
+        if shade is not None:
+            paths[shade] += f"M{begun} 0h{width}v1h-{width}z"
+        begun += width
     always = sum(rate == 1 for rate in rates.values())
     never = sum(rate == 0 for rate in rates.values())
     return Strip(entry, paths, f"{entry.title}: of {len(rates)} tasks {always} always passed, {never} never")

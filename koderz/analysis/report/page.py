@@ -70,8 +70,7 @@ class Pages:
         from jinja2 import Environment, FileSystemLoader
 
         environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, trim_blocks=False)
-        environment.globals.update(interval=_interval, cost=_cost, steps=steps, spreads=spreads)
-        environment.globals["shapes"] = _SHAPES
+        environment.globals.update(steps=steps, spreads=spreads, shapes=_SHAPES)
         environment.filters["whole"] = _whole
         script = _file("report.js")
         page = environment.get_template("report.html.j2").render(
@@ -88,6 +87,7 @@ class Pages:
     def _values(self) -> dict[str, Any]:
         view = self._view
         newest = list(reversed(view.judged))
+        strips = [strip for found in self._maps for strip in found.strips]
         return {
             "title": _title(view),
             "subtitle": _subtitle(view),
@@ -96,7 +96,7 @@ class Pages:
                 (name, section.title, [(type(content).__name__, content) for content in section.contents])
                 for name, section in self._added
             ],
-            "simulated": view.simulated,
+            "view": view,
             "notes": _notes(view),
             "cards": sorted(headline(view.judged), key=lambda e: -e.figures.rate)[:_MOST_CARDS],
             "newest": newest,
@@ -104,16 +104,13 @@ class Pages:
             "broken_down": [
                 (run.name, HEADER, list(breakdown_rows(run.breakdown))) for run in view.runs if run.breakdown
             ],
-            "entries": view.entries,
             "comparisons": self._comparisons.shown,
             "comparison_note": self._comparisons.note,
             "charts": self._charts,
             "causes": causes_of(view.judged),
             "maps": self._maps,
-            "shades": list(enumerate(SHADE_NAMES)),
-            "used_shades": _used_shades(self._maps),
+            "shades": [(n, name) for n, name in enumerate(SHADE_NAMES) if any(strip.paths[n] for strip in strips)],
             "columns": [(key, name, key not in _TEXTS) for key, name in _columns(view)],
-            "priced": view.priced,
             "verdicts": sorted({row.result.verdict for row in view.rows}),
             "version": __version__,
             "made": f"{datetime.now():%Y-%m-%d %H:%M}",
@@ -187,11 +184,6 @@ def _sections(charts: Sequence[Chart], found: Found, added: Sequence[tuple[str, 
     return [*sections, ("difficulty", "Difficulty"), ("experiments", "Experiments")]
 
 
-def _used_shades(maps: Sequence[HeatMap]) -> set[int]:
-    paths = [strip.paths for found in maps for strip in found.strips]
-    return {shade for of_strip in paths for shade, path in enumerate(of_strip) if path}
-
-
 def _told(view: View) -> str:
     told = sum(row.chunk is not None for row in view.rows)
     if told == len(view.rows):
@@ -231,19 +223,3 @@ def _whole(text: str) -> Any:
 
     parts = _WHOLE.split(text)
     return _ours("".join(f'<span class="id">{p}</span>' if n % 2 else str(escape(p)) for n, p in enumerate(parts)))
-
-
-def _interval(entry: Entry) -> Any:
-    """A bar of 100 units: the interval, and the rate in it."""
-    low, high = entry.figures.success_rate_interval or (0.0, 0.0)
-    rate = entry.figures.rate
-    return _ours(
-        f'<svg class="interval" style="--c: var(--s{entry.colour})" viewBox="0 0 100 8" preserveAspectRatio="none" '
-        'aria-hidden="true"><rect class="track" width="100" height="8" rx="1"/>'
-        f'<rect class="span" x="{low:.2f}" width="{high - low:.2f}" height="8"/>'
-        f'<rect class="at" x="{min(rate, 98.5):.2f}" width="1.5" height="8"/></svg>'
-    )
-
-
-def _cost(entry: Entry) -> str:
-    return f"{'' if entry.figures.cost_known else '≥ '}${entry.figures.total_cost:.4f}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from koderz.analysis.failures import Cause, Failures, failures_of
+from koderz.analysis.measures import SUCCESS
 from koderz.analysis.report import charts
 from koderz.analysis.report.charts import Plot, amount, value_of
 from koderz.analysis.report.view import Entry, average, headline, measured
@@ -31,51 +32,38 @@ def panels(entries: Sequence[Entry]) -> Iterator[Chart]:
     """Those charts that say something on these arms."""
     chosen = headline(entries)
     if len(chosen) > 1:
-        yield _pareto(chosen)
+        yield _against_cost("pareto", chosen, SUCCESS)
     for number, measure in enumerate([*measured(chosen).values()][:_MOST]):
         having = [entry for entry in chosen if measure.name in entry.figures.measures]
         if len(having) > 1:
-            yield _of_measure(f"measure-{number}", having, measure)
+            yield _against_cost(f"measure-{number}", having, measure)
     if max((entry.attempts for entry in chosen), default=0) > 1:
         yield _by_iteration(chosen)
     if charts.has_trend(entries):
         yield _trend(entries)
 
 
-def _pareto(chosen: Sequence[Entry]) -> Chart:
+def _against_cost(name: str, chosen: Sequence[Entry], measure: Measure) -> Chart:
     priced = any(entry.figures.avg_cost for entry in chosen)
-    heads = ("Model", "Cost a task", "Passed", "Cost a pass") if priced else ("Model", "Tokens a task", "Passed")
+    success = measure is SUCCESS
+    heads = ["Model", "Cost a task" if priced else "Tokens a task", "Passed" if success else measure.name]
     rows = [
-        (e.title, amount(value_of(e, priced=priced), priced=priced), f"{e.figures.rate:.1f}%", e.cost_a_pass)
+        [
+            e.title,
+            amount(value_of(e, priced=priced), priced=priced),
+            f"{e.figures.rate:.1f}%" if success else average(e.figures.measures[measure.name], measure),
+            *([e.cost_a_pass] if success and priced else []),
+        ]
         for e in chosen
     ]
-    return Chart(
-        "pareto",
-        "Cost against success",
-        "Up and to the left is better. The dashed line joins what nothing cheaper surpasses.",
-        charts.pareto(chosen, priced=priced),
-        heads,
-        [row[: len(heads)] for row in rows],
-    )
-
-
-def _of_measure(name: str, chosen: Sequence[Entry], measure: Measure) -> Chart:
-    priced = any(entry.figures.avg_cost for entry in chosen)
     better = "Up" if measure.direction == "higher" else "Down"
     return Chart(
         name,
         f"Cost against {measure.name}",
         f"{better} and to the left is better. The dashed line joins what nothing cheaper surpasses.",
-        charts.of_measure(chosen, measure, priced=priced),
-        ("Model", "Cost a task" if priced else "Tokens a task", measure.name),
-        [
-            (
-                e.title,
-                amount(value_of(e, priced=priced), priced=priced),
-                average(e.figures.measures[measure.name], measure),
-            )
-            for e in chosen
-        ],
+        charts.against_cost(chosen, measure, priced=priced),
+        [*heads, "Cost a pass"] if success and priced else heads,
+        rows,
     )
 
 
@@ -106,47 +94,16 @@ def _trend(entries: Sequence[Entry]) -> Chart:
 class Causes:
     """Causes down, arms across: how many experiments ended so, and what later attempts fixed."""
 
-    entries: Sequence[Entry]
-    rows: Sequence[tuple[str, Sequence[tuple[int, str]]]]
-    taken: Sequence[Taken]
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What an arm's solved tasks took."""
-
-    entry: Entry
-    cost: str  # a solved task, failures included
-    tokens: str  # to a solution, the median
-    tiers: str  # what each tier cost in all
-    never_fixed: str
+    told: Sequence[tuple[Entry, Failures]]
+    rows: Sequence[tuple[str, Sequence[Cause | None]]]
 
 
 def causes_of(entries: Sequence[Entry]) -> Causes:
     """Of each model's run in the headline."""
-    chosen = headline(entries)[-_MOST:]
-    found = [failures_of(entry) for entry in chosen]
-    by_name = [{cause.cause: cause for cause in failures.causes} for failures in found]
+    told = [(entry, failures_of(entry)) for entry in headline(entries)[-_MOST:]]
+    by_name = [{cause.cause: cause for cause in failures.causes} for _, failures in told]
     total: Counter[str] = Counter()
     for causes in by_name:
         total.update({name: cause.experiments for name, cause in causes.items()})
     names = sorted(total, key=lambda name: (-total[name], name))[: 2 * _MOST]
-    rows = [(name, [_ended_and_fixed(causes.get(name)) for causes in by_name]) for name in names]
-    return Causes(chosen, rows, [_taken(entry, failures) for entry, failures in zip(chosen, found, strict=True)])
-
-
-def _ended_and_fixed(cause: Cause | None) -> tuple[int, str]:
-    if cause is None:
-        return 0, ""
-    return cause.ended, "" if cause.fixed is None else f"fixed later in {cause.fixed} of {cause.experiments}"
-
-
-def _taken(entry: Entry, failures: Failures) -> Taken:
-    each, tokens = failures.cost_per_solved_task, failures.tokens_to_solution
-    return Taken(
-        entry=entry,
-        cost="–" if each is None else f"${each:.4f}",
-        tokens="–" if tokens is None else f"{tokens:,.0f}",
-        tiers=", ".join(f"{tier} ${cost:.4f}" for tier, cost in failures.cost_by_tier.items() if cost) or "–",
-        never_fixed=", ".join(cause.cause for cause in failures.never_fixed) or "–",
-    )
+    return Causes(told, [(name, [causes.get(name) for causes in by_name]) for name in names])

@@ -69,7 +69,7 @@ def test_spreads_are_a_chart_with_their_intervals_and_limits() -> None:
     assert [mark.hollow for mark in plot.marks] == [True] * 80 + [False] * 40
     assert plot.x_label == "and 10 more, in the table"
     assert plot.bands[0].text == "T/0: 2.1 [2, 2.2]"
-    assert (plot.lines[0].colour, plot.marks[-1].low is None) == (0, False)
+    assert (plot.lines[0][0], plot.marks[-1].interval is None) == (0, False)
 
 
 def test_spreads_are_lines_of_text_on_one_scale() -> None:
