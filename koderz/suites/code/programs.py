@@ -15,7 +15,7 @@ from koderz.suites.code.tasks import CodeTask, reference_program
 from koderz.types import Judging, Lesson, Message, Reply, Verdict
 
 if TYPE_CHECKING:  # neither is needed before the first answer
-    from koderz.suites.code.extraction.extraction import Extraction
+    from koderz.suites.code.extraction.search import Extraction
 
 FEEDBACK_CHARS = 2000
 
@@ -78,7 +78,7 @@ class CodeSuite:
         self, task: CodeTask, program: str, sandbox: Sandbox, how: Judging, *, line_offset: int = 0
     ) -> Verdict:
         """Runs the task's tests on a whole program, as it is. `line_offset` lines before it aren't its author's."""
-        from koderz.suites.code.extraction.extraction import Extraction
+        from koderz.suites.code.extraction.search import Extraction
 
         _, verdict = await self._run(task, Extraction(program, "", line_offset), sandbox, how)
         return verdict

@@ -10,8 +10,9 @@ import pytest
 
 from koderz.errors import Fault
 from koderz.suites.code.extraction import limits
-from koderz.suites.code.extraction.extraction import Extraction, extract_program
+from koderz.suites.code.extraction.extraction import extract_program
 from koderz.suites.code.extraction.limits import LONGEST, SHORT, extract_within_limits
+from koderz.suites.code.extraction.search import Extraction
 from koderz.suites.code.programs import CodeSuite
 from koderz.suites.code.tasks import Function
 from koderz.types import Judging, Reply, Task, Verdict

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from koderz.suites.code.extraction.program import mentions_definition
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MOST_BLOCKS = 64  # the last ones; a model that repeats itself until its limit writes thousands
 
@@ -60,13 +58,6 @@ class _Fence:
         return self.indent <= opening.indent + _DEEPEST_FENCE
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    opening: _Fence
-    end: int  # the number of the line after its last
-    closed: bool
-
-
 def split_reasoning(text: str) -> tuple[str, str]:
     """Return the answer, and what stands in reasoning that was begun and never ended ("" mostly).
 
@@ -102,9 +93,17 @@ def fenced_blocks(text: str) -> list[Block]:
     """Return the last `MOST_BLOCKS` fenced blocks that hold anything, in the order in which they stand."""
     lines = text.split("\n")
     fences = [fence for number, line in enumerate(lines) if (fence := _fence(line, number))]
-    spans = [span for span in _spans(fences, len(lines)) if _holds_anything(span, lines)][-MOST_BLOCKS:]
-    later = _later_ends(spans, fences)
-    return [_block(span, lines, ends) for span, ends in zip(spans, later, strict=True)]
+    numbers = [fence.line for fence in fences]
+    blocks: list[Block] = []
+    for opening, end, closed in reversed([*_spans(fences, len(lines))]):
+        later = bisect_right(numbers, end)
+        language, first = _first_line(opening)
+        ends = [end, *numbers[later : later + _MORE_ENDS]]
+        text, *longer = (_content(opening, first, lines[opening.line + 1 : each]) for each in ends)
+        blocks += [Block(text, language, closed, tuple(longer))] if text.strip() else []
+        if len(blocks) == MOST_BLOCKS:
+            break
+    return blocks[::-1]
 
 
 def _after_stray_closing(line: str) -> str | None:
@@ -137,24 +136,23 @@ def _fence(line: str, number: int) -> _Fence | None:
     return _Fence(number, indent, ">" in line[:indent], mark[0], body[mark.end() :].strip(_BLANK))
 
 
-def _spans(fences: list[_Fence], end: int) -> list[_Span]:
-    spans: list[_Span] = []
+def _spans(fences: list[_Fence], end: int) -> Iterator[tuple[_Fence, int, bool]]:
+    """Opening fences, each with the number of the line after its block's last, and whether that line closes it."""
     opening: _Fence | None = None
     for fence in fences:
         if opening is None:
             if _one_liner(fence) is not None:
-                spans.append(_Span(fence, fence.line + 1, closed=True))
+                yield fence, fence.line + 1, True
             else:
                 opening = fence
         elif fence.closes(opening):
-            spans.append(_Span(opening, fence.line, closed=True))
+            yield opening, fence.line, True
             opening = None
         elif _LANGUAGE.match(fence.info) and fence.is_level_with(opening):
-            spans.append(_Span(opening, fence.line, closed=True))
+            yield opening, fence.line, True
             opening = fence
     if opening is not None:
-        spans.append(_Span(opening, end, closed=False))
-    return spans
+        yield opening, end, False
 
 
 def _one_liner(fence: _Fence) -> str | None:
@@ -162,31 +160,6 @@ def _one_liner(fence: _Fence) -> str | None:
     if fence.mark[0] != "`" or not fence.info.endswith(fence.mark):
         return None
     return fence.info.removesuffix(fence.mark)
-
-
-def _holds_anything(span: _Span, lines: list[str]) -> bool:
-    return bool(_first_line(span.opening)[1]) or any(
-        lines[number].strip() for number in range(span.opening.line + 1, span.end)
-    )
-
-
-def _later_ends(spans: list[_Span], fences: list[_Fence]) -> list[list[int]]:
-    """For each span the next few fence lines after its end, one pass for all."""
-    numbers = [fence.line for fence in fences]
-    ends: list[list[int]] = []
-    position = 0
-    for span in spans:
-        while position < len(numbers) and numbers[position] <= span.end:
-            position += 1
-        ends.append(numbers[position : position + _MORE_ENDS])
-    return ends
-
-
-def _block(span: _Span, lines: list[str], later: list[int]) -> Block:
-    language, first = _first_line(span.opening)
-    start = span.opening.line + 1
-    texts = [_content(span.opening, first, lines[start:end]) for end in (span.end, *later)]
-    return Block(texts[0], language, span.closed, tuple(texts[1:]))
 
 
 def _first_line(opening: _Fence) -> tuple[str, str]:

@@ -14,19 +14,13 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import replace
 
-from koderz.suites.code.extraction.blocks import block_kinds, looks_like_code, plain, split_reasoning
+from koderz.suites.code.extraction.blocks import Block, block_kinds, looks_like_code, plain, split_reasoning
 from koderz.suites.code.extraction.program import LONGEST, dedented, mentions_definition
-from koderz.suites.code.extraction.search import PYTHON, Search
+from koderz.suites.code.extraction.search import PYTHON, Extraction, Search
 from koderz.suites.code.extraction.statements import DEFINITIONS, IMPORTS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from koderz.suites.code.extraction.blocks import Block
-    from koderz.suites.code.extraction.search import Reading
 
 _REFUSING = frozenset({"refusal", "content_filter"})  # finish reasons
 _REFUSAL = re.compile(
@@ -35,24 +29,6 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 _OPENING_WORDS = 400  # characters; a refusal comes first
-
-
-@dataclass(frozen=True, slots=True)
-class Extraction:
-    """What a reply comes to.
-
-    `program` is whole: the prompt's imports and helpers, then the reply's code. It is None without a usable one; with
-    cause "syntax" it holds the text that came closest, with "no_entry_point" code that may define the entry point once
-    it has run, which reading can't tell. `cause` is "" when there is a program, else "no_code",
-    "no_entry_point", "refused" or "syntax". `line_offset` is the number of lines before the reply's own first line, so
-    that line n of a traceback is line n - line_offset of the reply's code. `reason` is the error of "syntax", or why a
-    reply wasn't read to its end.
-    """
-
-    program: str | None
-    cause: str
-    line_offset: int
-    reason: str = ""
 
 
 def extract_program(reply: str, prompt: str, entry_point: str, *, finish_reason: str = "stop") -> Extraction:
@@ -76,15 +52,13 @@ def _extract(search: Search, answer: str, entry_point: str, finish_reason: str) 
     seen: list[list[Block]] = []
     for kind in block_kinds(answer, entry_point):
         blocks = _cut_off_first(kind) if finish_reason == "length" else kind
-        program = search.defining(blocks, "defined") or search.completing(blocks) or search.combining(blocks)
-        if program:
-            return Extraction(program.text, "", program.line_offset)
+        found = search.defining(blocks, "defined") or search.completing(blocks) or search.combining(blocks)
+        if found:
+            return found
         seen.append(blocks)
-    for blocks in seen:
-        if program := search.defining(blocks, "weak"):
-            return Extraction(program.text, "", program.line_offset)
+    weak = (found for blocks in seen if (found := search.defining(blocks, "weak")))
     every = [block for blocks in seen for block in blocks]
-    return _without_program(search, every, answer, entry_point, finish_reason)
+    return next(weak, None) or _without_program(search, every, answer, entry_point, finish_reason)
 
 
 def _cut_off_first(blocks: Sequence[Block]) -> list[Block]:
@@ -96,34 +70,31 @@ def _without_program(
     search: Search, blocks: Sequence[Block], answer: str, entry_point: str, finish_reason: str
 ) -> Extraction:
     if finish_reason in _REFUSING:
-        return Extraction(None, "refused", 0)
+        return Extraction(None, "refused")
     for marked in (True, False):
         alike = [block for block in blocks if block.marked is marked]
-        defining = [block for block in alike if mentions_definition(block.text, entry_point)]
-        if broken := _last_broken(search, defining):
-            return _broken(search, broken)
-        if code := [reading.code.text for block in alike if (reading := _as_code(search, block))]:
+        if broken := _broken(search, [block for block in alike if mentions_definition(block.text, entry_point)]):
+            return broken
+        if code := [text for block in alike if (text := _as_code(search, block))]:
             naming = [text for text in code if entry_point in text]
-            program = search.as_it_stands((naming or code)[-1])
-            return Extraction(program.text, "no_entry_point", program.line_offset)
+            return search.as_it_stands((naming or code)[-1], "no_entry_point")
     meant = [
         block
         for block in blocks
         if block.marked and block.text.strip() and (block.language.startswith("py") or looks_like_code(block.text))
     ]
-    if broken := _last_broken(search, meant):
-        return _broken(search, broken)
-    return Extraction(None, "refused" if _REFUSAL.search(answer[:_OPENING_WORDS]) else "no_code", 0)
+    refused = _REFUSAL.search(answer[:_OPENING_WORDS])
+    return _broken(search, meant) or Extraction(None, "refused" if refused else "no_code")
 
 
-def _last_broken(search: Search, blocks: Sequence[Block]) -> Block | None:
-    """The last block that doesn't parse to its end."""
-    return next((block for block in reversed(blocks) if not _is_whole(search.reading(block))), None)
-
-
-def _broken(search: Search, block: Block) -> Extraction:
-    program = search.as_it_stands(dedented(block.text))
-    return Extraction(program.text, "syntax", program.line_offset, _syntax_error(program.text, program.line_offset))
+def _broken(search: Search, blocks: Sequence[Block]) -> Extraction | None:
+    """What the last block comes to that doesn't parse to its end."""
+    for block in reversed(blocks):
+        reading = search.reading(block)
+        if not (reading and reading.code.whole):
+            found = search.as_it_stands(dedented(block.text), "syntax")
+            return replace(found, reason=_syntax_error(found.program or "", found.line_offset))
+    return None
 
 
 def _syntax_error(program: str, line_offset: int) -> str:
@@ -140,19 +111,15 @@ def _syntax_error(program: str, line_offset: int) -> str:
     return ""
 
 
-def _is_whole(reading: Reading | None) -> bool:
-    return reading is not None and reading.code.whole
-
-
-def _as_code(search: Search, block: Block) -> Reading | None:
-    """A block read as code without the entry point: one that nothing marks must at least define something."""
+def _as_code(search: Search, block: Block) -> str:
+    """A block as code without the entry point, or "": one that nothing marks must at least define something."""
     reading = search.reading(block)
     if reading is None:
-        return None
+        return ""
     if not block.marked:
         is_code = any(isinstance(each.node, (*DEFINITIONS, *IMPORTS)) for each in reading.body)
     else:
         is_code = block.language in PYTHON and any(
             not isinstance(each.node, ast.Expr) or each.runs.calls for each in reading.body
         )
-    return reading if is_code else None
+    return reading.code.text if is_code else ""

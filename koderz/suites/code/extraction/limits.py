@@ -16,7 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from koderz.errors import Fault
-from koderz.suites.code.extraction.extraction import Extraction, extract_program
+from koderz.suites.code.extraction.extraction import extract_program
+from koderz.suites.code.extraction.search import Extraction
 
 SHORT = 16 << 10  # characters; the densest reply of that size takes a fifth of a second
 LONGEST = 1 << 20  # characters
@@ -57,7 +58,7 @@ async def extract_within_limits(reply: str, prompt: str, entry_point: str, finis
         reason = (
             f"The answer is too long: it has {len(reply):,} characters, and code is looked for in at most {LONGEST:,}."
         )
-        return Extraction(None, "no_code", 0, reason)
+        return Extraction(None, "no_code", reason=reason)
     return await _extracted_apart(json.dumps([reply, prompt, entry_point, finish_reason]).encode())
 
 
@@ -75,7 +76,7 @@ async def _extracted_apart(request: bytes) -> Extraction:
             answer, complaint = process.communicate(request)
         if process.returncode in (_TOO_MUCH, -signal.SIGXCPU):
             reason = f"The answer takes too long to read: no code was found in it within {CPU_SECONDS} s of CPU."
-            return Extraction(None, "no_code", 0, reason)
+            return Extraction(None, "no_code", reason=reason)
         if process.returncode:
             lines = complaint.decode(errors="replace").strip().splitlines()
             raise Fault(f"the answer can't be read: {lines[-1] if lines else f'status {process.returncode}'}")

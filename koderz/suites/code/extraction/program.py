@@ -10,23 +10,19 @@ from __future__ import annotations
 import ast
 import html
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from koderz.suites.code.extraction.statements import (
     DEFINITIONS,
     FUNCTIONS,
     IMPORTS,
+    Statement,
     bound,
     descendants,
     parse,
     statements,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from koderz.suites.code.extraction.statements import Statement
 
 LONGEST = 128 * 1024  # characters, about 32,000 tokens; the densest code of that size parses in half a second
 _MOST_CUTS = 6

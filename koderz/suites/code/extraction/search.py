@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from koderz.suites.code.extraction.blocks import Block
 from koderz.suites.code.extraction.program import Code, Parser, as_body, blanked, joined, read_context
 from koderz.suites.code.extraction.statements import (
     BUILTINS,
@@ -14,6 +15,9 @@ from koderz.suites.code.extraction.statements import (
     EVERYTHING,
     FUNCTIONS,
     IMPORTS,
+    Offer,
+    Statement,
+    Strength,
     bound,
     executed,
     line_groups,
@@ -22,13 +26,6 @@ from koderz.suites.code.extraction.statements import (
     setters,
     statements,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from koderz.suites.code.extraction.blocks import Block
-    from koderz.suites.code.extraction.program import Code
-    from koderz.suites.code.extraction.statements import Offer, Statement, Strength
 
 _PROCESS_SETTINGS = {"setrecursionlimit", "set_int_max_str_digits", "seed"}  # what a function may rely on unnamed
 
@@ -143,11 +140,21 @@ PYTHON = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """A whole program; `line_offset` lines of it stand before the reply's own first one."""
+class Extraction:
+    """What a reply comes to.
 
-    text: str
-    line_offset: int
+    `program` is whole: the prompt's imports and helpers, then the reply's code. It is None without a usable one; with
+    cause "syntax" it holds the text that came closest, with "no_entry_point" code that may define the entry point once
+    it has run, which reading can't tell. `cause` is "" when there is a program, else "no_code",
+    "no_entry_point", "refused" or "syntax". `line_offset` is the number of lines before the reply's own first line, so
+    that line n of a traceback is line n - line_offset of the reply's code. `reason` is the error of "syntax", or why a
+    reply wasn't read to its end.
+    """
+
+    program: str | None
+    cause: str
+    line_offset: int = 0
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +179,7 @@ class Search:
         """Return the block as Python, or None; a part of it (`code.whole` is false) where its end is no Python."""
         return self._read(block.text, *block.longer)
 
-    def defining(self, blocks: Sequence[Block], strength: Strength) -> Program | None:
+    def defining(self, blocks: Sequence[Block], strength: Strength) -> Extraction | None:
         """Return the program of the last block that offers the entry point in that strength."""
         latest_first = [self.reading(block) for block in reversed(blocks)]  # the budget is for the preferred ones
         for index, reading in enumerate(latest_first):
@@ -181,7 +188,7 @@ class Search:
                 return self._program(reading, reading.offer, [each.code for each in others if each])
         return None
 
-    def completing(self, blocks: Sequence[Block]) -> Program | None:
+    def completing(self, blocks: Sequence[Block]) -> Extraction | None:
         """Return the prompt with the last block that is a body for the function at its end."""
         if not self._context.head:
             return None
@@ -194,7 +201,7 @@ class Search:
                         return self._program(reading, reading.offer, others, completes=True)
         return None
 
-    def combining(self, blocks: Sequence[Block]) -> Program | None:
+    def combining(self, blocks: Sequence[Block]) -> Extraction | None:
         """Return the program of all blocks of Python together, where each holds a part of the function."""
         texts = [block.text for block in blocks if block.language in PYTHON]
         reading = self._read("\n".join(texts)) if len(texts) > 1 else None
@@ -202,10 +209,10 @@ class Search:
             return self._program(reading, reading.offer, [])
         return None
 
-    def as_it_stands(self, text: str) -> Program:
+    def as_it_stands(self, text: str, cause: str) -> Extraction:
         """Return a text where the program would be: one that is no Python, or that only running tells more of."""
         program, offset = joined([self._context.text], text, "", self._parser)
-        return Program(program, offset)
+        return Extraction(program, cause, offset)
 
     def _read(self, *texts: str) -> Reading | None:
         key = texts[0]
@@ -234,13 +241,15 @@ class Search:
         if reading := self.reading(block):
             yield f"{head}\n{as_body(reading.code, indent)}"
 
-    def _program(self, reading: Reading, offer: Offer, others: Sequence[Code], *, completes: bool = False) -> Program:
+    def _program(
+        self, reading: Reading, offer: Offer, others: Sequence[Code], *, completes: bool = False
+    ) -> Extraction:
         context = self._context
         text = blanked(reading.code.text, demonstrations(reading.body, offer, context.names))
         lent = borrowed(reading.body, offer, context.names, others)
         given = [lent] if completes else [context.text, lent]
         program, offset = joined(given, text, offer.delegate, self._parser)
-        return Program(program, offset + (context.head.count("\n") + 1 if completes else 0))
+        return Extraction(program, "", offset + (context.head.count("\n") + 1 if completes else 0))
 
 
 def _answers(reading: Reading, entry_point: str) -> bool:

@@ -9,12 +9,10 @@ import ast
 import builtins
 import warnings
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
@@ -113,14 +111,7 @@ def needs(body: Iterable[Statement], seeds: Iterable[str]) -> set[str]:
     for statement in body:
         for name in statement.binds:
             binders[name].append(statement)
-    needed = set(seeds)
-    pending = list(needed)
-    while pending:
-        for statement in binders.pop(pending.pop(), ()):
-            fresh = statement.reads - needed
-            needed |= fresh
-            pending.extend(fresh)
-    return needed
+    return _reached(seeds, lambda name: (read for each in binders.pop(name, ()) for read in each.reads))
 
 
 def setters(body: Sequence[Statement], needed: set[str], objects: set[str], barred: Iterable[str]) -> set[str]:
@@ -134,13 +125,18 @@ def setters(body: Sequence[Statement], needed: set[str], objects: set[str], barr
     for name, each in effects.items():
         for callee in each.calls:
             callers[callee].append(name)
-    found: set[str] = set()
-    pending = [name for name, each in effects.items() if each.stores & needed or each.methods & objects]
+    setting = (name for name, each in effects.items() if each.stores & needed or each.methods & objects)
+    return _reached(setting, callers.__getitem__)
+
+
+def _reached(seeds: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
+    """The seeds, what follows from them, and what follows from that."""
+    found = set(seeds)
+    pending = list(found)
     while pending:
-        name = pending.pop()
-        if name not in found:
-            found.add(name)
-            pending.extend(callers[name])
+        fresh = set(following(pending.pop())) - found
+        found |= fresh
+        pending += fresh
     return found
 
 
@@ -291,9 +287,9 @@ def offer_of(body: Sequence[Statement], entry_point: str) -> Offer | None:
     return Offer("weak", names, defined[0]) if is_named else None
 
 
-def is_stub(function: ast.AST) -> bool:
+def is_stub(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether a function has a signature, perhaps a docstring, and nothing that would compute its result."""
-    return isinstance(function, FUNCTIONS) and all(map(_does_nothing, function.body))
+    return all(map(_does_nothing, function.body))
 
 
 def _any_function(body: Sequence[Statement]) -> Offer | None:
@@ -329,19 +325,14 @@ def _may_be_function(value: ast.expr, name: str) -> bool:
 def _method(body: Sequence[Statement], entry_point: str) -> Offer | None:
     for index in reversed(range(len(body))):
         node = body[index].node
-        for method in _methods(node, entry_point):
-            assert isinstance(node, ast.ClassDef)
-            owner = f"{node.name}()" if _takes_self(method) else node.name
-            delegate = f"def {entry_point}(*args, **kwargs):\n    return {owner}.{entry_point}(*args, **kwargs)\n"
-            return Offer("defined", frozenset({node.name}), index, delegate)
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for method in node.body:
+            if isinstance(method, FUNCTIONS) and _defines(method, entry_point):
+                owner = f"{node.name}()" if _takes_self(method) else node.name
+                delegate = f"def {entry_point}(*args, **kwargs):\n    return {owner}.{entry_point}(*args, **kwargs)\n"
+                return Offer("defined", frozenset({node.name}), index, delegate)
     return None
-
-
-def _methods(node: ast.stmt, name: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    if isinstance(node, ast.ClassDef):
-        for each in node.body:
-            if isinstance(each, FUNCTIONS) and each.name == name and not is_stub(each):
-                yield each
 
 
 def _takes_self(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from koderz.suites.code.extraction.extraction import Extraction, extract_program
+from koderz.suites.code.extraction.extraction import extract_program
+from koderz.suites.code.extraction.search import Extraction
 
 PROMPT = '''from typing import List
 import math
