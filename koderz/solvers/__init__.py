@@ -21,7 +21,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.prompts import Prompts
@@ -164,24 +164,19 @@ def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, 
     `settings` are offered to its parameters by name; `arguments` must each be one of them, and are read
     as the type of the parameter's default. Raises KoderzError where there is no such solver or parameter.
     """
-    function = _checked(find_in_file("--solver", name) if SOLVERS.is_file(name) else SOLVERS.find(name), name)
-    label = name.rpartition(":")[2].replace("_", "-") if SOLVERS.is_file(name) else name
-    wants = HANDLES & set(inspect.signature(function).parameters)
+    in_file = SOLVERS.is_file(name)
+    function: SolverFunction = find_in_file("--solver", name) if in_file else SOLVERS.find(name)
+    if not inspect.iscoroutinefunction(function):
+        raise KoderzError(f"the solver {name} is no async function")
     solver = Solver(
-        label,
+        name.rpartition(":")[2].replace("_", "-") if in_file else name,
         function,
-        wants,
+        HANDLES & set(inspect.signature(function).parameters),
         digest=_source_digest(function),
-        source=name if SOLVERS.is_file(name) else "",
+        source=name if in_file else "",
         is_foreign=name not in SOLVERS,
     )
     return solver.settled(settings, arguments)
-
-
-def _checked(function: Any, name: str) -> SolverFunction:
-    if not inspect.iscoroutinefunction(function):
-        raise KoderzError(f"the solver {name} is no async function")
-    return cast("SolverFunction", function)
 
 
 def _require_all(label: str, wanted: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> None:

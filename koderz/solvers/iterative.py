@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from koderz.paths import cache_folder
 from koderz.prompts import Prompts, trimmed
 from koderz.settings.options import option
 from koderz.solvers.handles import AskHandle, JudgeHandle, RecallHandle, no_recall
-from koderz.solvers.specifications import cached_spec, keep_spec
 from koderz.solvers.zero_shot import REPLY_TOKENS
 from koderz.types import Expected, Message, Reply, Task, Verdict
+from tracker.files import write_whole
 from tracker.messages import text_of
 
 _LEAST_ROOM = 1000  # characters of the last attempt that are shown whatever the context
@@ -122,7 +126,7 @@ def _turns(tries: Sequence[Try], history: int, prompts: Prompts, room: int) -> l
     if not tries:
         return []
     if not history:
-        return _advice(tries[-1], prompts)
+        return [{"role": "user", "content": advice}] if (advice := _advice(tries[-1], prompts)) else []
     turns = _turn(tries[-1], prompts, max(room, _LEAST_ROOM))
     left = room - _size(turns)
     for attempt in reversed(tries[-history:-1]):
@@ -136,8 +140,7 @@ def _turns(tries: Sequence[Try], history: int, prompts: Prompts, room: int) -> l
 
 def _turn(attempt: Try, prompts: Prompts, room: int = sys.maxsize) -> list[Message]:
     """An attempt and what was said of it, its middle left out where it is larger than `room` characters."""
-    guidance = prompts.render("guidance", guidance=attempt.guidance) if attempt.guidance else ""
-    told = prompts.render("feedback", feedback=attempt.verdict.feedback, guidance=guidance)
+    told = prompts.render("feedback", feedback=attempt.verdict.feedback, guidance=_advice(attempt, prompts))
     told = trimmed(told, room // 2)
     return [
         {"role": "assistant", "content": trimmed(attempt.reply.text, room - len(told)) or "(an empty reply)"},
@@ -145,11 +148,9 @@ def _turn(attempt: Try, prompts: Prompts, room: int = sys.maxsize) -> list[Messa
     ]
 
 
-def _advice(attempt: Try, prompts: Prompts) -> list[Message]:
-    """What a reviewer said, where attempts themselves are not to be shown."""
-    if not attempt.guidance:
-        return []
-    return [{"role": "user", "content": prompts.render("guidance", guidance=attempt.guidance)}]
+def _advice(attempt: Try, prompts: Prompts) -> str:
+    """What a reviewer said, as a model is told it; empty where none did."""
+    return prompts.render("guidance", guidance=attempt.guidance) if attempt.guidance else ""
 
 
 def _told(lessons: Sequence[str], prompts: Prompts) -> str:
@@ -187,6 +188,27 @@ def expected_calls(prompt_tokens: float, task_id: str, parameters: Mapping[str, 
         Expected("spec", (written, written), (written * _REVIEW_TOKENS,) * 2, (written * REPLY_TOKENS,) * 2),
         Expected("checkpoint", (0, reviews), (0, reviews * review_tokens), (0, reviews * REPLY_TOKENS)),
     ]
+
+
+def cached_spec(model: str, messages: tuple[Message, ...]) -> str | None:
+    """What `model` wrote when it was asked this, or None."""
+    try:
+        return _place(model, messages).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def keep_spec(model: str, messages: tuple[Message, ...], text: str) -> None:
+    """Puts a specification into the cache. A cache that can't be written is left alone: the journal has it."""
+    path = _place(model, messages)
+    with contextlib.suppress(OSError, UnicodeEncodeError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, [text.encode()], durable=False)
+
+
+def _place(model: str, messages: tuple[Message, ...]) -> Path:
+    asked = "\0".join([model, *(f"{m['role']}\0{text_of(m)}" for m in messages)])
+    return cache_folder() / "specs" / f"{hashlib.sha256(asked.encode('utf-8', 'replace')).hexdigest()}.md"
 
 
 def cached_specs(options: Mapping[str, Any], tasks: Sequence[Task], prompts: Prompts) -> Mapping[str, Any]:

@@ -12,8 +12,7 @@ import pytest
 
 from koderz.models import Price
 from koderz.prompts import load_prompts
-from koderz.solvers.iterative import IterativeOptions, iterative
-from koderz.solvers.specifications import cached_spec, keep_spec
+from koderz.solvers.iterative import IterativeOptions, cached_spec, iterative, keep_spec
 from koderz.solvers.zero_shot import zero_shot
 from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
 from tests.koderz.world import Run, Scripted, begun, planned

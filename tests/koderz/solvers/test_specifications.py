@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.solvers.specifications import cached_spec, keep_spec
+from koderz.solvers.iterative import cached_spec, keep_spec
 from koderz.types import Message
 
 ASKED: tuple[Message, ...] = ({"role": "user", "content": "write one for f"},)
