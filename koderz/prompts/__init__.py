@@ -80,18 +80,15 @@ def _overrides(folder: Path) -> dict[str, str]:
     for path in sorted(folder.glob("*.md")):
         if path.stem not in PLACEHOLDERS:
             raise KoderzError(f"{path}: no prompt has that name; there are {', '.join(PLACEHOLDERS)}")
-        texts[path.stem] = _checked(path, _read(path))
+        texts[path.stem] = _read(path)
     return texts
 
 
 def _read(path: Path) -> str:
     try:
-        return read_all(path, MB).decode("utf-8").replace("\r\n", "\n")
+        text = read_all(path, MB).decode("utf-8").replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
         raise KoderzError(f"{path} can't be read as UTF-8 text ({error})") from None
-
-
-def _checked(path: Path, text: str) -> str:
     template, allowed = Template(text), PLACEHOLDERS[path.stem]
     if not template.is_valid():
         raise KoderzError(f"{path}: a $ that begins no ${{name}}; write $$ for a dollar sign")

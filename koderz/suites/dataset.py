@@ -77,9 +77,8 @@ def read_rows(path: Path, skip: Callable[[KoderzError], None] | None = None) -> 
         if line.startswith("["):
             yield from _listed(path, number, chain([line], (line for _, line in lines)))
         elif line:
-            where = f"{path}, line {number}"
             try:
-                row = Row(where, _object(where, _parsed(line, path, number)))
+                row = _row(f"{path}, line {number}", _parsed(line, path, number))
             except KoderzError as error:
                 if skip is None:
                     raise
@@ -96,10 +95,9 @@ def find_dataset(given: Path | None, *names: str, hint: str) -> Path:
     if given is not None:
         return given
     folder = cache_folder()
-    for name in names:
-        for path in (folder / name, folder / f"{name}.gz"):
-            if path.is_file():
-                return path
+    for path in (folder / f"{name}{ending}" for name in names for ending in ("", ".gz")):
+        if path.is_file():
+            return path
     raise KoderzError(f"{names[0]} isn't in {folder}; {hint}, and put it there or name it with --dataset FILE")
 
 
@@ -130,8 +128,7 @@ def _decoded(line: bytes, path: Path, number: int) -> str:
 def _listed(path: Path, first: int, lines: Iterable[str]) -> Iterator[Row]:
     entries = _parsed("\n".join(lines), path, first)
     for number, entry in enumerate(entries, 1):
-        where = f"{path}, entry {number}"
-        yield Row(where, _object(where, entry))
+        yield _row(f"{path}, entry {number}", entry)
 
 
 def _parsed(text: str, path: Path, first: int) -> Any:
@@ -145,10 +142,10 @@ def _parsed(text: str, path: Path, first: int) -> Any:
         raise KoderzError(f"{path}, line {first}: can't be read ({error})") from None
 
 
-def _object(where: str, value: Any) -> Mapping[str, Any]:
+def _row(where: str, value: Any) -> Row:
     if not isinstance(value, dict):
         raise KoderzError(f"{where}: not a JSON object")
-    return value
+    return Row(where, value)
 
 
 def _is_whole(text: str) -> bool:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import difflib
 from collections.abc import Sequence
 from typing import Any
 
+from koderz.suites.code.extraction.statements import BUILTINS, parse
 from koderz.types import Lesson, Verdict
 from tracker.memory.lessons import how_it_failed
 
 _LARGEST = 50_000  # characters of a program that is looked into
 _NAMED = 6  # names of one kind in a lesson
-_BUILTINS = frozenset(name for name in dir(builtins) if not name.startswith("_"))
 _STRUCTURES = {
     ast.For: "a for loop",
     ast.While: "a while loop",
@@ -61,15 +60,15 @@ def _traits(program: str) -> set[str] | None:
     if not program or len(program) > _LARGEST:
         return None
     try:
-        nodes: list[Any] = list(ast.walk(ast.parse(program)))
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        nodes: list[Any] = list(ast.walk(parse(program)))
+    except SyntaxError:
         return None
     found = set()
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
             found |= {f"the module {module}" for module in modules}
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _BUILTINS:
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in BUILTINS:
             found.add(f"{node.func.id}()")
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and len(node.func.attr) <= 40:
             found.add(f".{node.func.attr}()")

@@ -68,15 +68,10 @@ class Simulated(SimulatedReplies):
             return wording.specification(task) if wants == "specification" else wording.review(task)
         if task is None:
             return wording.unrecognised()
-        versions = self._versions_of(task)
+        versions = self._versions.setdefault(task.id, Versions(task, seed=self._seed))
         if versions.right and self._is_right(task, messages, sampling, draws):
             return wording.reply_with(_pick(versions.right, draws[1]), task.payload.entry_point, draws[2])
         return self._wrong_reply(task, versions, failures_shown(messages), draws)
-
-    def _versions_of(self, task: CodeTask) -> Versions:
-        if task.id not in self._versions:
-            self._versions[task.id] = Versions(task, seed=self._seed)
-        return self._versions[task.id]
 
     def _is_right(
         self, task: CodeTask, messages: Sequence[Message], sampling: Sampling, draws: Sequence[float]

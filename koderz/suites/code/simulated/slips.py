@@ -24,40 +24,31 @@ def is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def _swapped(*pairs: tuple[T, T]) -> Mapping[T, T]:
+def _swapped(*pairs: tuple[T, T]) -> dict[T, T]:
     return {one: other for pair in pairs for one, other in (pair, pair[::-1])}
 
 
-_OFF_BY_EQUAL: Mapping[type[ast.cmpop], type[ast.cmpop]] = _swapped((ast.Lt, ast.LtE), (ast.Gt, ast.GtE))
-_WRONG_WAY_ROUND: Mapping[type[ast.cmpop], type[ast.cmpop]] = _swapped(
-    (ast.Lt, ast.Gt), (ast.LtE, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn)
-)
-_WRONG_OPERATOR: Mapping[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Add,
-    ast.Div: ast.FloorDiv,
-    ast.FloorDiv: ast.Mod,
-    ast.Mod: ast.FloorDiv,
-}
+_OFF_BY_EQUAL = _swapped((ast.Lt, ast.LtE), (ast.Gt, ast.GtE))
+_WRONG_WAY_ROUND = _swapped((ast.Lt, ast.Gt), (ast.LtE, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn))
+_AND_FOR_OR = _swapped((ast.And, ast.Or))
+_WRONG_OPERATOR = {**_swapped((ast.Add, ast.Sub), (ast.FloorDiv, ast.Mod)), ast.Mult: ast.Add, ast.Div: ast.FloorDiv}
 _WRONG_BUILTIN: Mapping[str, str] = {**_swapped(("min", "max"), ("any", "all")), "sorted": "list", "set": "list"}
 
 
-def _compare(table: Mapping[type[ast.cmpop], type[ast.cmpop]]) -> Callable[[ast.Compare], bool]:
-    def make(node: ast.Compare) -> bool:
-        other = table.get(type(node.ops[0]))
-        if other is not None:
+def _operator(table: Mapping[Any, Any]) -> Callable[[Any], bool]:
+    """Another operator, of a comparison the first."""
+
+    def make(node: Any) -> bool:
+        other = table.get(type(node.ops[0] if isinstance(node, ast.Compare) else node.op))
+        if other is None:
+            return False
+        if isinstance(node, ast.Compare):
             node.ops[0] = other()
-        return other is not None
+        else:
+            node.op = other()
+        return True
 
     return make
-
-
-def _wrong_operator(node: ast.BinOp) -> bool:
-    other = _WRONG_OPERATOR.get(type(node.op))
-    if other is not None:
-        node.op = other()
-    return other is not None
 
 
 def _wrong_builtin(node: ast.Call) -> bool:
@@ -65,11 +56,6 @@ def _wrong_builtin(node: ast.Call) -> bool:
     if other is not None:
         node.func = ast.Name(other, ast.Load())
     return other is not None
-
-
-def _and_for_or(node: ast.BoolOp) -> bool:
-    node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
-    return True
 
 
 def _ends_early(node: ast.Call) -> bool:
@@ -188,10 +174,10 @@ def _stub(node: ast.FunctionDef) -> bool:
 
 
 SLIPS: Sequence[Slip] = (
-    Slip(ast.Compare, _compare(_WRONG_WAY_ROUND)),
-    Slip(ast.Compare, _compare(_OFF_BY_EQUAL), overlooked=True),
-    Slip(ast.BinOp, _wrong_operator, overlooked=True),
-    Slip(ast.BoolOp, _and_for_or),
+    Slip(ast.Compare, _operator(_WRONG_WAY_ROUND)),
+    Slip(ast.Compare, _operator(_OFF_BY_EQUAL), overlooked=True),
+    Slip(ast.BinOp, _operator(_WRONG_OPERATOR), overlooked=True),
+    Slip(ast.BoolOp, _operator(_AND_FOR_OR)),
     Slip(ast.Call, _wrong_builtin, overlooked=True),
     Slip(ast.Call, _ends_early, overlooked=True),
     Slip(ast.Call, _begins_late, overlooked=True),

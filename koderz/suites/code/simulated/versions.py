@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from random import Random
 
+from koderz.suites.code.extraction.statements import parse
 from koderz.suites.code.simulated.slips import SLIPS, Slip, is_text
 from koderz.suites.code.tasks import CodeTask, reference_program
 
@@ -47,9 +48,11 @@ class Versions:
 
     @cached_property
     def _source(self) -> str:
-        """The reference as a program: HumanEval's is the body that follows the prompt, others' are whole."""
+        """The reference as a program; empty where it defines no such function."""
         source = reference_program(self._task)
-        return source if _defines(source, self._task.payload.entry_point) else ""
+        with contextlib.suppress(SyntaxError):
+            return source if _functions(parse(source), self._task.payload.entry_point) else ""
+        return ""
 
     @cached_property
     def _bare(self) -> str:
@@ -77,35 +80,21 @@ def wrong_versions(source: str, entry_point: str, *, seed: int, count: int) -> t
     return tuple(versions)[1:]
 
 
-def _defines(source: str, entry_point: str) -> bool:
-    try:
-        return bool(_functions(ast.parse(source), entry_point))
-    except SyntaxError:
-        return False
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A slip, and the node to make it at by its rank in the function."""
-
-    node: int
-    slip: Slip
-
-
-def _places(source: str, entry_point: str) -> list[_Place]:
+def _places(source: str, entry_point: str) -> list[tuple[int, Slip]]:
+    """All slips that may fit, each with the rank in the function of the node to make it at."""
     nodes = enumerate(_nodes(ast.parse(source), entry_point))
-    return [_Place(rank, slip) for rank, node in nodes for slip in SLIPS if isinstance(node, slip.kind)]
+    return [(rank, slip) for rank, node in nodes for slip in SLIPS if isinstance(node, slip.kind)]
 
 
-def _with_slips(source: str, entry_point: str, places: Sequence[_Place]) -> str:
+def _with_slips(source: str, entry_point: str, places: Sequence[tuple[int, Slip]]) -> str:
     """The first slip of `places` that fits, and a second one where the first alone is often overlooked."""
     tree = ast.parse(source)
     nodes = list(_nodes(tree, entry_point))
     made = 0
-    for place in places:
-        if place.slip.make(nodes[place.node]):
+    for rank, slip in places:
+        if slip.make(nodes[rank]):
             made += 1
-            if made == 2 or not place.slip.overlooked:
+            if made == 2 or not slip.overlooked:
                 break
     return ast.unparse(tree)
 
