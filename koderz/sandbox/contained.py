@@ -71,11 +71,6 @@ class ContainedSandbox:
         await self._once.cancel()
         await self._pool.__aexit__()
 
-    @property
-    def layers(self) -> frozenset[str]:
-        """What holds candidates here; empty before entering."""
-        return self._pool.layers
-
     def _held_by(self, layers: Collection[str]) -> str:
         """The isolation level. Raises Unreachable where it doesn't contain a program."""
         if not (self._uncontained or isolation.contained(layers)):

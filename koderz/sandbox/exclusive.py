@@ -40,39 +40,30 @@ class Exclusive:
             try:
                 await lock.acquire(timeout=0)
             except Timeout:
-                self._tell()
+                if not self._has_waited:
+                    self._has_waited = True
+                    self._notice("another koderz is measuring on this machine; measurements wait for each other")
                 await lock.acquire(poll_interval=_POLL)
             try:
                 yield self.core
             finally:
                 await lock.release()
 
-    def _tell(self) -> None:
-        if not self._has_waited:
-            self._has_waited = True
-            self._notice("another koderz is measuring on this machine; measurements wait for each other")
-
 
 @contextmanager
 def open_exclusive(notice: Callable[[str], None], environ: Mapping[str, str] = os.environ) -> Iterator[Exclusive]:
-    """With a core kept free. To be opened before a sandbox, whose processes then keep off that core, too."""
-    with reserved_core() as core:
-        yield Exclusive(core, notice, environ)
+    """Keeps this process, and all that it starts, off one core, for what is measured; off none where there is but one.
 
-
-@contextmanager
-def reserved_core() -> Iterator[int | None]:
-    """Keeps this process, and all that it starts, off one core, which it yields; None where there is but one.
-
-    A process is put onto it by `os.sched_setaffinity(pid, {core})`.
+    To be opened before a sandbox, whose processes then keep off that core, too. A process is put onto it by
+    `os.sched_setaffinity(pid, {core})`.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(cores) < 2:
-        yield None
+        yield Exclusive(None, notice, environ)
         return
     _keep_to(cores[:-1])
     try:
-        yield cores[-1]
+        yield Exclusive(cores[-1], notice, environ)
     finally:
         _keep_to(cores)
 

@@ -15,30 +15,25 @@ class Once(Generic[T]):
     """Results by key: one that is being made is waited for, one of the latest is remembered. Failures aren't."""
 
     def __init__(self) -> None:
-        self._made: dict[bytes, T] = {}
-        self._making: dict[bytes, asyncio.Task[T]] = {}
+        self._tasks: dict[bytes, asyncio.Task[T]] = {}
 
     async def __call__(self, key: bytes, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """A waiter that is cancelled doesn't take the result from the others."""
-        if key in self._made:
-            return self._made[key]
-        task = self._making.get(key)
+        task = self._tasks.get(key)
         if task is None:
-            task = self._making[key] = asyncio.create_task(make())
+            task = self._tasks[key] = asyncio.create_task(make())
             task.add_done_callback(lambda done: self._keep(key, done))
         return await asyncio.shield(task)
 
     async def cancel(self) -> None:
         """Calls off whatever is still being made."""
-        unfinished = [*self._making.values()]
+        unfinished = [task for task in self._tasks.values() if not task.done()]
         for task in unfinished:
             task.cancel()
         await asyncio.gather(*unfinished, return_exceptions=True)
 
     def _keep(self, key: bytes, done: asyncio.Task[T]) -> None:
-        del self._making[key]
         if done.cancelled() or done.exception():
-            return
-        self._made[key] = done.result()
-        if len(self._made) > REMEMBERED:
-            del self._made[next(iter(self._made))]
+            self._tasks.pop(key, None)
+        elif len(self._tasks) > REMEMBERED:
+            del self._tasks[next(key for key, task in self._tasks.items() if task.done())]

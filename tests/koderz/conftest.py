@@ -33,6 +33,6 @@ def holds() -> frozenset[str]:
 
     async def found() -> frozenset[str]:
         async with ContainedSandbox(judges=1, uncontained=True) as sandbox:
-            return sandbox.layers
+            return sandbox._pool.layers
 
     return asyncio.run(found())

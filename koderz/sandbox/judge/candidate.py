@@ -130,14 +130,14 @@ class Printed(io.RawIOBase):
         return len(data)
 
 
-def report(error: BaseException, trace: TracebackType | None) -> bytes:
+def _report(error: BaseException) -> list[Any]:
     """`[type, nearest built-in type, message, [[line, function], …]]` of an exception."""
     base = next(kind for kind in type(error).__mro__ if kind.__module__ == "builtins")
     try:
         message = str(error)[:MESSAGE_LIMIT]
     except BaseException:  # noqa: BLE001 - the text comes from the program's own code
         message = ""
-    return wire.dumps([type(error).__name__, base.__name__, message, _places(trace)])
+    return [type(error).__name__, base.__name__, message, _places(error.__traceback__)]
 
 
 def _places(trace: TracebackType | None) -> list[list[Any]]:
@@ -165,18 +165,11 @@ def _timed(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
 
 def _answer(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bytes:
     try:
-        return wire.frame(wire.VALUE, _written(function(*arguments, **keywords)))
+        return wire.frame(wire.VALUE, wire.dumps_result(function(*arguments, **keywords)))
     except wire.NotPlainError as error:
         return wire.frame(wire.UNPLAIN, wire.dumps(str(error)[:MESSAGE_LIMIT]))
     except BaseException as error:  # noqa: BLE001 - whatever the program raises is its answer
-        return wire.frame(wire.RAISED, report(error, error.__traceback__))
-
-
-def _written(result: Any) -> bytes:
-    try:
-        return wire.dumps_result(result)
-    except wire.ForeignError:
-        return wire.dumps_opaque(result)
+        return wire.frame(wire.RAISED, wire.dumps(_report(error)))
 
 
 def _answer_ahead(channel: Channel, call: Call, inputs: Iterable[bytes]) -> None:
@@ -210,16 +203,12 @@ def _loaded(channel: Channel, request: Request, printed: Printed) -> Callable[..
         cause = "no_entry_point"
         function: Callable[..., Any] = module.__dict__[request.entry_point]
     except BaseException as error:  # noqa: BLE001 - whatever the program raises is why it doesn't load
-        channel.send(wire.frame(wire.UNLOADED, wire.dumps([cause, *_load_report(error)])))
+        kind, base, message, places = _report(error)
+        if isinstance(error, SyntaxError):
+            message, places = str(error.msg)[:MESSAGE_LIMIT], [[error.lineno or 0, "<module>"]]
+        channel.send(wire.frame(wire.UNLOADED, wire.dumps([cause, kind, base, message, places])))
         os._exit(0)
     return function
-
-
-def _load_report(error: BaseException) -> list[Any]:
-    kind, base, message, places = wire.loads(report(error, error.__traceback__))
-    if isinstance(error, SyntaxError):
-        message, places = str(error.msg)[:MESSAGE_LIMIT], [[error.lineno or 0, "<module>"]]
-    return [kind, base, message, places]
 
 
 def _script(code: CodeType, text: str, printed: Printed) -> str:
@@ -249,7 +238,7 @@ def _run_tests(channel: Channel, request: Request) -> NoReturn:
             _run_cases(namespace)
         answer = wire.frame(wire.HELD, request.token)
     except BaseException as error:  # noqa: BLE001 - as above
-        answer = wire.frame(wire.RAISED, report(error, error.__traceback__))
+        answer = wire.frame(wire.RAISED, wire.dumps(_report(error)))
     channel.send(answer)
     os._exit(0)
 

@@ -96,13 +96,9 @@ class Proxy:
 
         A hint and no more: a call that comes otherwise is asked in the ordinary way.
         """
-        with contextlib.suppress(ValueError, TypeError):
-            self.expect([wire.to_untrusted(tuple(arguments)) for arguments in inputs])
-
-    def expect(self, calls: Sequence[bytes]) -> None:
-        """The same, with each call's arguments as they are sent."""
         if not self._ahead:
-            self._start(self._expecting(calls))
+            with contextlib.suppress(ValueError, TypeError):
+                self._start(self._expecting([wire.to_untrusted(tuple(arguments)) for arguments in inputs]))
 
     def _expecting(self, calls: Sequence[bytes]) -> list[tuple[Any, ...]]:
         if not (self.foresees and calls):

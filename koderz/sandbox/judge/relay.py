@@ -145,11 +145,7 @@ class FarEnd(Relay):
 
 def main(setup: bytes) -> NoReturn:
     """`setup`: the line that the judge has for its zygote."""
-    control, theirs = socket.socketpair()
-    if not os.fork():
-        control.close()
-        _become_zygote(theirs)
-    theirs.close()
+    control, _ = zygote.forked(_become_zygote)
     control.sendall(setup)
     with control.makefile("rb") as answer:
         held = answer.readline()
@@ -161,12 +157,8 @@ def main(setup: bytes) -> NoReturn:
 
 
 def _become_zygote(control: socket.socket) -> NoReturn:
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in range(3):
-        os.dup2(nowhere, descriptor)
-    os.close(nowhere)
     sys.meta_path.pop(0)  # what found koderz' own modules
-    zygote.main([str(control.fileno())])
+    zygote.main([str(control.detach())])
 
 
 def _frames(buffer: bytearray) -> Iterator[tuple[bytes, int, bytes]]:

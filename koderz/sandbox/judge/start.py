@@ -43,17 +43,11 @@ def _forked(container: Sequence[str]) -> tuple[socket.socket, int]:
     """The socket to a zygote, or to the relay that leads to one in a container; and its process."""
     if not container:
         zygote.preload()  # this process needs some of it too: to be forked with it is cheaper than to load it twice
-    control, theirs = socket.socketpair()
-    child = os.fork()
-    if not child:
-        control.close()
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nowhere, 0)  # where the judge's jobs come from
-        os.close(nowhere)
-        if container:
-            from koderz.sandbox.judge import remote  # which starts programs, as nothing else here does
+        return zygote.forked(lambda control: zygote.main([str(control.detach())]))
 
-            remote.main(theirs, container)
-        zygote.main([str(theirs.detach())])
-    theirs.close()
-    return control, child
+    def relay(control: socket.socket) -> NoReturn:
+        from koderz.sandbox.judge import remote  # which starts programs, as nothing else here does
+
+        remote.main(control, container)
+
+    return zygote.forked(relay)

@@ -124,20 +124,18 @@ def dumps(value: object) -> bytes:
         raise NotPlainError("nested too deep") from error
 
 
-def dumps_opaque(value: object) -> bytes:
-    """What can be told of a value for which `dumps` raises ForeignError. Runs code of the value's own."""
-    try:
-        is_true = bool(value)
-    except Exception:  # noqa: BLE001 - an array of several numbers, say
-        is_true = True
-    return _encode({"o": [type(value).__name__, is_true]}).encode()
-
-
 def dumps_result(value: object) -> bytes:
-    """The same as `dumps`, but what makes an `Oversized` of a list or tuple for which a frame has no room."""
-    if type(value) not in (list, tuple) or len(value) < FEW:  # type: ignore[arg-type]
-        return dumps(value)
-    items = cast("Sequence[Any]", value)
+    """As `dumps`, and what can be told of a value that isn't data, or for which a frame has no room."""
+    try:
+        if type(value) not in (list, tuple) or len(value) < FEW:  # type: ignore[arg-type]
+            return dumps(value)
+        return _dumps_many(cast("Sequence[Any]", value))
+    except ForeignError:
+        return _dumps_opaque(value)
+
+
+def _dumps_many(items: Sequence[Any]) -> bytes:
+    """What makes an `Oversized` of a list or tuple for which a frame has no room."""
     if not _is_oversized(items):
         data = dumps(items)
         if len(data) < FRAME_LIMIT:
@@ -146,6 +144,15 @@ def dumps_result(value: object) -> bytes:
         return _encode({"h": _digest(items)}).encode()
     except ValueError as error:
         raise NotPlainError("more than can be taken") from error
+
+
+def _dumps_opaque(value: object) -> bytes:
+    """Runs code of the value's own."""
+    try:
+        is_true = bool(value)
+    except Exception:  # noqa: BLE001 - an array of several numbers, say
+        is_true = True
+    return _encode({"o": [type(value).__name__, is_true]}).encode()
 
 
 def _is_oversized(items: Sequence[Any]) -> bool:
@@ -203,9 +210,11 @@ def _tagged(value: Any, depth: int) -> Any:
         return value if -_SMALL < value < _SMALL else {"i": _hex(value)}
     if depth > DEPTH_LIMIT:
         raise NotPlainError("nested too deep")
-    tagger = _TAGGERS.get(kind)
-    if tagger is not None:
-        return tagger(value, depth + 1)
+    if kind is list:
+        return _list(value, depth + 1)
+    if kind in _TAGGERS:
+        tag, stand_in = _TAGGERS[kind]
+        return {tag: stand_in(value, depth + 1)}
     return _tagged_kin(value, depth)
 
 
@@ -226,40 +235,13 @@ def _list(values: list[Any], depth: int) -> list[Any]:
     return _items(values, depth)
 
 
-def _dict(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
-    return {"d": [[_tagged(key, depth), _tagged(item, depth)] for key, item in value.items()]}
+def _pair_items(value: Mapping[Any, Any], depth: int) -> list[list[Any]]:
+    return [[_tagged(key, depth), _tagged(item, depth)] for key, item in value.items()]
 
 
 def _stood_for(value: Opaque | Oversized, _: int) -> NoReturn:
     raise NotPlainError(repr(value))  # no ForeignError: it is the candidate's own
 
-
-_TAGGERS: Mapping[type, Callable[[Any, int], Any]] = {
-    list: _list,
-    tuple: lambda value, depth: {"t": _items(value, depth)},
-    dict: _dict,
-    set: lambda value, depth: {"s": _items(value, depth)},
-    frozenset: lambda value, depth: {"f": _items(value, depth)},
-    complex: lambda value, _: {"c": [value.real, value.imag]},
-    bytes: lambda value, _: {"b": value.hex()},
-    bytearray: lambda value, _: {"b": value.hex()},
-    range: lambda value, depth: {"r": _items((value.start, value.stop, value.step), depth)},
-    Decimal: lambda value, _: {"D": str(value)},
-    Fraction: lambda value, depth: {"F": _items((value.numerator, value.denominator), depth)},
-    type({}.keys()): lambda value, depth: {"k": _items(value, depth)},
-    type({}.items()): lambda value, depth: {"m": [_items(pair, depth) for pair in value]},
-    type({}.values()): lambda value, depth: {"v": _items(value, depth)},
-    deque: lambda value, depth: {"q": [_items(value, depth), value.maxlen]},
-    Counter: lambda value, depth: {"C": _dict(value, depth)["d"]},
-    array: lambda value, depth: {"a": [value.typecode, _items(value, depth)]},
-    memoryview: lambda value, _: {"b": value.tobytes().hex()},
-    date: lambda value, _: {"T": ["date", value.isoformat()]},
-    datetime: lambda value, _: {"T": ["datetime", value.isoformat()]},
-    time: lambda value, _: {"T": ["time", value.isoformat()]},
-    timedelta: lambda value, _: {"T": ["timedelta", [value.days, value.seconds, value.microseconds]]},
-    Opaque: _stood_for,
-    Oversized: _stood_for,
-}
 
 _BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (int, int.__int__),
@@ -285,7 +267,7 @@ def _tagged_kin(value: Any, depth: int) -> Any:
         drawn = list(itertools.islice(value, ITERATOR_LIMIT + 1))
         return {"G" if len(drawn) > ITERATOR_LIMIT else "g": _items(drawn, depth + 1)}
     if issubclass(kind, abc.Mapping):
-        return _dict(value, depth + 1)
+        return {"d": _pair_items(value, depth + 1)}
     if issubclass(kind, abc.Sequence):
         return _items(value, depth + 1)
     return _refuse(value)
@@ -341,28 +323,34 @@ def _moment(parts: tuple[str, Any]) -> Any:
 
 _MOMENTS: Mapping[str, type[date] | type[time]] = {"date": date, "datetime": datetime, "time": time}
 
+_KINDS: tuple[tuple[str, tuple[type, ...], Callable[[Any, int], Any], Callable[[Any], Any]], ...] = (
+    # tag, types, what stands for such a value, the value again
+    ("t", (tuple,), _items, tuple),
+    ("d", (dict,), _pair_items, _pairs),
+    ("s", (set,), _items, lambda items: set(_parted(items))),
+    ("f", (frozenset,), _items, lambda items: frozenset(_parted(items))),
+    ("k", (type({}.keys()),), _items, lambda items: dict.fromkeys(_parted(items)).keys()),
+    ("m", (type({}.items()),), lambda v, depth: [_items(pair, depth) for pair in v], lambda it: _pairs(it).items()),
+    ("v", (type({}.values()),), _items, lambda items: dict(enumerate(items)).values()),
+    ("C", (Counter,), _pair_items, lambda pairs: Counter(_pairs(pairs))),
+    ("q", (deque,), lambda value, depth: [_items(value, depth), value.maxlen], lambda parts: deque(*parts)),
+    ("a", (array,), lambda value, depth: [value.typecode, _items(value, depth)], lambda parts: array(*parts)),
+    ("b", (bytes, bytearray, memoryview), lambda value, _: bytes(value).hex(), bytes.fromhex),
+    ("c", (complex,), lambda value, _: [value.real, value.imag], lambda parts: complex(*parts)),
+    ("r", (range,), lambda v, depth: _items((v.start, v.stop, v.step), depth), lambda parts: range(*parts)),
+    ("D", (Decimal,), lambda value, _: str(value), _decimal),
+    ("F", (Fraction,), lambda value, depth: _items((value.numerator, value.denominator), depth), _fraction),
+    ("T", (date, datetime, time), lambda value, _: [type(value).__name__, value.isoformat()], _moment),
+    ("T", (timedelta,), lambda value, _: ["timedelta", [value.days, value.seconds, value.microseconds]], _moment),
+    ("o", (Opaque,), _stood_for, lambda parts: Opaque(*parts)),
+    ("h", (Oversized,), _stood_for, Oversized),
+)
+_TAGGERS = {kind: (tag, stand_in) for tag, kinds, stand_in, _ in _KINDS for kind in kinds}
 _UNTAGGERS: Mapping[str, Callable[[Any], Any]] = {
-    "t": tuple,
-    "d": _pairs,
-    "s": lambda items: set(_parted(items)),
-    "f": lambda items: frozenset(_parted(items)),
+    **{tag: read for tag, _, _, read in _KINDS},
     "i": _integer,
-    "b": bytes.fromhex,
-    "c": lambda parts: complex(*parts),
-    "r": lambda parts: range(*parts),
     "g": iter,
     "G": _unfinished,
-    "q": lambda parts: deque(*parts),
-    "C": lambda pairs: Counter(_pairs(pairs)),
-    "k": lambda items: dict.fromkeys(_parted(items)).keys(),
-    "m": lambda pairs: _pairs(pairs).items(),
-    "v": lambda items: dict(enumerate(items)).values(),
-    "a": lambda parts: array(*parts),
-    "T": _moment,
-    "o": lambda parts: Opaque(*parts),
-    "h": Oversized,
-    "D": _decimal,
-    "F": _fraction,
 }
 
 _decode = json.JSONDecoder(object_pairs_hook=_untagged).decode

@@ -18,7 +18,7 @@ from koderz.sandbox.judge.jobs import Job, JobResult
 from koderz.sandbox.judge.launch import ENVIRONMENT, Premises, command
 from koderz.sandbox.linux import limits
 
-GRACE_SECONDS = 5.0  # beyond a case's wall limit, before the judge itself is taken for stuck
+GRACE_SECONDS = 5.0  # beyond a job's wall limit, before the judge itself is taken for stuck
 BUSY = 0.05  # of that time; a judge that spends more of it on the processor isn't stuck, but busy with what it was told
 
 _LONGEST_LINE = 1 << 20  # bytes of a result, which are a few thousand
@@ -35,20 +35,20 @@ class WorkerLostError(Exception):
 class Worker:
     """One judge process with its zygote."""
 
-    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self.process = process
         self.layers: frozenset[str] = frozenset()
-        self._connection = connection
-        self._reader: asyncio.StreamReader
-        self._writer: asyncio.StreamWriter | None = None
+        self._reader, self._writer = reader, writer
 
     @classmethod
     async def start(cls, premises: Premises) -> Worker:
         """Fault when it doesn't come up."""
         ours, theirs = socket.socketpair()
         with theirs:
-            process = _begun(premises, theirs)
-        worker = cls(process, ours)
+            streams = await asyncio.open_connection(sock=ours, limit=_LONGEST_LINE)
+            worker = cls(_begun(premises, theirs), *streams)
         try:
             await worker._greet(premises.start_seconds)
         except BaseException:
@@ -58,7 +58,6 @@ class Worker:
 
     async def run(self, job: Job) -> JobResult:
         """WorkerLostError when the judge dies or gets stuck, after which it is of no more use."""
-        assert self._writer is not None
         self._writer.write(marshal.dumps(tuple(job)))
         while (told := await self._told(job.wall)) is None:  # the tests are loaded, and the clock starts anew
             pass
@@ -92,10 +91,9 @@ class Worker:
     async def end(self) -> None:
         """An idle judge ends when its socket does; one that doesn't is killed."""
         try:
-            if self._writer and self._writer.can_write_eof():
-                self._writer.write_eof()
-                async with asyncio.timeout(GRACE_SECONDS):
-                    await self._reader.read()
+            self._writer.write_eof()
+            async with asyncio.timeout(GRACE_SECONDS):
+                await self._reader.read()
         except (TimeoutError, OSError):
             pass  # what it would be waited for in vain is done all the same
         finally:
@@ -103,10 +101,7 @@ class Worker:
 
     async def kill(self) -> None:
         """Ends the judge and all that it started: one process group, which candidates can't leave."""
-        if self._writer is None:
-            self._connection.close()
-        else:
-            self._writer.close()
+        self._writer.close()
         self._kill_group()
         assert self.process.stderr is not None
         with self.process.stderr:  # closed also where this is called off
@@ -118,7 +113,6 @@ class Worker:
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     async def _greet(self, seconds: float) -> None:
-        self._reader, self._writer = await asyncio.open_connection(sock=self._connection, limit=_LONGEST_LINE)
         try:
             async with asyncio.timeout(seconds):
                 self.layers = frozenset(await self._received())

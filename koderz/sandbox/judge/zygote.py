@@ -70,6 +70,21 @@ def main(arguments: Sequence[str]) -> NoReturn:
         _one_candidate(control, cell)
 
 
+def forked(run: Callable[[socket.socket], NoReturn]) -> tuple[socket.socket, int]:
+    """The socket to a child of this process that is what `run` does with the other end, and its id."""
+    control, theirs = socket.socketpair()
+    child = os.fork()
+    if not child:
+        control.close()
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1):  # by which its parent is spoken to
+            os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+        run(theirs)
+    theirs.close()
+    return control, child
+
+
 def _forget_surroundings() -> None:
     os.environ.clear()
     sys.dont_write_bytecode = True
@@ -138,8 +153,8 @@ def _filter(layers: frozenset[str]) -> seccomp.Filter | None:
     if isolation.SECCOMP not in layers:
         return None
     kernel.forgo_privileges()
-    own = seccomp.candidates()
-    seccomp.shared().install()
+    own = seccomp.Filter(seccomp.candidates_steps())
+    seccomp.Filter(seccomp.shared_steps()).install()
     return own
 
 

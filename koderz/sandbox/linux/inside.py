@@ -163,7 +163,7 @@ def _start(setup: Setup, control: _socket.socket, channel: int | None) -> int:
         os.chdir(setup.folder)
         kernel.show_memory()
         kernel.drop_capabilities()
-        seccomp.workspaces(forks=setup.forks).install()
+        seccomp.Filter(seccomp.workspaces_steps(forks=setup.forks)).install()
         if channel is not None:
             os.dup2(channel, _CHANNEL)
             os.set_inheritable(_CHANNEL, True)  # also where it was that already

@@ -29,14 +29,14 @@ _CAPABILITY_VERSION_3 = 0x20080522
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def prctl(option: int, argument: int | ctypes.c_void_p = 0, pointer: ctypes.c_void_p | None = None) -> None:
+def prctl(option: int, argument: int) -> None:
     """OSError when the kernel refuses."""
-    _checked(_libc.prctl(option, _word(argument), pointer, None, None), "prctl")
+    _checked(prepared_prctl(option, argument)(), "prctl")
 
 
-def prepared_prctl(option: int, argument: int, pointer: ctypes.c_void_p) -> Callable[[], int]:
+def prepared_prctl(option: int, argument: int, pointer: ctypes.c_void_p | None = None) -> Callable[[], int]:
     """The same call laid out beforehand, for where each page of memory touched is a cost. 0 when it went well."""
-    words = option, _word(argument), pointer, None, None
+    words = option, ctypes.c_long(argument), pointer, None, None
     return lambda: int(_libc.prctl(*words))
 
 

@@ -29,17 +29,12 @@ _TCP_BIND_AND_CONNECT = 0b11  # from version 4
 _ABSTRACT_SOCKETS_AND_SIGNALS = 0b11  # from version 6
 
 
-def version() -> int:
-    """What the running kernel offers. OSError where it offers nothing."""
-    return kernel.syscall(_CREATE_RULESET, None, 0, _ASK_VERSION)
-
-
-def restrict(readable: Iterable[str], *, executable: Iterable[str] = (), writable: Iterable[str] | None = None) -> int:
-    """Leaves this process, and all it will start, the reading of `readable`. Returns the version in use.
+def restrict(readable: Iterable[str], *, executable: Iterable[str] = (), writable: Iterable[str] | None = None) -> None:
+    """Leaves this process, and all it will start, the reading of `readable`. OSError where the kernel has none of it.
 
     What is `executable` may be read and run, what is `writable` used in any way; with it, TCP is left alone.
     """
-    offered = version()
+    offered = kernel.syscall(_CREATE_RULESET, None, 0, _ASK_VERSION)
     kernel.forgo_privileges()
     every = (1 << _FILE_RIGHTS[min(offered, len(_FILE_RIGHTS) - 1)]) - 1
     ruleset = _ruleset(offered, every, tcp=writable is not None)
@@ -53,7 +48,6 @@ def restrict(readable: Iterable[str], *, executable: Iterable[str] = (), writabl
         kernel.syscall(_RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
-    return offered
 
 
 def _ruleset(offered: int, files: int, *, tcp: bool) -> int:

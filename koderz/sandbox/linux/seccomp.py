@@ -41,6 +41,7 @@ _NUMBER_OFFSET, _ARCH_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
 _SECCOMP_MODE_FILTER = 2
 _X32_BIT = 0x40000000
 
+_MACHINE = os.uname().machine
 _AF_UNIX, _SOCK_STREAM, _SOCK_NONBLOCK, _SOCK_CLOEXEC = 1, 1, 0o4000, 0o2000000
 _STREAMS = tuple(_SOCK_STREAM | more for more in (0, _SOCK_NONBLOCK, _SOCK_CLOEXEC, _SOCK_NONBLOCK | _SOCK_CLOEXEC))
 _MSG_OOB = 1
@@ -68,41 +69,25 @@ class Filter:
             raise OSError(errno.EPERM, "the kernel refuses the filter")
 
 
-def shared(machine: str = "") -> Filter:
-    """What a zygote binds itself to, and so its candidates. OSError where there is no list for this machine."""
-    return Filter(shared_steps(machine or os.uname().machine))
+def workspaces_steps(machine: str = _MACHINE, *, forks: bool = True) -> list[Instruction]:
+    """What binds a command in a workspace, which may use all of a system but what could undo its bounds.
 
-
-def candidates(machine: str = "") -> Filter:
-    """What a candidate binds itself to in addition."""
-    return Filter(candidates_steps(machine or os.uname().machine))
-
-
-def workspaces(machine: str = "", *, forks: bool = True) -> Filter:
-    """What a command in a workspace binds itself to, which may use all of a system but what could undo its bounds.
-
-    Without `forks` it can't start processes either.
+    A list of refusals; whatever isn't listed is allowed. Without `forks` it can't start processes either.
+    OSError where there is no list for this machine.
     """
-    return Filter(workspaces_steps(machine or os.uname().machine, forks=forks))
-
-
-def workspaces_steps(machine: str, *, forks: bool = True) -> list[Instruction]:
-    """A list of refusals; whatever isn't listed is allowed. OSError where there is no list for this machine."""
-    if machine not in NUMBERS:
-        raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
-    refused = [_answer_to(number, errno.EPERM) for number in sorted(REFUSED[machine].values())]
-    rules = _ruled(_workspaces_rules(forks=forks), {**NUMBERS[machine], **REFUSED[machine]})
-    return [*_only_this_architecture(machine), *rules, *(step for each in refused for step in each), _answer(0)]
+    steps = _only_this_architecture(machine)
+    steps += _ruled(_workspaces_rules(forks=forks), {**NUMBERS[machine], **REFUSED[machine]})
+    steps += [step for number in sorted(REFUSED[machine].values()) for step in _answer_to(number, errno.EPERM)]
+    return [*steps, _answer(0)]
 
 
 def _workspaces_rules(*, forks: bool) -> Iterator[Rule]:
-    yield "clone3", [_answer(errno.ENOSYS)]  # its flags are in memory; libc falls back to clone
-    if forks:
-        yield "clone", _without_bits(0, _CLONE_NAMESPACES, errno.EPERM)
-    else:
-        without = _without_bits(0, _CLONE_NAMESPACES, errno.EPERM)
-        yield "clone", [*without[:-1], *_with_bits(0, _CLONE_THREAD, errno.EPERM)]
+    clone = _without_bits(0, _CLONE_NAMESPACES, errno.EPERM)
+    if not forks:
+        clone[-1:] = _with_bits(0, _CLONE_THREAD, errno.EPERM)
         yield from ((name, [_answer(errno.EPERM)]) for name in ("fork", "vfork"))
+    yield "clone", clone
+    yield "clone3", [_answer(errno.ENOSYS)]  # its flags are in memory; libc falls back to clone
     yield "ioctl", [_low(1), *(step for number in _TYPING for step in _answer_to(number, errno.EPERM)), _answer(0)]
     yield "socket", _one_of(0, _FAMILIES, errno.EAFNOSUPPORT)
 
@@ -112,28 +97,30 @@ def _answer_to(value: int, refusal: int) -> list[Instruction]:
     return [(_EQUAL, 0, 1, value), _answer(refusal)]
 
 
-def shared_steps(machine: str) -> list[Instruction]:
-    """The list itself, with what a zygote needs to keep candidates."""
-    if machine not in NUMBERS:
-        raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
+def shared_steps(machine: str = _MACHINE) -> list[Instruction]:
+    """What binds a zygote, and so its candidates: the list, with what it needs to keep them. OSError as above."""
+    steps = _only_this_architecture(machine)
     numbers = NUMBERS[machine]
     free = sorted(numbers[name] for name in FREE | KEEPING if name in numbers)
-    rules = _ruled(_shared_rules(), numbers)
-    return [*_only_this_architecture(machine), *rules, *_allowed(free), _answer(errno.EPERM)]
+    return [*steps, *_ruled(_shared_rules(), numbers), *_allowed(free), _answer(errno.EPERM)]
 
 
-def candidates_steps(machine: str) -> list[Instruction]:
-    """None of what keeps candidates. Short, as it is paid for each of them."""
+def candidates_steps(machine: str = _MACHINE) -> list[Instruction]:
+    """What binds a candidate in addition: none of what keeps it. Short, as it is paid for each of them."""
     return [(_LOAD, 0, 0, _NUMBER_OFFSET), *_ruled(_candidates_rules(), NUMBERS[machine]), _answer(0)]
 
 
-def _only_this_architecture(machine: str) -> Iterator[Instruction]:
-    yield (_LOAD, 0, 0, _ARCH_OFFSET)
-    yield (_EQUAL, 1, 0, AUDIT_ARCH[machine])
-    yield (_RETURN, 0, 0, _KILL)
-    yield (_LOAD, 0, 0, _NUMBER_OFFSET)
-    yield (_AT_LEAST, 0, 1, _X32_BIT)
-    yield (_RETURN, 0, 0, _KILL)
+def _only_this_architecture(machine: str) -> list[Instruction]:
+    if machine not in NUMBERS:
+        raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
+    return [
+        (_LOAD, 0, 0, _ARCH_OFFSET),
+        (_EQUAL, 1, 0, AUDIT_ARCH[machine]),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER_OFFSET),
+        (_AT_LEAST, 0, 1, _X32_BIT),
+        (_RETURN, 0, 0, _KILL),
+    ]
 
 
 def _shared_rules() -> Iterator[Rule]:
@@ -142,7 +129,8 @@ def _shared_rules() -> Iterator[Rule]:
     yield "openat", _without_bits(2, _OPENS_TO_CHANGE, errno.EACCES)
     yield "clone3", [_answer(errno.ENOSYS)]  # its flags are in memory; libc falls back to clone
     yield "clone", _without_bits(0, _CLONE_NAMESPACES, errno.EPERM)
-    yield "socketpair", [*_only(0, _AF_UNIX, errno.EPERM), *_one_of(1, _STREAMS, errno.EPERM)]  # asyncio has one
+    local = [_low(0), (_EQUAL, 1, 0, _AF_UNIX), _answer(errno.EPERM)]
+    yield "socketpair", [*local, *_one_of(1, _STREAMS, errno.EPERM)]  # asyncio has one
     for name, flags in (("sendto", 3), ("recvfrom", 3), ("sendmsg", 2), ("recvmsg", 2)):
         yield name, _without_bits(flags, _MSG_OOB, errno.EOPNOTSUPP)
     yield "ioctl", _one_of(1, _TERMINAL_FREE_IOCTLS, errno.ENOTTY)
@@ -169,11 +157,6 @@ def _without_bits(argument: int, bits: int, refusal: int) -> list[Instruction]:
 def _one_of(argument: int, values: tuple[int, ...], refusal: int) -> list[Instruction]:
     tests = [(_EQUAL, len(values) - index, 0, value) for index, value in enumerate(values)]
     return [_low(argument), *tests, _answer(refusal), _answer(0)]
-
-
-def _only(argument: int, value: int, refusal: int) -> list[Instruction]:
-    """Goes on with what follows where the argument is that."""
-    return [_low(argument), (_EQUAL, 1, 0, value), _answer(refusal)]
 
 
 def _with_bits(argument: int, bits: int, refusal: int) -> list[Instruction]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Collection
-from typing import NoReturn
 
 from koderz.sandbox.linux import kernel, landlock, mounts, namespaces, seccomp
 from koderz.sandbox.linux.isolation import LANDLOCK, LAYERS, MOUNTS, NAMESPACES, SECCOMP
@@ -27,29 +26,20 @@ def available(wanted: Collection[str] = LAYERS) -> frozenset[str]:
             held |= {NAMESPACES, MOUNTS}
         elif _holds(lambda: namespaces.enter(furnish=None)):
             held.add(NAMESPACES)
-    if LANDLOCK in wanted and _holds(_reads_are_refused):
-        held.add(LANDLOCK)
-    if SECCOMP in wanted and _holds(_forks_are_refused):
-        held.add(SECCOMP)
-    return frozenset(held)
+    trials = {LANDLOCK: _reads_are_refused, SECCOMP: _forks_are_refused}
+    return frozenset(held | {layer for layer, trial in trials.items() if layer in wanted and _holds(trial)})
 
 
 def _holds(trial: Callable[[], object]) -> bool:
     child = os.fork()
     if not child:
-        _try(trial)
+        status = 1
+        try:
+            trial()
+            status = 0
+        finally:
+            os._exit(status)
     return os.waitpid(child, 0)[1] == 0
-
-
-def _try(trial: Callable[[], object]) -> NoReturn:
-    status = 1
-    try:
-        trial()
-        status = 0
-    except OSError:
-        status = 2
-    finally:
-        os._exit(status)
 
 
 def _files_are_gone() -> None:
@@ -69,8 +59,8 @@ def _reads_are_refused() -> None:
 
 def _forks_are_refused() -> None:
     kernel.forgo_privileges()
-    seccomp.shared().install()
-    seccomp.candidates().install()
+    for steps in (seccomp.shared_steps(), seccomp.candidates_steps()):
+        seccomp.Filter(steps).install()
     try:
         child = os.fork()
     except PermissionError:

@@ -135,4 +135,4 @@ def test_the_numbers_are_those_of_the_kernels_headers(machine: str, header: str)
 
 def test_a_machine_without_a_list_says_so() -> None:
     with pytest.raises(OSError, match="riscv64"):
-        seccomp.shared("riscv64")
+        seccomp.shared_steps("riscv64")
