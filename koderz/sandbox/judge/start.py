@@ -1,19 +1,31 @@
-"""What a judge's interpreter runs first: the zygote is forked, then this process goes on as the judge.
+"""The trusted process: holds the tests, asks the candidates, tells koderz what it found.
 
-Until then nothing is loaded that a candidate may not find in its memory: no test, no key, no installed package, and
-no module that the zygote wouldn't load itself.
+Its interpreter forks the zygote, then goes on as the judge. Until then nothing is loaded that a candidate may not find
+in its memory: no test, no key, no installed package, and no module that the zygote wouldn't load itself.
+
+One socket to koderz as stdin; jobs come in one at a time, marshalled by a side that is trusted; results go back as
+lines of JSON.
 """
 
 from __future__ import annotations
 
 import json
+import marshal
 import os
+import resource
 import socket
-from collections.abc import Sequence
-from typing import NoReturn
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from koderz.sandbox.judge import zygote
-from koderz.sandbox.linux import kernel
+from koderz.sandbox.linux import kernel, limits
+
+if TYPE_CHECKING:
+    from koderz.sandbox.judge.jobs import Job
+
+_ADDRESSES = 4 << 30  # bytes; a result that unfolds to more is the candidate's failure, not this process's
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
@@ -26,10 +38,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     import site  # which a candidate doesn't find either
 
     site.main()  # tests may use what is installed
-    from koderz.sandbox.judge.launch import Premises
-    from koderz.sandbox.judge.process import judge
-
-    judge(Premises(**premises), *forked)
+    _judge(premises, *forked)
 
 
 def _take_turns(core: int) -> None:
@@ -51,3 +60,45 @@ def _forked(container: Sequence[str]) -> tuple[socket.socket, int]:
         remote.main(control, container)
 
     return zygote.forked(relay)
+
+
+def _judge(premises: Mapping[str, Any], control: socket.socket, process: int) -> NoReturn:
+    """`control`: the socket to the zygote, which is `process`, or to the relay in its place."""
+    from koderz.sandbox.judge import trial
+    from koderz.sandbox.judge.forks import Zygote
+    from koderz.sandbox.judge.launch import ENVIRONMENT
+
+    parent = socket.socket(fileno=os.dup(0))
+    with Zygote(control, partial(os.waitpid, process, 0), premises["layers"], premises["packages"]) as forks:
+        if kernel.LINUX:  # not before: what a zygote inherits is the most that its candidates can be given
+            limits.cap(resource.RLIMIT_AS, _ADDRESSES)
+        for name in {*os.environ} - {*ENVIRONMENT}:  # what the container's command needs is no business of the tests
+            del os.environ[name]
+        _hush()
+        _tell(parent, sorted(forks.layers))
+        for job in _jobs(parent):
+            _tell(parent, trial.hold(job, forks, lambda: _tell(parent, None)))
+    sys.exit()
+
+
+def _hush() -> None:
+    """From here on, what tests print or complain of goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def _jobs(parent: socket.socket) -> Iterator[Job]:
+    from koderz.sandbox.judge.jobs import Job
+
+    with parent.makefile("rb") as stream:
+        while True:
+            try:
+                yield Job(*marshal.load(stream))  # noqa: S302 - koderz sends it
+            except EOFError:
+                return
+
+
+def _tell(parent: socket.socket, message: object) -> None:
+    parent.sendall(json.dumps(message).encode() + b"\n")

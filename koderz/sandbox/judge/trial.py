@@ -192,39 +192,28 @@ def _explained(job: Job, raised: Raised, call: str = "") -> str:
 
 def _held_in_process(job: Job, zygote: Zygote) -> JobResult:
     """Tests and candidate in one contained process: for suites that no proxy can serve, and said so."""
-    token = os.urandom(16)
+    token = os.urandom(16).hex()
     with zygote.spawn(job.timeout, job.memory_mb << 20) as connection:
         proxy = Proxy(connection, job.entry_point)
         proxy.greet((job.program, job.entry_point, job.output_limit, 0.0, job.test, token))
-        answers: list[tuple[bytes, bytes]] = []
-        error = _within(job.wall, lambda: answers.append(proxy.receive()))
+        error = _within(job.wall, proxy)
         ending = zygote.end()
-    finding = _in_process_finding(job, answers, token, error, ending)
+    finding = _in_process_finding(job, proxy, token, error, ending)
     return finding._replace(cpu=ending.cpu, isolation="in-process")
 
 
-def _in_process_finding(
-    job: Job, answers: list[tuple[bytes, bytes]], token: bytes, error: BaseException | None, ending: Ending
-) -> JobResult:
+def _in_process_finding(job: Job, proxy: Proxy, token: str, error: BaseException | None, ending: Ending) -> JobResult:
     if isinstance(error, Overdue):
         return _timeout(job, ending, lambda: job.entry_point)
-    if not answers:
-        return _vanished(job, ending, lambda: job.entry_point)
-    ((kind, payload),) = answers
-    if kind == wire.HELD:
-        return JobResult("passed") if payload == token else JobResult("error", "killed", "a forged answer")
-    if kind == wire.PRINTED:
+    if proxy.lost and proxy.lost.kind == wire.PRINTED:
         return JobResult("error", "output", f"printed more than {job.output_limit} bytes")
-    try:
-        value = wire.loads(payload)
-        if kind == wire.UNLOADED:
-            return _unloaded(job, value)
-        raised = Raised.read(value)
-    except (wire.NotPlainError, Lost):
-        return JobResult("error", "killed", "a broken answer")
-    if raised.name == "AssertionError":
+    if proxy.lost:
+        return _lost(job, proxy.lost, ending, lambda: job.entry_point)
+    if (raised := proxy.raised) and raised.name == "AssertionError":
         return _finding("failed", "assertion", lambda: _explained(job, raised))
-    return _raised(job, raised, str)
+    if raised:
+        return _raised(job, raised, str)
+    return JobResult("passed") if proxy.result == token else JobResult("error", "killed", "a forged answer")
 
 
 def _within(
