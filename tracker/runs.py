@@ -131,7 +131,10 @@ def find_run(results: Path, name: str) -> Path:
     """
     given = Path(name)
     if given.suffix == ".json" or given.is_dir():
-        return _beside(given)
+        folder = given.with_suffix("") if given.suffix == ".json" else given
+        if not (folder / NAME).exists():
+            raise KoderzError(f"{given}: the run's journal {folder / NAME} isn't there, so it can't be picked up")
+        return folder
     exact = results / name
     if re.fullmatch(r"\w+", name) and (exact / NAME).exists():
         return exact
@@ -144,7 +147,12 @@ def named(runs: Sequence[Path], name: str, results: Path) -> Path:
     Raises KoderzError, saying what there is in `results`, where that is no run or several.
     """
     if matched := re.fullmatch(r"latest(?:~(\d+))?", name):
-        return _nth_latest(runs, int(matched[1] or 0), results)
+        back = int(matched[1] or 0)
+        if not runs:
+            raise KoderzError(f"{results} holds no run yet; make one with: koderz benchmark 0 10")
+        if back >= len(runs):
+            raise KoderzError(f"{results} holds {len(runs)} runs, so there is no latest~{back}")
+        return runs[-1 - back]
     if not re.fullmatch(r"[A-Za-z0-9_]+", name):
         raise KoderzError(f"{name!r} is no run: give its id, the beginning of its id, a summary file or latest")
     found = [path for path in runs if path.stem.startswith(name) or path.stem[6:].startswith(name)]
@@ -155,18 +163,3 @@ def named(runs: Sequence[Path], name: str, results: Path) -> Path:
         raise KoderzError(f"{name} is the beginning of {len(found)} runs ({some}, …); give more of the id")
     hint = f"the latest is {runs[-1].stem}" if runs else "it holds none yet"
     raise KoderzError(f"there is no run {name} in {results}; {hint}")
-
-
-def _nth_latest(runs: Sequence[Path], back: int, results: Path) -> Path:
-    if not runs:
-        raise KoderzError(f"{results} holds no run yet; make one with: koderz benchmark 0 10")
-    if back >= len(runs):
-        raise KoderzError(f"{results} holds {len(runs)} runs, so there is no latest~{back}")
-    return runs[-1 - back]
-
-
-def _beside(given: Path) -> Path:
-    folder = given.with_suffix("") if given.suffix == ".json" else given
-    if not (folder / NAME).exists():
-        raise KoderzError(f"{given}: the run's journal {folder / NAME} isn't there, so it can't be picked up")
-    return folder

@@ -66,7 +66,10 @@ class Scrubber:
         if isinstance(value, (list, tuple)):
             return [self.value(item) for item in value]
         if isinstance(value, dict):
-            return {self.text(name): self._named(name, item) for name, item in value.items()}
+            return {
+                self.text(name): REDACTED if isinstance(item, str) and item and _is_telling(name) else self.value(item)
+                for name, item in value.items()
+            }
         if isinstance(value, Struct):
             return self.record(value)
         return value
@@ -79,11 +82,6 @@ class Scrubber:
             if value and (scrubbed := self.value(value)) != value:
                 changed[name] = scrubbed
         return replace(record, **changed) if changed else record
-
-    def _named(self, name: str, value: Any) -> Any:
-        if isinstance(value, str) and value and _is_telling(name):
-            return REDACTED
-        return self.value(value)
 
 
 def is_secret_variable(name: str) -> bool:

@@ -150,9 +150,7 @@ class Summary:
     environment: dict[str, Any] = field(repr=False)
     damaged_lines: int = 0  # of the journal: what can't be read is left out
     measures: Sequence[Measure] = ()  # that the suite declares besides success
-    parts: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # what suite and solvers add, each a key of its own: see tracker.parts
+    parts: Mapping[str, Any] = field(default_factory=dict)  # keys that suite and solvers add, see tracker.parts
     breakdown: Sequence[Slice] = ()  # by what the suite's tasks have in common
     schema_version: int = SCHEMA_VERSION
 

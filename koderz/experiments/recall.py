@@ -69,9 +69,8 @@ async def open_lessons(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[
     if settings.use_memory == "off" or (snapshot and not snapshot["last_id"]):
         yield None
         return
-    from tracker.memory import open_cortex, store_path
+    from tracker.memory.cortex import Snapshot, open_cortex, store_path
     from tracker.memory.database import StoreDown
-    from tracker.memory.lessons import Snapshot
 
     until = Snapshot(snapshot["last_id"], snapshot["time"]) if snapshot else None
     same_task = settings.use_memory == "same-task"

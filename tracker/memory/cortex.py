@@ -13,16 +13,16 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from tracker.memory import lessons, maintenance, sql
+from tracker.memory import maintenance, sql
 from tracker.memory.digest import FORMATS, browse, context
 from tracker.memory.interchange import drafts_of
-from tracker.memory.lessons import Snapshot
-from tracker.memory.memories import CATEGORIES, TYPES, Draft, InvalidMemory, choose, moment
+from tracker.memory.memories import CATEGORIES, TYPES, Draft, InvalidMemory, as_memory, choose, moment
 from tracker.memory.search import search
 from tracker.memory.store import Filter, Store
 from tracker.records import now
@@ -32,6 +32,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MODES = ("search", "recent", "important")
+_LESSONS = 3  # at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a store held at one moment."""
+
+    last_id: int  # of the memories
+    time: str  # local, ISO 8601
 
 
 def store_path(results: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
@@ -228,10 +237,14 @@ class Cortex:
     def recall_lessons(
         self, problem_id: str, cause: str, *, same_task: bool, simulated: bool = False, until: Snapshot | None = None
     ) -> list[str]:
-        """What experiments that failed with this cause taught; see `tracker.memory.lessons`."""
-        return lessons.recall_lessons(
-            self._store, problem_id, cause, same_task=same_task, simulated=simulated, until=until
-        )
+        """The three newest lessons of experiments that failed with `cause`, each once: on other tasks, or on the same.
+
+        `until` leaves out what was stored or changed after it. A simulated model learns only from its like.
+        """
+        until = until or Snapshot(2**62, "9999")
+        which = (cause, until.last_id, until.time, problem_id, int(same_task), int(simulated), 20 * _LESSONS)
+        texts = (str(as_memory(row).metadata.get("lesson")) for row in self._store.rows(sql.LESSONS, which))
+        return list(dict.fromkeys(texts))[:_LESSONS]
 
     @_threaded
     def start_session(self, project: str | None = None) -> dict[str, Any]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.tracker.builders import RUN, attempt, call, experiment_id, fault, judged, plan, recorded
-from tracker.memory import Memory
-from tracker.memory.lessons import Snapshot, how_it_failed, recall_lessons
+from tracker.memory import Cortex, Memory, open_cortex
+from tracker.memory.lessons import how_it_failed
 from tracker.memory.store import Filter, Store
-from tracker.records import Finished, Plan, Record, now
+from tracker.records import Finished, Plan, Record
 from tracker.sinks import Sink, SinkDown, Source, open_sink
 from tracker.sinks.memory import MemorySink
 from tracker.stories import Stories
@@ -243,23 +243,26 @@ def test_an_error_that_speaks_of_the_code_is_quoted_and_one_that_may_quote_a_tes
 def test_lessons_are_those_of_the_same_failure_on_other_tasks_as_of_the_moment(tmp_path: Path) -> None:
     folder = written(tmp_path, *experiment(0, "assertion", "passed"), *experiment(1, "syntax", "passed"))
     taken(folder)
-    with Store(folder.parent / "memory.db") as store:
-        moment = Snapshot(store.last_id(), now())
-        later = written(
-            tmp_path,
-            *experiment(2, "assertion", "passed"),
-            of=plan(run_id="bench_ffffffff_20260131_120000"),
-        )
-        taken(later)
 
-        def lessons(task: str, cause: str, **how: Any) -> list[str]:
-            how = {"same_task": False, "until": moment, **how}
-            return [text.partition(":")[0] for text in recall_lessons(store, task, cause, **how)]
+    def asked(work: Callable[[Cortex], Awaitable[Any]]) -> Any:
+        async def worked() -> Any:
+            async with open_cortex(folder.parent / "memory.db") as cortex:
+                return await work(cortex)
 
-        assert lessons("T/9", "assertion") == ["T/0"]
-        assert lessons("T/9", "syntax") == ["T/1"]
-        assert lessons("T/9", "timeout") == []
-        assert lessons("T/0", "assertion") == []
-        assert lessons("T/0", "assertion", same_task=True) == ["T/0"]
-        assert lessons("T/9", "assertion", until=None) == ["T/2", "T/0"]
-        assert lessons("T/9", "assertion", simulated=True) == []
+        return asyncio.run(worked())
+
+    moment = asked(lambda cortex: cortex.snapshot())
+    later = written(tmp_path, *experiment(2, "assertion", "passed"), of=plan(run_id="bench_ffffffff_20260131_120000"))
+    taken(later)
+
+    def lessons(task: str, cause: str, **how: Any) -> list[str]:
+        how = {"same_task": False, "until": moment, **how}
+        return [text.partition(":")[0] for text in asked(lambda cortex: cortex.recall_lessons(task, cause, **how))]
+
+    assert lessons("T/9", "assertion") == ["T/0"]
+    assert lessons("T/9", "syntax") == ["T/1"]
+    assert lessons("T/9", "timeout") == []
+    assert lessons("T/0", "assertion") == []
+    assert lessons("T/0", "assertion", same_task=True) == ["T/0"]
+    assert lessons("T/9", "assertion", until=None) == ["T/2", "T/0"]
+    assert lessons("T/9", "assertion", simulated=True) == []
