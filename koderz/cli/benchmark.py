@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from koderz.cli.front import Front, add_resume_commands, run_options
-from koderz.cli.groups import DefaultGroup, PanelCommand, new_group
+from koderz.cli.groups import LazyGroup, PanelCommand, new_group
 from koderz.errors import KoderzError
+
+if TYPE_CHECKING:
+    from typer._click.core import Context
+    from typer._click.formatting import HelpFormatter
+    from typer._click.shell_completion import CompletionItem
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "watch": (
@@ -27,9 +33,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """Command → the module that holds its `app`, loaded when it is run, and its line of help."""
 
 
-class BenchmarkGroup(DefaultGroup):
-    lazy = COMMANDS
-    examples = """\
+_RUN = "run"  # the hidden command
+_EXAMPLES = """\
   # ten problems, each asked once and then with feedback of its tests
   koderz benchmark 0 10 --mode comparative
   # all of HumanEval, for two dollars at most
@@ -39,13 +44,53 @@ class BenchmarkGroup(DefaultGroup):
 """
 
 
+class BenchmarkGroup(LazyGroup):
+    """Its hidden command takes over where a number or an option stands in a command's place."""
+
+    lazy = COMMANDS
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            typer.echo(self._brief(ctx), err=True)
+            raise typer.Exit(2)
+        if args and args[0] not in ctx.help_option_names and (args[0].startswith("-") or args[0].lstrip("+").isdigit()):
+            args = [_RUN, *args]
+        return super().parse_args(ctx, args)
+
+    def _brief(self, ctx: Context) -> str:
+        """What to type, for whoever typed the group's name alone."""
+        commands = textwrap.wrap(", ".join(name for name, command in self.commands.items() if not command.hidden), 68)
+        return (
+            f"Usage: {ctx.command_path} [OPTIONS] START END\n"
+            f"       {ctx.command_path} COMMAND [ARGS]...\n\n"
+            f"Examples:\n{_EXAMPLES}\n"
+            f"Commands: {(chr(10) + ' ' * 10).join(commands)}\n\n"
+            f"All options: {ctx.command_path} --help"
+        )
+
+    def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
+        """Commands, and the options of the hidden one."""
+        offered = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("-"):
+            offered += self.commands[_RUN].shell_complete(ctx, incomplete)
+        return list({item.value: item for item in offered}.values())
+
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """The help of the hidden command, then that of the group."""
+        run = self.commands[_RUN]
+        inner = type(ctx)(run, info_name="", parent=ctx)
+        inner.info_name = None
+        run.format_help(inner, formatter)
+        super().format_help(ctx, formatter)
+
+
 app = new_group(
     "Work with recorded runs. A run is named by its id, a unique prefix, a summary file, latest or latest~1.",
     BenchmarkGroup,
 )
 
 
-@app.command(name="run", cls=PanelCommand, hidden=True)
+@app.command(name=_RUN, cls=PanelCommand, hidden=True)
 @run_options()
 def benchmark(
     front: Front,

@@ -8,6 +8,7 @@ import select
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -81,6 +82,16 @@ def print_json(document: Any) -> None:
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
     with while_read():
         data_output().write(orjson.dumps(document, default=as_dict, option=option))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """How a session is shown: `quiet` only what went wrong, with `json` nothing else on standard output."""
+
+    json: bool = False
+    quiet: bool = False
+    wait: bool = False
+    check: str = "benchmark watch"  # the command that shows a run which goes on without this machine
 
 
 @contextmanager

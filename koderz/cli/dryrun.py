@@ -24,7 +24,10 @@ def show_plan(plan: Plan, *, json: bool, environ: Mapping[str, str] = os.environ
         document = {
             "config": plan.record.config,
             "planned": plan.record.planned,
-            "prices": {name: _document(tariff) for name, tariff in tariffs.items()},
+            "prices": {  # US dollars a million tokens, and how they are known; null where they aren't
+                name: tariff and {"input": tariff.price.input, "output": tariff.price.output, "origin": tariff.origin}
+                for name, tariff in tariffs.items()
+            },
             "estimate": guess,
         }
         print_json(document)
@@ -51,11 +54,6 @@ def _lines(plan: Plan, guess: Estimate, tariffs: Mapping[str, Tariff | None]) ->
         f"Cost: about {_dollars(guess.cost)}",
         *getattr(plan.suite, "outline", lambda _: ())(plan),
     ]
-
-
-def _document(tariff: Tariff | None) -> dict[str, Any] | None:
-    """US dollars a million tokens, and how they are known; None where they aren't."""
-    return {"input": tariff.price.input, "output": tariff.price.output, "origin": tariff.origin} if tariff else None
 
 
 def _span(low: int, high: int) -> str:

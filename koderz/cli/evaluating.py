@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import typer
 
+from koderz.cli.console import Shown
 from koderz.cli.front import EXIT_CODES, Front
 from koderz.cli.session import SessionScreen
 from koderz.errors import KoderzError
@@ -56,7 +57,7 @@ class _Screen(SessionScreen):
     """Shows how a run goes on, and keeps where it is; what it came to is told by reports."""
 
     def __init__(self, *, json: bool) -> None:
-        super().__init__(json=json, figures=lambda _: None)
+        super().__init__(Shown(json=json), lambda _: None)
         self.folders: list[Path] = []
 
     def results(self, session: Session) -> None:

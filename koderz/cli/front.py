@@ -18,13 +18,14 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from koderz.cli.console import Shown, data_output, while_read
 from koderz.cli.flags import Run, parameters_of, with_flags, with_parameters
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
@@ -88,22 +89,12 @@ _OF_RESCORING = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """How a session is shown."""
-
-    json: bool = False
-    quiet: bool = False
-    wait: bool = False
-    check: str = "benchmark watch"  # the command that shows a run which goes on without this machine
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Front:
     """A new run, as the options of its command describe it."""
 
     given: Mapping[str, Any]  # the settings and options of what takes part, as the user gave them
     usual: Mapping[str, Any]  # those that hold where nothing is given
-    shown: Shown = Shown()
+    shown: Shown = field(default_factory=Shown)
     dry_run: bool = False
     detach: bool = False
     trust_config: bool = False
@@ -133,9 +124,7 @@ class Front:
         from koderz.engines.owners import schema_here
         from koderz.runs.prepare import prepare
 
-        screen = screen or SessionScreen(
-            quiet=self.shown.quiet, json=self.shown.json, figures=figures, check=self.shown.check
-        )
+        screen = screen or SessionScreen(self.shown, figures)
         given = dict(self.given)
         if self.usual:
             known = schema_here({**self.usual, **given}).fields
@@ -213,7 +202,7 @@ def take_up(run: str, given: dict[str, Any], shown: Shown, *, screen: SessionScr
     from koderz.cli.session import SessionScreen
     from koderz.runs.resume import ResumeOptions, resume_run
 
-    screen = screen or SessionScreen(quiet=shown.quiet, json=shown.json, check=shown.check)
+    screen = screen or SessionScreen(shown)
     results: Path | None = given.pop("results", None)
     session = resume_run(run, ResumeOptions(**way), results=results, changes=given, observer=screen)
     finish(session, shown, tell=screen.results)
@@ -249,7 +238,6 @@ def finish(
         done = asyncio.run(session)
     tell(done)
     if shown.json:
-        from koderz.cli.console import data_output, while_read
         from tracker.sinks.json import encode_summary
 
         with while_read():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,7 +15,6 @@ from koderz.errors import KoderzError
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
     from typer._click.formatting import HelpFormatter
-    from typer._click.shell_completion import CompletionItem
 
 
 class LazyGroup(TyperGroup):
@@ -89,47 +87,6 @@ class PanelCommand(TyperCommand):
             if panels[title]:
                 with formatter.section(title):
                     formatter.write_dl(panels[title])
-
-
-class DefaultGroup(LazyGroup):
-    """A group whose hidden command `run` takes over where a number or an option stands in a command's place."""
-
-    default = "run"
-    examples: ClassVar[str] = ""  # two lines each: what it does, and the command
-
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        if not args and not ctx.resilient_parsing:
-            typer.echo(self._brief(ctx), err=True)
-            raise typer.Exit(2)
-        if args and args[0] not in ctx.help_option_names and (args[0].startswith("-") or args[0].lstrip("+").isdigit()):
-            args = [self.default, *args]
-        return super().parse_args(ctx, args)
-
-    def _brief(self, ctx: Context) -> str:
-        """What to type, for whoever typed the group's name alone."""
-        commands = textwrap.wrap(", ".join(name for name, command in self.commands.items() if not command.hidden), 68)
-        return (
-            f"Usage: {ctx.command_path} [OPTIONS] START END\n"
-            f"       {ctx.command_path} COMMAND [ARGS]...\n\n"
-            f"Examples:\n{self.examples}\n"
-            f"Commands: {(chr(10) + ' ' * 10).join(commands)}\n\n"
-            f"All options: {ctx.command_path} --help"
-        )
-
-    def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
-        """Commands, and the options of the hidden one."""
-        offered = super().shell_complete(ctx, incomplete)
-        if incomplete.startswith("-"):
-            offered += self.commands[self.default].shell_complete(ctx, incomplete)
-        return list({item.value: item for item in offered}.values())
-
-    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """The help of the hidden command, then that of the group."""
-        run = self.commands[self.default]
-        inner = type(ctx)(run, info_name="", parent=ctx)
-        inner.info_name = None
-        run.format_help(inner, formatter)
-        super().format_help(ctx, formatter)
 
 
 def _spelled_out(args: list[str], params: Sequence[Any]) -> list[str]:

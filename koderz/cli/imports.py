@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from koderz.cli.console import print_json, say, warn
+from koderz.cli.console import Shown, print_json, say, warn
 from koderz.cli.front import Quiet, Trust, Wait
 from koderz.cli.options import with_settings
 from koderz.cli.session import SessionScreen
@@ -113,7 +113,7 @@ class _Importing:
             )
         tell = Tally(quiet=self._quiet)
         session, samples = asyncio.run(import_samples(source, self._settings, tell=tell))
-        SessionScreen(quiet=True, json=self._quiet).results(session)
+        SessionScreen(Shown(quiet=True, json=self._quiet)).results(session)
         self.problems += samples.malformed
         self.faults += dict.fromkeys(f"{fault['problem_id']}: {fault['reason']}" for fault in session.summary.faults)
         self._took(session.folder.name, "judged")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _MOST_FAULTS = 5
 _MOST_CAUSES = 8
 _WIDTH = 40  # of a setting
+_MADE_WITH = ("koderz", "python", "sandbox", "git_commit")  # of the environment
 _TOLD_APART = frozenset(  # have lines of their own
     {"local_model", "suite", "mode", "problems", "results", "samples", "tags", "sinks", "no_sinks"}
 )
@@ -106,8 +107,9 @@ def _head(run: Run) -> Iterator[str]:
         f"{name}={shortened(str(value), _WIDTH)}" for name, value in config.items() if _is_set(name, value, fields)
     ]:
         yield f"Settings: {', '.join(set_by_user)}"
-    if made_with := ", ".join(f"{name} {shortened(str(value), _WIDTH)}" for name, value in _environment(run)):
-        yield f"Made with: {made_with}"
+    made_with = {name.removeprefix("git_"): run.environment.get(name) for name in _MADE_WITH}
+    if told := ", ".join(f"{name} {shortened(str(value), _WIDTH)}" for name, value in made_with.items() if value):
+        yield f"Made with: {told}"
     if run.paid:
         yield f"Paid: ${run.paid['total']:.4f}{_unjudged(run.paid)}"
     if run.folder and (sinks := describe_sinks(run.folder)):
@@ -176,12 +178,6 @@ def _is_set(name: str, value: Any, fields: Mapping[str, Field]) -> bool:
         return name == "samples" and value != 1
     default = fields[name].default if name in fields else None
     return value is not None and value != (list(default) if isinstance(default, tuple) else default)
-
-
-def _environment(run: Run) -> Iterator[tuple[str, Any]]:
-    for name in ("koderz", "python", "sandbox", "git_commit"):
-        if run.environment.get(name):
-            yield name.replace("git_", ""), run.environment[name]
 
 
 def _unjudged(paid: Mapping[str, float]) -> str:

@@ -61,11 +61,10 @@ def _latest(results: Path, limit: int, *, mixed: bool) -> Sequence[Run]:
         except KoderzError as error:
             warn(f"note: left out: {error}")
             continue
-        if not run.results:
+        newest = found[0] if found else run
+        if not run.results or bool(run.generated) != bool(newest.generated):
             continue
-        if found and bool(run.generated) != bool(found[0].generated):
-            continue
-        if found and run.simulated != found[0].simulated and not mixed:
+        if run.simulated != newest.simulated and not mixed:
             left_out += 1
             continue
         found.append(run)

@@ -170,7 +170,7 @@ class _Screen(SessionScreen):
     """The screen of the runner that this front is like; progress and warnings are on standard error."""
 
     def __init__(self, front: Front, wish: Wish, *, enable_logging: bool) -> None:
-        super().__init__(quiet=front.shown.quiet, json=front.shown.json)
+        super().__init__(front.shown)
         self._json, self._wish, self._is_logging = front.shown.json, wish, enable_logging
         self._steps: Any = None
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.console import print_json, say, say_all, warn
-from koderz.cli.front import AcceptChanges, Front, Json, Quiet, Shown, Trust, Wait, run_options, take_up
+from koderz.cli.console import Shown, print_json, say, say_all, warn
+from koderz.cli.front import AcceptChanges, Front, Json, Quiet, Trust, Wait, run_options, take_up
 from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.options import changeable, with_settings
 from koderz.errors import KoderzError, StorageError

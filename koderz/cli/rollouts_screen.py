@@ -11,8 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from koderz.cli.console import is_live, say, say_all
-from koderz.cli.front import Shown
+from koderz.cli.console import Shown, is_live, say, say_all
 from koderz.cli.session import SessionScreen
 from koderz.suites.rollouts.figures import told
 from koderz.suites.rollouts.files import launched
@@ -32,7 +31,7 @@ class RolloutsScreen(SessionScreen):
     """Shows rollouts as they end. `verbose`: 1 without icons, 2 with what agents do and tests print."""
 
     def __init__(self, shown: Shown, verbose: int, parallel: int, entries: int) -> None:
-        super().__init__(quiet=shown.quiet, json=shown.json)
+        super().__init__(shown)
         self._says, self._verbose, self._parallel, self._entries = (
             not (shown.quiet or shown.json),
             verbose,
@@ -160,7 +159,7 @@ class EvaluationScreen(SessionScreen):
     """The screen of `koderz rollouts eval`: a line a rollout, then the tables."""
 
     def __init__(self, shown: Shown, folder: Path) -> None:
-        super().__init__(quiet=shown.quiet, json=shown.json)
+        super().__init__(shown)
         self._folder = folder
 
     def header(self, plan: Plan) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.front import Json, Quiet, Shown, Trust, exit_code, finish
+from koderz.cli.console import Shown
+from koderz.cli.front import Json, Quiet, Trust, exit_code, finish
 from koderz.cli.options import with_settings
 from koderz.settings.schema import OF_SINKS
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from koderz.cli.console import counted, say, say_all, warn
+from koderz.cli.console import Shown, counted, say, say_all, warn
 from koderz.runs.observer import NOTHING_TO_DO
 from koderz.settings.registry import Registry
 from koderz.types import MAIN
@@ -56,25 +56,16 @@ def account_of(mode: str) -> Account | None:
 
 
 class SessionScreen:
-    """Shows a session. With `quiet` only what went wrong; with `json` nothing on standard output."""
+    """Shows a session."""
 
-    def __init__(
-        self,
-        *,
-        quiet: bool = False,
-        json: bool = False,
-        figures: Callable[[Path], object] | None = None,
-        check: str = "benchmark watch",
-    ) -> None:
-        """`figures`: prints what the run in a folder has come to, in place of its success rates; `check`: the command
-        that shows a run which goes on without this machine.
-        """
-        self._quiet, self._json, self._figures, self._check = quiet, json, figures, check
+    def __init__(self, shown: Shown, figures: Callable[[Path], object] | None = None) -> None:
+        """`figures`: prints what the run in a folder has come to, in place of its success rates."""
+        self._shown, self._figures = shown, figures
         self._account: Account | None = None
 
     def header(self, plan: Plan) -> None:
         """What is about to happen."""
-        if self._json or self._quiet:
+        if self._shown.json or self._shown.quiet:
             return
         config = plan.record.config
         say(f"Benchmark Run ID: {plan.record.run_id}")
@@ -95,7 +86,7 @@ class SessionScreen:
 
     def recorded(self, record: Record) -> None:
         """Progress is looked at now and then; a line is drawn only where an account has one."""
-        if self._account and not self._quiet and (line := self._account.told(record)):
+        if self._account and not self._shown.quiet and (line := self._account.told(record)):
             warn(line)
 
     def notice(self, text: str) -> None:
@@ -104,7 +95,7 @@ class SessionScreen:
     @asynccontextmanager
     async def showing(self, view: SessionView) -> AsyncIterator[None]:
         self.header(view.plan)
-        if self._quiet:
+        if self._shown.quiet:
             yield
             return
         from koderz.cli.progress import shown  # with asyncio, which takes 20 ms that only a run has to spend
@@ -118,7 +109,7 @@ class SessionScreen:
     def results(self, session: Session) -> None:
         """How a run ended: tables, then where it is saved and what to do next."""
         summary = session.summary
-        if not self._json:
+        if not self._shown.json:
             self._tell(session)
         if session.ended.reason == NOTHING_TO_DO:
             warn(f"{session.folder.name}: nothing to do")
@@ -129,7 +120,7 @@ class SessionScreen:
         summary = session.summary
         if not _has_ended(summary):
             say(_heading(summary))
-            say(f"Check it with: koderz {self._check} {summary.run_id}")
+            say(f"Check it with: koderz {self._shown.check} {summary.run_id}")
             return
         from koderz.analysis.compare import COMPARISONS, own_answer
         from koderz.cli.tables import print_blocks

@@ -42,10 +42,9 @@ def show(
     from koderz.analysis.runs import find, load_run
     from tracker.sinks.process import wake
 
-    if attempt is not None and problem is None:
-        raise KoderzError("--attempt picks from one story: name its problem with --problem")
-    if artifact is not None and problem is None:
-        raise KoderzError("--artifact picks from one story: name its problem with --problem")
+    for option, value in (("--attempt", attempt), ("--artifact", artifact)):
+        if value is not None and problem is None:
+            raise KoderzError(f"{option} picks from one story: name its problem with --problem")
     wake(results, os.environ)
     path = find(results, run)
     if problem is None and not failures:
@@ -97,21 +96,15 @@ def _show_run(run: AnyRun, arm: str | None, *, json: bool) -> None:
 
     if arm is not None and arm not in run.arms:
         raise KoderzError(f"--arm {arm}: the run has {' and '.join(run.arms)}")
-    if json:
-        _print_document(run)
-        return
-    print_blocks(overview(run, [arm] if arm else list(run.arms)))
-
-
-def _print_document(run: AnyRun) -> None:
-    """The summary as it lies in its file; where there is none yet, as it would."""
-    if run.path.is_file():
+    if not json:
+        print_blocks(overview(run, [arm] if arm else list(run.arms)))
+    elif run.path.is_file():  # the summary
         data_output().write(run.path.read_bytes())
-        return
-    from tracker.sinks.json import encode_summary
-    from tracker.summary import summarize
+    else:  # as its file would have it
+        from tracker.sinks.json import encode_summary
+        from tracker.summary import summarize
 
-    data_output().writelines(encode_summary(summarize(run.path)))
+        data_output().writelines(encode_summary(summarize(run.path)))
 
 
 def _show_failures(folder: Path, found: Sequence[Outcome], *, any_ended: bool, json: bool) -> None:

@@ -6,8 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from koderz.analysis.story import told_grade, told_grades
 from koderz.cli.console import counted, say, warn
@@ -81,9 +80,14 @@ def _lines(story: Story, run: str) -> Iterator[str]:
     if any(call.depth for call in story.calls):
         yield from _tree(story.calls)
     for step in story.steps:
-        yield from _step(step)
+        if step.call:
+            yield from _call(step.call, step)
+        if step.attempt:
+            yield from _attempt(step.attempt, step)
     if story.grades:
-        yield from _grades(story.grades)
+        heading, *lines = told_grades(story.grades)
+        yield _rule(heading)
+        yield from map(plain, lines)
     yield ""
     yield _outcome(story)
     yield ""
@@ -103,13 +107,6 @@ def _tree(calls: Sequence[Call]) -> Iterator[str]:
             yield from branch(call.call, f"{margin}  ")
 
     yield from branch(None, "")
-
-
-def _step(step: Step) -> Iterator[str]:
-    if step.call:
-        yield from _call(step.call, step)
-    if step.attempt:
-        yield from _attempt(step.attempt, step)
 
 
 def _call(call: Call, step: Step) -> Iterator[str]:
@@ -147,12 +144,6 @@ def _attempt(attempt: Attempt, step: Step) -> Iterator[str]:
         yield plain(str(attempt.feedback)).rstrip()
 
 
-def _grades(grades: Sequence[Grade]) -> Iterator[str]:
-    heading, *lines = told_grades(grades)
-    yield _rule(heading)
-    yield from map(plain, lines)
-
-
 def _outcome(story: Story) -> str:
     ended = story.outcome
     if isinstance(ended, Fault):
@@ -175,17 +166,10 @@ def _code(source: str) -> str:
     if not _is_coloured():
         return clean
     from pygments import highlight
-
-    lexer, formatter = _highlighter()
-    return str(highlight(clean, lexer, formatter)).rstrip()
-
-
-@cache
-def _highlighter() -> tuple[Any, Any]:
     from pygments.formatters.terminal import TerminalFormatter
     from pygments.lexers.python import PythonLexer
 
-    return PythonLexer(stripnl=False), TerminalFormatter()
+    return str(highlight(clean, PythonLexer(stripnl=False), TerminalFormatter())).rstrip()
 
 
 def _is_coloured() -> bool:

@@ -73,7 +73,7 @@ async def _watch(results: Path, name: str, every: float | None, *, detailed: boo
             shown = line
         if not busy or follower.done == plan.planned > follower.recorded:
             break
-        await asyncio.sleep(_pause(every, away=away is not None))
+        await asyncio.sleep(every or (_AWAY if away else _HERE if is_live() else LINE_EVERY))
     _say_end(folder.name, follower, plan.planned)
 
 
@@ -105,8 +105,7 @@ class Audience:
         for experiment, said in self._heard:
             if remote and not self._pages.get(experiment):
                 self._pages[experiment] = await remote.page(experiment)
-            page = self._pages.get(experiment, "")
-            say(said, after=link("logs", page))
+            say(said, after=link("logs", self._pages.get(experiment, "")))
         self._heard.clear()
 
 
@@ -116,14 +115,6 @@ def _remote(folder: Path, plan: Plan) -> RemoteView | None:
         if view := traits_of(str(plan.config.get("engine") or "local")).view:
             return view(folder, plan.config, os.environ)
     return None
-
-
-def _pause(every: float | None, *, away: bool) -> float:
-    if every is not None:
-        return every
-    if away:
-        return _AWAY
-    return _HERE if is_live() else LINE_EVERY
 
 
 def _say_end(name: str, follower: Follower, planned: int) -> None:

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koderz.cli import console
+from koderz.cli.console import Shown
 from koderz.cli.session import SessionScreen
 from koderz.runs.observer import NOTHING_TO_DO
 from koderz.runs.orchestrator import Ended
@@ -105,7 +106,8 @@ def shown(
     """The lines that a session ends with, on standard output and beside it."""
     folder = asyncio.run(builders.recorded(tmp_path, *records, of=of))
     summary = summarize(folder)
-    SessionScreen(**how).results(Session(Ended(summary.status, reason), folder, summary, folder.with_suffix(".json")))
+    session = Session(Ended(summary.status, reason), folder, summary, folder.with_suffix(".json"))
+    SessionScreen(Shown(**how)).results(session)
     printed = capsys.readouterr()
     return printed.out.splitlines(), printed.err.splitlines()
 
