@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -57,10 +58,11 @@ def load_config(
     if data is None:
         return Config()
     table, owners = _parse(path, data)
-    prices = _prices(path, data, table.pop("prices", {}))
-    values = _values(path, data, table, schema)
+    where = partial(_where, path, data)
+    prices = _prices(where("prices"), table.pop("prices", {}))
+    values = _values(where, table, schema)
     solvers: dict[str, dict[str, Any]] = {}
-    for owner, own in _tables(path, data, owners, schema).items():
+    for owner, own in _tables(where, owners, schema).items():
         kind, _, name = owner.partition(".")
         shared = {key for key in own if kind == "solver" and len(schema.owners(key)) > 1 and key in names}
         solvers[name] = {key: own[key] for key in shared}
@@ -69,7 +71,9 @@ def load_config(
     risks = risks_of(schema.fields, used, spends)
     for own in solvers.values():
         risks |= risks_of(schema.fields, own, spends)
-    _require_trust(path, data, risks, used, grant=trust, environ=environ)
+    trusted = data + _named_by(used, folder)
+    for name, risk in risks.items():
+        require_trust(trusted, f"{where(name)}: this could {risk}", grant=trust, environ=environ)
     return Config(path, {name: value for name, value in values.items() if name in names}, prices, solvers)
 
 
@@ -159,13 +163,13 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     return table, owners
 
 
-def _values(path: Path, data: bytes, table: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+def _values(where: Callable[[str], str], table: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """The options of a table, by name."""
     found = {}
     for key, value in table.items():
         name = _name(key)
         if schema is not CORE or schema.is_meant_by(name):
-            found[name] = schema.field(name, _where(path, data, key)).read(value, _where(path, data, name))
+            found[name] = schema.field(name, where(key)).read(value, where(name))
     return found
 
 
@@ -173,18 +177,17 @@ def _name(key: str) -> str:
     return "local_model" if key == "model" else key.replace("-", "_")
 
 
-def _tables(path: Path, data: bytes, owners: Mapping[str, Any], schema: Schema) -> dict[str, dict[str, Any]]:
+def _tables(where: Callable[[str], str], owners: Mapping[str, Any], schema: Schema) -> dict[str, dict[str, Any]]:
     """What `[solver.iterative]` and the like say, of those that take part."""
     found = {}
     for owner, options in owners.items():
-        where = _where(path, data, owner)
         if not isinstance(options, dict):
-            raise KoderzError(f"{where}: write [{owner}]")
-        schema.require_known(owner, where)
+            raise KoderzError(f"{where(owner)}: write [{owner}]")
+        schema.require_known(owner, where(owner))
         if owner in schema.structs:
             for key in options:
-                schema.field(key.replace("-", "_"), f"{where}, {key}", owner)
-            found[owner] = _values(path, data, options, schema)
+                schema.field(key.replace("-", "_"), f"{where(owner)}, {key}", owner)
+            found[owner] = _values(where, options, schema)
     return found
 
 
@@ -199,8 +202,7 @@ def _where(path: Path, data: bytes, name: str) -> str:
     return f"{path}{line}, {name.replace('_', '-')}"
 
 
-def _prices(path: Path, data: bytes, table: Any) -> dict[str, tuple[float, float]]:
-    where = _where(path, data, "prices")
+def _prices(where: str, table: Any) -> dict[str, tuple[float, float]]:
     if not isinstance(table, dict):
         raise KoderzError(f'{where}: write [prices."MODEL"] with input and output, US dollars a million tokens')
     found = {}
@@ -213,22 +215,13 @@ def _prices(path: Path, data: bytes, table: Any) -> dict[str, tuple[float, float
     return found
 
 
-def _require_trust(
-    path: Path,
-    data: bytes,
-    risks: Mapping[str, str],
-    values: Mapping[str, Any],
-    *,
-    grant: bool,
-    environ: Mapping[str, str],
-) -> None:
-    trusted = data  # with the code that it names, not only the name
-    for solver in filter(None, (values.get("solver"), *values.get("solvers", ()))):
-        trusted += _bytes_of(path.parent / str(solver).rpartition(":")[0])
+def _named_by(values: Mapping[str, Any], folder: Path) -> bytes:
+    """The code that settings name, which is trusted with its name."""
+    solvers = filter(None, (values.get("solver"), *values.get("solvers", ())))
+    named = [str(solver).rpartition(":")[0] for solver in solvers]
     if isinstance(dataset := values.get("dataset"), str | Path):
-        trusted += _bytes_of(path.parent / dataset)
-    for name, risk in risks.items():
-        require_trust(trusted, f"{_where(path, data, name)}: this could {risk}", grant=grant, environ=environ)
+        named.append(str(dataset))
+    return b"".join(_bytes_of(folder / name) for name in named)
 
 
 def _bytes_of(path: Path) -> bytes:
