@@ -133,7 +133,7 @@ async def _modal(environ: Mapping[str, str]) -> Finding:
 
 
 async def _ollama(environ: Mapping[str, str]) -> Finding:
-    from koderz.models.discover import discover_ollama
+    from koderz.models.ollama import discover_ollama
 
     try:
         models = await discover_ollama(environ)

@@ -21,10 +21,9 @@ import orjson
 from koderz.engines.portable import unpack_plan
 from koderz.errors import KoderzError
 from koderz.modal.cloud import FUNCTION, MOUNT, stored
-from koderz.modal.container import ContainerState
 from koderz.modal.names import CPU_CORES, INPUTS, MEMORY_MB, TIMEOUT, names_of
 from koderz.modal.store import ContainerShelf, RunStore
-from koderz.modal.worker import perform_work
+from koderz.modal.worker import ContainerState, perform_work
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

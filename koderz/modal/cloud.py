@@ -194,7 +194,7 @@ def spoken(what: str, *, lost: bool = False, offline: str = "what was submitted 
     passing = (exception.RemoteError, exception.TimeoutError, exception.InternalFailure) if lost else ()
     try:
         yield
-    except passing:
+    except (TimeoutError, *passing):
         raise
     except exception.NotFoundError as error:
         if lost:
@@ -207,8 +207,6 @@ def spoken(what: str, *, lost: bool = False, offline: str = "what was submitted 
             f"Modal doesn't let you use {what} ({_line(error)}); name your own by KODERZ_MODAL_*"
         ) from error
     except (exception.ConnectionError, OSError) as error:
-        if isinstance(error, TimeoutError):
-            raise
         raise Unreachable(f"Modal can't be reached ({_line(error)}); {offline}") from error
     except exception.InvalidError as error:
         raise KoderzError(f"Modal refuses {what}: {_line(error)}") from error

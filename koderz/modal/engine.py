@@ -16,9 +16,8 @@ from koderz.engines.resources import require_prices, shared_of
 from koderz.errors import Unreachable
 from koderz.modal.cloud import DEPLOY, Cloud
 from koderz.modal.names import INPUTS, ModalOptions, cost_per_second, is_configured, names_of, require_apart
-from koderz.modal.store import RunStore
+from koderz.modal.store import RemoteRun, RunStore
 from koderz.modal.submission import Submission
-from koderz.modal.watch import RemoteRun
 from koderz.plans.plan import Plan
 from koderz.settings.schema import Settings
 from koderz.types import EXCLUSIVE, JUDGE

@@ -6,9 +6,10 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from koderz.models.faults import Refused
+    from koderz.models.wire import Wire
 
 # A value out of its range is the user's to mend: to drop it would be another experiment than was asked for.
 _RANGE = re.compile(
@@ -52,10 +53,9 @@ class Change(NamedTuple):
 class Adaptation:
     """The changes that one model needs, in the order in which they were found."""
 
-    def __init__(self, parameters: Sequence[str], other_names: Mapping[str, str], lacking: Sequence[str] = ()) -> None:
-        self._parameters = parameters
-        self._other_names = other_names
-        self._changes = [Change(name) for name in lacking]
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._changes = [Change(name) for name in wire.lacking]
 
     def fit(self, request: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         """The request as this model takes it, and what was changed for that."""
@@ -89,11 +89,11 @@ class Adaptation:
         if not parameter or (_RANGE.search(words) and not _UNSUPPORTED.search(words)):
             return None
         renamed = any(change.other_name == parameter for change in self._changes)
-        return Change(parameter, other_name="" if renamed else self._other_names.get(parameter, ""))
+        return Change(parameter, other_name="" if renamed else self._wire.other_names.get(parameter, ""))
 
     def _culprit(self, refused: Refused, sent: Mapping[str, Any]) -> str:
         """The parameter of the request that a refusal names; empty where it names none."""
-        sent_ones = [name for name in self._parameters if name in sent]
+        sent_ones = [name for name in self._wire.parameters if name in sent]
         if refused.parameter in sent_ones:
             return refused.parameter
         words = str(refused)

@@ -3,6 +3,7 @@
 Additive increase, multiplicative decrease, as TCP does it (Chiu and Jain 1989): a refusal for load cuts the
 limit for every call, each success raises it a little, up to what the user allows. Calls wait in line, first
 come first served; a wait that the server asks for holds the whole line.
+One that fails is asked again: by exponential back-off with jitter, or as long as the server says.
 """
 
 from __future__ import annotations
@@ -11,13 +12,20 @@ import asyncio
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from koderz.models.faults import Retryable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from tenacity import RetryCallState
+
+    from koderz.models.pool import Service
+
+T = TypeVar("T")
+
+_LONGEST_BACKOFF = 60.0  # seconds
 _CUT = 0.7  # of the requests in flight, at a refusal
 _REGAINED = 1 / 16  # of the ceiling, for each limit's worth of successes
 
@@ -30,7 +38,6 @@ class Throttle:
     limit: int  # requests in flight allowed now
     ceiling: int  # and at most
     in_flight: int
-    waiting: int  # calls in line or between two tries
     pause: float  # seconds until the server wants to hear of us again; 0 where it does
 
 
@@ -46,11 +53,10 @@ class Limiter:
     ) -> None:
         self._ceiling = max(1, ceiling)
         self._limit = float(self._ceiling)
-        self._sleep, self._now = sleep, now
+        self.sleep, self._now = sleep, now
         self._door = asyncio.Lock()  # only the head of the line watches for room and for the end of a pause
         self._room = asyncio.Event()
         self._in_flight = 0
-        self._waiting = 0
         self._paused_until = 0.0
         self._cuts = 0
 
@@ -70,39 +76,23 @@ class Limiter:
             self._in_flight -= 1
             self._room.set()
 
-    async def rest(self, seconds: float) -> None:
-        """The wait of one call between two of its tries."""
-        self._waiting += 1
-        try:
-            await self._sleep(seconds)
-        finally:
-            self._waiting -= 1
-
     def throttle(self, provider: str) -> Throttle:
         """Where it stands."""
         pause = max(0.0, self._paused_until - self._now())
-        return Throttle(provider, int(self._limit), self._ceiling, self._in_flight, self._waiting, pause)
+        return Throttle(provider, int(self._limit), self._ceiling, self._in_flight, pause)
 
     async def _enter(self) -> None:
-        self._waiting += 1
-        try:
-            async with self._door:
-                while not self._open():
-                    await self._change()
-                self._in_flight += 1
-        finally:
-            self._waiting -= 1
-
-    def _open(self) -> bool:
-        return self._in_flight < int(self._limit) and self._paused_until <= self._now()
-
-    async def _change(self) -> None:
-        pause = self._paused_until - self._now()
-        if pause > 0:
-            await self._sleep(pause)
-        else:
-            self._room.clear()
-            await self._room.wait()
+        async with self._door:
+            while True:
+                pause = self._paused_until - self._now()
+                if pause > 0:
+                    await self.sleep(pause)
+                elif self._in_flight >= int(self._limit):
+                    self._room.clear()
+                    await self._room.wait()
+                else:
+                    self._in_flight += 1
+                    return
 
     def _slow_down(self, problem: Retryable, cuts: int) -> None:
         if problem.retry_after:
@@ -111,3 +101,45 @@ class Limiter:
         if problem.throttled and cuts == self._cuts:
             self._limit = max(1.0, min(self._limit, self._in_flight) * _CUT)
             self._cuts += 1
+
+
+async def retrying(attempt: Callable[[], Awaitable[T]], service: Service, max_retries: int) -> tuple[T, int]:
+    """What `attempt` returns, and after how many retries; raises the last Retryable when they are used up.
+
+    The first attempt is made outside of the machinery, which costs
+    it a tenth of its CPU and is needed for few; its failure is then the machinery's first.
+    """
+    try:
+        return await attempt(), 0
+    except Retryable as problem:
+        first = problem
+    from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential_jitter
+
+    def is_over(state: RetryCallState) -> bool:
+        most = _problem(state).most_retries
+        return state.attempt_number > (max_retries if most is None else min(most, max_retries))
+
+    retries = -1
+
+    async def again() -> tuple[T, int]:
+        nonlocal retries
+        retries += 1
+        if not retries:
+            raise first
+        return await attempt(), retries
+
+    backoff = service.endpoint.backoff
+    exponential = wait_exponential_jitter(multiplier=backoff, max=_LONGEST_BACKOFF, jitter=backoff)
+    machinery = AsyncRetrying(
+        retry=retry_if_exception_type(Retryable),
+        stop=is_over,
+        wait=lambda state: _problem(state).retry_after or exponential(state),
+        sleep=service.limiter.sleep,
+        reraise=True,
+    )
+    return await machinery(again)
+
+
+def _problem(state: RetryCallState) -> Retryable:
+    assert state.outcome is not None
+    return cast("Retryable", state.outcome.exception())

@@ -1,15 +1,18 @@
-"""Ollama's `/api/chat`."""
+"""Ollama's `/api/chat`, and which models an Ollama has."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from koderz.errors import Fault, Unreachable
+from koderz.models.endpoints import Endpoint, endpoint_for
 from koderz.models.faults import Retryable
 from koderz.models.messages import ollama_messages, parted
+from koderz.models.names import ModelName
 from koderz.models.remote import RemoteModel
 from koderz.models.wire import (
     Body,
@@ -27,13 +30,13 @@ from koderz.models.wire import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from koderz.models.endpoints import Endpoint
-    from koderz.models.names import ModelName
     from koderz.models.pool import Service
     from koderz.models.transport import Http
     from koderz.types import Message, Sampling
+
+_PATIENCE = 0.5  # seconds; an Ollama is near, or there is none
 
 
 class _Message(msgspec.Struct):
@@ -153,6 +156,39 @@ class OllamaWire(Wire):
 def open_model(name: ModelName, service: Service) -> RemoteModel:
     """A model of an Ollama."""
     return RemoteModel(name, OllamaWire(service.endpoint), service)
+
+
+async def discover_ollama(environ: Mapping[str, str]) -> list[str] | None:
+    """The names of the chat models of the Ollama at OLLAMA_HOST or its default address.
+
+    None where no Ollama answers within half a second. Raises KoderzError for a malformed OLLAMA_HOST.
+    """
+    endpoint = endpoint_for(ModelName("ollama", ""), environ=environ)
+    assert endpoint.base_url
+    if not await _listens(endpoint.base_url):
+        return None
+    from koderz.models.transport import Http
+
+    http = Http(endpoint.base_url, timeout=_PATIENCE, secret=endpoint.api_key)
+    try:
+        return await OllamaWire(endpoint).chat_models(http)
+    except (Retryable, Fault):
+        return None
+    finally:
+        await http.aclose()
+
+
+async def _listens(base_url: str) -> bool:
+    """Whether anything takes a connection there; far cheaper than finding out by HTTP."""
+    parts = urlsplit(base_url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
 
 
 def _embeds(tagged: _Tagged) -> bool:

@@ -10,9 +10,9 @@ from koderz.errors import FatalFault, Fault, Unreachable
 from koderz.models.adaptation import Adaptation
 from koderz.models.clients import NotSpokenError, headers_of, unpacked, wire_of
 from koderz.models.faults import Refused, Retryable, clean, problem_of
+from koderz.models.limiter import retrying
 from koderz.models.prices import Price, Tariff, Usage, tariff_of
 from koderz.models.reasoning import part
-from koderz.models.retries import retrying
 from koderz.models.wire import encode, no_answer
 from koderz.types import REJECTED, Completion
 from tracker.messages import text_of
@@ -53,15 +53,12 @@ class RemoteModel:
         self.name = name
         self._wire = wire
         self._service = service
-        self._adaptation = Adaptation(wire.parameters, wire.other_names, wire.lacking)
+        self._adaptation = Adaptation(wire)
         # by the wires of `koderz.models.clients` on which it is sent what a client asks as it is
         self.clients = {each.client: each for each in (*others, wire) if each.client}
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
-        """One paid answer. Raises Fault, or FatalFault where every further call would end the same way.
-
-        A request of a client, or one that offers tools, is answered as `rejected` where the server refuses it.
-        """
+        """As every Model. What a client asks or what offers tools is answered as `rejected` where it is refused."""
         client = wire_of(messages)
         wire = self.clients[client] if client else self._wire
         request = (
@@ -103,10 +100,7 @@ class RemoteModel:
         )
 
     async def check(self) -> dict[str, str]:
-        """A look before the run that costs nothing: what the wire format finds out.
-
-        Raises Unreachable where nothing answers, FatalFault where no call can succeed.
-        """
+        """As every Model: what the wire format finds out."""
         service = self._service
         look = partial(self._wire.look, service.http, self.name.name, service.say)
         try:

@@ -136,7 +136,7 @@ async def _with_model(settings: Settings, observer: Observer, environ: Mapping[s
 
         names = tuple(dict.fromkeys(str(parse_model_name(name)) for name in settings.main_models))
         return replace(settings, local_model=names[0], models=names if len(names) > 1 else ())
-    from koderz.models.discover import discover_ollama
+    from koderz.models.ollama import discover_ollama
 
     if settings.base_url is not None:
         raise KoderzError("--base-url says where, but not which model: name it with --model")

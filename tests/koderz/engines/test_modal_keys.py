@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.modal.container import ContainerState
+from koderz.modal.worker import ContainerState
 from koderz.testing.engines import performed, planned
 from tests.conftest import Shell
 from tests.loopback_modal import ModalServer

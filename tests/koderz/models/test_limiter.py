@@ -36,7 +36,6 @@ async def test_no_more_calls_are_in_flight_than_allowed_and_the_first_come_goes_
             group.create_task(hold(limiter, until, entered, number))
         await settle()
         assert entered == [0, 1]
-        assert limiter.throttle("x").waiting == 4
         until.set()
     assert entered == list(range(6))
     assert limiter.throttle("x").in_flight == 0
@@ -96,7 +95,6 @@ async def test_a_call_that_gives_up_in_line_leaves_no_trace() -> None:
     for given_up in (line[0], line[1]):  # the head of the line, and one behind it
         given_up.cancel()
     await asyncio.gather(line[0], line[1], return_exceptions=True)
-    assert limiter.throttle("x").waiting == 1
     until.set()
     await asyncio.gather(first, line[2])
     assert entered == [0, 3]
@@ -128,18 +126,3 @@ async def test_a_pause_that_begins_while_the_line_waits_for_room_holds_it_too(cl
     until.set()
     await asyncio.gather(first, second, return_exceptions=True)
     assert (entered, clock.slept) == ([1], [9.0])
-
-
-async def test_those_who_rest_between_two_tries_count_as_waiting(clock: Clock) -> None:
-    blocked = asyncio.Event()
-
-    async def sleep(_: float) -> None:
-        await blocked.wait()
-
-    limiter = Limiter(2, sleep=sleep, now=clock.now)
-    resting = asyncio.create_task(limiter.rest(5.0))
-    await settle()
-    assert limiter.throttle("x").waiting == 1
-    blocked.set()
-    await resting
-    assert limiter.throttle("x").waiting == 0

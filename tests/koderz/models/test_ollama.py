@@ -5,7 +5,7 @@ import json
 import pytest
 
 from koderz.errors import FatalFault, KoderzError, Unreachable
-from koderz.models.discover import discover_ollama
+from koderz.models.ollama import discover_ollama
 from koderz.types import Message, Sampling
 
 from .conftest import Models

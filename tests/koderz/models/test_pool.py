@@ -34,7 +34,7 @@ async def test_models_of_one_address_share_connections_and_limit(
     assert server.connections == 1
     server.gate = asyncio.Event()
     calls = [asyncio.create_task(model.complete(prompt, Sampling())) for model in (local, frontier) for _ in range(3)]
-    await until(lambda: pool.throttle[0].waiting == 4 and server.in_flight == 2)
+    await until(lambda: server.in_flight == 2)
     assert len(pool.throttle) == 1
     server.gate.set()
     await asyncio.gather(*calls)
