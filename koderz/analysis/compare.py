@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,8 +16,8 @@ from koderz.analysis.failures import failures_of
 from koderz.analysis.gates import Gates, caution_on, why_shut
 from koderz.analysis.leaderboard import Leaderboard, leaderboard, row_of
 from koderz.analysis.measures import SUCCESS, measure_named
-from koderz.analysis.pairs import Side, own_arms, sides_of, sides_to_compare
-from koderz.analysis.runs import Run, resolve
+from koderz.analysis.pairs import own_arms, sides_of, sides_to_compare
+from koderz.analysis.runs import resolve
 from koderz.analysis.statistics import ALPHA
 from koderz.errors import KoderzError
 from koderz.settings.registry import Registry
@@ -58,38 +59,25 @@ class Compared(Protocol):
 class Answer:
     """A comparison of two sides, the standing of many, or one run alone; and what its gates say."""
 
-    answer: Comparison | Leaderboard | Side
-    shut: Sequence[str] = field(default=())
+    title: str
+    told: Callable[[], Iterator[Block]]
+    found: Callable[[], Mapping[str, Any]]  # for JSON
+    shut: Sequence[str] = ()
     caution: str = ""  # see `caution_on`
 
     def blocks(self) -> Iterator[Block]:
         """What is to be read of it."""
-        if isinstance(self.answer, Comparison):
-            return comparison_blocks(self.answer)
-        if isinstance(self.answer, Leaderboard):
-            return leaderboard_blocks(self.answer)
-        return side_blocks(self.answer)
+        return self.told()
 
     def markdown(self) -> Iterator[str]:
         """Lines for a CI job's summary page; what the gates say comes first."""
         verdict = [Text(f"Gate failed: {why}") for why in self.shut]
         verdict += [Text(f"Warning: {self.caution}")] if self.caution else []
-        return as_markdown([Heading(self._title()), *verdict, *self.blocks()])
+        return as_markdown([Heading(f"koderz: {self.title}"), *verdict, *self.blocks()])
 
     def document(self) -> Mapping[str, Any]:
         """What JSON has."""
-        if isinstance(self.answer, Comparison):
-            found = comparison_document(self.answer)
-        elif isinstance(self.answer, Leaderboard):
-            found = _leaderboard_document(self.answer)
-        else:
-            found = {"b": row_of(self.answer)}
-        return {**found, "gates_failed": list(self.shut), "gates_warning": self.caution or None}
-
-    def _title(self) -> str:
-        if isinstance(self.answer, Comparison):
-            return f"koderz: {self.answer.verdict}"
-        return "koderz: leaderboard" if isinstance(self.answer, Leaderboard) else f"koderz: {self.answer.label}"
+        return {**self.found(), "gates_failed": list(self.shut), "gates_warning": self.caution or None}
 
 
 def compare_runs(
@@ -124,15 +112,28 @@ def compare_runs(
     if has_many and gates.are_asked:
         raise KoderzError("gates judge one candidate; name one run or --arm, or the baseline and then the candidate")
     if has_many and not (len(runs) == 1 and any(each.baseline for each in runs[0].arms.values())):
-        return Answer(leaderboard([side for run in runs for side in sides_of(run, arm)], alpha, by))
-    sides = sides_to_compare(runs[0], runs[1], arm) if len(runs) == 2 else _alone(runs[0], arm)
+        board = leaderboard([side for run in runs for side in sides_of(run, arm)], alpha, by)
+        return Answer("leaderboard", partial(leaderboard_blocks, board), partial(_leaderboard_document, board))
+    sides = sides_to_compare(runs[0], runs[1], arm) if len(runs) == 2 else own_arms(runs[0], arm)
     if not sides:
         side = sides_of(runs[0], arm)[-1]
         if not gates.are_asked:
             raise KoderzError(f"{side.label} is one arm alone, {side.arm}; name a second run to compare it with")
-        return Answer(side, why_shut(gates, side, None), caution_on(gates, side))
+        return Answer(
+            side.label,
+            partial(side_blocks, side),
+            lambda: {"b": row_of(side)},
+            why_shut(gates, side, None),
+            caution_on(gates, side),
+        )
     comparison = of_sides(sides, alpha, by)
-    return Answer(comparison, why_shut(gates, comparison.b, comparison), caution_on(gates, comparison.b))
+    return Answer(
+        comparison.verdict,
+        partial(comparison_blocks, comparison),
+        partial(comparison_document, comparison),
+        why_shut(gates, comparison.b, comparison),
+        caution_on(gates, comparison.b),
+    )
 
 
 def own_answer(mode: str, folder: Path) -> Compared | None:
@@ -148,10 +149,8 @@ def comparison_document(one: Comparison) -> dict[str, Any]:
     """A comparison for JSON: `pairs, a_only, b_only, mcnemar_p, difference, interval, paired, …`."""
     return {
         **{item.name: getattr(one, item.name) for item in fields(one)},
-        "a": {**row_of(one.a), "failures": asdict(failures_of(one.a))},
-        "b": {**row_of(one.b), "failures": asdict(failures_of(one.b))},
-        "a_compared": asdict(one.a_compared),
-        "b_compared": asdict(one.b_compared),
+        "a": {**row_of(one.a), "failures": failures_of(one.a)},
+        "b": {**row_of(one.b), "failures": failures_of(one.b)},
         "verdict": one.verdict,
         "arms": {name: comparison_document(arm) for name, arm in one.arms.items()},
     }
@@ -162,9 +161,9 @@ def _leaderboard_document(board: Leaderboard) -> dict[str, Any]:
         "leaderboard": [
             {
                 **row_of(standing.side),
-                "mean": standing.mean,
-                "mean_interval": standing.mean_interval,
-                "mean_interval_method": standing.interval_method,
+                "mean": standing.mean.mean,
+                "mean_interval": standing.mean.interval,
+                "mean_interval_method": standing.mean.interval_method,
                 "level_with_best": standing.level_with_best,
             }
             for standing in board.standings
@@ -174,12 +173,3 @@ def _leaderboard_document(board: Leaderboard) -> dict[str, Any]:
         "alpha": board.alpha,
         "notes": board.notes,
     }
-
-
-def _alone(run: Run, arm: str | None) -> list[tuple[Side, Side]]:
-    """A run's own arms; with `arm`, that one against the first."""
-    sides = own_arms(run)
-    if arm is None:
-        return sides
-    (wanted,) = sides_of(run, arm)
-    return [(a, b) for a, b in sides if b.arm == wanted.arm]

@@ -130,7 +130,9 @@ def compare(
     """
     runs = [_run(source) for source in (a, b) if source is not None]
     refuse_mixture(runs, allow_simulated=allow_simulated)
-    sides = sides_to_compare(runs[0], runs[1], arm) if len(runs) == 2 else _within(runs[0])
+    sides = sides_to_compare(runs[0], runs[1], arm) if len(runs) == 2 else own_arms(runs[0])
+    if not sides:
+        raise KoderzError(f"{runs[0].name} has one arm, {runs[0].mode}; name a second run to compare it with")
     return of_sides(sides, alpha, measure_named(measure, runs))
 
 
@@ -237,13 +239,6 @@ def _compared(side: Side, matched: Matched, mean: float | None) -> Compared:
 
 def _tasks(run: Run) -> set[str]:
     return {result.problem_id for result in run.results}
-
-
-def _within(run: Run) -> list[tuple[Side, Side]]:
-    sides = own_arms(run)
-    if not sides:
-        raise KoderzError(f"{run.name} has one arm, {run.mode}; name a second run to compare it with")
-    return sides
 
 
 def _run(source: Source) -> Run:

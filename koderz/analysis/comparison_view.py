@@ -56,8 +56,8 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
                 standing.side.run.name,
                 standing.side.model,
                 standing.side.arm,
-                _rate(standing.side) if success else shown(standing.mean, board.measure),
-                _limits(standing.mean_interval, board.measure),
+                _rate(standing.side) if success else shown(standing.mean.mean, board.measure),
+                _limits(standing.mean.interval, board.measure),
                 f"${standing.side.figures.avg_cost:.5f}",
                 f"{standing.side.figures.avg_iterations:.1f}",
                 "" if rank == 1 else "no significant difference" if standing.level_with_best else "worse",
@@ -66,7 +66,7 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
         ],
         optional=["Avg iter.", "Avg cost", interval_head, "Model"],
     )
-    if methods := {standing.interval_method for standing in board.standings if standing.interval_method}:
+    if methods := {standing.mean.interval_method for standing in board.standings if standing.mean.interval_method}:
         yield Text(f"Intervals: {' or '.join(sorted(methods))}.")
     yield Text(f"{len(board.pairwise)} tests, two-sided, Holm-corrected, at {board.alpha:g}:")
     told = [pair for pair in board.pairwise if pair.significant]

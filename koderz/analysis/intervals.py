@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from koderz.analysis.statistics import ALPHA, SEED, draws_of, normal_quantile
+from koderz.analysis.statistics import ALPHA, AT_ONCE, SEED, draws_of, normal_quantile
 from tracker.rates import wilson
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ Interval = tuple[float, float]
 
 FEWEST_TO_RESAMPLE = 20  # tasks; fewer resamples are too much alike for a bootstrap to hold what it says
 _HALVINGS = 60  # of an interval of at most 2: down to what a float can tell
-_AT_ONCE = 1_000_000  # values that are resampled at once: 8 MB
 
 
 def tango(a_only: float, b_only: float, tasks: float, confidence: float = 1 - ALPHA) -> Interval:
@@ -111,7 +110,7 @@ def _means(values: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
     import numpy as np
 
     rng, size = np.random.default_rng(seed), len(values)
-    at_once, left = max(1, _AT_ONCE // size), draws_of(size)
+    at_once, left = max(1, AT_ONCE // size), draws_of(size)
     found = []
     while left > 0:
         found.append(values[rng.integers(size, size=(min(at_once, left), size))].mean(axis=1))

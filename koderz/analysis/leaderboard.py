@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
 from koderz.analysis.blocks import as_html
 from koderz.analysis.comparison_view import leaderboard_blocks
 from koderz.analysis.inference import is_shown, method_of, p_of
-from koderz.analysis.intervals import Interval
 from koderz.analysis.measures import SUCCESS
 from koderz.analysis.pairs import Side, match
 from koderz.analysis.statistics import ALPHA, FEWEST_TASKS, holm
 from koderz.errors import KoderzError
+from tracker.breakdown import Mean
 from tracker.records import Measure
 
 
@@ -36,9 +36,7 @@ class Standing:
     """One arm of one run."""
 
     side: Side
-    mean: float  # of the measure, over its results, in its unit; of success a fraction
-    mean_interval: Interval | None  # 95 %
-    interval_method: str | None
+    mean: Mean  # of the measure, over its results; of success a fraction
     level_with_best: bool  # no test tells it from the first
 
 
@@ -68,16 +66,7 @@ def leaderboard(sides: Sequence[Side], alpha: float = ALPHA, measure: Measure = 
     behind = {pair.b for pair in pairwise if pair.significant and pair.a == best_first[0].label}
     return Leaderboard(
         measure=measure,
-        standings=[
-            Standing(
-                side=side,
-                mean=mean.mean,
-                mean_interval=mean.interval,
-                interval_method=mean.interval_method,
-                level_with_best=side.label not in behind,
-            )
-            for side, mean in judged
-        ],
+        standings=[Standing(side=side, mean=mean, level_with_best=side.label not in behind) for side, mean in judged],
         pairwise=pairwise,
         alpha=alpha,
         notes=_notes(sides, pairwise),
@@ -138,7 +127,7 @@ def row_of(side: Side) -> Mapping[str, Any]:
         "status": run.status,
         "simulated": run.simulated,
         **{name: getattr(figures, name) for name in _FIGURES.split()},
-        "measures": {name: asdict(mean) for name, mean in figures.measures.items()},
+        "measures": figures.measures,
         "faults": side.faults,
         "planned": run.planned,
     }

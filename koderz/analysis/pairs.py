@@ -53,7 +53,7 @@ class Side:
     @property
     def faults(self) -> int:
         """How many experiments of this arm could not be judged."""
-        return self.run.faults_of(self.arm)
+        return len(self.run.faults_of(self.arm))
 
     def by_task(self) -> dict[str, list[Result]]:
         """The results of each task, in the order of the run."""
@@ -128,11 +128,16 @@ def sides_to_compare(a: Run, b: Run, arm: str | None = None) -> list[tuple[Side,
     return [(Side(a, list(a.arms)[-1]), Side(b, list(b.arms)[-1]))]
 
 
-def own_arms(run: Run) -> list[tuple[Side, Side]]:
-    """Each arm beside its baseline: the arms that name one, else all but the first beside that; maybe none."""
+def own_arms(run: Run, arm: str | None = None) -> list[tuple[Side, Side]]:
+    """Each arm, or the one asked for, beside its baseline: the arms that name one, else all but the first beside that.
+
+    Maybe none. Raises KoderzError for an arm that isn't there.
+    """
     first, *others = run.arms
     named = {name: arm.baseline for name, arm in run.arms.items() if arm.baseline in run.arms}
-    return [(Side(run, a), Side(run, b)) for b, a in (named or dict.fromkeys(others, first)).items()]
+    wanted = [side.arm for side in sides_of(run, arm)]
+    pairs = (named or dict.fromkeys(others, first)).items()
+    return [(Side(run, a), Side(run, b)) for b, a in pairs if b in wanted]
 
 
 def sides_of(run: Run, arm: str | None = None) -> list[Side]:

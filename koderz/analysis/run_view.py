@@ -1,18 +1,21 @@
-"""A run as headings, sentences and tables: what a notebook shows."""
+"""A run as headings, sentences and tables: what a notebook shows, and its breakdown wherever that is shown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from koderz.analysis.blocks import Block, Heading, Table, Text
-from koderz.analysis.breakdown import breakdown_blocks
 from koderz.analysis.measures import declared, shown
 
 if TYPE_CHECKING:
     from koderz.analysis.runs import Run
+    from tracker.breakdown import Slice, Spread
 
 _MOST_CAUSES = 5
+HEADER = ("", "Arm", "n", "Success", "95%", "Score", "Cost $", "Calls", "Depth", "Tokens", "Seconds")
+_OPTIONAL = ("Seconds", "95%", "Depth", "Cost $")
 
 
 def run_blocks(run: Run) -> Iterator[Block]:
@@ -47,6 +50,36 @@ def figures_table(run: Run, arm: str) -> Table:
         "Total cost": f"${figures.total_cost:.4f}",
         "Avg cost": f"${figures.avg_cost:.5f}",
         "Avg iterations": "" if figures.avg_iterations is None else f"{figures.avg_iterations:.1f}",
-        "Faults": str(run.faults_of(arm)),
+        "Faults": str(len(run.faults_of(arm))),
     }
     return Table(list(cells), [list(cells.values())], optional=["Avg iterations", "Avg cost"])
+
+
+def breakdown_blocks(slices: Sequence[Slice]) -> Iterator[Block]:
+    """What each figure is, and a table of them."""
+    yield Text("By arm and task; cost, calls, depth, tokens and seconds of a task: median / p95")
+    yield Table(HEADER, list(breakdown_rows(slices)), optional=_OPTIONAL)
+
+
+def breakdown_rows(slices: Sequence[Slice]) -> Iterator[Sequence[str]]:
+    """A row for each slice; the first of several arms says what they are about."""
+    for (by, value), same in groupby(slices, key=lambda one: (one.by, one.value)):
+        for number, one in enumerate(same):
+            low, high = one.success_rate_interval or (0.0, 100.0)
+            yield (
+                "" if number else f"{by} {value}".strip() or "all",
+                one.arm,
+                str(one.results),
+                f"{one.success_rate:.0f}%",
+                f"{low:.0f}-{high:.0f}%",
+                f"{one.score.mean:.2f}" if one.score else "",
+                _spread(one.cost, ".4f"),
+                _spread(one.calls, "g"),
+                _spread(one.depth, "g"),
+                _spread(one.tokens, ",.0f"),
+                _spread(one.seconds, ".1f"),
+            )
+
+
+def _spread(found: Spread, form: str) -> str:
+    return f"{found.median:{form}} / {found.p95:{form}}"

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from koderz.analysis.blocks import as_html
 from koderz.analysis.reader import read_summary
@@ -63,9 +64,9 @@ class Run(Summary):
         folder = self.path if self.path.is_dir() else self.path.with_suffix("")
         return folder if (folder / NAME).exists() else None
 
-    def faults_of(self, arm: str) -> int:
-        """How many experiments of an arm could not be judged."""
-        return sum(fault.get("arm", fault.get("solver")) in (arm, None) for fault in self.faults)
+    def faults_of(self, arm: str) -> list[dict[str, Any]]:
+        """The experiments of an arm that could not be judged."""
+        return [fault for fault in self.faults if fault.get("arm", fault.get("solver")) in (arm, None)]
 
     def _repr_html_(self) -> str:
         return as_html(run_blocks(self))

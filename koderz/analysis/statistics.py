@@ -15,7 +15,7 @@ ALPHA = 0.05
 POWER = 0.8
 FEWEST_TASKS = 6  # with five, even five flips the same way have p = 0.0625
 SEED = 20260131
-_AT_ONCE = 1_000_000  # values that are permuted at once: 8 MB
+AT_ONCE = 1_000_000  # values that are permuted or resampled at once: 8 MB
 _QUANTILES = 2000  # at which a distribution is looked at
 
 
@@ -160,7 +160,7 @@ def _permuted(data: tuple[Sequence[float], ...], kind: str) -> float:
         permutation_type=kind,
         vectorized=True,
         n_resamples=draws_of(size),
-        batch=max(1, _AT_ONCE // size),
+        batch=max(1, AT_ONCE // size),
         rng=np.random.default_rng(SEED),
     )
     return float(found.pvalue)

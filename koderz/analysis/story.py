@@ -70,8 +70,19 @@ class Experiments:
         self.outcomes = tuple(self._ordered(map(self._stories.scrubber.record, _outcomes(folder))))
 
     def story(self, outcome: Outcome) -> Story:
-        """What led to an outcome."""
-        return told(outcome, self._stories.of(outcome.experiment_id))
+        """What led to an outcome. Where attempts were judged anew, the last verdict on each counts."""
+        records = self._stories.of(outcome.experiment_id)
+        return Story(
+            outcome.experiment_id,
+            outcome.problem_id,
+            outcome.solver,
+            outcome.arm,
+            outcome.sample,
+            tuple(_steps(records)),
+            outcome,
+            tuple(record for record in records if isinstance(record, Grade)),
+            {record.name: record.value for record in records if isinstance(record, Once)},
+        )
 
     def _ordered(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
         tasks = {task: number for number, task in enumerate(self.plan.tasks)}
@@ -87,21 +98,6 @@ def journal_folder(path: Path) -> Path:
     if not (folder / NAME).exists():
         raise KoderzError(f"{path}: its journal {folder / NAME} isn't there, and only that holds programs and replies")
     return folder
-
-
-def told(outcome: Outcome, records: Sequence[Record]) -> Story:
-    """The story that ended so. Where attempts were judged anew, the last verdict on each counts."""
-    return Story(
-        outcome.experiment_id,
-        outcome.problem_id,
-        outcome.solver,
-        outcome.arm,
-        outcome.sample,
-        tuple(_steps(records)),
-        outcome,
-        tuple(record for record in records if isinstance(record, Grade)),
-        {record.name: record.value for record in records if isinstance(record, Once)},
-    )
 
 
 def told_grades(grades: Sequence[Grade]) -> Iterator[str]:

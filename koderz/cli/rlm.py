@@ -206,7 +206,7 @@ class _Screen(SessionScreen):
         self._print(f"This benchmark tests {what}", *(f"  - {kind}" for kind in kinds), "")
 
     def ended(self, name: str, plan: Plan, session: Session) -> None:
-        from koderz.analysis.breakdown import breakdown_blocks
+        from koderz.analysis.run_view import breakdown_blocks
         from koderz.cli.tables import print_blocks
         from koderz.rlm.benchmarks import BENCHMARKS
         from koderz.suites.long_context.results import file_of, part_of

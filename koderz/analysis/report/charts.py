@@ -238,11 +238,6 @@ def _ticks(scale: Scale) -> list[tuple[float, str]]:
     return [(scale.place(tick), f"{tick:,.4g}") for tick in scale.ticks()]
 
 
-def has_trend(entries: Sequence[Entry]) -> bool:
-    """Whether some model was run more than once."""
-    return any(len(series) > 1 for series in by_series(entries))
-
-
 def value_of(entry: Entry, *, priced: bool) -> float:
     """What a task cost, in US dollars, or took in tokens."""
     figures = entry.figures

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from koderz._version import __version__
-from koderz.analysis.breakdown import HEADER, breakdown_rows
 from koderz.analysis.report.charts import spreads, steps
 from koderz.analysis.report.heatmap import SHADE_NAMES, HeatMap, heat_maps
 from koderz.analysis.report.panels import Chart, causes_of, panels
@@ -20,6 +19,7 @@ from koderz.analysis.report.sections import Section, sections_of
 from koderz.analysis.report.stories import packed_json
 from koderz.analysis.report.versus import Found, comparisons
 from koderz.analysis.report.view import Entry, View, average, headline, measured
+from koderz.analysis.run_view import HEADER, breakdown_rows
 from koderz.types import NOBODY
 
 _HERE = Path(__file__).parent
@@ -63,7 +63,8 @@ class Pages:
     def flipped(self) -> set[tuple[int, str]]:
         """Numbers of entries with the tasks of theirs that are shown side by side with another's."""
         numbers = {entry: number for number, entry in enumerate(self._view.entries)}
-        return {(numbers[entry], task) for one in self._comparisons.shown for entry, task in one.flipped}
+        flips = [(one, task) for one in self._comparisons.shown for task in (*one.gained, *one.lost)]
+        return {(numbers[entry], task) for one, task in flips for entry in (one.a, one.b)}
 
     def render(self, chunks: Sequence[str]) -> bytes:
         """The page in UTF-8, with the stories that are packed in these chunks."""

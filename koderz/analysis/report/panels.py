@@ -10,7 +10,7 @@ from koderz.analysis.failures import Cause, Failures, failures_of
 from koderz.analysis.measures import SUCCESS
 from koderz.analysis.report import charts
 from koderz.analysis.report.charts import Plot, amount, value_of
-from koderz.analysis.report.view import Entry, average, headline, measured
+from koderz.analysis.report.view import Entry, average, by_series, headline, measured
 from tracker.records import Measure
 
 _MOST = 6  # arms whose failures are told, and measures that have charts
@@ -39,7 +39,7 @@ def panels(entries: Sequence[Entry]) -> Iterator[Chart]:
             yield _against_cost(f"measure-{number}", having, measure)
     if max((entry.attempts for entry in chosen), default=0) > 1:
         yield _by_iteration(chosen)
-    if charts.has_trend(entries):
+    if any(len(series) > 1 for series in by_series(entries)):
         yield _trend(entries)
 
 

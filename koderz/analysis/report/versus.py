@@ -29,11 +29,6 @@ class Versus:
     lost: Sequence[str]
     more: int  # how many more tasks flipped
 
-    @property
-    def flipped(self) -> list[tuple[Entry, str]]:
-        """The entries and tasks whose stories are set side by side."""
-        return [(entry, task) for task in (*self.gained, *self.lost) for entry in (self.a, self.b)]
-
 
 @dataclass(frozen=True, slots=True)
 class Found:

@@ -181,8 +181,7 @@ def named(side: Side) -> str:
 
 
 def _rows(number: int, entry: Entry) -> list[Row]:
-    own = [fault for fault in entry.run.faults if fault.get("arm", fault.get("solver")) in (entry.arm, None)]
-    return [Row(number, result) for result in (*entry.results, *map(_unjudged, own))]
+    return [Row(number, result) for result in (*entry.results, *map(_unjudged, entry.run.faults_of(entry.arm)))]
 
 
 def _unjudged(fault: Mapping[str, Any]) -> Result:

@@ -256,7 +256,7 @@ def test_a_leaderboard_ranks_and_corrects_for_the_number_of_tests(tmp_path: Path
 
     board = leaderboard(_sides(tmp_path, weak, strong, middle))
 
-    assert [standing.mean for standing in board.standings] == pytest.approx([0.4, 8 / 30, 0])
+    assert [standing.mean.mean for standing in board.standings] == pytest.approx([0.4, 8 / 30, 0])
     assert [standing.level_with_best for standing in board.standings] == [True, True, False]
     raw = between(board.standings[0].side, board.standings[2].side).p_value
     (pair,) = [pair for pair in board.pairwise if pair.a[6:14] == "00000001" and pair.b[6:14] == "00000000"]

@@ -161,8 +161,8 @@ def test_leaderboard_by_a_measure_ranks_by_its_direction(tmp_path: Path) -> None
 
     board = leaderboard([side for run in runs for side in sides_of(run)], measure=measure_named("seconds", runs))
 
-    assert [round(standing.mean) for standing in board.standings] == [1, 2, 3]
-    assert [standing.interval_method for standing in board.standings] == ["Student's t of tasks"] * 3
+    assert [round(standing.mean.mean) for standing in board.standings] == [1, 2, 3]
+    assert [standing.mean.interval_method for standing in board.standings] == ["Student's t of tasks"] * 3
     assert all((pair.significant and pair.a < pair.b) or True for pair in board.pairwise)
     table = next(iter(leaderboard_blocks(board)))
     assert "Avg seconds" in table.header  # type: ignore[union-attr]
