@@ -30,7 +30,7 @@ _ENVIRONMENT = {
 }
 _START_SECONDS = 180.0
 _STOP_SECONDS = 5.0
-_LOOK_EVERY = 0.2  # seconds
+_LOOK_EVERY, _TELL_EVERY = 0.2, 5.0  # seconds
 _LAST_RUNS = 50  # that are looked at for the page of the latest
 
 
@@ -54,7 +54,7 @@ def served(
 ) -> Iterator[str]:
     """Serves the UI for as long as it is entered; gives its address once it answers.
 
-    `port` None: 5000, or a free one where that is taken. `waiting` is told now and then for how many seconds.
+    `port` None: 5000, or a free one where that is taken. `waiting` is told at once and every 5 s for how long.
     Raises KoderzError where there is no store yet or the port is taken, Unreachable where MLflow doesn't start.
     """
     uri = tracking_uri(results, environ)
@@ -123,14 +123,16 @@ def _start(
 
 
 def _wait(server: subprocess.Popen[str], address: str, log: IO[str], waiting: Callable[[float], None]) -> None:
-    began = time.monotonic()
+    began, tell_at = time.monotonic(), 0.0
     while not _answers(address):
         passed = time.monotonic() - began
         if server.poll() is not None:
             raise Unreachable(f"MLflow's UI didn't start: {_last_line(log)}")
         if passed > _START_SECONDS:
             raise Unreachable(f"MLflow's UI didn't answer at {address} within {_START_SECONDS:.0f} s")
-        waiting(passed)
+        if passed >= tell_at:
+            tell_at = passed + _TELL_EVERY
+            waiting(passed)
         time.sleep(_LOOK_EVERY)
 
 

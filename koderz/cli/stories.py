@@ -62,8 +62,7 @@ class StoryPrinter:
         warn(f"note: {text}")
 
     def _tell_call(self, call: Call) -> None:
-        tokens = f"{call.tokens_in} tokens in, {call.tokens_out} out"
-        self._say(f"\n── {call.purpose} {call.call} · {tokens} · {call.latency:.1f} s · ${call.cost:.4f}")
+        self._say(f"\n── {call.purpose} {call.call} · {_figures(call)}")
         self._say(str(call.reply).strip() or "(an empty reply)")
 
     def _tell_attempt(self, attempt: Attempt) -> None:
@@ -116,10 +115,9 @@ def _call(call: Call, step: Step) -> Iterator[str]:
     if call.reasoning:
         yield _rule("reasoning")
         yield _ink(str(call.reasoning).strip(), _DIM)
-    figures = f"{call.tokens_in} tokens in, {call.tokens_out} out · {call.latency:.1f} s · ${call.cost:.4f}"
     place = f" (depth {call.depth})" if call.depth else ""
     place += f" for call {call.parent}" if call.parent is not None else ""
-    yield _rule(f"{call.purpose} {call.call}{place}: reply of {call.answered_by or call.model} · {figures}")
+    yield _rule(f"{call.purpose} {call.call}{place}: reply of {call.answered_by or call.model} · {_figures(call)}")
     yield plain(str(call.text if call.text is not None else call.reply)).strip() or "(an empty reply)"
 
 
@@ -151,6 +149,10 @@ def _outcome(story: Story) -> str:
     what = f"{ended.verdict.upper()} after {counted(ended.iterations, 'attempt')}"
     text = f"{what}, ${ended.cost:.4f}, {ended.latency:.1f} s of calls"
     return _ink(text, _GREEN if ended.success else _RED) + (f"\n{plain(ended.note)}" if ended.note else "")
+
+
+def _figures(call: Call) -> str:
+    return f"{call.tokens_in} tokens in, {call.tokens_out} out · {call.latency:.1f} s · ${call.cost:.4f}"
 
 
 def _rule(text: str) -> str:

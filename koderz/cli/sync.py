@@ -16,7 +16,7 @@ from koderz.settings.schema import OF_SINKS
 EXIT_BEHIND = 3
 
 
-@with_settings("results", "sinks", "no_sinks", "sink_patience", "mlflow_detail")
+@with_settings("results", *OF_SINKS)
 def sync(
     given: dict[str, Any],
     runs: Annotated[
@@ -45,13 +45,8 @@ def sync(
     if all_runs and runs:
         raise KoderzError("name runs, or say --all")
     settings = read_sources(given, names=("results", *OF_SINKS), trust_config=trust_config).settings
-    choice = Choice(
-        settings,
-        runs=runs or (),
-        named="sinks" in given,
-        refused=given.get("no_sinks", ()),
-        rebuild=rebuild,
-    )
+    refused = given.get("no_sinks", ())
+    choice = Choice(settings, runs=runs or (), named="sinks" in given, refused=refused, rebuild=rebuild)
     found = []
     for synced in sync_runs(choose_work(choice), choice, lambda run: showing(quiet=quiet, title=lambda: run)):
         found.append(synced)

@@ -14,8 +14,6 @@ import typer
 from koderz.cli.console import say, warn
 from koderz.cli.flags import Results
 
-_TELL_EVERY = 5.0  # seconds
-
 
 def ui(
     port: Annotated[
@@ -39,7 +37,7 @@ def ui(
         _show(server, page, open_=open_)
         return
     signal.signal(signal.SIGTERM, _interrupt)
-    with suppress(KeyboardInterrupt), served(results, host, port, os.environ, waiting=_Teller()) as address:
+    with suppress(KeyboardInterrupt), served(results, host, port, os.environ, waiting=_tell_waiting) as address:
         _show(address, page, open_=open_)
         warn("Ctrl-C stops it")
         signal.pause()
@@ -53,16 +51,8 @@ def _show(address: str, page: str | None, *, open_: bool) -> None:
         webbrowser.open(f"{address}/{page or ''}")
 
 
-class _Teller:
-    """Says now and then that the wait goes on."""
-
-    def __init__(self) -> None:
-        self._next = 0.0
-
-    def __call__(self, seconds: float) -> None:
-        if seconds >= self._next:
-            self._next = seconds + _TELL_EVERY
-            warn(f"starting MLflow's UI… {seconds:.0f} s" if seconds >= 1 else "starting MLflow's UI…")
+def _tell_waiting(seconds: float) -> None:
+    warn(f"starting MLflow's UI… {seconds:.0f} s" if seconds >= 1 else "starting MLflow's UI…")
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 a signal handler's form
