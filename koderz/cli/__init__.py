@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from koderz.cli.console import while_read
+from koderz.cli.console import warn, while_read
 from koderz.cli.groups import LazyGroup
 from koderz.errors import KoderzError
 from koderz.interruption import EXIT_INTERRUPTED
+from tracker.terminals import plain
 
 if TYPE_CHECKING:
     from typer._click.core import Context
@@ -99,7 +100,6 @@ def _warn_of_variables() -> None:
     """A variable that is nearly one of ours was meant to be: what isn't read is no error, but a surprise."""
     if not any(name.startswith("KODERZ") for name in os.environ):
         return
-    from koderz.cli.console import warn
     from koderz.engines.owners import schema_of
 
     for name, meant in schema_of().misspelt(os.environ).items():
@@ -107,8 +107,6 @@ def _warn_of_variables() -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    from tracker.terminals import plain
-
     about = "" if message.startswith("Usage: ") else "koderz: "  # a group that is named alone says what it has
     sys.stderr.write(f"{about}{plain(message)}\n")
     return code
