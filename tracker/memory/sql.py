@@ -97,12 +97,11 @@ BY_FINGERPRINT = "SELECT id FROM memories WHERE key IS NULL AND fingerprint = ? 
 LAST_ID = "SELECT coalesce(max(id), 0) FROM memories"
 TOUCH = "UPDATE memories SET access_count = access_count + 1, last_accessed = ? WHERE id = ?"
 
-_TEXT = "id, title, tag_words(tags), indexed(content) FROM memories WHERE id"
-INDEX_TEXT = f"INSERT INTO memory_text (rowid, title, tags, content) SELECT {_TEXT} = ?"
-UNINDEX_TEXT = f"INSERT INTO memory_text (memory_text, rowid, title, tags, content) SELECT 'delete', {_TEXT} = ?"
+INDEX_TEXT = "INSERT INTO memory_text (rowid, title, tags, content) VALUES (?, ?, ?, ?)"
+UNINDEX_TEXT = "INSERT INTO memory_text (memory_text, rowid, title, tags, content) VALUES ('delete', ?, ?, ?, ?)"
 INDEX_NEWER = (
-    f"INSERT INTO memory_text (rowid, title, tags, content) SELECT {_TEXT} > (SELECT last_id FROM index_mark) "
-    "ORDER BY id"
+    "INSERT INTO memory_text (rowid, title, tags, content) SELECT id, title, tag_words(tags), indexed(content) "
+    "FROM memories WHERE id > (SELECT last_id FROM index_mark) ORDER BY id"
 )
 UNINDEXED_TAGS = "SELECT id, tags FROM memories WHERE id > (SELECT last_id FROM index_mark) ORDER BY id"
 INDEX_MARK = "SELECT last_id FROM index_mark"

@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from tracker.memory import sql
-from tracker.memory.database import transaction
+from tracker.memory.database import indexed, transaction
 from tracker.memory.memories import Draft, Memory, as_memory, draft_of, fingerprint, parsed, says_the_same, told
 from tracker.records import now
 
@@ -71,7 +71,7 @@ class Writer:
         row = self._execute(sql.BY_ID, (id,)).fetchone()
         if row is None:
             return 0
-        self._index(sql.UNINDEX_TEXT, id, as_memory(row).tags, -1)
+        self._index(sql.UNINDEX_TEXT, id, as_memory(row), -1)
         self._execute(sql.DELETE, (id,))
         return 1
 
@@ -111,15 +111,15 @@ class Writer:
         return memory.id
 
     def _overwrite(self, memory: Memory, draft: Draft) -> None:
-        self._index(sql.UNINDEX_TEXT, memory.id, memory.tags, -1)
+        self._index(sql.UNINDEX_TEXT, memory.id, memory, -1)
         self._execute(sql.UPDATE, (*told(draft), draft.created_at, draft.updated_at, memory.id))
-        self._index(sql.INDEX_TEXT, memory.id, draft.tags, 1)
+        self._index(sql.INDEX_TEXT, memory.id, draft, 1)
 
-    def _index(self, statement: str, id: int, tags: Sequence[str], change: Literal[1, -1]) -> None:
-        """Brings an indexed memory into full text, or out of it before it changes, since that keeps no text itself."""
+    def _index(self, statement: str, id: int, said: Memory | Draft, change: Literal[1, -1]) -> None:
+        """Brings what an indexed memory says into the indexes, or out: full text has to be told what it knew."""
         if id <= self._mark:
-            self._execute(statement, (id,))
-            for tag in tags:
+            self._execute(statement, (id, said.title, " ".join(said.tags), indexed(said.content)))
+            for tag in said.tags:
                 self._links[tag][id] += change
 
     def _link(self) -> None:

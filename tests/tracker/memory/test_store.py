@@ -201,7 +201,7 @@ def _store_of_version(path: Path, version: int) -> None:
         connection.execute("INSERT INTO tags (name, n) VALUES (?, 1)", (name,))
         connection.execute(sql.LINK, (number, 1))
     if version >= 2:
-        connection.execute(sql.INDEX_TEXT, (1,))
+        connection.execute(sql.INDEX_TEXT, (1, "an old title", "old tag", "old content"))
     connection.close()
 
 
