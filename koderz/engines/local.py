@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from koderz.engines import Driver, Traits
@@ -75,13 +75,11 @@ class LocalEngine:
             slot.give_up()
             begun.release()
 
-        async with self._references_tried(), asyncio.TaskGroup() as group:
+        suite = resources.references
+        tried = suite.trying(self._plan.tasks, self._notices.append) if suite else nullcontext()
+        async with tried, asyncio.TaskGroup() as group:
             async for work in _drawn(driver.work(), slots, begun):
                 group.create_task(perform(work))
-
-    def _references_tried(self) -> AbstractAsyncContextManager[None]:
-        suite = self._resources.references
-        return suite.trying(self._plan.tasks, self._notices.append) if suite else nullcontext()
 
 
 async def _drawn(

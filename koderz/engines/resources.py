@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from koderz.errors import KoderzError, Unreachable
+from koderz.models import Endpoint, Price, endpoint_for, parse_model_name
+from koderz.models.prices import Tariff, price_of, tariff_of
 from koderz.plans.arms import asked_models
 from koderz.plans.needs import needs_of
 from koderz.plans.plan import Plan
@@ -21,9 +24,8 @@ from koderz.types import EXCLUSIVE, JUDGE, MAIN, SUB
 
 if TYPE_CHECKING:
     from koderz.experiments.runner import Resources
-    from koderz.models import Endpoint, Model, ModelName, Opener, Price
+    from koderz.models import Model, ModelName, Opener
     from koderz.models.pool import ModelPool, Service
-    from koderz.models.prices import Tariff
     from koderz.sandbox.exclusive import Exclusive
 
 
@@ -124,11 +126,11 @@ async def _exclusive_of(
         yield exclusive
 
 
-def _require_prices(plan: Plan, price_of: Callable[[str], Price | Tariff | None]) -> None:
+def _require_prices(plan: Plan, known: Callable[[str], object]) -> None:
     """A cost cap takes known prices."""
     caps = [name for name in ("max_cost", "max_experiment_cost") if getattr(plan.settings, name) is not None]
     for name in asked_models(plan.arms) if caps else ():
-        if price_of(name) is None:
+        if known(name) is None:
             raise KoderzError(
                 f"{flag_of(caps[0])} can't hold without the price of {name}; put it into koderz.toml: "
                 f'[prices."{name}"] with input and output, US dollars a million tokens'
@@ -137,25 +139,17 @@ def _require_prices(plan: Plan, price_of: Callable[[str], Price | Tariff | None]
 
 def own_prices(plan: Plan) -> dict[str, Price]:
     """The prices that the plan took from koderz.toml, by model."""
-    from koderz.models import Price
-
     return {name: Price(*pair) for name, pair in plan.record.details.get("prices", {}).items()}
 
 
 def baseline_price(plan: Plan) -> Price | None:
     """What the baseline model's tokens cost; None where there is none, or nobody knows."""
-    from koderz.models import parse_model_name
-    from koderz.models.prices import price_of
-
     name = plan.settings.baseline_model
     return price_of(parse_model_name(name), own_prices(plan)) if name else None
 
 
 def listed_tariff(plan: Plan, name: str, environ: Mapping[str, str]) -> Tariff | None:
     """How a model that isn't opened is charged at the address where it would be asked; None where unknown."""
-    from koderz.models import parse_model_name
-    from koderz.models.prices import tariff_of
-
     model = parse_model_name(name)
     try:
         address = _endpoints(plan, environ)(model).base_url
@@ -166,8 +160,6 @@ def listed_tariff(plan: Plan, name: str, environ: Mapping[str, str]) -> Tariff |
 
 def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[[ModelName], Endpoint]:
     """Where each model is asked: `base_url` is the local model's and its sub-model's, others have their own."""
-    from koderz.models import Endpoint, endpoint_for, parse_model_name
-
     settings = plan.settings
     common = Endpoint(
         timeout=settings.request_timeout,
@@ -176,17 +168,14 @@ def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[[ModelName], 
         num_ctx=settings.context,
         keep_alive=settings.keep_alive,
     )
+    trusted = bool(plan.record.details.get("base_url_trusted", True))
     answering = {parse_model_name(arm.models[role]) for arm in plan.arms for role in (MAIN, SUB) if role in arm.models}
 
     def endpoint_of(name: ModelName) -> Endpoint:
-        return endpoint_for(
-            name,
-            environ=environ,
-            base_url=settings.base_url if name in answering else None,
-            base_url_trusted=bool(plan.record.details.get("base_url_trusted", True)),
-            api_key_env=settings.api_key_env if name in answering else None,
-            settings=common,
-        )
+        asked = partial(endpoint_for, name, environ=environ, settings=common)
+        if name not in answering:
+            return asked()
+        return asked(base_url=settings.base_url, base_url_trusted=trusted, api_key_env=settings.api_key_env)
 
     return endpoint_of
 
@@ -199,16 +188,11 @@ def _simulated(plan: Plan) -> dict[str, Opener]:
         from koderz.suites.code.simulated import Simulated
 
         own = plan.settings.of(SimulatedOptions)
+        manner = {"latency": own.simulated_latency, "fault_rate": own.simulated_fault_rate}
         if simulate := getattr(plan.suite, "simulate", None):
-            return SimulatedReplies(simulate, latency=own.simulated_latency, fault_rate=own.simulated_fault_rate)
+            return SimulatedReplies(simulate, **manner)
         if not hasattr(plan.suite, "reference"):
             raise KoderzError(f"the simulated model knows nothing of the suite {plan.suite.name}; name a --model")
-        return Simulated(
-            plan.tasks,
-            seed=plan.settings.seed,
-            skill=own.simulated_skill,
-            latency=own.simulated_latency,
-            fault_rate=own.simulated_fault_rate,
-        )
+        return Simulated(plan.tasks, seed=plan.settings.seed, skill=own.simulated_skill, **manner)
 
     return {"simulated": opener}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 
+import modal
 import orjson
 
 from koderz._version import __version__
 from koderz.engines.portable import source_digest
 from koderz.errors import KoderzError, Unreachable
-from koderz.modal.cloud import ABOUT, Cloud, require_network, spoken, write_file
+from koderz.modal.cloud import ABOUT, Cloud, MissingError, require_network, spoken, write_file
 from koderz.modal.names import SERVE_SECRET, SERVING, gpu_cost, names_of
 
 _KEYS = "OPENAI_API_KEY=… ANTHROPIC_API_KEY=…"
@@ -83,8 +85,6 @@ async def serve(model: str, gpu: str, vllm: str, idle: int) -> Served:
     serving = {"model": model, "gpu": gpu, "vllm": vllm, "idle": idle}
     os.environ[SERVING] = orjson.dumps(serving).decode()  # the app reads it
     with spoken(f"the app {names.server}"):
-        import modal
-
         from koderz.modal.serve import app
 
         await app.deploy.aio()
@@ -95,33 +95,21 @@ async def serve(model: str, gpu: str, vllm: str, idle: int) -> Served:
 async def stop() -> list[str]:
     """Takes the apps away; what is on the volume stays. Returns their names. KoderzError where there is none."""
     names = names_of(os.environ)
+    stopped: list[str] = []
     await require_network()
-    stopped = [name for name in (names.app, names.server) if await _stop(name)]
+    for name in (names.app, names.server):
+        with suppress(MissingError), spoken(f"the app {name}"):
+            app = await modal.App.lookup.aio(name)
+            await app.stop.aio()
+            stopped.append(name)
     if not stopped:
         raise KoderzError(f"nothing of koderz runs on Modal: there is no app {names.app} and no {names.server}")
     return stopped
 
 
-async def _stop(name: str) -> bool:
-    """Whether there was such an app."""
-    import modal
-    from modal import exception
-
-    with spoken(f"the app {name}"):
-        try:
-            app = await modal.App.lookup.aio(name)
-        except exception.NotFoundError:
-            return False
-        await app.stop.aio()
-    return True
-
-
 async def _require_secret(name: str, keys: str) -> None:
-    import modal
-    from modal import exception
-
-    with spoken(f"the secret {name}"):
-        try:
+    try:
+        with spoken(f"the secret {name}"):
             await modal.Secret.from_name(name).hydrate.aio()
-        except exception.NotFoundError:
-            raise Unreachable(f"Modal has no secret {name}; run: modal secret create {name} {keys}") from None
+    except MissingError:
+        raise Unreachable(f"Modal has no secret {name}; run: modal secret create {name} {keys}") from None

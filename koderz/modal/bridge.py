@@ -35,7 +35,8 @@ _CLEAN = 'exec env -i "PATH=$PATH" "$@"'  # Modal's own variables are none of a 
 def main(arguments: Sequence[str]) -> None:
     """`arguments`: the app's name, and the sandbox' memory in MB."""
     app, memory_mb = arguments
-    _outlive_the_judge()
+    if os.getpgrp() != os.getpid():
+        os.setsid()  # the judge's process group is killed as one: the sandbox has to be terminated then
     kernel.hide_memory()
     try:
         with spoken("a sandbox", offline="is there a network?"):
@@ -47,12 +48,6 @@ def main(arguments: Sequence[str]) -> None:
                 sandbox.terminate()
     except KoderzError as error:
         sys.exit(str(error))
-
-
-def _outlive_the_judge() -> None:
-    """Leaves the judge's process group, which is killed as one: the sandbox has to be terminated then."""
-    if os.getpgrp() != os.getpid():
-        os.setsid()
 
 
 def _created(app: str, memory_mb: int) -> modal.Sandbox:

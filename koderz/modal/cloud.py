@@ -24,6 +24,10 @@ ABOUT = "koderz.json"  # on the volume: what was deployed
 REACH_SECONDS = 10.0
 
 
+class MissingError(Unreachable):
+    """Modal has no such thing."""
+
+
 class LostCallError(Exception):
     """A submitted call won't have a result any more: its worker died, it was cancelled, or it is too old."""
 
@@ -32,12 +36,7 @@ class Cloud:
     """The deployed app as the driver sees it. Methods raise KoderzError, Unreachable for what isn't there."""
 
     def __init__(
-        self,
-        names: Names,
-        *,
-        gpu: str | None = None,
-        max_containers: int | None = None,
-        max_inputs: int | None = None,
+        self, names: Names, *, gpu: str | None = None, max_containers: int | None = None, max_inputs: int | None = None
     ) -> None:
         """`max_inputs`: experiments at once in one container, if not as many as was deployed."""
         self.names = names
@@ -151,15 +150,11 @@ async def require_network() -> None:
 
 async def has_app(app: str) -> bool:
     """Whether the app is deployed. Raises Unreachable without a network or a token that holds."""
-    import modal
-    from modal import exception
-
     await require_network()
-    with spoken(f"the app {app}"):
-        try:
-            await modal.Function.from_name(app, FUNCTION).hydrate.aio()
-        except exception.NotFoundError:
-            return False
+    try:
+        await Cloud(Names(app)).look_up()
+    except MissingError:
+        return False
     return True
 
 
@@ -199,7 +194,7 @@ def spoken(what: str, *, lost: bool = False, offline: str = "what was submitted 
     except exception.NotFoundError as error:
         if lost:
             raise LostCallError(f"Modal knows nothing of {what}") from error
-        raise Unreachable(f"Modal has no {what.removeprefix('the ')} ({_line(error)}); run: {DEPLOY}") from error
+        raise MissingError(f"Modal has no {what.removeprefix('the ')} ({_line(error)}); run: {DEPLOY}") from error
     except exception.AuthError as error:
         raise Unreachable(f"Modal doesn't know you ({_line(error)}); run: modal setup") from error
     except exception.PermissionDeniedError as error:

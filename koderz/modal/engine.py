@@ -87,8 +87,11 @@ class ModalEngine:
         await self._cloud.look_up()
         begun = "modal" in self._plan.record.environment
         self._compare(about, begun=begun)
-        if not begun:
-            await self._prepare()
+        if not begun:  # all that is to be sent is at hand, and what the suite would refuse there is refused here
+            if carried(self._plan):
+                async with shared_of(self._plan, self._environ) as shared:
+                    self.notices += getattr(shared, "notices", ())
+            self._files = await asyncio.to_thread(files_of, self._plan)
         facts = {"app": self._cloud.names.app, "volume": self._cloud.names.volume, "digest": about["digest"]}
         facts |= {"cost_per_second": self._rate, **self._limits}
         return {"modal": facts, "sandbox": self.isolation}
@@ -106,13 +109,6 @@ class ModalEngine:
         """Tells users something once."""
         if text not in self.notices:
             self.notices.append(text)
-
-    async def _prepare(self) -> None:
-        """Has all that is to be sent at hand, and what the suite would refuse there refused here."""
-        if carried(self._plan):
-            async with shared_of(self._plan, self._environ) as shared:
-                self.notices += getattr(shared, "notices", ())
-        self._files = await asyncio.to_thread(files_of, self._plan)
 
     def _compare(self, about: Mapping[str, Any], *, begun: bool) -> None:
         """Raises Unreachable where other code is deployed; a run that has begun there is picked up all the same."""

@@ -90,8 +90,7 @@ def cost_per_second(gpu: str | None, *, sandboxes: int | None = None, sandbox_mb
 
     `gpu` is `TYPE` or `TYPE:COUNT`, `sandbox_mb` the memory of a candidate. KoderzError for an unknown GPU.
     """
-    count = SANDBOXES if sandboxes is None else sandboxes
-    judging = count * sandbox_cost(sandbox_mb + ROOM_MB)
+    judging = (sandboxes or SANDBOXES) * sandbox_cost(sandbox_mb + ROOM_MB)
     return _machine_cost(CPU_CORES, MEMORY_MB) + judging + (gpu_cost(gpu) if gpu else 0.0)
 
 

@@ -35,14 +35,7 @@ class Submission:
     """One session's submissions, from the first to the last that has come back."""
 
     def __init__(
-        self,
-        driver: Driver,
-        cloud: Cloud,
-        store: RunStore,
-        rate: float,
-        *,
-        known: bool,
-        notice: Callable[[str], None],
+        self, driver: Driver, cloud: Cloud, store: RunStore, rate: float, *, known: bool, notice: Callable[[str], None]
     ) -> None:
         """`rate`: US dollars a second of a container; `known`: the run was on Modal before, perhaps for another
         machine; `notice` tells users something once."""
@@ -67,7 +60,11 @@ class Submission:
                 async with asyncio.TaskGroup() as submitting:
                     for _ in range(SUBMITTING):
                         submitting.create_task(self._submit(works))
-                self._tell_submitted()
+                if self._submitted:
+                    self._notice(
+                        f"{self._submitted} experiments are submitted: your machine may disconnect. They go on at "
+                        f"Modal, and koderz benchmark resume {self._store.run} picks them up, here or elsewhere"
+                    )
                 if not self._driver.detach:
                     await self._flights.join()
                 for poller in polling:
@@ -77,14 +74,6 @@ class Submission:
                 await asyncio.wait(self._submitting)
         if self._driver.detach and self._under_way:
             self._driver.stop("detached", f"{len(self._under_way)} experiments are with Modal")
-
-    def _tell_submitted(self) -> None:
-        if self._submitted:
-            run = self._driver.plan.name
-            self._notice(
-                f"{self._submitted} experiments are submitted: your machine may disconnect. They go on at Modal, and "
-                f"koderz benchmark resume {run} picks them up, here or elsewhere"
-            )
 
     # Submitting
 

@@ -9,7 +9,7 @@ FatalFault   no request will (koderz.errors)
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from koderz.errors import FatalFault, Fault
 
@@ -93,19 +93,15 @@ def clean(text: str, secret: str = "") -> str:
 
 def _said(body: bytes) -> tuple[str, str, str]:
     """Message, culprit parameter and code, out of the shapes in which servers put an error."""
-    said = _parsed(body)
+    import orjson
+
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        said = body[:4096].decode("utf-8", "replace")
     error = said.get("error", said) if isinstance(said, dict) else said
     if not isinstance(error, dict):
         return clean(str(error)), "", ""
     words = error.get("message") or error.get("detail") or error.get("type") or error
     parameter, code = error.get("param"), error.get("code")
     return clean(str(words)), parameter if isinstance(parameter, str) else "", str(code)
-
-
-def _parsed(body: bytes) -> Any:
-    import orjson
-
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return body[:4096].decode("utf-8", "replace")
