@@ -2,7 +2,7 @@
 
 A judge process holds the tests; candidates are forked from a warm interpreter that has never seen
 them, and are asked for results, which come back as plain data. `passed` means that the tests returned
-and had called the candidate. DESIGN: zygote → candidate ⇄ judge ⇄ koderz.
+and had called the candidate.
 """
 
 from __future__ import annotations

@@ -60,15 +60,10 @@ def shown(value: Any) -> str:
         return f"<{type(value).__name__} too large to show>"
 
 
-def _shortener() -> reprlib.Repr:
-    short = reprlib.Repr()
-    short.maxlevel = 8
-    short.maxlist = short.maxtuple = short.maxset = short.maxfrozenset = short.maxdict = short.maxdeque = 60
-    short.maxstring = short.maxlong = short.maxother = _VALUE_LIMIT
-    return short
-
-
-_SHORT = _shortener()
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 8
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxfrozenset = _SHORT.maxdict = _SHORT.maxdeque = 60
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = _VALUE_LIMIT
 
 
 def _clipped(text: str) -> str:

@@ -16,7 +16,6 @@ class Ending(NamedTuple):
 
     status: int  # exit code, or minus the signal
     cpu: float  # seconds
-    memory: int  # bytes, the largest resident size
     overdue: bool  # it used up its CPU
 
 
@@ -62,8 +61,8 @@ class Zygote:
 
     def end(self) -> Ending:
         """Ends the candidate, if it hasn't ended by itself."""
-        status, cpu, memory, overdue = ENDING.unpack(self._asked(END, ENDING.size))
-        return Ending(os.waitstatus_to_exitcode(status), cpu, memory, overdue)
+        status, cpu, overdue = ENDING.unpack(self._asked(END, ENDING.size))
+        return Ending(os.waitstatus_to_exitcode(status), cpu, overdue)
 
     def _asked(self, question: bytes, size: int) -> bytes:
         try:

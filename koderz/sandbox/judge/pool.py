@@ -68,8 +68,8 @@ class Pool:
         deaths = hangs = 0
         while deaths < DEATHS and hangs < HANGS:
             try:
-                async with self._worker() as worker:
-                    return await worker.run(job)
+                async with self._slot() as slot:
+                    return await self._run(job, slot)
             except WorkerLostError as lost:
                 deaths, hangs = deaths + (not lost.hung), hangs + (HANGS if lost.busy else lost.hung)
         if hangs:
@@ -83,18 +83,16 @@ class Pool:
                 await held.enter_async_context(self._slot())
             return await self.run(job)
 
-    @asynccontextmanager
-    async def _worker(self) -> AsyncIterator[Worker]:
-        """A judge to oneself. Whatever goes wrong meanwhile, also a cancellation, costs the judge its life."""
-        async with self._slot() as slot:
-            try:
-                if slot.worker is None or not slot.worker.is_alive:
-                    await slot.discard()
-                    slot.worker = await self._started(slot.core)
-                yield slot.worker
-            except BaseException:
-                await asyncio.shield(slot.discard())
-                raise
+    async def _run(self, job: Job, slot: Slot) -> JobResult:
+        """Whatever goes wrong meanwhile, also a cancellation, costs the judge its life."""
+        try:
+            if slot.worker is None or not slot.worker.is_alive:
+                await slot.discard()
+                slot.worker = await self._started(slot.core)
+            return await slot.worker.run(job)
+        except BaseException:
+            await asyncio.shield(slot.discard())
+            raise
 
     async def _started(self, core: int) -> Worker:
         """A new judge; one that is killed on its way gets a successor. Fault when none comes up."""

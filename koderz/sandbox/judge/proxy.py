@@ -6,24 +6,19 @@ import builtins
 import contextlib
 import socket
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
 from koderz.sandbox.judge import wire
 
-NOT_PROXIABLE = b"?"
-"""The kind of loss when the tests hand the candidate what can't be sent, such as a function."""
-
-BROKEN = b"!"
-"""The kind of loss when the candidate sends what no answer looks like."""
-
-TOO_LARGE = b"+"
-"""The kind of loss when an answer is longer than any frame may be."""
+# The kinds of loss that no frame tells of
+NOT_PROXIABLE = b"?"  # the tests hand the candidate what can't be sent, such as a function
+BROKEN = b"!"  # the candidate sends what no answer looks like
+TOO_LARGE = b"+"  # an answer is longer than any frame may be
 
 _LAST_LINE = 1 << 31  # that a line of a program can be
 
 _READ = 256 << 10
-_NEVER_RAISED = (StopIteration, StopAsyncIteration, GeneratorExit)  # would end a loop of the tests early
 
 
 class Lost(BaseException):
@@ -207,12 +202,10 @@ def _decoded(payload: bytes) -> Any:
         raise Lost(BROKEN) from error
 
 
-def _exceptions() -> Mapping[str, type[Exception]]:
-    """The built-in exceptions that a text makes, by name."""
-    kinds = {name: kind for name, kind in vars(builtins).items() if isinstance(kind, type)}
-    plain = {name: kind for name, kind in kinds.items() if issubclass(kind, Exception)}
-    odd = (*_NEVER_RAISED, UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError, ExceptionGroup)
-    return {name: kind for name, kind in plain.items() if kind not in odd}
-
-
-_EXCEPTIONS = _exceptions()
+_NO_TEXT_MAKES = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError, ExceptionGroup)
+_ENDS_LOOPS = (StopIteration, StopAsyncIteration)  # of the tests, early
+_EXCEPTIONS = {
+    name: kind
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type) and issubclass(kind, Exception) and kind not in (*_NO_TEXT_MAKES, *_ENDS_LOOPS)
+}

@@ -108,10 +108,11 @@ class Relay:
         try:
             del self.for_candidate[: self._candidate.send(self.for_candidate[:_CHUNK])]
             if self._told and not self.for_candidate:
-                self._told = False
                 self._candidate.shutdown(socket.SHUT_WR)
+                self._told = False
         except OSError:  # it is gone, which listening tells too
             self.for_candidate.clear()
+            self._told = False
 
     def _listen(self) -> None:
         assert self._candidate is not None

@@ -29,7 +29,7 @@ class Overdue(BaseException):
     """The wall clock has run out. Not an Exception, so that tests don't catch it by chance."""
 
 
-def hold(job: Job, zygote: Zygote, loaded: Callable[[], None] = lambda: None) -> JobResult:
+def hold(job: Job, zygote: Zygote, loaded: Callable[[], None]) -> JobResult:
     """Judges one candidate. EOFError when the zygote is gone.
 
     `loaded` is called where the wall clock starts anew: once tests have taken long to load, and again and again for a
@@ -52,7 +52,9 @@ def _held_by_proxy(
         proxy = Proxy(connection, job.entry_point or "program", foresees=foresees)
         proxy.greet((job.program, job.entry_point, job.output_limit, job.call_timeout), tests.learnt)
         random.seed(0)  # tests that draw their inputs draw the same for everyone
-        error = _tested(job, tests, proxy, _Patience(job.wall, zygote, loaded))
+        patience, namespace = _Patience(job.wall, zygote, loaded), tests.namespace(job.entry_point, proxy)
+        # What they do before they call the candidate takes nothing from its time.
+        error = patience.within(lambda: tests.load(namespace)) or patience.within(lambda: tests.check(namespace, proxy))
         ending = zygote.end()
     if proxy.lost and proxy.lost.kind == NOT_PROXIABLE:
         return _held_in_process(job, zygote)
@@ -84,14 +86,6 @@ class _Patience:
         self._used = used
         self._anew()
         return True
-
-
-def _tested(job: Job, tests: SuiteTests, proxy: Proxy, patience: _Patience) -> BaseException | None:
-    """What the tests raised. What they do before they call the candidate takes nothing from its time."""
-    namespace = tests.namespace(job.entry_point, proxy)
-    if error := patience.within(lambda: tests.load(namespace)):
-        return error
-    return patience.within(lambda: tests.check(namespace, proxy))
 
 
 def _proxied_finding(

@@ -2,13 +2,7 @@
 
 The judge never unpickles or unmarshals what a candidate sends. A value arrives as JSON, so it can
 only be built-in data: no `__eq__`, no `__hash__`, no code of the candidate's comes with it.
-What JSON has no form for is an object with one key, its tag:
-
-    t tuple · d dict, as pairs · s set · f frozenset · i int beyond 64 bits, in hex · b bytes, in hex
-    c complex · r range · g any iterator, drawn out · G the beginning of one that goes on · D Decimal
-    F Fraction · q deque · C Counter · k m v keys, items and values of a dict · a array
-    T date, datetime, time or timedelta · o an object that isn't data: its type's name, and whether it is true
-    h a value that is too large to be sent, as its digest
+What JSON has no form for is an object with one key, its tag: see `_KINDS`.
 """
 
 from __future__ import annotations
@@ -341,15 +335,15 @@ _KINDS: tuple[tuple[str, tuple[type, ...], Callable[[Any, int], Any], Callable[[
     ("F", (Fraction,), lambda value, depth: _items((value.numerator, value.denominator), depth), _fraction),
     ("T", (date, datetime, time), lambda value, _: [type(value).__name__, value.isoformat()], _moment),
     ("T", (timedelta,), lambda value, _: ["timedelta", [value.days, value.seconds, value.microseconds]], _moment),
-    ("o", (Opaque,), _stood_for, lambda parts: Opaque(*parts)),
-    ("h", (Oversized,), _stood_for, Oversized),
+    ("o", (Opaque,), _stood_for, lambda parts: Opaque(*parts)),  # of an object's type and truth, by `dumps_result`
+    ("h", (Oversized,), _stood_for, Oversized),  # of a digest, likewise
 )
 _TAGGERS = {kind: (tag, stand_in) for tag, kinds, stand_in, _ in _KINDS for kind in kinds}
 _UNTAGGERS: Mapping[str, Callable[[Any], Any]] = {
     **{tag: read for tag, _, _, read in _KINDS},
-    "i": _integer,
-    "g": iter,
-    "G": _unfinished,
+    "i": _integer,  # beyond 64 bits, in hex
+    "g": iter,  # any iterator, drawn out
+    "G": _unfinished,  # the beginning of one that goes on
 }
 
 _decode = json.JSONDecoder(object_pairs_hook=_untagged).decode

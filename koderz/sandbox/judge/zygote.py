@@ -27,7 +27,7 @@ from koderz.sandbox.linux import isolation, kernel, landlock, limits, mounts, na
 from koderz.sandbox.linux.readable import Readable, readable
 
 ORDER = struct.Struct("<dQ")  # CPU seconds, bytes of memory; the candidate's socket comes with it
-ENDING = struct.Struct("<idQ?")  # wait status, CPU seconds, largest resident bytes, out of CPU?
+ENDING = struct.Struct("<id?")  # wait status, CPU seconds, out of CPU?
 END = b"."
 USED = b"?"  # asks for the CPU seconds that the candidate has used
 SECONDS = struct.Struct("<d")
@@ -210,14 +210,9 @@ def _ended(child: int, cell: Cell, *, overdue: bool) -> bytes:
     os.kill(child, signal.SIGKILL)
     _, status, usage = os.wait4(child, 0)
     if not cell.filter:  # it may have started others
-        _sweep(child, cell)
-    scale = 1024 if kernel.LINUX else 1
-    return ENDING.pack(status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * scale, overdue)
-
-
-def _sweep(child: int, cell: Cell) -> None:
-    if isolation.NAMESPACES in cell.layers:
-        namespaces.sweep()
-        return
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child, signal.SIGKILL)
+        if isolation.NAMESPACES in cell.layers:
+            namespaces.sweep()
+        else:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child, signal.SIGKILL)
+    return ENDING.pack(status, usage.ru_utime + usage.ru_stime, overdue)
