@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
-from collections.abc import Sequence
+from functools import partial
 from typing import Self
 
 from koderz.errors import KoderzError, Unreachable
@@ -71,7 +71,7 @@ async def daemon_version() -> str:
     """The daemon's version. Raises Unreachable, saying what is missing."""
     if shutil.which("docker") is None:
         raise Unreachable("--sandbox docker: there is no docker command here; is Docker installed?")
-    version = await _asked(["version", "--format", "{{.Server.Version}}"])
+    version = await _asked("version", "--format", "{{.Server.Version}}")
     if version.returncode:
         why = (version.stderr.strip().splitlines() or ["it gave no reason"])[-1]
         raise Unreachable(f"--sandbox docker: its daemon doesn't answer: {why}")
@@ -81,19 +81,17 @@ async def daemon_version() -> str:
 async def server_version(image: str) -> str:
     """The daemon's version, if `image` is there too. Raises Unreachable, saying what is missing."""
     version = await daemon_version()
-    if (await _asked(["image", "inspect", "--format", "{{.Id}}", "--", image])).returncode:
+    if (await _asked("image", "inspect", "--format", "{{.Id}}", "--", image)).returncode:
         raise Unreachable(f"--sandbox docker: the image {image} isn't here; get it with: docker pull {image}")
     return version
 
 
-async def _asked(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    def ask() -> subprocess.CompletedProcess[str]:
-        command = ["docker", *arguments]
-        try:
-            return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
-        except subprocess.TimeoutExpired:
-            return subprocess.CompletedProcess(command, 1, "", f"no answer in {ANSWER_SECONDS:.0f} s")
-        except OSError as error:
-            raise Unreachable(f"--sandbox docker: docker can't be started ({error.strerror})") from None
-
-    return await asyncio.to_thread(ask)
+async def _asked(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["docker", *arguments]
+    run = partial(subprocess.run, command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+    try:
+        return await asyncio.to_thread(run)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", f"no answer in {ANSWER_SECONDS:.0f} s")
+    except OSError as error:
+        raise Unreachable(f"--sandbox docker: docker can't be started ({error.strerror})") from None
