@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from koderz.errors import KoderzError
 from koderz.experiments.experiment import Ledger
-from koderz.plans.needs import needs_of
 from koderz.settings.registry import Registry
 from koderz.settings.schema import Settings
 from koderz.types import JUDGE
@@ -141,6 +140,8 @@ async def stored_run(run_id: str, environ: Mapping[str, str]) -> tuple[bytes, St
 
 def require_able(plan: Plan) -> None:
     """KoderzError where a task needs what the plan's engine hasn't got."""
+    from koderz.plans.plan import needs_of  # which no help needs
+
     name = plan.settings.engine
     lacking = needs_of(plan) - traits_of(name).can - carried(plan)
     for need in sorted(lacking):
@@ -150,6 +151,8 @@ def require_able(plan: Plan) -> None:
 
 def carried(plan: Plan) -> frozenset[str]:
     """The plan's needs that its suite meets in sandboxes of its own, wherever the engine has it loaded."""
+    from koderz.plans.plan import needs_of
+
     portable: frozenset[str] = getattr(plan.suite, "portable", frozenset())
     return needs_of(plan) & traits_of(plan.settings.engine).carries & portable
 

@@ -17,8 +17,7 @@ import tracker
 from koderz.engines.owners import restored_settings
 from koderz.errors import KoderzError
 from koderz.experiments.experiment import PendingExperiment
-from koderz.plans.identity import Identity
-from koderz.plans.plan import Plan, restore_plan
+from koderz.plans.plan import Identity, Plan, restore_plan
 from koderz.settings.layers import as_config, fields_in, replaced
 from koderz.settings.schema import Settings
 from tracker import records

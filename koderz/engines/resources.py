@@ -12,8 +12,7 @@ from koderz.errors import KoderzError, Unreachable
 from koderz.models import Endpoint, Price, endpoint_for, parse_model_name
 from koderz.models.prices import Tariff, price_of, tariff_of
 from koderz.plans.arms import asked_models
-from koderz.plans.needs import needs_of
-from koderz.plans.plan import Plan
+from koderz.plans.plan import Plan, needs_of
 from koderz.sandbox import FULL, NoSandbox, Sandbox
 from koderz.settings.options import flag_of
 from koderz.solvers import SHARING

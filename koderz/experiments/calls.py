@@ -14,7 +14,7 @@ from koderz.experiments.budget import Budget
 from koderz.experiments.replay import Answer, Ask
 from koderz.models.clients import MalformedError, NotSpokenError, translated, wire_of
 from koderz.plans.arms import Arm
-from koderz.plans.identity import Identity
+from koderz.plans.plan import Identity
 from koderz.settings.schema import Settings
 from koderz.types import MAIN, REJECTED, Completion, Message, Sampling
 from tracker.messages import letters_of
@@ -39,7 +39,6 @@ class Caller:
         self._budget = Budget(settings.max_cost, spent)
         self._experiment_cap = settings.max_experiment_cost
         self._budgets: dict[str, Budget] = {}  # of experiments under way, by id
-        self._unlimited = Budget(None)
         self._dropped: dict[str, set[str]] = defaultdict(set)  # by experiment: of what its client asked
         self._sampling = Sampling(settings.sampling_temperature, settings.max_tokens, settings.top_p, settings.seed)
         self._unproven = {name: asyncio.Lock() for name in models}  # models that haven't answered yet
@@ -54,7 +53,7 @@ class Caller:
         model = self._models[name]
         sampling = self._sampling_of(ask, identity.sample)
         estimate = self._estimate(model, ask, sampling)
-        own = self._budgets.get(identity.experiment_id, self._unlimited)
+        own = self._budgets.get(identity.experiment_id) or Budget(None)
         async with own.call(estimate), self._budget.call(estimate), self._proving(name):
             if self.closed:
                 raise self.closed
@@ -76,9 +75,6 @@ class Caller:
     @contextmanager
     def experiment(self, experiment_id: str, spent: float) -> Iterator[None]:
         """Holds an experiment to its own cap while it is worked on; `spent`: US dollars on record for it."""
-        if self._experiment_cap is None:
-            yield
-            return
         self._budgets[experiment_id] = Budget(self._experiment_cap, spent, of_experiment=True)
         try:
             yield
@@ -109,8 +105,7 @@ class Caller:
         if price is None:
             return 0.0
         tokens_in = sum(letters_of(message) for message in ask.messages) / _CHARS_A_TOKEN
-        tokens_out = sampling.max_tokens or self._sampling.max_tokens or 0
-        return (tokens_in * price.input + tokens_out * price.output) / 1e6
+        return price.cost(tokens_in, sampling.max_tokens or self._sampling.max_tokens or 0)
 
     @asynccontextmanager
     async def _proving(self, name: str) -> AsyncIterator[None]:

@@ -1,15 +1,21 @@
-"""One experiment as it is handed to whoever runs it, and what comes back."""
+"""One experiment as it is handed to whoever runs it, what it comes to, and what comes back."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from koderz.types import MAIN
+from tracker import records
 
 if TYPE_CHECKING:
     from koderz.errors import Fault
-    from koderz.plans.identity import Identity
-    from tracker import records
+    from koderz.plans.plan import Identity
     from tracker.records import Record, Text
+
+SANDBOX, UNPRICED = "sandbox", "sandbox, price unknown"  # as whose engine sandboxes that are rented are on record
 
 
 class PendingExperiment(NamedTuple):
@@ -37,3 +43,57 @@ class Ledger(Protocol):
     def text(self, text: Text) -> str:
         """A recorded text, also where it lies in a blob."""
         ...
+
+
+@dataclass(slots=True)
+class Totals:
+    """What an experiment has come to: replayed and new."""
+
+    calls: int = 0
+    attempts: int = 0
+    turns: int = 0  # of the model at the root of a recursion
+    depth: int = 0  # the greatest of a call in it
+    tokens_in: int = 0
+    tokens_out: int = 0
+    latency: float = 0.0
+    cost_known: bool = True
+    costs: list[tuple[str, float]] = field(default_factory=list)  # tier, US dollars
+    local_tokens: tuple[int, int] = (0, 0)  # in, out
+    scores: list[float] = field(default_factory=list)  # of the items that were graded
+
+    def add(self, call: records.Call) -> None:
+        self.calls = max(self.calls, call.call)
+        self.turns += call.purpose == "root"
+        self.depth = max(self.depth, call.depth)
+        self.tokens_in += call.tokens_in
+        self.tokens_out += call.tokens_out
+        self.latency += call.latency
+        self.cost_known = self.cost_known and call.cost_known
+        tier = "local" if call.role == MAIN else call.role
+        self.costs.append((tier, call.cost))
+        if tier == "local":
+            tokens_in, tokens_out = self.local_tokens
+            self.local_tokens = tokens_in + call.tokens_in, tokens_out + call.tokens_out
+
+    def rent(self, line: records.Compute) -> None:
+        """Adds what machines cost that aren't an engine's, which counts its own."""
+        if line.engine in (SANDBOX, UNPRICED):
+            self.costs.append(("compute", line.cost))
+            self.cost_known = self.cost_known and line.engine == SANDBOX
+
+    @property
+    def cost(self) -> float:
+        """US dollars."""
+        return math.fsum(cost for _, cost in self.costs)
+
+    @property
+    def mean_grade(self) -> float | None:
+        """The score of an item on average; None where none was graded."""
+        return math.fsum(self.scores) / len(self.scores) if self.scores else None
+
+    def by_tier(self) -> dict[str, float] | None:
+        """US dollars by tier; None where all of it is local."""
+        tiers = {tier for tier, _ in self.costs}
+        if tiers <= {"local"}:
+            return None
+        return {tier: math.fsum(c for t, c in self.costs if t == tier) for tier in sorted(tiers)}

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 _OF_COMPLETION = (
     "reasoning", "tokens_in", "tokens_out", "cost", "cost_known", "latency", "finish_reason", "retries", "adapted",
 )  # fmt: skip
-OF_VERDICT = ("program", "verdict", "cause", "feedback", "detail", "score", "metrics", "sandbox", "passes", "facts")
+_OF_REPLY = ("call", "tokens_in", "tokens_out", "cost", "finish_reason", "tool_calls")
+_AS_IT_IS = ("verdict", "cause", "score", "metrics", "sandbox", "passes", "facts")
+OF_VERDICT = ("program", "feedback", "detail", *_AS_IT_IS)
 
 
 def checked_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -95,31 +97,20 @@ def _given(sampling: Sampling) -> dict[str, Any]:
 
 def reply_of(call: records.Call, backend: Backend) -> Reply:
     return Reply(
-        call=call.call,
+        **{name: getattr(call, name) for name in _OF_REPLY},
         text=backend.text(call.reply if call.text is None else call.text),
         reasoning=backend.text(call.reasoning),
-        tokens_in=call.tokens_in,
-        tokens_out=call.tokens_out,
-        cost=call.cost,
-        finish_reason=call.finish_reason,
         model=call.answered_by or call.model,
-        tool_calls=call.tool_calls,
         body=backend.text(call.body),
     )
 
 
 def verdict_of(attempt: records.Attempt, backend: Backend) -> Verdict:
     return Verdict(
-        verdict=attempt.verdict,
-        passes=attempt.passes,
-        cause=attempt.cause,
+        **{name: getattr(attempt, name) for name in _AS_IT_IS},
         feedback=backend.text(attempt.feedback),
         detail=backend.text(attempt.detail),
         program=None if attempt.program is None else backend.text(attempt.program),
-        score=attempt.score,
-        metrics=attempt.metrics,
-        sandbox=attempt.sandbox,
-        facts=attempt.facts,
         artifacts={
             name: base64.b64decode(each.data) if isinstance(each, Blob) and each.binary else backend.text(each)
             for name, each in attempt.artifacts.items()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from koderz.errors import Fault, KoderzError
@@ -57,8 +58,7 @@ async def memory_details(settings: Settings, recalls: bool, environ: Mapping[str
     if not path.exists():
         return {"memory": {"last_id": 0, "time": ""}}
     async with open_cortex(path, create=False, environ=environ) as cortex:
-        snapshot = await cortex.snapshot()
-    return {"memory": {"last_id": snapshot.last_id, "time": snapshot.time}}
+        return {"memory": asdict(await cortex.snapshot())}
 
 
 @asynccontextmanager
@@ -72,7 +72,7 @@ async def open_lessons(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[
     from tracker.memory.cortex import Snapshot, open_cortex, store_path
     from tracker.memory.database import StoreDown
 
-    until = Snapshot(snapshot["last_id"], snapshot["time"]) if snapshot else None
+    until = Snapshot(**snapshot) if snapshot else None
     same_task = settings.use_memory == "same-task"
     path = store_path(settings.results, environ)
     async with open_cortex(path, create=settings.memory_live, environ=environ) as cortex:

@@ -63,9 +63,10 @@ class Recording:
 
     def __init__(self, recorded: Sequence[Record], *, strict: bool = True) -> None:
         self.diverged = False
-        self._due, is_rescored = _by_key(recorded)  # what was recorded before a verdict was made anew is stale
+        keyed = _keyed(recorded)
+        self._due = dict(keyed)  # what was recorded before a verdict was made anew is stale
         self._order = deque(self._due)
-        self._strict = strict and not is_rescored
+        self._strict = strict and len(self._due) == len(keyed)
         self._cells: list[Cell] = []
         self._late: dict[str, Record] = {}  # no longer waited for
         self._divergence: Divergence | None = None
@@ -97,7 +98,7 @@ class Recording:
         task = asyncio.current_task()
         if self._receiver and (task is self._receiver or self._receiver.done()):
             self._receiver = None  # it has acted
-        if self._receiver is None and not (self._requested or self._live or self._working) and key == self._next():
+        if self._receiver is None and not (self._requested or self._live or self._working) and key == self._order[0]:
             record = self._hand_out(task)
             await asyncio.sleep(0)
             return record
@@ -159,9 +160,6 @@ class Recording:
             if waiting.cell:
                 waiting.cell.wait(-1)
 
-    def _next(self) -> str:
-        return self._order[0]
-
     def _hand_out(self, receiver: asyncio.Task[object] | None) -> Record:
         record = self._due.pop(self._order.popleft())
         self._receiver, self._received = receiver, record
@@ -177,7 +175,7 @@ class Recording:
             self._settle(_SETTLE)
         elif not self._due:
             self._go_live()
-        elif self._next() in self._requested:
+        elif self._order[0] in self._requested:
             self._give_next()
         else:
             self._timer = asyncio.get_running_loop().call_later(self._grace(), self._be_late)
@@ -195,7 +193,7 @@ class Recording:
         self._advance()
 
     def _give_next(self) -> None:
-        waiting = self._requested.pop(self._next())
+        waiting = self._requested.pop(self._order[0])
         record = self._hand_out(waiting.task)
         if not waiting.future.done():
             waiting.future.set_result(record)
@@ -215,7 +213,7 @@ class Recording:
             return _LONGEST_GRACE
         try:
             before = datetime.fromisoformat(self._received.time) if self._received else self._beginning
-            own = (_begun(self._due[self._next()]) - before).total_seconds()
+            own = (_begun(self._due[self._order[0]]) - before).total_seconds()
         except (OverflowError, TypeError, ValueError):  # somebody else's times
             return GRACE
         return min(max(GRACE, 2 * own), _LONGEST_GRACE)
@@ -241,7 +239,7 @@ class Recording:
         if self._strict:
             self._diverge()
             return
-        while self._due and self._next() not in self._requested:
+        while self._due and self._order[0] not in self._requested:
             key = self._order.popleft()
             self._late[key] = self._due.pop(key)
 
@@ -269,7 +267,7 @@ class Reuse:
     diverged = False
 
     def __init__(self, recorded: Sequence[Record]) -> None:
-        found, _ = _by_key(recorded)
+        found = dict(_keyed(recorded))
         self._calls = {key: record for key, record in found.items() if isinstance(record, Call)}
         self._made = {key: record for key, record in found.items() if key not in self._calls}
         self._has_ended = False
@@ -314,12 +312,7 @@ def _begun(record: Record) -> datetime:
     return datetime.fromisoformat(record.time) - timedelta(seconds=waited)
 
 
-def _by_key(recorded: Sequence[Record]) -> tuple[dict[str, Record], bool]:
-    """Results by key, in recorded order, and whether any took the place of one before it, as in rescoring."""
-    found: dict[str, Record] = {}
-    is_rescored = False
-    for record in recorded:
-        if isinstance(record, Keyed) and record.key and not record.key.startswith(JUDGE_ASK):
-            is_rescored = is_rescored or record.key in found
-            found[record.key] = record
-    return found, is_rescored
+def _keyed(recorded: Sequence[Record]) -> list[tuple[str, Record]]:
+    """Results with their keys, in recorded order. One may take the place of one before it, as in rescoring."""
+    found = ((record.key, record) for record in recorded if isinstance(record, Keyed))
+    return [(key, record) for key, record in found if key and not key.startswith(JUDGE_ASK)]

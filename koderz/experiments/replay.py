@@ -20,6 +20,7 @@ import msgspec
 import orjson
 
 from koderz.errors import Fault
+from koderz.experiments.experiment import Totals
 from koderz.experiments.lines import (
     OF_VERDICT,
     call_of,
@@ -33,8 +34,7 @@ from koderz.experiments.lines import (
 )
 from koderz.experiments.recording import JUDGE_ASK, Recording, Reuse
 from koderz.experiments.slots import Slot
-from koderz.experiments.totals import Totals
-from koderz.plans.identity import Identity
+from koderz.plans.plan import Identity
 from koderz.solvers.handles import AskHandle, Rerun
 from koderz.types import JUDGE, Completion, Lesson, Message, Reply, Sampling, Task, Verdict
 from tracker import records
@@ -210,7 +210,10 @@ class Handles:
         """The verdict on an answer: a reply, or the text of one."""
         text = answer.text if isinstance(answer, Reply) else answer
         key = self._key("judge", digest_of([task.id, text]))
-        return await self._noted(self._recorded_or_judged(task, answer, key))
+        verdict = await self._noted(self._recorded_or_judged(task, answer, key))
+        if task.id == self.identity.task.id:
+            self.verdicts.append(verdict)
+        return verdict
 
     async def grade(self, item: str, score: float, **metrics: float | str) -> float:
         """Records the score of one of many items, and returns it as it is on record. It is no iteration.
@@ -307,12 +310,6 @@ class Handles:
         return call
 
     async def _recorded_or_judged(self, task: Task, answer: Reply | str, key: str) -> Verdict:
-        verdict = await self._verdict_on(task, answer, key)
-        if task.id == self.identity.task.id:
-            self.verdicts.append(verdict)
-        return verdict
-
-    async def _verdict_on(self, task: Task, answer: Reply | str, key: str) -> Verdict:
         self.totals.attempts += 1
         number = self.totals.attempts
         found = await self._recording.take(key)

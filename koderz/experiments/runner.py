@@ -17,15 +17,13 @@ import orjson
 from koderz.errors import FatalFault, Fault, StorageError
 from koderz.experiments.budget import CapReached
 from koderz.experiments.calls import Caller
-from koderz.experiments.experiment import ExperimentOutcome, Ledger, PendingExperiment
+from koderz.experiments.experiment import SANDBOX, UNPRICED, ExperimentOutcome, Ledger, PendingExperiment
 from koderz.experiments.lines import refers
 from koderz.experiments.opening import concluded, opened
 from koderz.experiments.recall import Lessons, recall_for
 from koderz.experiments.replay import Answer, Ask, Handles, Replaying
 from koderz.experiments.slots import Slot
-from koderz.experiments.totals import SANDBOX, UNPRICED
-from koderz.plans.identity import Identity
-from koderz.plans.plan import Plan
+from koderz.plans.plan import Identity, Plan
 from koderz.sandbox import Sandbox
 from koderz.sandbox.exclusive import Exclusive
 from koderz.sandbox.meter import Meter, metered

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from heapq import heappop, heappush
+from itertools import count
 
 
 class PrioritySemaphore:
@@ -13,8 +14,8 @@ class PrioritySemaphore:
 
     def __init__(self, slots: int) -> None:
         self._free = slots
-        self._under_way: deque[asyncio.Future[None]] = deque()
-        self._new: deque[asyncio.Future[None]] = deque()
+        self._waiting: list[tuple[bool, int, asyncio.Future[None]]] = []  # a heap: those under way, then by their turn
+        self._turns = count()
 
     async def enter(self, *, new: bool) -> None:
         """Waits for a slot."""
@@ -22,7 +23,7 @@ class PrioritySemaphore:
             self._free -= 1
             return
         turn = asyncio.get_running_loop().create_future()
-        (self._new if new else self._under_way).append(turn)
+        heappush(self._waiting, (new, next(self._turns), turn))
         try:
             await turn
         except asyncio.CancelledError:
@@ -32,12 +33,11 @@ class PrioritySemaphore:
 
     def leave(self) -> None:
         """Leaves a slot to whoever is next."""
-        for line in (self._under_way, self._new):
-            while line:
-                turn = line.popleft()
-                if not turn.done():
-                    turn.set_result(None)
-                    return
+        while self._waiting:
+            _, _, turn = heappop(self._waiting)
+            if not turn.done():
+                turn.set_result(None)
+                return
         self._free += 1
 
 

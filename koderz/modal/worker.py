@@ -26,8 +26,7 @@ from koderz.experiments.replay import Answer, Ask, NeedsCallError, Replaying
 from koderz.experiments.runner import ExperimentRunner, Resources
 from koderz.modal.names import SANDBOXES, require_apart
 from koderz.modal.store import ContainerShelf
-from koderz.plans.identity import Identity
-from koderz.plans.plan import Plan
+from koderz.plans.plan import Identity, Plan
 from koderz.suites.references import ReferenceFault
 from tracker.records import Compute, Experiment, Record, Text, decode, encode
 from tracker.records import Fault as FaultRecord

@@ -34,6 +34,7 @@ class Arm:
     models: Mapping[str, str]  # by role
     parameters: Mapping[str, Any] = field(default_factory=dict)  # those that are this arm's alone
     baseline: str = ""  # the arm that it is compared with
+    stated: str = ""  # what a matrix calls it, in which it stands once for all models
 
     @property
     def model(self) -> str:
@@ -126,6 +127,7 @@ def make_arms(
             _roles(replaced(settings, own), arm, solver, model, others),
             own,
             named(arm.baseline, model),
+            arm.name,
         )
         for model in models
         for arm, solver, own in ready
@@ -144,13 +146,9 @@ def restore_arms(
 
     Raises KoderzError where a solver is no longer there.
     """
-    fields = fields_in(settings)
 
     def restored(arm: records.Arm) -> Arm:
-        own = {
-            name: fields[name].read(value, f"{arm.name}, {name}") if name in fields else value
-            for name, value in arm.parameters.items()
-        }
+        own = _read(settings, arm.parameters, arm.name)
         solver = load_solver(_found(arm, files), _offered(settings, at_hand, own), arguments)
         return Arm(arm.name, solver, arm.models, own, arm.baseline)
 
@@ -173,15 +171,21 @@ def _solver(
     settings: Settings, arm: MatrixArm, matrix: Matrix | None, arguments: Mapping[str, str], table: Mapping[str, Any]
 ) -> tuple[Solver, dict[str, Any]]:
     """An arm's solver and what is this arm's alone. Parameters that are options, too, are checked as these are."""
-    fields, where = fields_in(settings), f"{matrix.path if matrix else ''}, {arm.name}"
-    given = dict(table) | {
-        name: fields[name].read(value, f"{where}, {name.replace('_', '-')}") if name in fields else value
-        for name, value in arm.parameters.items()
-    }
+    where = f"{matrix.path if matrix else ''}, {arm.name}"
+    given = dict(table) | _read(settings, arm.parameters, where)
     solver = load_solver(arm.solver, _offered(settings, {}, given), {} if matrix else arguments)
     if unknown := arm.parameters.keys() - solver.parameters.keys():
         raise KoderzError(f"{where}: the solver {solver.name} has no parameter {min(unknown).replace('_', '-')}")
     return solver, given
+
+
+def _read(settings: Settings, parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Parameters as they are meant: those that are options, too, are read as these are."""
+    fields = fields_in(settings)
+    return {
+        name: fields[name].read(value, f"{where}, {name.replace('_', '-')}") if name in fields else value
+        for name, value in parameters.items()
+    }
 
 
 def _found(arm: records.Arm, files: Path | None) -> str:

@@ -17,14 +17,12 @@ from msgspec import structs, to_builtins
 from koderz.errors import KoderzError
 from koderz.plans.arms import Arm, restore_arms
 from koderz.plans.environment import describe_environment
-from koderz.plans.identity import Identity
-from koderz.plans.needs import require_handles
 from koderz.prompts import Prompts, load_prompts
 from koderz.settings.layers import as_config
 from koderz.settings.schema import OF_SINKS, Settings
-from koderz.solvers import load_solver
+from koderz.solvers import NEEDED, OPENED, load_solver
 from koderz.suites import Suite, judging_programs, limits_of, load_suite, measures_of, modes_of, suite_digest
-from koderz.types import Judging, Task
+from koderz.types import JUDGE, Judging, Task
 from tracker import records
 from tracker.parts import part_of
 from tracker.privacy import Privacy
@@ -90,6 +88,26 @@ class Plan:
         tasks = {task.id: task for task in self.tasks}
         arms = {arm.name: arm for arm in self.arms}
         yield from ((tasks[cell.task], arms[cell.arm], cell.samples) for cell in self.record.cells)
+
+
+class Identity(NamedTuple):
+    """Which experiment of a plan it is."""
+
+    experiment_id: str
+    task: Task
+    arm: Arm
+    sample: int
+
+    @property
+    def of_line(self) -> dict[str, Any]:
+        """What a line of the journal says of it."""
+        return {
+            "experiment_id": self.experiment_id,
+            "problem_id": self.task.id,
+            "solver": self.arm.solver.name,
+            "arm": self.arm.name,
+            "sample": self.sample,
+        }
 
 
 class Subject(NamedTuple):
@@ -171,7 +189,7 @@ def make_plan(
             **({"suite": subject.suite.details(subject.tasks, settings)} if hasattr(subject.suite, "details") else {}),
         },
     )
-    return _checked(Plan(record, settings, subject.suite, subject.tasks, arms, subject.prompts))
+    return _plan(record, settings, subject, arms)
 
 
 def _mode(settings: Settings, suite: Suite, arms: Sequence[Arm]) -> str:
@@ -221,9 +239,39 @@ def _checked_parts(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _checked(plan: Plan) -> Plan:
-    require_handles(plan)
+def _plan(record: records.Plan, settings: Settings, subject: Subject, arms: tuple[Arm, ...]) -> Plan:
+    plan = Plan(record, settings, subject.suite, subject.tasks, arms, subject.prompts)
+    _require_handles(plan)
     return plan
+
+
+def needs_of(plan: Plan) -> frozenset[str]:
+    """What the plan's tasks need, as far as their solvers ask for it by name.
+
+    These are handles such as `judge` or `session`, and what an engine has to have, such as `gpu`.
+    """
+    pairs = {(task.needs, arm.solver.wants) for task, arm, _ in plan.cells()}
+    return frozenset(need for needs, wants in pairs for need in needs if need in wants or need not in OPENED | {JUDGE})
+
+
+def _require_handles(plan: Plan) -> None:
+    """KoderzError where a solver asks for a handle that a task of its doesn't provide, or nobody could open."""
+    required: frozenset[str] = getattr(plan.suite, "required", frozenset())
+    for arm in plan.arms:
+        for name in sorted(required - arm.solver.wants):
+            asked = f"the suite {plan.suite.name} is for solvers that name the handle {name}"
+            raise KoderzError(f"{asked}; {arm.solver.name} doesn't")
+    if not any(NEEDED & arm.solver.wants for arm in plan.arms):
+        return
+    for task, arm, _ in plan.cells():
+        for name in sorted(NEEDED & arm.solver.wants):
+            if name in OPENED & task.needs and not hasattr(plan.suite, f"open_{name}"):
+                raise KoderzError(f"the suite {plan.suite.name} says that {task.id} needs a {name}, but can't open one")
+            if name not in task.needs and arm.solver.requires(name):
+                raise KoderzError(
+                    f"the solver {arm.solver.name} asks for a {name}, which {task.id} doesn't provide; "
+                    f"choose a suite whose tasks do, or give the parameter {name} a default"
+                )
 
 
 def _expectations(subject: Subject) -> dict[str, dict[str, str]]:
@@ -268,7 +316,7 @@ def restore_plan(
             f"{record.run_id}: not what it was when the run began: {', '.join(changed)}. "
             "Put it back, or mix old and new with --accept-changes"
         )
-    return _checked(Plan(record, settings, subject.suite, subject.tasks, arms, subject.prompts))
+    return _plan(record, settings, subject, arms)
 
 
 def _same_tasks(record: records.Plan, tasks: Sequence[Task]) -> list[Task]:

@@ -15,8 +15,7 @@ from koderz.errors import KoderzError
 from koderz.experiments.replay import Answer, Ask, Handles
 from koderz.experiments.runner import experiment_of, fault_of
 from koderz.plans.arms import make_arms
-from koderz.plans.identity import Identity
-from koderz.plans.plan import Plan, load_subject, make_plan
+from koderz.plans.plan import Identity, Plan, load_subject, make_plan
 from koderz.runs.judge import Judge, open_judge
 from koderz.runs.orchestrator import Ended
 from koderz.runs.samples import Sample, Samples, read_samples

@@ -15,8 +15,7 @@ from koderz.errors import FatalFault, Fault
 from koderz.experiments.budget import CapReached, ExperimentCapReached
 from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
 from koderz.experiments.replay import NeedsCallError, Replaying
-from koderz.plans.identity import Identity
-from koderz.plans.plan import Plan
+from koderz.plans.plan import Identity, Plan
 from koderz.suites.references import ReferenceFault
 from tracker.blobs import read_text
 from tracker.privacy import told

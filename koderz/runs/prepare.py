@@ -93,17 +93,10 @@ def _details(sources: Sources, settings: Settings) -> dict[str, Any]:
 
 
 def _cells(matrix: Matrix, subject: Subject, settings: Settings, arms: Sequence[Arm]) -> Sequence[Cell] | None:
-    tasks = [task.id for task in subject.tasks]
-    return matrix.cells_of(tasks, settings.samples, _by_stated(matrix, arms))
-
-
-def _by_stated(matrix: Matrix, arms: Sequence[Arm]) -> dict[str, list[str]]:
-    """The names of arms by the one that the matrix states: it is there once for each model."""
-    made: dict[str, list[str]] = {stated.name: [] for stated in matrix.arms}
-    for number, arm in enumerate(arms):
-        stated = next((name for name in made if arm.name in (name, f"{name} · {arm.model}")), "")
-        made[stated or matrix.arms[number].name].append(arm.name)
-    return made
+    made: dict[str, list[str]] = {}
+    for arm in arms:
+        made.setdefault(arm.stated, []).append(arm.name)
+    return matrix.cells_of([task.id for task in subject.tasks], settings.samples, made)
 
 
 def _fitting(sources: Sources, *, single: bool) -> Settings:

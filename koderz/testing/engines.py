@@ -22,8 +22,7 @@ from msgspec.structs import replace
 from koderz.engines import open_engine
 from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
 from koderz.experiments.replay import Replaying
-from koderz.plans.identity import Identity
-from koderz.plans.plan import Plan
+from koderz.plans.plan import Identity, Plan
 from koderz.runs.prepare import prepare
 from tracker.records import Attempt, Call, Experiment, Grade, Keyed, Record, Text, now
 

@@ -14,7 +14,7 @@ from koderz.experiments.calls import Caller
 from koderz.experiments.replay import Ask
 from koderz.models import Price
 from koderz.plans.arms import Arm
-from koderz.plans.identity import Identity
+from koderz.plans.plan import Identity
 from koderz.settings.schema import Settings
 from koderz.solvers import load_solver
 from koderz.types import Completion, Message, Sampling, Task

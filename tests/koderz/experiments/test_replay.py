@@ -17,7 +17,7 @@ from koderz.experiments import recording
 from koderz.experiments.recording import Divergence
 from koderz.experiments.replay import Answer, Ask, Handles, NeedsCallError, Replaying
 from koderz.plans.arms import Arm
-from koderz.plans.identity import Identity
+from koderz.plans.plan import Identity
 from koderz.solvers import load_solver
 from koderz.solvers.handles import AskHandle
 from koderz.types import Completion, Reply, Sampling, Task, Verdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koderz.experiments.totals import SANDBOX, UNPRICED, Totals
+from koderz.experiments.experiment import SANDBOX, UNPRICED, Totals
 from tracker.records import Compute
 
 

@@ -11,7 +11,7 @@ import pytest
 from koderz.errors import Fault
 from koderz.experiments.replay import Answer, Ask, Handles
 from koderz.plans.arms import Arm
-from koderz.plans.identity import Identity
+from koderz.plans.plan import Identity
 from koderz.prompts import load_prompts
 from koderz.sandbox.wasm.opening import Sessions
 from koderz.sandbox.wasm.pool import Pool
