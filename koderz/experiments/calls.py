@@ -32,7 +32,6 @@ class Caller:
         self, settings: Settings, models: Mapping[str, Model], *, spent: float, baseline: Price | None = None
     ) -> None:
         """`spent`: US dollars that the run has cost already; `baseline`: the price of the baseline model."""
-        self.tokens_out = 0  # of this session
         self.closed: Fault | None = None  # why no more calls are made
         self._models = models
         self._baseline = baseline
@@ -64,7 +63,6 @@ class Caller:
                 raise
             self._budget.paid(completion.cost)
             own.paid(completion.cost)
-        self.tokens_out += completion.tokens_out
         if dropped:
             known = self._dropped[identity.experiment_id]
             news = [f"{what} dropped" for what in dropped if what not in known]

@@ -20,18 +20,8 @@ import msgspec
 import orjson
 
 from koderz.errors import Fault
+from koderz.experiments import lines
 from koderz.experiments.experiment import Totals
-from koderz.experiments.lines import (
-    OF_VERDICT,
-    call_of,
-    checked_messages,
-    digest_of,
-    is_same_grade,
-    kept,
-    numbers_of,
-    reply_of,
-    verdict_of,
-)
 from koderz.experiments.recording import JUDGE_ASK, Recording, Reuse
 from koderz.experiments.slots import Slot
 from koderz.plans.plan import Identity
@@ -62,7 +52,7 @@ class Ask:
     def digest(self) -> str:
         """32 hex digits. Raises Fault for what can't be recorded."""
         try:
-            return digest_of([self.known_by or self.messages, self.model, self.purpose, self.sampling])
+            return lines.digest_of([self.known_by or self.messages, self.model, self.purpose, self.sampling])
         except TypeError as error:
             raise Fault(f"ask: what is asked can't be recorded as JSON: {error}") from None
 
@@ -87,8 +77,8 @@ class Backend(Protocol):
         """The verdict; `ask` reaches the model in the role `judge`, None where the arm has none."""
         ...
 
-    async def record(self, *lines: Record) -> None:
-        """Returns once the lines are durable."""
+    async def record(self, *records: Record) -> None:
+        """Returns once the records are durable."""
         ...
 
     def text(self, text: Text) -> str:
@@ -202,14 +192,14 @@ class Handles:
         holds is recorded and sent. Raises Fault where there is no reply to be had, or the model's wire format has no
         place for something in a message.
         """
-        ask = Ask(checked_messages(messages), model, purpose, sampling, depth, parent, known_by)
+        ask = Ask(lines.checked_messages(messages), model, purpose, sampling, depth, parent, known_by)
         key = self._key("ask", ask.digest())
-        return reply_of(await self._noted(self._recorded_or_called(ask, key)), self._backend)
+        return lines.reply_of(await self._noted(self._recorded_or_called(ask, key)), self._backend)
 
     async def judge(self, task: Task, answer: Reply | str) -> Verdict:
         """The verdict on an answer: a reply, or the text of one."""
         text = answer.text if isinstance(answer, Reply) else answer
-        key = self._key("judge", digest_of([task.id, text]))
+        key = self._key("judge", lines.digest_of([task.id, text]))
         verdict = await self._noted(self._recorded_or_judged(task, answer, key))
         if task.id == self.identity.task.id:
             self.verdicts.append(verdict)
@@ -220,7 +210,7 @@ class Handles:
 
         `metrics` are finite numbers, or words by which grades are told apart. An item may be graded several times.
         """
-        numbers = numbers_of(item, score, metrics)
+        numbers = lines.numbers_of(item, score, metrics)
         grade = records.Grade(
             experiment_id=self.identity.experiment_id,
             item=item,
@@ -292,19 +282,19 @@ class Handles:
         thing is judged again, because the verdict is missing or to be made anew. `known_by`, if there is any, stands
         for what is judged and for the messages.
         """
-        ask = Ask(checked_messages(messages), model or JUDGE, purpose, sampling, known_by=known_by)
-        key = self._key(JUDGE_ASK, digest_of(["" if known_by else judged, ask.digest()]))
+        ask = Ask(lines.checked_messages(messages), model or JUDGE, purpose, sampling, known_by=known_by)
+        key = self._key(JUDGE_ASK, lines.digest_of(["" if known_by else judged, ask.digest()]))
         call = None if self._how.judge_anew else self._judge_calls.get(key)
         if call is None:
             if not (self._how.calls_allowed or self._how.judge_anew):
                 raise NeedsCallError("rescore: needs a call of the judge")
             call = await self._live(ask, key)
-        return reply_of(call, self._backend)
+        return lines.reply_of(call, self._backend)
 
     async def _call(self, ask: Ask, key: str) -> records.Call:
         async with self.slot.in_use():
             answer = await self._backend.complete(ask, self.identity)
-        call = call_of(self, ask, key, answer)
+        call = lines.call_of(self, ask, key, answer)
         self.totals.add(call)
         await self._backend.record(call)
         return call
@@ -317,7 +307,7 @@ class Handles:
         if before and not self._how.rescore:
             if before.number != number:  # the solver came here by another way than before
                 await self._backend.record(msgspec.structs.replace(before, number=number, time=records.now()))
-            return verdict_of(before, self._backend)
+            return lines.verdict_of(before, self._backend)
         self.slot.give_up()
         with self._recording.working():
             ask = partial(self._ask_of_judge, key) if JUDGE in self.identity.arm.models else None
@@ -330,17 +320,17 @@ class Handles:
     def _attempt(self, task: Task, verdict: Verdict, answer: Reply | str, number: int, key: str) -> records.Attempt:
         return records.Attempt(
             **self.identity.of_line,
-            **{name: getattr(verdict, name) for name in OF_VERDICT},
+            **{name: getattr(verdict, name) for name in lines.OF_VERDICT},
             task_id="" if task.id == self.identity.task.id else task.id,
             number=number,
             call=answer.call if isinstance(answer, Reply) else None,
-            artifacts={name: kept(name, value) for name, value in verdict.artifacts.items()},
+            artifacts={name: lines.kept(name, value) for name, value in verdict.artifacts.items()},
             key=key,
         )
 
     async def _recorded_or_graded(self, grade: records.Grade) -> float:
         found = await self._recording.take(grade.key)
-        if isinstance(found, records.Grade) and (not self._how.rescore or is_same_grade(found, grade)):
+        if isinstance(found, records.Grade) and (not self._how.rescore or lines.is_same_grade(found, grade)):
             grade = found
         else:
             await self._backend.record(grade)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -121,20 +120,14 @@ class ExperimentRunner:
         return await self._caller.complete(ask, identity)
 
     async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
-        if self._exclusive and EXCLUSIVE in task.needs and EXCLUSIVE not in identity.arm.solver.wants:
-            async with self._exclusive():
-                return await self._judged(task, answer, ask)
-        return await self._judged(task, answer, ask)
-
-    async def _judged(self, task: Task, answer: Reply | str, ask: AskHandle | None) -> Verdict:
-        suite = self._plan.suite
-        if self._plan.record.config.get("imported") is True:
-            program = answer.text if isinstance(answer, Reply) else answer
-            return await judge_written(judging_programs(suite), task, program, self._sandbox, self._judging)
-        if self._judge_asks:
-            asking = cast("Callable[..., Awaitable[Verdict]]", suite.judge)
-            return await asking(task, answer, self._sandbox, self._judging, ask=ask)
-        return await suite.judge(task, answer, self._sandbox, self._judging)
+        suite, has_turn = self._plan.suite, EXCLUSIVE in identity.arm.solver.wants
+        async with self._exclusive() if self._exclusive and EXCLUSIVE in task.needs and not has_turn else nullcontext():
+            if self._plan.record.config.get("imported") is True:
+                program = answer.text if isinstance(answer, Reply) else answer
+                return await judge_written(judging_programs(suite), task, program, self._sandbox, self._judging)
+            asking = {"ask": ask} if self._judge_asks else {}
+            judge = cast("Callable[..., Awaitable[Verdict]]", suite.judge)
+            return await judge(task, answer, self._sandbox, self._judging, **asking)
 
     async def record(self, *lines: Record) -> None:
         await self._ledger.record(*lines)
@@ -151,11 +144,11 @@ class ExperimentRunner:
         async with handles:
             try:
                 # In a task of its own, so that one that cancels itself isn't taken for the run being cut off.
-                verdict = await asyncio.create_task(_without_exit(partial(self._opened_and_solved, solver, handles)))
+                verdict = await asyncio.create_task(self._opened_and_solved(solver, handles))
             except (Fault, StorageError):
                 raise
             except asyncio.CancelledError:
-                if _is_cancelled():
+                if (task := asyncio.current_task()) and task.cancelling():  # the run is being cut off
                     raise
                 raise Fault("the solver cancelled itself") from None
             except Exception as error:  # a solver may be anybody's code
@@ -178,7 +171,10 @@ class ExperimentRunner:
                 models=identity.arm.models,
                 **others,
             )
-            verdict, handles.is_concluded = await concluded(solving, others)
+            try:
+                verdict, handles.is_concluded = await concluded(solving, others)
+            except SystemExit as error:  # which the event loop would let through, and end everything
+                raise Fault(f"the solver raised SystemExit: {error}") from error
             return cast("Verdict", verdict)
 
 
@@ -218,20 +214,6 @@ def experiment_of(
 def fault_of(identity: Identity, fault: Fault, *, cost: float, calls: int) -> records.Fault:
     """The outcome of an experiment that came to none, with the US dollars and calls that it took."""
     return records.Fault(**identity.of_line, reason=str(fault), cost=cost, calls=calls)
-
-
-async def _without_exit(solve: Callable[[], Awaitable[Verdict]]) -> Verdict:
-    """The event loop would let a SystemExit through, and end everything."""
-    try:
-        return await solve()
-    except SystemExit as error:
-        raise Fault(f"the solver raised SystemExit: {error}") from error
-
-
-def _is_cancelled() -> bool:
-    """Whether the run is being cut off, rather than a solver that cancelled something of its own."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _checked(verdict: object, words: Collection[str]) -> Verdict:

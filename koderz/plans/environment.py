@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shutil
 import subprocess
 from typing import Any
 
@@ -16,20 +15,13 @@ def describe_environment() -> dict[str, Any]:
 
 
 def _git_state() -> dict[str, Any]:
-    """The commit, and whether tracked files differ from it."""
-    lines = (_git("status", "--porcelain=v2", "--branch", "--untracked-files=no") or "").splitlines()
+    """The commit, and whether tracked files differ from it; None and False without git or a repository."""
+    command = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return {"git_commit": None, "git_dirty": False}
+    lines = done.stdout.splitlines()
     commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
     commit = commits[0] if commits and commits[0] != "(initial)" else None
     return {"git_commit": commit, "git_dirty": any(not line.startswith("#") for line in lines)}
-
-
-def _git(*arguments: str) -> str | None:
-    """What git says, or None where there is no git or no repository."""
-    git = shutil.which("git")
-    if git is None:
-        return None
-    try:
-        done = subprocess.run([git, *arguments], capture_output=True, text=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

@@ -164,7 +164,7 @@ def make_plan(
     stated = [arm.record for arm in arms]
     samples = max((cell.samples for cell in cells), default=1) if cells is not None else settings.samples
     record = records.Plan(
-        run_id=None if single else _run_id(),
+        run_id=None if single else f"bench_{secrets.token_hex(4)}_{datetime.now():%Y%m%d_%H%M%S}",
         mode=config["mode"],
         arms=stated,
         tasks=config["problems"],
@@ -344,10 +344,6 @@ def _changed(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[
         for name, digest in digests.items()
         if now.get(kind, {}).get(name) != digest
     ][:5]
-
-
-def _run_id() -> str:
-    return f"bench_{secrets.token_hex(4)}_{datetime.now():%Y%m%d_%H%M%S}"
 
 
 class _NumberOfSamples:

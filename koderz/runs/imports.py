@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -99,14 +100,12 @@ async def _judge_all(plan: Plan, samples: Samples, tracker: Tracker, judge: Judg
         for experiment in plan.experiments()
         if (key := (experiment.task.id, experiment.arm.name, experiment.sample)) in known
     )
-    done = 0
+    done = count(1)
 
     async def work(pair: tuple[Identity, Sample]) -> None:
-        nonlocal done
         experiment, sample = pair
         await _perform(experiment, _Page(sample, tracker, judge))
-        done += 1
-        tell(done)
+        tell(next(done))
 
     await judge.each(experiments, work)
 

@@ -8,7 +8,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -103,8 +103,8 @@ class Report:
     pass_at_k: dict[str, float]  # fractions, over the tasks that have k samples
     verdicts: dict[str, int]
     faults: list[str]  # the tasks none of whose samples could be judged, and why
-    mean_score: float | None = None  # where the suite gives scores
-    lines: Sequence[dict[str, Any]] = field(default_factory=list, repr=False)  # of each sample, in the file's order
+    mean_score: float | None  # where the suite gives scores
+    lines: Sequence[dict[str, Any]]  # of each sample, in the file's order
 
 
 async def judge(
@@ -153,10 +153,21 @@ async def judge_samples(suite: Suite, samples: Samples, settings: Settings, *, t
                 tell(len(verdicts))
 
         await opened.each(enumerate(samples.samples), work)
-    judged = [(samples.samples[number].task.id, verdict) for number, verdict in verdicts.items()]
+    tasks: dict[str, list[bool]] = defaultdict(list)
+    for number, verdict in verdicts.items():
+        tasks[samples.samples[number].task.id].append(verdict.passed)
+    fewest = min(map(len, tasks.values()), default=0)
     scores = [verdict.score for verdict in verdicts.values() if verdict.score is not None]
-    return replace(
-        _report(judged, [*faults.values()]),
+    return Report(
+        samples=len(verdicts),
+        passed=sum(verdict.passed for verdict in verdicts.values()),
+        pass_at_k={
+            f"pass@{k}": statistics.fmean(pass_at_k(len(p), sum(p), k) for p in tasks.values())
+            for k in PASS_AT
+            if k <= fewest
+        },
+        verdicts=dict(Counter(verdict.cause or verdict.verdict for verdict in verdicts.values())),
+        faults=[*faults.values()],
         mean_score=statistics.fmean(scores) if scores else None,
         lines=[_line(sample, verdicts.get(number), faults) for number, sample in enumerate(samples.samples)],
     )
@@ -176,21 +187,3 @@ def find_task(suite: Suite, name: str) -> Task:
     if found := find_id(name, tuple(tasks)):
         return tasks[found]
     raise KoderzError(f"the suite {suite.name} has no task {name!r}; they are named like {suite.tasks[0].id}")
-
-
-def _report(verdicts: Sequence[tuple[str, Verdict]], faults: list[str]) -> Report:
-    tasks: dict[str, list[bool]] = defaultdict(list)
-    for task, verdict in verdicts:
-        tasks[task].append(verdict.passed)
-    fewest = min(map(len, tasks.values()), default=0)
-    return Report(
-        samples=len(verdicts),
-        passed=sum(verdict.passed for _, verdict in verdicts),
-        pass_at_k={
-            f"pass@{k}": statistics.fmean(pass_at_k(len(p), sum(p), k) for p in tasks.values())
-            for k in PASS_AT
-            if k <= fewest
-        },
-        verdicts=dict(Counter(verdict.cause or verdict.verdict for _, verdict in verdicts)),
-        faults=faults,
-    )

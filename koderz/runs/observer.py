@@ -26,29 +26,20 @@ class SessionView(NamedTuple):
 
 
 class Observer(Protocol):
-    """Whoever watches a session: the terminal, or nobody."""
-
-    def showing(self, view: SessionView) -> AbstractAsyncContextManager[None]:
-        """Shows the session for as long as it is entered."""
-        ...
-
-    def recorded(self, record: Record) -> None:
-        """Something became durable."""
-        ...
-
-    def notice(self, text: str) -> None:
-        """Something that the user should hear once."""
-        ...
-
-
-class NullObserver:
-    """An observer that isn't there."""
+    """Whoever watches a session: the terminal, or somebody who looks at some of it, or nobody."""
 
     def showing(self, view: SessionView) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
+        """Shows the session for as long as it is entered."""
         return nullcontext()
 
     def recorded(self, record: Record) -> None:  # noqa: ARG002
+        """Something became durable."""
         return
 
     def notice(self, text: str) -> None:  # noqa: ARG002
+        """Something that the user should hear once."""
         return
+
+
+class NullObserver(Observer):
+    """An observer that isn't there."""

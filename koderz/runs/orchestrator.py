@@ -6,7 +6,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -163,26 +163,22 @@ class Orchestrator:
 
     @contextmanager
     def _signals(self, engine: asyncio.Task[None]) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        try:
-            for number in (signal.SIGINT, signal.SIGTERM):
+        loop, handled = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+        with suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread: its owner handles them
+            for number in handled:
                 loop.add_signal_handler(number, self._interrupt, engine)
-        except (NotImplementedError, RuntimeError, ValueError):  # not in the main thread: its owner handles them
-            yield
-            return
         try:
             yield
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in handled:
                 loop.remove_signal_handler(number)
 
     def _interrupt(self, engine: asyncio.Task[None]) -> None:
         if self.stopping:
             engine.cancel()
             return
-        grace = self.plan.settings.grace
         self.stop("interrupted", "interrupted")
-        asyncio.get_running_loop().call_later(grace, engine.cancel)
+        asyncio.get_running_loop().call_later(self.plan.settings.grace, engine.cancel)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -21,7 +21,7 @@ from tracker.sinks.feeder import HUNG
 from tracker.sinks.jobs import Job
 from tracker.sinks.json import write_summary
 from tracker.sinks.process import SinkProcess, Submission, Watch
-from tracker.sinks.projection import Held, is_outdated, start_again
+from tracker.sinks.projection import Held, is_level, start_again
 from tracker.sinks.standing import choose_sinks, mark_up_to_date, standing_of
 from tracker.summary import Summary
 
@@ -129,15 +129,15 @@ def _lacking(folder: Path, choice: Choice) -> tuple[str, ...]:
         standing = standings.get(name)
         if name in choice.refused or (standing and standing.state == "off" and not choice.named):
             continue
-        is_level = standing and standing.state == "up to date" and not is_outdated(standing, name, options)
-        if choice.rebuild or not is_level or (name == JSON and _is_away(folder, named=bool(choice.runs))):
+        is_there = is_level(standing, name, options) and (name != JSON or _has_files(folder, named=bool(choice.runs)))
+        if choice.rebuild or not is_there:
             lacking.append(name)
     return tuple(lacking)
 
 
-def _is_away(folder: Path, *, named: bool) -> bool:
-    """Whether the summary file is gone, or a document; one that other runs write, too, only where the run is named."""
-    return not folder.with_suffix(".json").exists() or lacks_documents(folder, shared=named)
+def _has_files(folder: Path, *, named: bool) -> bool:
+    """Whether summary and documents are there; those that other runs write, too, only where the run is named."""
+    return folder.with_suffix(".json").exists() and not lacks_documents(folder, shared=named)
 
 
 def sync_runs(

@@ -51,7 +51,10 @@ class Sink(Protocol):
 #   rebuild(results: Path, environ)        makes the target usable again, before every run is handed over again
 #   check(results: Path, environ) -> str   says where the target is; SinkDown where it can't be reached
 
-SINKS: Mapping[str, str] = {"mlflow": "tracker.sinks.mlflow:MlflowSink", "memory": "tracker.sinks.memory:MemorySink"}
+SINKS: Mapping[str, str] = {
+    "mlflow": "tracker.sinks.mlflow.sink:MlflowSink",
+    "memory": "tracker.sinks.memory:MemorySink",
+}
 
 
 JSON = "json"

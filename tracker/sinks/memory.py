@@ -37,7 +37,8 @@ class MemorySink:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._project = project_of(source.folder.parent, source.environ)
+        # what tells the memories of one project from another's
+        self._project = source.environ.get("KODERZ_PROJECT") or source.folder.parent.resolve().parent.name or "koderz"
         path, scrubber = store_path(source.folder.parent, source.environ), Scrubber(source.environ)
         with _border():
             self._store = Store(path, scrubber=scrubber, timeout=_PATIENCE)
@@ -77,8 +78,23 @@ class MemorySink:
             yield self._run_memory(plan, finished[-1], summary)
 
     def _experiment_memory(self, outcome: Experiment | Fault) -> Draft:
-        story = self._source.stories.of(outcome.experiment_id)
-        return experiment_memory(self._source.plan, outcome, story, self._project)
+        plan, story = self._source.plan, self._source.stories.of(outcome.experiment_id)
+        own = [record for record in story if isinstance(record, Attempt) and not record.task_id]
+        attempts = sorted(own, key=lambda attempt: attempt.number)
+        run = [plan.run_id] if plan.run_id is not None else []
+        state = "fault" if isinstance(outcome, Fault) else "completed"
+        return Draft(
+            key=outcome.experiment_id,
+            title=f"Experiment {outcome.experiment_id}",
+            content="\n\n".join(_told(plan, outcome, attempts, story)),
+            category="learning",
+            type="episodic",
+            tags=["result", outcome.experiment_id, outcome.problem_id, state, *run],
+            metadata=_metadata(plan, outcome, attempts),
+            project=self._project,
+            created_at=outcome.time,
+            updated_at=outcome.time,
+        )
 
     def _completed_memories(self, summary: Summary) -> Iterator[Draft]:
         for result in summary.results:
@@ -119,31 +135,6 @@ def _border() -> Iterator[None]:
         yield
     except (StoreDown, JournalError) as error:
         raise SinkDown(str(error)) from error
-
-
-def project_of(results: Path, environ: Mapping[str, str]) -> str:
-    """What tells the memories of one project from another's: `KODERZ_PROJECT`, else the name of its folder."""
-    return environ.get("KODERZ_PROJECT") or results.resolve().parent.name or "koderz"
-
-
-def experiment_memory(plan: Plan, outcome: Experiment | Fault, story: Sequence[Record], project: str) -> Draft:
-    """The memory of an experiment: `story` are its records, whole."""
-    own = [record for record in story if isinstance(record, Attempt) and not record.task_id]
-    attempts = sorted(own, key=lambda attempt: attempt.number)
-    run = [plan.run_id] if plan.run_id is not None else []
-    state = "fault" if isinstance(outcome, Fault) else "completed"
-    return Draft(
-        key=outcome.experiment_id,
-        title=f"Experiment {outcome.experiment_id}",
-        content="\n\n".join(_told(plan, outcome, attempts, story)),
-        category="learning",
-        type="episodic",
-        tags=["result", outcome.experiment_id, outcome.problem_id, state, *run],
-        metadata=_metadata(plan, outcome, attempts),
-        project=project,
-        created_at=outcome.time,
-        updated_at=outcome.time,
-    )
 
 
 def _metadata(plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attempt]) -> dict[str, Any]:

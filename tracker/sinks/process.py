@@ -15,7 +15,7 @@ from tracker.journal import NAME
 from tracker.runs import is_held
 from tracker.sinks.feeder import TO_OPEN
 from tracker.sinks.jobs import FOLDER, MOST_TRIES, Job, Queue, environment_of
-from tracker.sinks.projection import is_outdated
+from tracker.sinks.projection import is_level
 from tracker.sinks.standing import Standing, standing_of
 
 LOG = "sinks.log"
@@ -29,7 +29,6 @@ _TO_BEGIN = 10.0  # seconds that a process has to take a job on
 class Status(NamedTuple):
     """Where a sink is with a run that is over."""
 
-    sink: str
     state: Literal["working", "down", "done"]
     reason: str = ""
     records: int = 0  # that the target has
@@ -117,7 +116,7 @@ class Submission:
         """The sinks that are not up to date and that the process isn't through with."""
         found = self._process.queue.of_run(self._folder.name).keys()  # first: once a job is gone, its standing is final
         standings = standing_of(self._folder)
-        return {name for name, job in self._jobs.items() if name in found and not _is_level(standings.get(name), job)}
+        return {name for name in self.sinks if name in found and not self._is_level(standings, name)}
 
     def leave(self) -> bool:
         """Leaves the rest to the process: whether there is any."""
@@ -133,10 +132,14 @@ class Submission:
         KeyboardInterrupt withdraws the rest.
         """
         try:
-            return self._wait(watch)
+            if given_up := self._wait(watch):
+                return given_up
         except KeyboardInterrupt:
             self.withdraw()
             raise
+        standings = standing_of(self._folder)
+        behind = {name: standings.get(name) for name in self.sinks if not self._is_level(standings, name)}
+        return {name: (found and found.reason) or "it didn't come to an end" for name, found in behind.items()}
 
     def withdraw(self) -> None:
         """Leaves the rest to `koderz sync`."""
@@ -145,6 +148,7 @@ class Submission:
                 entry.remove()
 
     def _wait(self, watch: Watch) -> dict[str, str]:
+        """What is given up while the process has yet to do it, each with the reason."""
         total = sum(1 for _ in load_index(self._folder / NAME).columns("offset"))
         to_begin = time.monotonic() + max(_TO_BEGIN, *(TO_OPEN * job.patience for job in self._jobs.values()))
         starts = 0
@@ -161,9 +165,7 @@ class Submission:
             elif time.monotonic() > to_begin and self._has_to_wait():
                 return dict.fromkeys(left, "another koderz process feeds sinks of this folder, and this one waits")
         watch(self._statuses(left, total))
-        standings = standing_of(self._folder)
-        reasons = {name: _why_behind(standings.get(name), job) for name, job in self._jobs.items()}
-        return {name: reason for name, reason in reasons.items() if reason}
+        return {}
 
     def _is_time_to_look(self) -> bool:
         if time.monotonic() - self._looked < _LOOK_FOR_LIFE_EVERY:
@@ -179,7 +181,10 @@ class Submission:
 
     def _statuses(self, left: Collection[str], total: int) -> dict[str, Status]:
         standings = standing_of(self._folder)
-        return {name: _status(name, standings.get(name), total, is_left=name in left) for name in self._jobs}
+        return {name: _status(standings.get(name), total, is_left=name in left) for name in self.sinks}
+
+    def _is_level(self, standings: Mapping[str, Standing], name: str) -> bool:
+        return is_level(standings.get(name), name, self._jobs[name].options)
 
 
 def at_work(results: Path) -> dict[str, list[str]]:
@@ -211,17 +216,7 @@ def _is_held(folder: Path) -> bool:
         return False
 
 
-def _status(name: str, standing: Standing | None, total: int, *, is_left: bool) -> Status:
-    records, reason = (standing.records, standing.reason) if standing else (0, "")
-    is_down = standing is not None and standing.state == "down"
-    return Status(name, ("down" if is_down else "working") if is_left else "done", reason, records, total)
-
-
-def _is_level(standing: Standing | None, job: Job) -> bool:
-    return standing is not None and standing.state == "up to date" and not is_outdated(standing, job.sink, job.options)
-
-
-def _why_behind(standing: Standing | None, job: Job) -> str:
-    if _is_level(standing, job):
-        return ""
-    return (standing.reason if standing else "") or "it didn't come to an end"
+def _status(standing: Standing | None, total: int, *, is_left: bool) -> Status:
+    standing = standing or Standing(state="behind")
+    under_way: Literal["working", "down"] = "down" if standing.state == "down" else "working"
+    return Status(under_way if is_left else "done", standing.reason, standing.records, total)

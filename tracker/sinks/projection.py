@@ -8,11 +8,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tracker.errors import KoderzError
-from tracker.records import Record, now
+from tracker.records import now
 from tracker.runs import acquired
 from tracker.sinks import Sink, SinkDown, Source, open_sink
 from tracker.sinks.standing import Standing, State, record_standings, standing_of
@@ -56,11 +57,6 @@ class Projection:
         finally:
             self._lock.release()
 
-    @property
-    def records(self) -> int:
-        """How many the sink has."""
-        return self._standing.records
-
     def look(self) -> int:
         """How many records the sink lacks, as of now. Raises JournalError where the journal is gone."""
         for entry in self._stories.refresh():
@@ -72,15 +68,14 @@ class Projection:
         spans = self._next_spans()
         with as_down():
             records = list(self._stories.records(spans))
-            sink = self._sink = self._sink or open_sink(self.name, self._source())
-            seconds = _timed(sink, records)
+            self._sink = self._sink or open_sink(self.name, self._source())
+            started = time.monotonic()
+            self._sink.take(records)
+            self._size = _next_size(self._size, time.monotonic() - started)
         for _ in spans:
             self._left.popleft()
-        offset, length = spans[-1]
-        self._size = _next_size(self._size, seconds)
-        self._put_down(
-            "behind" if self._left else "up to date", bytes=offset + length, records=self.records + len(spans)
-        )
+        state: State = "behind" if self._left else "up to date"
+        self._put_down(state, bytes=sum(spans[-1]), records=self._standing.records + len(spans))
 
     def settle(self) -> None:
         """Puts down that nothing is left to do."""
@@ -91,29 +86,19 @@ class Projection:
         before = standing_of(self.folder).get(self.name) or Standing(state="behind")
         options = {**before.options, **_own(self.name, self._given)}
         self._stories = Stories(self.folder, self._environ)
-        entries = self._stories.refresh()
-        at = (
-            0
-            if is_outdated(before, self.name, self._given)
-            else _boundary([entry.span for entry in entries], before.bytes)
-        )
-        self._left = deque(entry.span for entry in entries[at:])
-        start = sum(entries[at - 1].span) if at else 0
-        self._standing = replace(before, bytes=start, records=at, options=options)
+        spans = [entry.span for entry in self._stories.refresh()]
+        at = 0 if is_outdated(before, self.name, self._given) else _boundary(spans, before.bytes)
+        self._left = deque(spans[at:])
+        self._standing = replace(before, bytes=before.bytes if at else 0, records=at, options=options)
 
     def _source(self) -> Source:
         options = {**self._given, **self._standing.options}
         return Source(self.folder, self._stories.plan, self._stories, self._environ, options)
 
     def _next_spans(self) -> list[tuple[int, int]]:
-        spans: list[tuple[int, int]] = []
-        total = 0
-        for span in self._left:
-            total += span[1]
-            if len(spans) == self._size or (spans and total > _BATCH_BYTES):
-                break
-            spans.append(span)
-        return spans
+        spans = list(islice(self._left, self._size))
+        sizes = accumulate(length for _, length in spans)
+        return spans[: max(1, sum(size <= _BATCH_BYTES for size in sizes))]
 
     def _put_down(self, state: State, **changes: Any) -> None:
         self._standing = replace(self._standing, state=state, reason="", time=now(), **changes)
@@ -143,6 +128,11 @@ def start_again(folder: Path, name: str, patience: float = 0.0) -> None:
         record_standings(folder, lambda _: {name: after})
 
 
+def is_level(standing: Standing | None, name: str, options: Mapping[str, Any]) -> bool:
+    """Whether the target has all of the run, as it would be made with these options."""
+    return standing is not None and standing.state == "up to date" and not is_outdated(standing, name, options)
+
+
 def is_outdated(standing: Standing, name: str, options: Mapping[str, Any]) -> bool:
     """Whether the target was made with other options than are asked for now."""
     own = _own(name, options)
@@ -166,12 +156,6 @@ def as_down() -> Iterator[None]:
     except Exception as error:  # a sink may be anybody's code
         traceback.print_exc()  # which goes into sinks.log
         raise SinkDown(f"{type(error).__name__}: {error}") from error
-
-
-def _timed(sink: Sink, records: Sequence[Record]) -> float:
-    started = time.monotonic()
-    sink.take(records)
-    return time.monotonic() - started
 
 
 def _next_size(size: int, seconds: float) -> int:

@@ -22,7 +22,6 @@ from tracker.journal import NAME as JOURNAL
 from tracker.records import now
 
 NAME = "sinks.json"
-SCHEMA_VERSION = 1
 _HEAD_BYTES = 4096  # of a plan, which hold its id and time
 
 State = Literal["up to date", "behind", "down", "off"]
@@ -52,7 +51,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = 1
     journal: str = ""  # SHA-256 of the beginning of its first line
     sinks: dict[str, Standing] = field(default_factory=dict)
 

@@ -237,16 +237,6 @@ def test_a_free_model_is_never_held_back() -> None:
     asyncio.run(caller(Scripted(), max_cost=0.0).complete(asked("x" * 1000), at(0)))
 
 
-def test_the_tokens_of_a_session_are_counted() -> None:
-    async def go() -> int:
-        calls = caller(Scripted())
-        for _ in range(3):
-            await calls.complete(asked(), at(0))
-        return calls.tokens_out
-
-    assert asyncio.run(go()) == 15
-
-
 def test_tokens_are_priced_on_the_baseline_model_where_there_is_one() -> None:
     assert caller(Scripted(), baseline=Price(2.0, 10.0)).baseline_cost(1_000_000, 500_000) == 7.0
     assert caller(Scripted()).baseline_cost(1_000_000, 500_000) is None

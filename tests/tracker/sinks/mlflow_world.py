@@ -15,7 +15,7 @@ from tests.tracker.builders import attempt, call, experiment_id, fault, judged
 from tracker.records import Finished, Plan, Record
 from tracker.runs import read_plan
 from tracker.sinks import Source
-from tracker.sinks.mlflow import MlflowSink
+from tracker.sinks.mlflow.sink import MlflowSink
 from tracker.stories import Stories
 from tracker.tracker import Tracker
 

@@ -27,7 +27,7 @@ from tests.tracker.sinks.mlflow_world import (
 from tests.tracker.sinks.servers import MlflowServer, postgresql
 from tracker.records import Finished, Resumed
 from tracker.sinks import SinkDown
-from tracker.sinks.mlflow import MlflowSink
+from tracker.sinks.mlflow.sink import MlflowSink
 
 pytestmark = pytest.mark.slow
 

@@ -1,5 +1,1 @@
 """Runs in MLflow, as `mlflow.genai.evaluate` makes them: a benchmark run is a run, an experiment a trace of it."""
-
-from tracker.sinks.mlflow.sink import MlflowSink
-
-__all__ = ["MlflowSink"]

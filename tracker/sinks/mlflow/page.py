@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -22,8 +22,7 @@ _MILLISECOND = 1000
 _UNNAMEABLE = re.compile(r"[^/\w.\- :]")  # what MLflow has no place for in a metric's name
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """One value of a metric."""
 
     key: str
@@ -52,7 +51,7 @@ def milliseconds(time: str) -> int:
 
 def child_page(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault, parent: str) -> Page:
     """The nested run of one experiment."""
-    faulted = isinstance(outcome, Fault)
+    fault, cause = (outcome.reason, "") if isinstance(outcome, Fault) else ("", outcome.cause)
     tags = {
         **source_tags(plan),
         "koderz.kind": "experiment",
@@ -61,8 +60,8 @@ def child_page(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault,
         "koderz.arm": outcome.arm,
         "koderz.sample": str(outcome.sample),
         "koderz.outcome": word_of(outcome),
-        "koderz.fault": outcome.reason if isinstance(outcome, Fault) else "",
-        "koderz.cause": "" if isinstance(outcome, Fault) else outcome.cause,
+        "koderz.fault": fault,
+        "koderz.cause": cause,
         "problem_id": outcome.problem_id,
         "mlflow.parentRunId": parent,
         "mlflow.note.content": _child_note(outcome),
@@ -71,7 +70,7 @@ def child_page(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault,
         name=child_name(plan, outcome),
         start=begun(story[0]),
         end=milliseconds(outcome.time),
-        status="FAILED" if faulted else "FINISHED",
+        status="FAILED" if isinstance(outcome, Fault) else "FINISHED",
         params=_child_params(plan, outcome),
         tags=tags,
         points=[*_attempt_points(story), *_outcome_points(plan, outcome)],
@@ -150,21 +149,13 @@ def _child_note(outcome: Experiment | Fault) -> str:
 
 
 def _outcome_points(plan: Plan, outcome: Experiment | Fault) -> Iterator[Point]:
-    time = milliseconds(outcome.time)
-    if isinstance(outcome, Fault):
-        figures: dict[str, float | None] = {"cost": outcome.cost}
-    else:
-        figures = {
-            **scores_of(outcome, whole=not completes(plan)),
-            "calls": outcome.calls,
-            "cost": outcome.cost,
-            "tokens_in": outcome.tokens_in,
-            "tokens_out": outcome.tokens_out,
-            "latency": outcome.latency,
-            "duration_seconds": outcome.duration_seconds,
-            **{f"metric/{name}": value for name, value in (outcome.metrics or {}).items()},
-        }
-    yield from points(figures, time)
+    figures: dict[str, float | None] = {"cost": outcome.cost}
+    if isinstance(outcome, Experiment):
+        names = ("calls", "cost", "tokens_in", "tokens_out", "latency", "duration_seconds")
+        metrics = {f"metric/{name}": value for name, value in (outcome.metrics or {}).items()}
+        scores = scores_of(outcome, whole=not completes(plan))
+        figures = {**scores, **{name: getattr(outcome, name) for name in names}, **metrics}
+    yield from points(figures, milliseconds(outcome.time))
 
 
 def points(figures: Mapping[str, float | None], time: int, step: int = 0) -> Iterator[Point]:

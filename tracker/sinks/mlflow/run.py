@@ -150,10 +150,13 @@ def curve(plan: Plan, outcomes: Sequence[Experiment | Fault], *, after: int = 0,
 def _figures(summary: Summary, time: int, *, is_whole: bool) -> Iterator[Point]:
     """All apart from the curves; what these would tell, too, of results that aren't whole before the end."""
     for solver, arm in summary.arms.items():
-        figures = _arm_figures(arm) if is_whole else {**_completed_figures(arm), **_arm_figures(arm)}
+        figures = ({} if is_whole else _completed_figures(arm)) | _arm_figures(arm)
         yield from points({f"{key}/{solver}": value for key, value in figures.items()}, time)
-    if summary.comparison is not None:
-        yield from points(dict(_compared(asdict(summary.comparison))), time)
+    compared = asdict(summary.comparison) if summary.comparison else {}
+    if (rate := compared.pop("success_rate_improvement", None)) is not None:
+        yield from points({"comparison/passed_difference": rate / 100}, time)
+    numbers = {f"comparison/{key}": value for key, value in compared.items() if isinstance(value, int | float)}
+    yield from points(numbers, time)
     whole = {
         "run/planned": summary.planned,
         "run/faults": len(summary.faults),
@@ -161,15 +164,6 @@ def _figures(summary: Summary, time: int, *, is_whole: bool) -> Iterator[Point]:
         "run/paid": summary.paid["total"],
     }
     yield from points(whole, time)
-
-
-def _compared(comparison: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """The numbers of a comparison, differences of rates as fractions too."""
-    for key, value in comparison.items():
-        if key == "success_rate_improvement" and value is not None:
-            yield "comparison/passed_difference", value / 100
-        elif isinstance(value, int | float):
-            yield f"comparison/{key}", value
 
 
 def _arm_figures(arm: Arm) -> dict[str, float | None]:

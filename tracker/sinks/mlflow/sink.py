@@ -15,23 +15,11 @@ from tracker.parts import from_parts
 from tracker.records import Experiment, Fault, Finished, Record, Resumed
 from tracker.runs import is_locked
 from tracker.sinks import Source
+from tracker.sinks.mlflow import target
 from tracker.sinks.mlflow.outbox import RUN, Entry, Outbox
 from tracker.sinks.mlflow.page import Page, Point, child_page, curve_points
 from tracker.sinks.mlflow.run import curve, first_page, identity, latest_page, outcomes_of, write_files
 from tracker.sinks.mlflow.store import Store, chunks
-from tracker.sinks.mlflow.target import (
-    border,
-    check_target,
-    checkpoint,
-    configure,
-    log_ahead,
-    opening,
-    put_aside,
-    store_file,
-    target_of,
-    tracking_uri,
-    without_password,
-)
 from tracker.sinks.mlflow.trace import judgement_ids, trace_id, trace_of
 from tracker.summary import summarize
 
@@ -51,12 +39,12 @@ class MlflowSink:
         self._folder, self._plan, self._stories = source.folder, source.plan, source.stories
         self._detail = _detail_of(source.plan.planned, source.options.get("mlflow_detail"))
         self._results = source.folder.resolve().parent
-        self._target = target_of(self._results, source.plan.suite, source.environ)
-        configure(source.environ)
-        self._file = None if source.environ.get("MLFLOW_TRACKING_URI") else store_file(self._results)
-        with border(self._target.uri), opening(self._results):
+        self._target = target.target_of(self._results, source.plan.suite, source.environ)
+        target.configure(source.environ)
+        self._file = None if source.environ.get("MLFLOW_TRACKING_URI") else target.store_file(self._results)
+        with target.border(self._target.uri), target.opening(self._results):
             if self._file:
-                log_ahead(self._file)
+                target.log_ahead(self._file)
             self._store = Store(self._target)
         self._outbox = Outbox(source.folder, self._target.name)
         self._run: str | None = None
@@ -67,7 +55,7 @@ class MlflowSink:
     def take(self, records: Sequence[Record]) -> None:
         """Projects what has ended. Raises SinkDown where MLflow can't be reached or written."""
         self._lacks_end = False
-        with border(self._target.uri):
+        with target.border(self._target.uri):
             run = self._run = self._run or self._find_or_create()
             if self._detail != "parent":
                 for some in chunks(self._pending(records), _TRACES_AT_ONCE):
@@ -77,28 +65,28 @@ class MlflowSink:
                             self._nest(run, some)
             self._tell_run(run, records)
             if self._file:
-                checkpoint(self._file)
+                target.checkpoint(self._file)
             self._is_first = False
             self._lacks_end = bool(records) and not isinstance(records[-1], Finished)
 
     @staticmethod
     def check(results: Path, environ: Mapping[str, str]) -> str:
         """Where the runs go. Raises SinkDown where that can't be reached, KoderzError where it can't be."""
-        uri = tracking_uri(results, environ)
-        with border(uri):
-            check_target(uri)
-        return without_password(uri)
+        uri = target.tracking_uri(results, environ)
+        with target.border(uri):
+            target.check_target(uri)
+        return target.without_password(uri)
 
     @staticmethod
     def rebuild(results: Path, environ: Mapping[str, str]) -> None:  # noqa: ARG004 the file is ours wherever runs go
         """Puts the store in the results folder aside, so that a new one is made; a team's server is left alone."""
-        put_aside(store_file(results))
+        target.put_aside(target.store_file(results))
 
     def close(self) -> None:
         """Says that the run's process left it, where it was killed, and lets go of the outbox."""
         try:
             if self._run and self._lacks_end and not is_locked(self._folder):
-                with border(self._target.uri):
+                with target.border(self._target.uri):
                     self._tell_run(self._run, ())
         finally:
             self._outbox.close()
@@ -116,7 +104,7 @@ class MlflowSink:
             if not entry.run_lines:
                 self._outbox.created(RUN, run, self._store.experiment)
                 self._store.tell(run, page)
-                with opening(self._results):
+                with target.opening(self._results):
                     self._store.register(run, self._plan)
                 self._outbox.told(RUN, 1)
             return run
@@ -152,7 +140,7 @@ class MlflowSink:
         page = latest_page(self._plan, self._folder.name, summary, is_worked_on=is_worked_on)
         self._store.tell(run, page)
         if found := from_parts(self._plan, lambda part: part.prompts(self._plan, self._folder)):
-            with opening(self._results):
+            with target.opening(self._results):
                 self._store.register_found(found)
         self._outbox.told(RUN, version)
 
