@@ -24,9 +24,6 @@ async def opened(resources: Resources, handles: Handles) -> AsyncIterator[dict[s
     """By name, the handles that the task needs and the solver asks for. Raises Fault where one can't be opened."""
     identity, suite = handles.identity, resources.plan.suite
     names = NEEDED & identity.task.needs & identity.arm.solver.wants
-    if not names:
-        yield {}
-        return
     more = {"settings": resources.plan.settings} | ({"shared": resources.shared} if hasattr(suite, "open_run") else {})
     async with AsyncExitStack() as stack:
         found: dict[str, Any] = {}

@@ -257,53 +257,31 @@ class Recording:
                 waiting.future.set_exception(self._divergence)
 
 
-class Reuse:
+class Reuse(Recording):
     """What is on record for a solver that can't replay, since it does more than it says: it starts over.
 
     Replies answer for as long as what it asks is on record. The first request that isn't ends that, and is no fault.
     Anything else is made again, unless what it can `rerun` is on record: then its work had ended, and all of it stands.
     """
 
-    diverged = False
-
     def __init__(self, recorded: Sequence[Record]) -> None:
-        found = dict(_keyed(recorded))
-        self._calls = {key: record for key, record in found.items() if isinstance(record, Call)}
-        self._made = {key: record for key, record in found.items() if key not in self._calls}
+        super().__init__(recorded, strict=False)
         self._has_ended = False
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._calls or key in self._made
 
     def peek(self, key: str) -> Once | None:
         """What is on record for a `once` that can run again."""
-        found = self._made.get(key)
-        self._has_ended = isinstance(found, Once)
-        return found if isinstance(found, Once) else None
+        found = super().peek(key)
+        self._has_ended = found is not None
+        return found
 
     async def take(self, key: str) -> Record | None:
         """What is on record for a request; None where it has to be made."""
         if not key.startswith("ask:"):
-            return self._made.pop(key, None) if self._has_ended else None
-        found = self._calls.pop(key, None)
+            return self._due.pop(key, None) if self._has_ended else None
+        found = self._due.pop(key, None)
         if found is None:
-            self._calls.clear()
+            self._due = {key: record for key, record in self._due.items() if not isinstance(record, Call)}
         return found
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """Nothing waits for anything else."""
-        yield
-
-    @contextmanager
-    def cell(self, name: str) -> Iterator[None]:  # noqa: ARG002 it stands for a Recording
-        """Nothing waits for anything else."""
-        yield
-
-    def close(self) -> None:
-        """Nothing is handed out any more."""
-        self._calls.clear()
-        self._made.clear()
 
 
 def _begun(record: Record) -> datetime:

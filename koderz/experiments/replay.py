@@ -21,14 +21,14 @@ import orjson
 
 from koderz.errors import Fault
 from koderz.experiments import lines
-from koderz.experiments.experiment import Totals
+from koderz.experiments.experiment import Ledger, Totals
 from koderz.experiments.recording import JUDGE_ASK, Recording, Reuse
 from koderz.experiments.slots import Slot
 from koderz.plans.plan import Identity
 from koderz.solvers.handles import AskHandle, Rerun
 from koderz.types import JUDGE, Completion, Lesson, Message, Reply, Sampling, Task, Verdict
 from tracker import records
-from tracker.records import Record, Text
+from tracker.records import Record
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class Answer(NamedTuple):
     sampling: Sampling  # that was sent
 
 
-class Backend(Protocol):
+class Backend(Ledger, Protocol):
     """What is beyond the handles. `complete` and `judge` raise Fault for what is not the model's doing."""
 
     async def complete(self, ask: Ask, identity: Identity) -> Answer:
@@ -75,14 +75,6 @@ class Backend(Protocol):
 
     async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
         """The verdict; `ask` reaches the model in the role `judge`, None where the arm has none."""
-        ...
-
-    async def record(self, *records: Record) -> None:
-        """Returns once the records are durable."""
-        ...
-
-    def text(self, text: Text) -> str:
-        """A recorded text, also where it lies in a blob."""
         ...
 
 
@@ -136,7 +128,7 @@ class Handles:
                 if record.key.startswith(JUDGE_ASK):
                     self._judge_calls[record.key] = record
         if self._how.restart and not self._how.rescore:
-            self._recording: Recording | Reuse = Reuse(recorded)
+            self._recording: Recording = Reuse(recorded)
         else:  # one that can't replay is rescored by what it left: its calls aren't made again
             recorded = [each for each in recorded if not (self._how.restart and isinstance(each, records.Call))]
             self._recording = Recording(recorded, strict=not self._how.is_lenient)

@@ -32,7 +32,6 @@ from koderz.suites import judge_asks, judge_written, judging_programs, lesson_of
 from koderz.suites.references import CheckedSuite, ReferenceFault
 from koderz.types import EXCLUSIVE, Reply, Task, Verdict
 from tracker import records
-from tracker.records import Record, Text
 
 if TYPE_CHECKING:
     from koderz.models import Model, Price
@@ -62,7 +61,8 @@ class ExperimentRunner:
     def __init__(self, resources: Resources, caller: Caller, ledger: Ledger, how: Replaying) -> None:
         plan, exclusive = resources.plan, resources.exclusive
         self._resources, self._plan, self._caller, self._sandbox = resources, plan, caller, resources.sandbox
-        self._ledger, self._how, self._exclusive = ledger, how, exclusive
+        self._how, self._exclusive = how, exclusive
+        self.record, self.text = ledger.record, ledger.text
         self._judging = replace(plan.judging, core=exclusive.core) if exclusive else plan.judging
         self._judge_asks = judge_asks(plan.suite)
         self._words = words_of(plan.suite)
@@ -108,7 +108,7 @@ class ExperimentRunner:
             cost_per_second=meter.cost / meter.seconds,
             cost=meter.cost,
         )
-        await self._ledger.record(line)
+        await self.record(line)
         handles.totals.rent(line)
         self._caller.also_spent(line.cost)
 
@@ -128,12 +128,6 @@ class ExperimentRunner:
             asking = {"ask": ask} if self._judge_asks else {}
             judge = cast("Callable[..., Awaitable[Verdict]]", suite.judge)
             return await judge(task, answer, self._sandbox, self._judging, **asking)
-
-    async def record(self, *lines: Record) -> None:
-        await self._ledger.record(*lines)
-
-    def text(self, text: Text) -> str:
-        return self._ledger.text(text)
 
     # How it ends
 

@@ -43,7 +43,7 @@ class Price(NamedTuple):
     input: float
     output: float
 
-    def cost(self, tokens_in: int, tokens_out: int) -> float:
+    def cost(self, tokens_in: float, tokens_out: float) -> float:
         """US dollars."""
         return (tokens_in * self.input + tokens_out * self.output) / _MILLION
 
