@@ -104,15 +104,15 @@ class Proxy:
 
     def _start(self, requests: Iterable[tuple[Any, ...]]) -> None:
         """Sends what needs no answer yet. A candidate that is gone already is found lost at the next call."""
-        payloads = [wire.MARSHALLED + wire.to_untrusted(request) for request in requests]
+        frames = [wire.frame(wire.MARSHALLED, wire.to_untrusted(request)) for request in requests]
         with contextlib.suppress(Lost):
-            self._send(b"".join(wire.HEADER.pack(len(payload)) + payload for payload in payloads))
+            self._send(b"".join(frames))
 
     def greet(self, request: tuple[Any, ...], calls: Sequence[bytes] = ()) -> None:
         """Tells the candidate what to load, and what it will most likely be asked."""
         self._start([request, *self._expecting(calls)])
 
-    def receive(self) -> tuple[bytes, bytes]:
+    def _receive(self) -> tuple[bytes, bytes]:
         """The next frame's kind and payload. Lost for an end, a broken frame or one that is too long."""
         buffer = self._buffer
         while len(buffer) < 4 or len(buffer) < (end := 4 + wire.HEADER.unpack_from(buffer)[0]):
@@ -134,9 +134,8 @@ class Proxy:
             raise Lost(self.lost.kind, self.lost.payload)
         if not self._is_next(arguments, keywords):
             self._drop_predictions()
-            payload = _encoded(arguments, keywords)
-            self._send(wire.HEADER.pack(len(payload)) + payload)
-        kind, payload = self.receive()
+            self._send(_encoded(arguments, keywords))
+        kind, payload = self._receive()
         value = _decoded(payload)
         if kind == wire.RAISED:
             self.raised = Raised.read(value)
@@ -164,7 +163,7 @@ class Proxy:
     def _drop_predictions(self) -> None:
         self.astray = bool(self._ahead)
         while self._ahead:
-            self.receive()
+            self._receive()
             self._ahead.popleft()
         self.astray = False
 
@@ -184,11 +183,11 @@ def _place(place: Any) -> tuple[int, str]:
 
 def _encoded(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bytes:
     try:
-        return wire.MARSHALLED + wire.to_untrusted((arguments, keywords))
+        return wire.frame(wire.MARSHALLED, wire.to_untrusted((arguments, keywords)))
     except ValueError:
         pass
     try:
-        return wire.TAGGED + wire.dumps((arguments, keywords))
+        return wire.frame(wire.TAGGED, wire.dumps((arguments, keywords)))
     except wire.ForeignError as error:
         raise Lost(NOT_PROXIABLE, str(error)) from error
     except wire.NotPlainError as error:  # made of the candidate's own results: no reason to trust it more
