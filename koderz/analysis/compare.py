@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from koderz.analysis.blocks import Block, Heading, Text, as_markdown
 from koderz.analysis.comparison import Comparison, last_comparable, of_sides
@@ -31,38 +31,14 @@ They take `arm` and `min_gain`, see `compare_runs` and `Gates`, and return what 
 """
 
 
-class Compared(Protocol):
-    """What `compare` answers, and what its gates say."""
-
-    @property
-    def shut(self) -> Sequence[str]:
-        """The gates that failed, and why."""
-        ...
-
-    @property
-    def caution(self) -> str: ...
-
-    def blocks(self) -> Iterator[Block]:
-        """What is to be read of it."""
-        ...
-
-    def markdown(self) -> Iterator[str]:
-        """Lines for a CI job's summary page."""
-        ...
-
-    def document(self) -> Mapping[str, Any]:
-        """What JSON has."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A comparison of two sides, the standing of many, or one run alone; and what its gates say."""
+class Compared:
+    """What `compare` answers, such as a comparison of two sides or the standing of many; and what its gates say."""
 
     title: str
     told: Callable[[], Iterator[Block]]
     found: Callable[[], Mapping[str, Any]]  # for JSON
-    shut: Sequence[str] = ()
+    shut: Sequence[str] = ()  # the gates that failed, and why
     caution: str = ""  # see `caution_on`
 
     def blocks(self) -> Iterator[Block]:
@@ -113,13 +89,13 @@ def compare_runs(
         raise KoderzError("gates judge one candidate; name one run or --arm, or the baseline and then the candidate")
     if has_many and not (len(runs) == 1 and any(each.baseline for each in runs[0].arms.values())):
         board = leaderboard([side for run in runs for side in sides_of(run, arm)], alpha, by)
-        return Answer("leaderboard", partial(leaderboard_blocks, board), partial(_leaderboard_document, board))
+        return Compared("leaderboard", partial(leaderboard_blocks, board), partial(_leaderboard_document, board))
     sides = sides_to_compare(runs[0], runs[1], arm) if len(runs) == 2 else own_arms(runs[0], arm)
     if not sides:
         side = sides_of(runs[0], arm)[-1]
         if not gates.are_asked:
             raise KoderzError(f"{side.label} is one arm alone, {side.arm}; name a second run to compare it with")
-        return Answer(
+        return Compared(
             side.label,
             partial(side_blocks, side),
             lambda: {"b": row_of(side)},
@@ -127,7 +103,7 @@ def compare_runs(
             caution_on(gates, side),
         )
     comparison = of_sides(sides, alpha, by)
-    return Answer(
+    return Compared(
         comparison.verdict,
         partial(comparison_blocks, comparison),
         partial(comparison_document, comparison),

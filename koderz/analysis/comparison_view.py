@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from koderz.analysis.blocks import Block, Heading, Table, Text
 from koderz.analysis.failures import Failures, causes_table, failures_of
 from koderz.analysis.measures import SUCCESS, declared, shown
-from koderz.analysis.run_view import figures_table
+from koderz.analysis.run_view import figures_table, rate_of
 from tracker.records import Measure
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
                 standing.side.run.name,
                 standing.side.model,
                 standing.side.arm,
-                _rate(standing.side) if success else shown(standing.mean.mean, board.measure),
+                rate_of(standing.side.figures) if success else shown(standing.mean.mean, board.measure),
                 _limits(standing.mean.interval, board.measure),
                 f"${standing.side.figures.avg_cost:.5f}",
                 f"{standing.side.figures.avg_iterations:.1f}",
@@ -118,7 +118,7 @@ def _measure_rows(one: Comparison) -> Iterator[list[str]]:
     limits = tuple(limit / one.scale for limit in one.interval) if one.interval else None
     yield [_name(one.measure, of="Avg "), *cells, difference, _limits(limits, one.measure, signed=True), ""]
     if success and any(each.other_tasks for each in compared):
-        yield ["On all its tasks", _rate(one.a), _rate(one.b), "", "", ""]
+        yield ["On all its tasks", rate_of(one.a.figures), rate_of(one.b.figures), "", "", ""]
     for name, ratio in one.ratios.items():
         interval = "×{:.3g} to ×{:.3g}".format(*ratio.interval) if ratio.interval else ""
         yield [f"GM {name}", f"{ratio.a:.3g}", f"{ratio.b:.3g}", f"×{ratio.ratio:.3g}", interval, ""]
@@ -195,13 +195,6 @@ def _compared_rate(found: Compared) -> str:
     alike = abs(found.success_rate * found.experiments - 100 * found.successes) < 1e-6
     count = f"{found.successes}/{found.experiments}" if alike else f"{found.tasks} tasks"
     return f"{found.success_rate:.1f}% ({count})"
-
-
-def _rate(side: Side) -> str:
-    figures = side.figures
-    if not figures.total_problems:
-        return "no results"
-    return f"{figures.success_rate:.1f}% ({figures.successes}/{figures.total_problems})"
 
 
 def _sure(one: Comparison) -> str:

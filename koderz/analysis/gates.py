@@ -105,7 +105,8 @@ def _shut_by_figures(gates: Gates, b: Side) -> Iterator[str]:
     rate = b.figures.rate
     if gates.min_success_rate is not None and rate < gates.min_success_rate:
         yield f"{b.label} has a success rate of {rate:.1f}%, below the {gates.min_success_rate:g}% asked for"
-    cost = cost_of(b)
+    # of the whole run, faults and unfinished experiments included where that is on record
+    cost = b.run.paid.get("total", sum(arm.summary.total_cost for arm in b.run.arms.values()))
     if gates.max_cost is not None and cost > gates.max_cost:
         yield f"{b.label} cost ${cost:.4f}, above the ${gates.max_cost:g} allowed"
     for limits, sign, beyond in ((gates.least, 1, "below"), (gates.most, -1, "above")):
@@ -130,11 +131,6 @@ def _shut_by_drop(gates: Gates, one: Comparison) -> Iterator[str]:
         yield f"{fell}, p = {one.p_holm:.3g}{tasks}"
     if gates.max_drop is not None and drop > gates.max_drop + 1e-9:
         yield f"{fell}, more than the {gates.max_drop:g} allowed{tasks}"
-
-
-def cost_of(b: Side) -> float:
-    """US dollars that B's run paid, faults and unfinished experiments included where that is on record."""
-    return b.run.paid.get("total", sum(arm.summary.total_cost for arm in b.run.arms.values()))
 
 
 def _some(tasks: Sequence[str]) -> str:

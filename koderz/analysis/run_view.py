@@ -12,6 +12,7 @@ from koderz.analysis.measures import declared, shown
 if TYPE_CHECKING:
     from koderz.analysis.runs import Run
     from tracker.breakdown import Slice, Spread
+    from tracker.summary import Figures
 
 _MOST_CAUSES = 5
 HEADER = ("", "Arm", "n", "Success", "95%", "Score", "Cost $", "Calls", "Depth", "Tokens", "Seconds")
@@ -35,9 +36,9 @@ def run_blocks(run: Run) -> Iterator[Block]:
 def figures_table(run: Run, arm: str) -> Table:
     """What one arm came to: success, then what its suite measures besides, then what it took."""
     figures = run.arms[arm].summary
-    judged, interval = figures.total_problems, figures.success_rate_interval
+    interval = figures.success_rate_interval
     cells = {
-        "Success rate": f"{figures.rate:.1f}% ({figures.successes}/{judged})" if judged else "no results",
+        "Success rate": rate_of(figures),
         "95% Wilson": f"{interval[0]:.1f}% to {interval[1]:.1f}%" if interval else "",
     }
     for name, measure in declared([run]).items():
@@ -53,6 +54,12 @@ def figures_table(run: Run, arm: str) -> Table:
         "Faults": str(len(run.faults_of(arm))),
     }
     return Table(list(cells), [list(cells.values())], optional=["Avg iterations", "Avg cost"])
+
+
+def rate_of(figures: Figures) -> str:
+    """A success rate with what it is of."""
+    judged = figures.total_problems
+    return f"{figures.rate:.1f}% ({figures.successes}/{judged})" if judged else "no results"
 
 
 def breakdown_blocks(slices: Sequence[Slice]) -> Iterator[Block]:

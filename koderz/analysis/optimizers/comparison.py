@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from koderz.analysis import statistics
-from koderz.analysis.blocks import Block, Heading, Table, Text, as_markdown
+from koderz.analysis.blocks import Block, Table, Text
+from koderz.analysis.compare import Compared
 from koderz.analysis.intervals import Interval
 from koderz.analysis.optimizers.gains import (
     Gain,
@@ -48,46 +49,7 @@ class Pair:
     reasons: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class OptimizerAnswer:
-    """What `compare` answers for runs of optimizers: pairs of two, or the rows of one; and what its gate says."""
-
-    names: Sequence[str]
-    pairs: Sequence[Pair]
-    rows: Sequence[Row]  # of B, or of the only run
-    shut: Sequence[str]
-    caution: str = ""
-
-    def blocks(self) -> Iterator[Block]:
-        """What is to be read of it."""
-        if len(self.names) == 1:
-            yield from row_blocks(self.rows)
-            return
-        yield Text(f"A: {self.names[0]}, B: {self.names[1]}; B less A on the same test items, corrected by Holm")
-        yield _pair_table(self.pairs)
-        for pair in self.pairs:
-            for reason in pair.reasons:
-                yield Text(f"Not comparable: {pair.dataset}, {pair.optimizer}: {reason}")
-
-    def markdown(self) -> Iterator[str]:
-        """Lines for a CI job's summary page; what the gate says comes first."""
-        verdict = [Text(f"Gate failed: {why}") for why in self.shut]
-        return as_markdown([Heading("koderz: optimizers"), *verdict, *self.blocks()])
-
-    def document(self) -> Mapping[str, Any]:
-        """What JSON has."""
-        return {
-            "runs": list(self.names),
-            "pairs": [asdict(pair) for pair in self.pairs],
-            "rows": [asdict(row) for row in self.rows],
-            "gates_failed": list(self.shut),
-            "gates_warning": self.caution or None,
-        }
-
-
-def compare_optimizers(
-    folders: Sequence[Path], *, arm: str | None = None, min_gain: float | None = None
-) -> OptimizerAnswer:
+def compare_optimizers(folders: Sequence[Path], *, arm: str | None = None, min_gain: float | None = None) -> Compared:
     """One run's rows, or two runs' pairs. `min_gain`: what each optimizer of the last has to gain, as a fraction.
 
     `arm`: that optimizer alone. Raises KoderzError where nothing is left to compare or judge.
@@ -100,7 +62,21 @@ def compare_optimizers(
             "there is no optimizer, dataset and model to compare: none has ended, or none is in both runs"
         )
     shut = _shut(rows, min_gain) if min_gain is not None else []
-    return OptimizerAnswer([each.name for each in folders], pairs, rows, shut)
+    names = [each.name for each in folders]
+    return Compared(
+        "optimizers",
+        partial(_pair_blocks, names, pairs) if pairs else partial(row_blocks, rows),
+        partial(dict, {"runs": names, "pairs": pairs, "rows": rows}),
+        shut,
+    )
+
+
+def _pair_blocks(names: Sequence[str], pairs: Sequence[Pair]) -> Iterator[Block]:
+    yield Text(f"A: {names[0]}, B: {names[1]}; B less A on the same test items, corrected by Holm")
+    yield _pair_table(pairs)
+    for pair in pairs:
+        for reason in pair.reasons:
+            yield Text(f"Not comparable: {pair.dataset}, {pair.optimizer}: {reason}")
 
 
 def _shut(rows: Sequence[Row], least: float) -> list[str]:

@@ -14,8 +14,8 @@ from typing import Any
 from koderz._version import __version__
 from koderz.analysis.report.charts import spreads, steps
 from koderz.analysis.report.heatmap import SHADE_NAMES, HeatMap, heat_maps
-from koderz.analysis.report.panels import Chart, causes_of, panels
-from koderz.analysis.report.sections import Section, sections_of
+from koderz.analysis.report.panels import causes_of, panels
+from koderz.analysis.report.sections import sections_of
 from koderz.analysis.report.stories import packed_json
 from koderz.analysis.report.versus import Found, comparisons
 from koderz.analysis.report.view import Entry, View, average, headline, measured
@@ -92,7 +92,6 @@ class Pages:
         return {
             "title": _title(view),
             "subtitle": _subtitle(view),
-            "sections": _sections(self._charts, self._comparisons, self._added),
             "added": [
                 (name, section.title, [(type(content).__name__, content) for content in section.contents])
                 for name, section in self._added
@@ -175,14 +174,6 @@ def _measures(entries: Sequence[Entry]) -> tuple[list[str], list[tuple[Entry, li
         for entry in entries
     ]
     return list(known), rows, " or ".join(methods)
-
-
-def _sections(charts: Sequence[Chart], found: Found, added: Sequence[tuple[str, Section]]) -> list[tuple[str, str]]:
-    sections = [("results", "Results"), *((name, section.title) for name, section in added)]
-    if found.shown:
-        sections.append(("comparison", "Comparison"))
-    sections += [(chart.id, chart.title) for chart in charts]
-    return [*sections, ("difficulty", "Difficulty"), ("experiments", "Experiments")]
 
 
 def _told(view: View) -> str:

@@ -297,7 +297,7 @@ def test_two_runs_are_paired_by_optimizer_and_item(tmp_path: Path) -> None:
     b = searched(tmp_path / "b", *HELPED, seeds=3)
     answer = compare_optimizers([a.folder, b.folder])
 
-    (pair,) = answer.pairs
+    (pair,) = answer.document()["pairs"]
     assert (pair.optimizer, pair.n, pair.verdict) == ("meta_prompt", 100, "better")
     assert pair.difference == pytest.approx(pair.b - pair.a)
     assert any("better" in line for line in answer.markdown())
@@ -317,7 +317,7 @@ def test_a_gate_holds_optimizers_to_a_gain(tmp_path: Path) -> None:
 def test_runs_with_other_caps_or_items_are_not_comparable(tmp_path: Path) -> None:
     a = searched(tmp_path / "a", World("rule"), "none", "random_search", budget_calls=200)
     b = searched(tmp_path / "b", World("rule"), "none", "random_search", budget_calls=150)
-    (pair,) = compare_optimizers([a.folder, b.folder]).pairs
+    (pair,) = compare_optimizers([a.folder, b.folder]).document()["pairs"]
     assert (pair.verdict, pair.reasons) == ("not comparable", ["unequal caps"])
 
 
