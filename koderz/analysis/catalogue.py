@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -175,12 +174,10 @@ def chosen(
     ]
 
 
-SORTS = ("started", "rate", "cost", "time", "model")
+SORTS = {"started": "started", "rate": "rate", "cost": "cost", "time": "seconds", "model": "model"}
+"""What rows are put in order by: the newest, best, dearest or longest first; models by name."""
 
 
 def ordered(rows: Sequence[RunRow], sort: str) -> list[RunRow]:
-    """By one of SORTS: the newest, best, dearest or longest first; models by name."""
-    if sort == "model":
-        return sorted(rows, key=lambda row: row.model)
-    keys: dict[str, Any] = {"rate": attrgetter("rate"), "cost": attrgetter("cost"), "time": attrgetter("seconds")}
-    return sorted(rows, key=keys[sort], reverse=True) if sort in keys else list(rows)
+    """By one of SORTS; `rows` are the newest first."""
+    return sorted(rows, key=attrgetter(SORTS[sort]), reverse=sort != "model")

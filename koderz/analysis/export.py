@@ -131,7 +131,7 @@ def rows_of(
         "test_memory": plan.config.get("test_memory"),
         "cpu_scale": plan.environment.get("cpu_scale"),
     }
-    for story in (experiments.story(outcome) for outcome in experiments.outcomes if outcome.arm in arms):
+    for story in experiments.of(arms):
         identity = run | {
             "experiment_id": story.experiment_id,
             "problem_id": story.problem_id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -12,7 +12,6 @@ from koderz.analysis.story import Experiments, Story
 from koderz.errors import KoderzError
 from koderz.settings.registry import Registry
 from tracker.records import Plan
-from tracker.runs import read_plan
 
 Format = Callable[[Iterable[tuple[Plan, Story]], Any], None]
 """Writes experiments, each with its run's plan, to a binary file.
@@ -49,8 +48,8 @@ def write_own(format_: Format, folders: Sequence[Path], target: IO[bytes] | Path
 
     Raises KoderzError for an arm that a run doesn't have.
     """
-    arms = {folder: arms_of(read_plan(folder), arm) for folder in folders}
-    stories = list(_stories(arms))
+    found = [(each, arms_of(each.plan, arm)) for each in map(Experiments, folders)]
+    stories = [(each.plan, story) for each, arms in found for story in each.of(arms)]
     try:
         format_(stories, target)
     except (KoderzError, OSError):
@@ -58,11 +57,3 @@ def write_own(format_: Format, folders: Sequence[Path], target: IO[bytes] | Path
     except Exception as error:  # it may be anybody's code
         raise KoderzError(f"the format can't be written: {type(error).__name__}: {error}") from error
     return len(stories)
-
-
-def _stories(arms: Mapping[Path, Mapping[str, str]]) -> Iterator[tuple[Plan, Story]]:
-    for folder, names in arms.items():
-        experiments = Experiments(folder)
-        for outcome in experiments.outcomes:
-            if outcome.arm in names:
-                yield experiments.plan, experiments.story(outcome)

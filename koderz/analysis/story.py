@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,10 @@ class Experiments:
             tuple(record for record in records if isinstance(record, Grade)),
             {record.name: record.value for record in records if isinstance(record, Once)},
         )
+
+    def of(self, arms: Container[str]) -> Iterator[Story]:
+        """The stories of these arms."""
+        return (self.story(outcome) for outcome in self.outcomes if outcome.arm in arms)
 
     def _ordered(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
         tasks = {task: number for number, task in enumerate(self.plan.tasks)}
