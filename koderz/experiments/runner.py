@@ -156,20 +156,20 @@ class ExperimentRunner:
 
     async def _opened_and_solved(self, solver: Solver, handles: Handles) -> Verdict:
         identity = handles.identity
-        async with opened(self._resources, handles) as others:
-            solving = solver(
-                handles,
-                task=identity.task,
-                prompts=self._plan.prompts,
-                recall=recall_for(handles, self._resources.lessons),
-                models=identity.arm.models,
-                **others,
-            )
-            try:
+        try:
+            async with opened(self._resources, handles) as others:
+                solving = solver(
+                    handles,
+                    task=identity.task,
+                    prompts=self._plan.prompts,
+                    recall=recall_for(handles, self._resources.lessons),
+                    models=identity.arm.models,
+                    **others,
+                )
                 verdict, handles.is_concluded = await concluded(solving, others)
-            except SystemExit as error:  # which the event loop would let through, and end everything
-                raise Fault(f"the solver raised SystemExit: {error}") from error
-            return cast("Verdict", verdict)
+                return cast("Verdict", verdict)
+        except SystemExit as error:  # which the event loop would let through, and end everything
+            raise Fault(f"the solver raised SystemExit: {error}") from error
 
 
 def experiment_of(

@@ -56,7 +56,7 @@ def following(folder: Path, environ: Mapping[str, str] = os.environ) -> Callable
 
     What goes wrong is left to `write_documents`, which says so once everything is on record.
     """
-    documents = [*_documents(folder, environ).values()]
+    documents = _documents(folder, environ)
 
     def take(record: Record) -> None:
         if isinstance(record, Experiment | Fault):
@@ -72,7 +72,7 @@ def write_documents(folder: Path, summary: Summary, environ: Mapping[str, str] =
 
     Raises StorageError where the disk refuses.
     """
-    for document, about in _documents(folder, environ).values():
+    for document, about in _documents(folder, environ):
         try:
             document.write(summary)
         except OSError as error:
@@ -84,14 +84,14 @@ def write_documents(folder: Path, summary: Summary, environ: Mapping[str, str] =
 
 def lacks_documents(folder: Path, environ: Mapping[str, str] = os.environ, *, shared: bool = True) -> bool:
     """Whether one of the documents isn't there. `shared`: also one in a place that other runs write into, too."""
-    found = [about for _, about in _documents(folder, environ).values() if shared or about.get("is_own")]
+    found = [about for _, about in _documents(folder, environ) if shared or about.get("is_own")]
     return any(not Path(about["output"], file).exists() for about in found for file in about["files"])
 
 
-def _documents(folder: Path, environ: Mapping[str, str]) -> dict[str, tuple[Document, Mapping[str, Any]]]:
+def _documents(folder: Path, environ: Mapping[str, str]) -> list[tuple[Document, Mapping[str, Any]]]:
     """What makes each, and what the plan says of it under `details.documents`."""
     plan, line = plan_and_line(folder)
     found: Mapping[str, Mapping[str, Any]] = plan.details.get("documents", {})
     if not found or not is_trusted(line, environ):
-        return {}
-    return {name: (cast("type[Document]", DOCUMENTS.find(name))(folder, about), about) for name, about in found.items()}
+        return []
+    return [(cast("type[Document]", DOCUMENTS.find(name))(folder, about), about) for name, about in found.items()]

@@ -103,23 +103,18 @@ async def _judge_all(plan: Plan, samples: Samples, tracker: Tracker, judge: Judg
     done = count(1)
 
     async def work(pair: tuple[Identity, Sample]) -> None:
-        experiment, sample = pair
-        await _perform(experiment, _Page(sample, tracker, judge))
+        """Asks a page instead of a model, so that the journal has what any other run's has."""
+        (identity, sample), started = pair, time.monotonic()
+        async with Handles(identity, [], _Page(sample, tracker, judge)) as handles:
+            try:
+                verdict = await handles.judge(identity.task, await handles.ask(identity.task.messages))
+            except ReferenceFault as fault:
+                await tracker.record(fault_of(identity, fault, cost=0.0, calls=handles.totals.calls))
+            else:
+                await tracker.record(experiment_of(handles, verdict, time.monotonic() - started))
         tell(next(done))
 
     await judge.each(experiments, work)
-
-
-async def _perform(identity: Identity, page: _Page) -> None:
-    """Asks the page instead of a model, so that the journal has what any other run's has."""
-    started = time.monotonic()
-    async with Handles(identity, [], page) as handles:
-        try:
-            verdict = await handles.judge(identity.task, await handles.ask(identity.task.messages))
-        except ReferenceFault as fault:
-            await page.record(fault_of(identity, fault, cost=0.0, calls=handles.totals.calls))
-        else:
-            await page.record(experiment_of(handles, verdict, time.monotonic() - started))
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,8 +45,8 @@ class MemorySink:
 
     def take(self, records: Sequence[Record]) -> None:
         """One transaction for all of them: the last outcome of each experiment, and how the run stands."""
-        with _border():
-            if drafts := list(self._drafts(records)):
+        if drafts := list(self._drafts(records)):
+            with _border():
                 self._store.remember(drafts)
 
     def close(self) -> None:
@@ -70,7 +70,8 @@ class MemorySink:
         finished = [record for record in records if isinstance(record, Finished)]
         if not finished:
             return
-        summary = summarize(self._source.folder)
+        with _border():
+            summary = summarize(self._source.folder)
         if completes(plan):  # by experiments that may have ended later than the one that they complete
             yield from self._completed_memories(summary)
         if plan.run_id is not None:

@@ -23,12 +23,12 @@ class Workshop(Words):
     """Words whose tasks have a session and a workspace."""
 
     events: list[str] = field(default_factory=list)
-    breaks: bool = False
+    breaks: BaseException | None = None
 
     @asynccontextmanager
     async def open_session(self, task: Task, handles: Any) -> AsyncIterator[list[str]]:
         if self.breaks:
-            raise OSError("no room")
+            raise self.breaks
         self.events.append(f"open {task.id} {await handles.once('session', lambda: secrets.token_hex(4))}")
         yield self.events
         self.events.append(f"close {task.id}")
@@ -52,7 +52,7 @@ async def plain(task, ask, judge, session=None):
 
 
 def workshop(
-    folder: Path, solver: str, *needs: str, breaks: bool = False, before: Run | None = None
+    folder: Path, solver: str, *needs: str, breaks: BaseException | None = None, before: Run | None = None
 ) -> tuple[Run, Workshop]:
     (folder / "own.py").write_text(SOURCE)
 
@@ -80,11 +80,19 @@ def test_session_and_workspace_last_as_long_as_the_experiment(tmp_path: Path) ->
     assert not Path(workspace).exists()
 
 
-def test_opener_that_fails_is_a_fault_that_names_it(tmp_path: Path) -> None:
-    run, _ = workshop(tmp_path, "solve", "session", "workspace", breaks=True)
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError("no room"), "the session of T/0 can't be opened: OSError: no room"),
+        (SystemExit(3), "the solver raised SystemExit: 3"),  # which would end the run
+    ],
+    ids=["error", "exit"],
+)
+def test_opener_that_fails_is_a_fault_that_says_so(tmp_path: Path, error: BaseException, reason: str) -> None:
+    run, _ = workshop(tmp_path, "solve", "session", "workspace", breaks=error)
 
     (fault,) = run.of("fault")
-    assert fault.reason == "the session of T/0 can't be opened: OSError: no room"
+    assert fault.reason == reason
 
 
 def test_opener_goes_through_once_so_that_a_replay_is_handed_the_same(tmp_path: Path) -> None:
