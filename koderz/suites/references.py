@@ -67,8 +67,7 @@ class CheckedSuite:
 
     def broken(self, task: Task) -> str:
         """Why the task can't be judged, as far as is known by now; empty where nothing is wrong with it."""
-        reason = self._broken.get(task.id)
-        return f"reference fails here: {reason}" if reason else ""
+        return self._broken.get(task.id, "")
 
     @asynccontextmanager
     async def trying(self, tasks: Iterable[Task], notice: Callable[[str], None]) -> AsyncIterator[None]:
@@ -108,13 +107,13 @@ class CheckedSuite:
         try:
             verdict = await self._suite.judge_program(task, program, self._sandbox, self._how)
         except Fault as fault:
-            self._broken[task.id] = str(fault)[:_DETAIL]
-            return
-        if verdict.passed:
-            self._sound.add(task.digest)
+            reason = str(fault)[:_DETAIL]
         else:
-            said = " ".join(verdict.detail.split())[:_DETAIL]
-            self._broken[task.id] = f"{verdict.verdict} ({verdict.cause}) {said}".strip()
+            if verdict.passed:
+                self._sound.add(task.digest)
+                return
+            reason = f"{verdict.verdict} ({verdict.cause}) {' '.join(verdict.detail.split())[:_DETAIL]}".strip()
+        self._broken[task.id] = f"reference fails here: {reason}"
 
 
 def checked(suite: Suite, sandbox: Sandbox, how: Judging) -> CheckedSuite | None:

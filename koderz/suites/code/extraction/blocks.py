@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from koderz.suites.code.extraction.program import mentions_definition
+from koderz.suites.code.extraction.program import margin_of, mentions_definition
 
 MOST_BLOCKS = 64  # the last ones; a model that repeats itself until its limit writes thousands
 
@@ -180,13 +180,9 @@ def _first_line(opening: _Fence) -> tuple[str, str]:
 def _content(opening: _Fence, first: str, lines: list[str]) -> str:
     own = [_without_quote(line) for line in lines] if opening.quoted else lines
     top = next((line for line in own if line.strip()), "")
-    margin = 0 if opening.quoted else min(opening.indent, _leading_blanks(top))
-    body = [line[min(margin, _leading_blanks(line)) :] for line in own]
+    margin = 0 if opening.quoted else min(opening.indent, len(margin_of(top)))
+    body = [line[min(margin, len(margin_of(line))) :] for line in own]
     return "\n".join([first, *body] if first else body)
-
-
-def _leading_blanks(line: str) -> int:
-    return len(line) - len(line.lstrip(" \t"))
 
 
 def _without_quote(line: str) -> str:

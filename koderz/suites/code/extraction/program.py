@@ -109,8 +109,13 @@ def dedented(text: str) -> str:
     """Without blank lines around it, and without the margin that its first line has."""
     lines = text.rstrip().split("\n")
     first = next((number for number, line in enumerate(lines) if line.strip()), 0)
-    margin = lines[first][: len(lines[first]) - len(lines[first].lstrip(" \t"))]
+    margin = margin_of(lines[first])
     return "\n".join(line.removeprefix(margin) for line in lines[first:])
+
+
+def margin_of(line: str) -> str:
+    """The blanks that a line begins with."""
+    return line[: len(line) - len(line.lstrip(" \t"))]
 
 
 def _statement_start(lines: list[str], error_line: int) -> int:
@@ -162,12 +167,7 @@ def _with_spaces(text: str) -> Iterator[str]:
     """Tabs and spaces mixed: as an editor shows them that sets tabs at four columns, then at eight."""
     if "\t" in text:
         for width in (4, 8):
-            yield "\n".join(_expanded(line, width) for line in text.split("\n"))
-
-
-def _expanded(line: str, width: int) -> str:
-    body = line.lstrip(" \t")
-    return line[: len(line) - len(body)].expandtabs(width) + body
+            yield "\n".join(margin_of(line).expandtabs(width) + line.lstrip(" \t") for line in text.split("\n"))
 
 
 def _session(lines: list[str]) -> Iterator[str]:
@@ -207,11 +207,14 @@ def read_context(prompt: str, entry_point: str, parser: Parser) -> Context:
     if not isinstance(found, Code):
         return Context()
     body = statements(found.tree)
-    other = [each for each in body if not isinstance(each.node, _GIVEN) or _is_asked_for(each, entry_point)]
+    asked_for = [each for each in body if isinstance(each.node, FUNCTIONS) and each.node.name == entry_point]
+    other = [each for each in body if each in asked_for or not isinstance(each.node, _GIVEN)]
     names = bound(body) - bound(other)
     given = blanked(found.text, other).strip("\n") if names else ""
-    if body and _is_asked_for(body[-1], entry_point):
-        return Context(given, names, text, _indent_of(found.text, body[-1].node))
+    last = body[-1].node if body else None
+    if isinstance(last, FUNCTIONS) and last.name == entry_point:
+        margin = margin_of(found.text.split("\n")[last.body[0].lineno - 1])
+        return Context(given, names, text, margin or "    ")
     return Context(given, names)
 
 
@@ -253,17 +256,6 @@ def as_body(code: Code, indent: str) -> str:
     return "\n".join(
         line if number in inside or not line.strip() else indent + line for number, line in enumerate(lines)
     )
-
-
-def _is_asked_for(statement: Statement, entry_point: str) -> bool:
-    return isinstance(statement.node, FUNCTIONS) and entry_point in statement.binds
-
-
-def _indent_of(text: str, function: ast.stmt) -> str:
-    assert isinstance(function, FUNCTIONS)
-    line = text.split("\n")[function.body[0].lineno - 1]
-    margin = line[: len(line) - len(line.lstrip(" \t"))]
-    return margin or "    "
 
 
 def _without_futures(text: str, parser: Parser) -> tuple[str, list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Literal
 
 from koderz.suites.code.tasks import CodeTask
@@ -41,12 +42,8 @@ class TaskIndex:
     def find(self, messages: Sequence[Message]) -> CodeTask | None:
         """The task of the first message that names one; None where no message does."""
         texts = [*_contents(messages, "user"), *_contents(messages, "system")]
-        for text in texts:
-            task = self._by_message.get(text)
-            if task is not None:
-                return task
-        named = (self._named(text) for text in texts)
-        return next((task for task in named if task is not None), None)
+        found = chain(map(self._by_message.get, texts), map(self._named, texts))
+        return next((task for task in found if task is not None), None)
 
     def _named(self, text: str) -> CodeTask | None:
         """The task whose prompt stands in the text; else the one whose function is defined or called last."""

@@ -12,12 +12,14 @@ from koderz.suites.code.extraction.statements import parse
 from koderz.suites.code.simulated.slips import SLIPS, Slip, is_text
 from koderz.suites.code.tasks import CodeTask, reference_program
 
+WRONG = 4  # programs for one task
+
 
 class Versions:
     """The programs for one task, each kind made when first asked for."""
 
-    def __init__(self, task: CodeTask, *, seed: int, wrong: int = 4) -> None:
-        self._task, self._seed, self._wrong = task, seed, wrong
+    def __init__(self, task: CodeTask, *, seed: int) -> None:
+        self._task, self._seed = task, seed
 
     @cached_property
     def right(self) -> tuple[str, ...]:
@@ -34,7 +36,7 @@ class Versions:
     def wrong(self) -> tuple[str, ...]:
         """Those most likely wrong: a stub, if nothing better can be made."""
         stub = f"def {self._task.payload.entry_point}(*arguments):\n    raise NotImplementedError"
-        made = wrong_versions(self._bare, self._task.payload.entry_point, seed=self._seed, count=self._wrong)
+        made = wrong_versions(self._bare, self._task.payload.entry_point, seed=self._seed)
         return made or (stub,)
 
     @cached_property
@@ -64,8 +66,8 @@ class Versions:
         return ast.unparse(tree)
 
 
-def wrong_versions(source: str, entry_point: str, *, seed: int, count: int) -> tuple[str, ...]:
-    """Up to `count` different programs like `source` whose function `entry_point` is most likely wrong.
+def wrong_versions(source: str, entry_point: str, *, seed: int) -> tuple[str, ...]:
+    """Up to `WRONG` different programs like `source` whose function `entry_point` is most likely wrong.
 
     The same arguments give the same programs. A slip that tests often overlook (a bound that is off by
     one) comes with a second slip, so that a version is wrong in more than name.
@@ -74,7 +76,7 @@ def wrong_versions(source: str, entry_point: str, *, seed: int, count: int) -> t
     Random(seed).shuffle(places)  # noqa: S311 - a choice to be made again, not a secret
     versions = dict.fromkeys([ast.unparse(ast.parse(source))])
     for first in range(len(places)):
-        if len(versions) > count:
+        if len(versions) > WRONG:
             break
         versions[_with_slips(source, entry_point, places[first:] + places[:first])] = None
     return tuple(versions)[1:]
