@@ -90,8 +90,8 @@ def _without_program(
 def _broken(search: Search, blocks: Sequence[Block]) -> Extraction | None:
     """What the last block comes to that doesn't parse to its end."""
     for block in reversed(blocks):
-        reading = search.reading(block)
-        if not (reading and reading.code.whole):
+        code = search.reading(block)
+        if not (code and code.whole):
             found = search.as_it_stands(dedented(block.text), "syntax")
             return replace(found, reason=_syntax_error(found.program or "", found.line_offset))
     return None
@@ -113,13 +113,13 @@ def _syntax_error(program: str, line_offset: int) -> str:
 
 def _as_code(search: Search, block: Block) -> str:
     """A block as code without the entry point, or "": one that nothing marks must at least define something."""
-    reading = search.reading(block)
-    if reading is None:
+    code = search.reading(block)
+    if code is None:
         return ""
     if not block.marked:
-        is_code = any(isinstance(each.node, (*DEFINITIONS, *IMPORTS)) for each in reading.body)
+        is_code = any(isinstance(each.node, (*DEFINITIONS, *IMPORTS)) for each in code.body)
     else:
         is_code = block.language in PYTHON and any(
-            not isinstance(each.node, ast.Expr) or each.runs.calls for each in reading.body
+            not isinstance(each.node, ast.Expr) or each.runs.calls for each in code.body
         )
-    return reading.code.text if is_code else ""
+    return code.text if is_code else ""

@@ -11,15 +11,18 @@ import ast
 import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from koderz.suites.code.extraction.statements import (
     DEFINITIONS,
     FUNCTIONS,
     IMPORTS,
+    Offer,
     Statement,
     bound,
     descendants,
+    offer_of,
     parse,
     statements,
 )
@@ -36,60 +39,66 @@ _PAIRS = {"“": "”", "‘": "’", '"': '"', "'": "'", "`": "`", "*": "*"}
 _DIFF_MARKS = ("--- ", "+++ ", "@@", "diff ", "index ", "-", "\\ ")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Code:
     """Text that parses. `whole` is false where prose or a broken end was cut off behind it."""
 
     text: str
     tree: ast.Module
+    entry_point: str
     whole: bool = True
+
+    @cached_property
+    def body(self) -> Sequence[Statement]:
+        return statements(self.tree)
+
+    @cached_property
+    def offer(self) -> Offer | None:
+        """How it offers the entry point."""
+        return offer_of(self.body, self.entry_point) if self.entry_point in self.text else None
 
 
 class Parser:
     """Parses text within a budget of characters, so that no reply can keep the caller busy for long."""
 
-    def __init__(self, budget: int = 2 * LONGEST) -> None:
-        self._left = budget
+    def __init__(self, entry_point: str, budget: int = 2 * LONGEST) -> None:
+        self._entry_point, self._left = entry_point, budget
 
     def parse(self, text: str) -> Code | int:
         """Return the code, or the number (from 1) of the line where it stops being Python; 0 where that isn't known."""
         if len(text) > min(LONGEST, self._left):
             return 0
-        found = _parsed(text)
+        try:
+            found: Code | int = Code(text, parse(text), self._entry_point)
+        except SyntaxError as error:
+            found = error.lineno or 0
         self._left -= _effort(text, found)
         return found
 
-    def read(self, texts: Iterable[str], entry_point: str) -> Code | None:
+    def read(self, texts: Iterable[str]) -> Code | None:
         """Return the code in the first form of the first text that parses; where none does, the leading part of one."""
         failed: list[tuple[str, int]] = []
-        for form in (form for text in texts for form in _forms(text, entry_point)):
+        for form in (form for text in texts for form in _forms(text, self._entry_point)):
             found = self.parse(form)
             if isinstance(found, Code):
                 return found
             failed.append((form, found))
-        leading = (self._leading_part(form, line, entry_point) for form, line in failed)
+        leading = (self._leading_part(form, line) for form, line in failed)
         return next((code for code in leading if code), None)
 
-    def _leading_part(self, text: str, error_line: int, entry_point: str) -> Code | None:
+    def _leading_part(self, text: str, error_line: int) -> Code | None:
         """The top-level statements before the broken one, unless it or a later one defines the entry point."""
         lines = text.split("\n")
         for _ in range(_MOST_CUTS):
             end = _statement_start(lines, error_line)
             leading = "\n".join(lines[:end]).rstrip()
-            if not leading or mentions_definition("\n".join(lines[end:]), entry_point):
+            if not leading or mentions_definition("\n".join(lines[end:]), self._entry_point):
                 return None
             found = self.parse(leading)
             if isinstance(found, Code):
-                return Code(leading, found.tree, whole=False)
+                return replace(found, whole=False)
             lines, error_line = lines[:end], found
         return None
-
-
-def _parsed(text: str) -> Code | int:
-    try:
-        return Code(text, parse(text))
-    except SyntaxError as error:
-        return error.lineno or 0
 
 
 def _effort(text: str, found: Code | int) -> int:
@@ -206,7 +215,7 @@ def read_context(prompt: str, entry_point: str, parser: Parser) -> Context:
         found = parser.parse(f"{text}\n    pass")  # a signature alone
     if not isinstance(found, Code):
         return Context()
-    body = statements(found.tree)
+    body = found.body
     asked_for = [each for each in body if isinstance(each.node, FUNCTIONS) and each.node.name == entry_point]
     other = [each for each in body if each in asked_for or not isinstance(each.node, _GIVEN)]
     names = bound(body) - bound(other)

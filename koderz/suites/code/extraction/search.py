@@ -22,9 +22,7 @@ from koderz.suites.code.extraction.statements import (
     executed,
     line_groups,
     needs,
-    offer_of,
     setters,
-    statements,
 )
 
 _PROCESS_SETTINGS = {"setrecursionlimit", "set_int_max_str_digits", "seed"}  # what a function may rely on unnamed
@@ -59,9 +57,8 @@ def borrowed(body: Sequence[Statement], offer: Offer, given: frozenset[str], oth
     wanted = set() if EVERYTHING in settled else needs(body, offer.names) - settled
     pieces: list[str] = []
     for other in others if wanted else ():
-        available = statements(other.tree)
-        needed = needs(available, wanted) - settled
-        groups = [group for group in line_groups(available) if any(_lends(each, needed) for each in group)]
+        needed = needs(other.body, wanted) - settled
+        groups = [group for group in line_groups(other.body) if any(_lends(each, needed) for each in group)]
         lines = other.text.split("\n")
         pieces += ["\n".join(lines[group[0].first_line - 1 : group[-1].last_line]) for group in groups[::-1]]
         wanted = (wanted | needed) - bound(each for group in groups for each in group)
@@ -157,35 +154,25 @@ class Extraction:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A block read as Python."""
-
-    code: Code
-    body: Sequence[Statement]
-    offer: Offer | None
-
-
 class Search:
     """Reads blocks, each text once, and finds the program among them."""
 
     def __init__(self, prompt: str, entry_point: str) -> None:
-        self._entry_point = entry_point
-        self._parser = Parser()
+        self._parser = Parser(entry_point)
         self._context = read_context(prompt, entry_point, self._parser)
-        self._readings: dict[str, Reading | None] = {}
+        self._read_texts: dict[str, Code | None] = {}
 
-    def reading(self, block: Block) -> Reading | None:
-        """Return the block as Python, or None; a part of it (`code.whole` is false) where its end is no Python."""
+    def reading(self, block: Block) -> Code | None:
+        """Return the block as Python, or None; a part of it (`whole` is false) where its end is no Python."""
         return self._read(block.text, *block.longer)
 
     def defining(self, blocks: Sequence[Block], strength: Strength) -> Extraction | None:
         """Return the program of the last block that offers the entry point in that strength."""
         latest_first = [self.reading(block) for block in reversed(blocks)]  # the budget is for the preferred ones
-        for index, reading in enumerate(latest_first):
-            if reading and reading.offer and reading.offer.strength == strength:
+        for index, code in enumerate(latest_first):
+            if code and code.offer and code.offer.strength == strength:
                 others = [*latest_first[index + 1 :], *latest_first[:index][::-1]]  # those before it, then those after
-                return self._program(reading, reading.offer, [each.code for each in others if each])
+                return self._program(code, code.offer, [each for each in others if each])
         return None
 
     def completing(self, blocks: Sequence[Block]) -> Extraction | None:
@@ -194,19 +181,19 @@ class Search:
             return None
         for block in reversed(blocks):
             if block.language in PYTHON:
-                others = [reading.code for each in blocks if each is not block and (reading := self.reading(each))]
+                others = [code for each in blocks if each is not block and (code := self.reading(each))]
                 for text in self._completions(block):
-                    reading = self._read(text)
-                    if reading and reading.offer and _answers(reading, self._entry_point):
-                        return self._program(reading, reading.offer, others, completes=True)
+                    code = self._read(text)
+                    if code and code.offer and _answers(code):
+                        return self._program(code, code.offer, others, completes=True)
         return None
 
     def combining(self, blocks: Sequence[Block]) -> Extraction | None:
         """Return the program of all blocks of Python together, where each holds a part of the function."""
         texts = [block.text for block in blocks if block.language in PYTHON]
-        reading = self._read("\n".join(texts)) if len(texts) > 1 else None
-        if reading and reading.offer and reading.offer.strength == "defined":
-            return self._program(reading, reading.offer, [])
+        code = self._read("\n".join(texts)) if len(texts) > 1 else None
+        if code and code.offer and code.offer.strength == "defined":
+            return self._program(code, code.offer, [])
         return None
 
     def as_it_stands(self, text: str, cause: str) -> Extraction:
@@ -214,17 +201,10 @@ class Search:
         program, offset = joined([self._context.text], text, "", self._parser)
         return Extraction(program, cause, offset)
 
-    def _read(self, *texts: str) -> Reading | None:
-        key = texts[0]
-        if key not in self._readings:
-            code = self._parser.read(texts, self._entry_point)
-            self._readings[key] = self._reading_of(code) if code else None
-        return self._readings[key]
-
-    def _reading_of(self, code: Code) -> Reading:
-        body = statements(code.tree)
-        offer = offer_of(body, self._entry_point) if self._entry_point in code.text else None
-        return Reading(code, body, offer)
+    def _read(self, *texts: str) -> Code | None:
+        if texts[0] not in self._read_texts:
+            self._read_texts[texts[0]] = self._parser.read(texts)
+        return self._read_texts[texts[0]]
 
     def _completions(self, block: Block) -> Iterator[str]:
         """The head with the block as its body: as it stands, with its first line moved in, and moved in as a whole.
@@ -238,23 +218,21 @@ class Search:
         if text[0] in " \t":
             yield f"{head}\n{text}"
         yield f"{head}\n{indent}{text.lstrip()}"
-        if reading := self.reading(block):
-            yield f"{head}\n{as_body(reading.code, indent)}"
+        if code := self.reading(block):
+            yield f"{head}\n{as_body(code, indent)}"
 
-    def _program(
-        self, reading: Reading, offer: Offer, others: Sequence[Code], *, completes: bool = False
-    ) -> Extraction:
+    def _program(self, code: Code, offer: Offer, others: Sequence[Code], *, completes: bool = False) -> Extraction:
         context = self._context
-        text = blanked(reading.code.text, demonstrations(reading.body, offer, context.names))
-        lent = borrowed(reading.body, offer, context.names, others)
+        text = blanked(code.text, demonstrations(code.body, offer, context.names))
+        lent = borrowed(code.body, offer, context.names, others)
         given = [lent] if completes else [context.text, lent]
         program, offset = joined(given, text, offer.delegate, self._parser)
         return Extraction(program, "", offset + (context.head.count("\n") + 1 if completes else 0))
 
 
-def _answers(reading: Reading, entry_point: str) -> bool:
+def _answers(code: Code) -> bool:
     """Whether the function's own body says what it returns; prose and examples never do."""
-    functions = [e.node for e in reading.body if isinstance(e.node, FUNCTIONS) and e.node.name == entry_point]
+    functions = [e.node for e in code.body if isinstance(e.node, FUNCTIONS) and e.node.name == code.entry_point]
     return any(
         isinstance(node, ast.Return | ast.Yield | ast.YieldFrom)
         for function in functions[-1:]
