@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,9 +69,18 @@ def test_interpreter_that_fails_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> N
         extracted(CODE * 1000)
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
 def test_loop_goes_on_while_a_long_reply_is_read_and_calling_that_off_leaves_no_process(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
+    class Slow(subprocess.Popen[bytes]):
+        """One that is called off before its beginner knows of it."""
+
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            time.sleep(seconds)
+
+    monkeypatch.setattr(subprocess, "Popen", Slow)
     monkeypatch.setattr(limits, "_SCRIPT", "while True: pass")
     monkeypatch.setattr(limits, "CPU_SECONDS", PATIENCE)
 

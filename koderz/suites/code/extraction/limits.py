@@ -12,6 +12,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from functools import lru_cache
 from pathlib import Path
 
@@ -69,10 +70,13 @@ def _extracted(reply: str, prompt: str, entry_point: str, finish_reason: str) ->
 
 async def _extracted_apart(request: bytes) -> Extraction:
     begun: list[subprocess.Popen[bytes]] = []
+    called_off = threading.Event()
 
     def extracted() -> Extraction:
         with subprocess.Popen(_command(), stdin=-1, stdout=-1, stderr=-1, env={}, cwd="/") as process:
             begun.append(process)
+            if called_off.is_set():  # while it began
+                process.kill()
             answer, complaint = process.communicate(request)
         if process.returncode in (_TOO_MUCH, -signal.SIGXCPU):
             reason = f"The answer takes too long to read: no code was found in it within {CPU_SECONDS} s of CPU."
@@ -85,6 +89,7 @@ async def _extracted_apart(request: bytes) -> Extraction:
     try:
         return await asyncio.to_thread(extracted)
     except asyncio.CancelledError:
+        called_off.set()
         for process in begun:
             process.kill()
         raise
