@@ -113,33 +113,7 @@ json.encoder.c_make_encoder, json.decoder.scanner.c_make_scanner = None, None
 }
 
 # Faster where it is timed, but the work is done elsewhere in the process.
-MOVED = {
-    "read ahead": f"""import json, sys
-
-{SLOW.replace("def total", "def _slow")}
-_main, _ahead, _given = sys.modules["__main__"], {{}}, []
-_receive, _send = getattr(_main, "receive", None), getattr(_main, "send", None)
-
-
-def receive():
-    _given.append(_receive())
-    return _given[-1]
-
-
-def send(content):
-    if content == b"decoded":
-        _ahead[json.loads(_given[-1])] = _slow(json.loads(_given[-1]))
-    _send(content)
-
-
-if _receive:
-    _main.receive, _main.send = receive, send
-
-
-def total(n):
-    return _ahead[n] if n in _ahead else _slow(n)
-""",
-    "a part ahead": f"""import json, sys
+_READS_AHEAD = f"""import json, sys
 
 {SLOW.replace("def total", "def _slow")}
 _main, _ahead, _given = sys.modules["__main__"], {{}}, []
@@ -154,7 +128,7 @@ def receive():
 def send(content):
     if content == b"decoded":
         n = json.loads(_given[-1])
-        _ahead[n] = _slow(n // 5)
+        _ahead[n] = _slow(n // PART)
     _send(content)
 
 
@@ -163,12 +137,16 @@ if _receive:
 
 
 def total(n):
-    begun = n // 5 if n in _ahead else 0
+    begun = n // PART if n in _ahead else 0
     result = _ahead.get(n, 0)
     for each in range(begun, n):
         result += each
     return result
-""",
+"""
+
+MOVED = {
+    "read ahead": _READS_AHEAD.replace("PART", "1"),
+    "a part ahead": _READS_AHEAD.replace("PART", "5"),
     "a thread ahead": f"""import sys, threading, time
 
 {SLOW.replace("def total", "def _slow")}
@@ -379,7 +357,7 @@ def _block(task: PerfTask, local: Local, folder: Path, module: str, *, calls: in
     trees = {}
     for leg, text in {"base": SLOW, "again": SLOW, "human": FAST, "agent": module}.items():
         trees[leg] = folder / leg
-        trees[leg].mkdir()
+        trees[leg].mkdir(exist_ok=True)
         (trees[leg] / "sums.py").write_text(text)
     legs = asyncio.run(Workloads(task, local, 15.0).block(trees, {"sums": calls}, "seed", anywhere))
     assert not [legs[leg].wrong for leg in ("base", "again", "human") if legs[leg].wrong]
@@ -401,12 +379,16 @@ def test_a_trick_gains_nothing(task: PerfTask, local: Local, tmp_path: Path, nam
 
 @pytest.mark.parametrize("name", MOVED)
 def test_work_that_is_moved_is_found_out(task: PerfTask, local: Local, tmp_path: Path, name: str) -> None:
-    block = _block(task, local, tmp_path, MOVED[name], calls=60)
-    assert not block.legs["agent"].wrong
-    finding = found([block] * 7, "agent", RULE)
+    for _ in range(3):  # of the seven blocks of a run: a busy machine may hide it in one
+        block = _block(task, local, tmp_path, MOVED[name], calls=60)
+        assert not block.legs["agent"].wrong
+        finding = found([block] * 7, "agent", RULE)
+        # "afterwards" gains nothing where a machine with much to do reads its clock later
+        if finding.hack == "moved" or (name == "afterwards" and finding.speedups["base"].value <= 2):
+            break
+    else:
+        pytest.fail(f"{finding}")
     assert finding.opt == "not"
-    if name != "afterwards" or finding.speedups["base"].value > 2:  # a machine with much to do reads its clock later
-        assert finding.hack == "moved"
 
 
 @pytest.mark.parametrize("name", FAILED)
