@@ -90,8 +90,9 @@ def bound(body: Iterable[Statement]) -> frozenset[str]:
 
 
 def free_names(body: Sequence[Statement]) -> set[str]:
-    """The names that statements read and none of them binds, without the built-in ones."""
-    return {name for each in body for name in each.reads} - bound(body) - BUILTINS
+    """The names that statements read and none of them binds anywhere, without the built-in ones."""
+    somewhere = {name for each in body for node in descendants(each.node) for name in _bound_by(node)}
+    return {name for each in body for name in each.reads} - somewhere - BUILTINS
 
 
 def line_groups(body: Iterable[Statement]) -> list[list[Statement]]:

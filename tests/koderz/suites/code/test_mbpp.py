@@ -133,6 +133,18 @@ def test_tests_may_lean_on_all_that_a_module_gives(tmp_path: Path) -> None:
     assert verdicts(task, task.payload.reference) == ["passed"]
 
 
+@pytest.mark.parametrize(
+    "setup",
+    [
+        "class Pair:\n    @property\n    def v(self): ...\n    @v.setter\n    def v(self, to): ...",
+        "def begin():\n    global q\n    q = 1\nbegin()\nassert q",
+    ],
+    ids=["in a class", "in a function"],
+)
+def test_what_a_setup_binds_within_its_parts_is_defined(tmp_path: Path, setup: str) -> None:
+    assert only_task(mbpp(written(tmp_path / "mbpp.jsonl", {**WHOLE, "test_setup_code": setup})))
+
+
 @pytest.mark.parametrize("text", ['Find """ in a text', "Find \\d and \\", "'''", "Both ''' and \"\"\"", 'ends with "'])
 def test_any_sentence_makes_a_prompt_that_is_python(tmp_path: Path, text: str) -> None:
     task = only_task(mbpp(written(tmp_path / "mbpp.jsonl", {**WHOLE, "text": text})))
