@@ -52,7 +52,7 @@ class DockerSandbox(RemoteSandbox):
 
 
 def container(image: str, memory_mb: int) -> list[str]:
-    """The command that starts one; its stdin and stdout are a `RemoteZygote`'s."""
+    """The command that starts one; `judge.remote` is at the other end of its stdin and stdout."""
     if not image or image.startswith("-"):
         raise KoderzError(f"--docker-image: {image!r} is no name of an image")
     limits = ["--memory", f"{memory_mb}m", "--memory-swap", f"{memory_mb}m", "--pids-limit", "256"]

@@ -56,7 +56,12 @@ def main(control: socket.socket, command: Sequence[str]) -> NoReturn:
     kernel.hide_memory()
     with control.makefile("rb") as line:
         setup = line.readline()
-    with subprocess.Popen(command, bufsize=0, stdin=_PIPE, stdout=_PIPE, stderr=_PIPE) as process:
+    try:
+        process = subprocess.Popen(command, bufsize=0, stdin=_PIPE, stdout=_PIPE, stderr=_PIPE)
+    except OSError as error:
+        _complain(control, f"{type(error).__name__}: {error}")
+        os._exit(0)
+    with process:
         assert process.stdin
         assert process.stdout
         end = NearEnd(control, process.stdout.fileno(), process.stdin.fileno())
@@ -64,7 +69,7 @@ def main(control: socket.socket, command: Sequence[str]) -> NoReturn:
         with contextlib.suppress(BrokenPipeError):
             end.run()
         if not end.is_ready:
-            control.sendall(json.dumps(_complaint(process)).encode() + b"\n")
+            _complain(control, _last_words(process))
     os._exit(0)
 
 
@@ -94,7 +99,11 @@ class NearEnd(Relay):
         return bool(order)
 
 
-def _complaint(process: subprocess.Popen[bytes]) -> str:
+def _complain(control: socket.socket, why: str) -> None:
+    control.sendall(json.dumps(why).encode() + b"\n")
+
+
+def _last_words(process: subprocess.Popen[bytes]) -> str:
     """What the command had to say, in a line."""
     process.kill()
     lines = process.communicate()[1].decode(errors="replace").split("\n")

@@ -218,11 +218,16 @@ def _within(
     `starts_anew` is asked when the time is up, and says whether they have as much again.
     """
     overdue = Overdue()
-    late = False
+    late = is_asking = False
 
     def ring(_number: int, _frame: FrameType | None) -> None:
-        nonlocal late
-        if not late and starts_anew():
+        nonlocal late, is_asking
+        if is_asking:  # whose answer nobody else may take
+            return
+        is_asking = True
+        goes_on = not late and starts_anew()
+        is_asking = False
+        if goes_on:
             signal.setitimer(signal.ITIMER_REAL, seconds, 0.5)
             return
         late = True

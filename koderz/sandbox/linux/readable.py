@@ -1,6 +1,6 @@
 """What a candidate may read: the standard library, the shared libraries, and declared packages.
 
-Made by each judge as it starts, of about a thousand files: pathlib alone would take longer than the rest.
+Made by each zygote as it starts, of about a thousand files: pathlib alone would take longer than the rest.
 """
 
 from __future__ import annotations

