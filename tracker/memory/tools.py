@@ -179,6 +179,7 @@ def _snake(name: str) -> str:
 
 
 TOOLS: Mapping[str, type[Tool]] = {_snake(kind.__name__): kind for kind in Tool.__subclasses__()}
+"""By name, in the order of their classes, in which clients see them."""
 
 
 def schema_of(tool: type[Tool]) -> dict[str, Any]:

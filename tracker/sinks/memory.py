@@ -17,7 +17,7 @@ from tracker.errors import JournalError
 from tracker.memory import maintenance as caretaking
 from tracker.memory.cortex import store_path
 from tracker.memory.database import StoreDown
-from tracker.memory.lessons import how_it_failed
+from tracker.memory.failures import how_it_failed
 from tracker.memory.memories import Draft
 from tracker.memory.store import Store
 from tracker.messages import text_of

@@ -12,7 +12,7 @@ import pytest
 
 from tests.tracker.builders import RUN, attempt, call, experiment_id, fault, judged, plan, recorded
 from tracker.memory import Cortex, Memory, open_cortex
-from tracker.memory.lessons import how_it_failed
+from tracker.memory.failures import how_it_failed
 from tracker.memory.store import Filter, Store
 from tracker.records import Finished, Plan, Record
 from tracker.sinks import Sink, SinkDown, Source, open_sink

@@ -96,11 +96,14 @@ def fenced_blocks(text: str) -> list[Block]:
     numbers = [fence.line for fence in fences]
     blocks: list[Block] = []
     for opening, end, closed in reversed([*_spans(fences, len(lines))]):
-        later = bisect_right(numbers, end)
         language, first = _first_line(opening)
-        ends = [end, *numbers[later : later + _MORE_ENDS]]
-        text, *longer = (_content(opening, first, lines[opening.line + 1 : each]) for each in ends)
-        blocks += [Block(text, language, closed, tuple(longer))] if text.strip() else []
+        text = _content(opening, first, lines[opening.line + 1 : end])
+        if not text.strip():
+            continue
+        later = bisect_right(numbers, end)
+        ends = numbers[later : later + _MORE_ENDS]
+        longer = tuple(_content(opening, first, lines[opening.line + 1 : each]) for each in ends)
+        blocks.append(Block(text, language, closed, longer))
         if len(blocks) == MOST_BLOCKS:
             break
     return blocks[::-1]
