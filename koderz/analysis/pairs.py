@@ -53,7 +53,7 @@ class Side:
     @property
     def faults(self) -> int:
         """How many experiments of this arm could not be judged."""
-        return len(self.run.faults_of(self.arm))
+        return self.run.faults_of(self.arm)
 
     def by_task(self) -> dict[str, list[Result]]:
         """The results of each task, in the order of the run."""

@@ -51,7 +51,7 @@ def figures_table(run: Run, arm: str) -> Table:
         "Total cost": f"${figures.total_cost:.4f}",
         "Avg cost": f"${figures.avg_cost:.5f}",
         "Avg iterations": "" if figures.avg_iterations is None else f"{figures.avg_iterations:.1f}",
-        "Faults": str(len(run.faults_of(arm))),
+        "Faults": str(run.faults_of(arm)),
     }
     return Table(list(cells), [list(cells.values())], optional=["Avg iterations", "Avg cost"])
 

@@ -64,7 +64,11 @@ class Run(Summary):
         folder = self.path if self.path.is_dir() else self.path.with_suffix("")
         return folder if (folder / NAME).exists() else None
 
-    def faults_of(self, arm: str) -> list[dict[str, Any]]:
+    def faults_of(self, arm: str) -> int:
+        """How many experiments of an arm could not be judged."""
+        return len(self.faulted(arm))
+
+    def faulted(self, arm: str) -> list[dict[str, Any]]:
         """The experiments of an arm that could not be judged."""
         return [fault for fault in self.faults if fault.get("arm", fault.get("solver")) in (arm, None)]
 

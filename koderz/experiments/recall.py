@@ -72,7 +72,7 @@ async def open_lessons(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[
     from tracker.memory.cortex import Snapshot, open_cortex, store_path
     from tracker.memory.database import StoreDown
 
-    until = Snapshot(**snapshot) if snapshot else None
+    until = Snapshot(snapshot["last_id"], snapshot["time"]) if snapshot else None
     same_task = settings.use_memory == "same-task"
     path = store_path(settings.results, environ)
     async with open_cortex(path, create=settings.memory_live, environ=environ) as cortex:

@@ -170,8 +170,9 @@ class Orchestrator:
         try:
             yield
         finally:
-            for number in handled:
-                loop.remove_signal_handler(number)
+            with suppress(NotImplementedError):
+                for number in handled:
+                    loop.remove_signal_handler(number)
 
     def _interrupt(self, engine: asyncio.Task[None]) -> None:
         if self.stopping:

@@ -129,8 +129,8 @@ def _lacking(folder: Path, choice: Choice) -> tuple[str, ...]:
         standing = standings.get(name)
         if name in choice.refused or (standing and standing.state == "off" and not choice.named):
             continue
-        is_there = is_level(standing, name, options) and (name != JSON or _has_files(folder, named=bool(choice.runs)))
-        if choice.rebuild or not is_there:
+        is_wanted = choice.rebuild or not is_level(standing, name, options)
+        if is_wanted or (name == JSON and not _has_files(folder, named=bool(choice.runs))):
             lacking.append(name)
     return tuple(lacking)
 

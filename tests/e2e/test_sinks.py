@@ -221,6 +221,22 @@ def test_a_store_is_rebuilt_from_all_runs(koderz: Shell, env: Mapping[str, str])
         assert len(rows_of(koderz.results, journal.parent.name)) == len(journal.read_bytes().splitlines())
 
 
+def test_a_run_that_cannot_be_read_keeps_no_other_from_being_rebuilt(koderz: Shell) -> None:
+    for _ in range(2):
+        koderz("benchmark", 0, 20, "--mode", "zero-shot", "--sink", "json", "--quiet")
+    damaged, sound = sorted(koderz.results.glob("bench_*/journal.jsonl"))
+    lines = damaged.read_bytes().splitlines(keepends=True)
+    assert len(lines[0]) > 4096  # by whose first bytes the sinks know the journal
+    damaged.write_bytes(lines[0][:-3] + b"\0" + lines[0][-2:] + b"".join(lines[1:]))
+    damaged.with_suffix(".index").unlink()
+
+    done = koderz("sync", "--sink", "json", "--rebuild", code=3)
+
+    assert {damaged.parent.name: "behind:", sound.parent.name: "up"} == {
+        run: state for run, _, state, *_ in map(str.split, done.out.splitlines())
+    }
+
+
 @pytest.mark.parametrize(
     ("arguments", "variables"),
     [

@@ -181,7 +181,7 @@ def named(side: Side) -> str:
 
 
 def _rows(number: int, entry: Entry) -> list[Row]:
-    return [Row(number, result) for result in (*entry.results, *map(_unjudged, entry.run.faults_of(entry.arm)))]
+    return [Row(number, result) for result in (*entry.results, *map(_unjudged, entry.run.faulted(entry.arm)))]
 
 
 def _unjudged(fault: Mapping[str, Any]) -> Result:
