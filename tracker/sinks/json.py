@@ -76,7 +76,7 @@ def _value(value: Any, margin: bytes) -> Iterator[bytes]:
     elif isinstance(value, Arm):
         stated = {"baseline": value.baseline} if value.baseline else {}
         yield from _object({"results": value.results, "summary": _figures(value)} | stated, margin)
-    elif isinstance(value, Mapping) and value:
+    elif isinstance(value, Mapping) and any(isinstance(each, Arm) for each in value.values()):
         yield from _object(value, margin)
     else:
         yield _indented(value, margin)

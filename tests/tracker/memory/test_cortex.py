@@ -364,10 +364,12 @@ def test_forgetting_takes_words_age_and_salience(tmp_path: Path) -> None:
             {"older_than": 30},
             {"below_salience": 0.01},
             {"below_salience": 0.4},
+            {"id": 1},
+            {"id": 1, "tags": ["none"]},
         ]
         return [[m["title"] for m in (await cortex.forget(**how))["memories"]] for how in hows]
 
-    assert using(tmp_path, work) == [["old", "new"], ["old"], [], ["old"], ["old"], ["old", "new"]]
+    assert using(tmp_path, work) == [["old", "new"], ["old"], [], ["old"], ["old"], ["old", "new"], ["old"], []]
 
 
 def test_consolidating_merges_only_what_says_the_same_and_only_when_told(tmp_path: Path) -> None:

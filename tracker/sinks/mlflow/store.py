@@ -226,7 +226,7 @@ class Store:
 def _metric(point: Point) -> Any:
     from mlflow.entities import Metric
 
-    return Metric(_key(point.key), *point[1:])
+    return Metric(_key(point.key), point.value, point.time, point.step)
 
 
 def _tags(tags: Mapping[str, str]) -> dict[str, str]:

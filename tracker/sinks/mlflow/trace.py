@@ -118,11 +118,16 @@ def _assessments(
     if isinstance(outcome, Experiment):
         version = plan.environment.get("koderz") or ""
         judge = AssessmentSource(source_type="CODE", source_id=f"koderz {plan.suite} judge {version}".strip())
-        scores: dict[str, Any] = scores_of(outcome, whole=not completes(plan))
-        if "passed" in scores:
-            rationale = _rationale(story, outcome)
-            found.append(Feedback("passed", outcome.success, source=judge, rationale=rationale, **common))
-        found += [Feedback(name, value, source=judge, **common) for name, value in scores.items() if name != "passed"]
+        is_whole = not completes(plan)
+        scores: dict[str, Any] = scores_of(outcome, whole=is_whole)
+        rationales = {}
+        if is_whole:
+            scores["passed"] = outcome.success
+            rationales["passed"] = _rationale(story, outcome)
+        found += [
+            Feedback(name, value, source=judge, rationale=rationales.get(name), **common)
+            for name, value in scores.items()
+        ]
     for assessment in found:
         assessment.assessment_id = _assessment_id(trace, assessment.name)
         yield assessment
