@@ -67,12 +67,12 @@ class Cloud:
         import modal
 
         if self._found is None:
-            function = modal.Function.from_name(self.names.app, FUNCTION)
-            with spoken(f"the app {self.names.app}"):
-                await function.hydrate.aio()
             options: dict[str, Any] = {name: value for name, value in self._options.items() if value is not None}
-            function = function.with_options(**options) if options else function
-            self._found = function.with_concurrency(max_inputs=self._max_inputs) if self._max_inputs else function
+            with spoken(f"the app {self.names.app}"):
+                function = modal.Function.from_name(self.names.app, FUNCTION)
+                await function.hydrate.aio()
+                function = function.with_options(**options) if options else function
+                self._found = function.with_concurrency(max_inputs=self._max_inputs) if self._max_inputs else function
         return self._found
 
     async def spawn(self, submission: dict[str, Any]) -> tuple[str, str]:

@@ -94,8 +94,8 @@ class RunStore:
         key = (experiment_id, _HOLDER)
         if await self._dict.put.aio(key, call_id, skip_if_exists=True):
             return call_id
-        holder: str = await self._get(key)
-        if holder != after:
+        holder: str | None = await self._get(key)
+        if holder and holder != after:
             return holder
         await self._dict.put.aio(key, call_id)
         return call_id

@@ -193,10 +193,11 @@ class ResponsesWire(OpenAIWire):
             part.text or "" for item in response.output if item.type == "reasoning" for part in item.summary or ()
         ]
         items = [item for item in response.output if item.type in ("function_call", "custom_tool_call")]
-        functions = [{"name": item.name, "arguments": item.arguments or {"input": item.input}} for item in items]
-        calls = called(
-            [{"id": item.call_id, "function": made} for item, made in zip(items, functions, strict=True)], text
-        )
+        made = [
+            {"id": item.call_id, "function": {"name": item.name, "arguments": item.arguments or {"input": item.input}}}
+            for item in items
+        ]
+        calls = called(made, text)
         cut = response.incomplete_details.reason if response.incomplete_details else None
         usage = response.usage or _ResponseUsage()
         return WireReply(
