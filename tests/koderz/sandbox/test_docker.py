@@ -22,6 +22,8 @@ from koderz.settings.schema import Settings
 from tests.conftest import Shell, are_gone, judges, wait_for, with_descendants
 from tests.koderz.sandbox.hostile import PROGRAMS
 
+pytestmark = pytest.mark.slow
+
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(2, 2) == 4\n"
 RIGHT = "def add(x, y): return x + y"
 
@@ -72,7 +74,6 @@ def add(source: str, test: str = TEST, **settings: float) -> Job:
     return Job(source, test, "add", **settings)  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("commands")
 def test_every_reference_solution_passes_in_a_container() -> None:
     outcomes = judged(
@@ -107,7 +108,6 @@ def test_each_cause_has_the_same_words_as_outside(monkeypatch: pytest.MonkeyPatc
         assert after.verdict == "passed", (source, after.message)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("commands")
 def test_who_waits_for_ever_is_ended_as_outside() -> None:
     outcome, after = judged(add("import time\ndef add(x, y): time.sleep(600)", timeout=0.3), add(RIGHT), judges=1)

@@ -19,6 +19,8 @@ from tracker.records import Experiment, Fault, Finished, Plan, Resumed
 from tracker.sinks import Source
 from tracker.stories import Stories
 
+pytestmark = pytest.mark.slow
+
 SOLVERS = ("none", "meta_prompt", "random_search")
 
 

@@ -35,6 +35,8 @@ from tracker.sinks.json import write_summary
 from tracker.sinks.memory import MemorySink
 from tracker.stories import Stories
 
+pytestmark = pytest.mark.slow
+
 HELPED = (World("rule", 1), "none", "few_shot", "meta_prompt", "random_search")
 """A world in which rules help, and whose optimizers are tried: the rules' writer finds them, examples are of no use."""
 SHORT = (World("rule", 1), "none", "meta_prompt", "random_search")
@@ -59,7 +61,6 @@ def remembered(folder: Path) -> dict[str, Memory]:
         return {str(each.metadata["arm"]): each for each in store.select(Filter(tags=("result",)))}
 
 
-@pytest.mark.slow
 def test_what_helps_is_told_from_what_does_not_and_from_random_search(tmp_path: Path) -> None:
     run = searched(tmp_path, *HELPED, seeds=3)
     found = rows(run)

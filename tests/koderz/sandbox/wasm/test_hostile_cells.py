@@ -11,6 +11,8 @@ from koderz.sandbox.wasm.pool import Pool
 from tests.koderz.sandbox.wasm.cells import HOSTILE
 from tests.koderz.sandbox.wasm.conftest import NATIVE_SLOW, Done
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("kind", NATIVE_SLOW, indirect=True)
 @pytest.mark.parametrize("category", HOSTILE)

@@ -20,6 +20,8 @@ from koderz.sandbox.wasm.manager import Limits, Manager
 from koderz.sandbox.wasm.opening import Sessions
 from koderz.sandbox.wasm.pool import Pool
 
+pytestmark = pytest.mark.slow
+
 Client = TestClient[Any, Any]
 
 
@@ -105,7 +107,6 @@ def test_what_is_wrong_is_told_in_detail() -> None:
     served(doing)
 
 
-@pytest.mark.slow
 def test_a_deadline_is_a_504_with_what_was_printed() -> None:
     async def doing(client: Client) -> None:
         await asked(client, "POST", "/sessions", json={"session_id": "a"})

@@ -22,6 +22,8 @@ from koderz.sandbox.workspace.uncontained import Uncontained
 from tests.conftest import PATIENCE, are_gone, wait_for
 from tests.koderz.sandbox.workspace.legs import LEG, talked
 
+pytestmark = pytest.mark.slow
+
 STAND_IN = """#!{python} -IS
 import json, os, pathlib, sys
 words, state = sys.argv[1:], pathlib.Path({state!r})
@@ -187,7 +189,6 @@ def test_an_image_that_can_t_be_built_is_a_fault(state: Path, place: Path, tmp_p
         ran("true", place, image=Image(tmp_path, "abc"))
 
 
-@pytest.mark.slow
 def test_what_runs_too_long_is_stopped(state: Path, place: Path) -> None:
     ended = ran("echo begun; sleep 1000", place, Limits(seconds=2.0, grace=0.3))
     assert ended.cause == "timeout"
@@ -341,7 +342,6 @@ def test_koderz_reaches_what_listens_on_a_container_s_loopback(state: Path, plac
     assert asyncio.run(heard()) == (b"hello", "listens\n")
 
 
-@pytest.mark.slow
 def test_a_timed_command_that_isn_t_there_or_takes_too_long_is_ended(state: Path, place: Path) -> None:
     assert asyncio.run(_talked(place, "no-such-program"))[3].status == 127
     *_, ended = asyncio.run(_talked(place, "sleep", "1000", limits=Limits(seconds=1.0, grace=0.2)))
@@ -384,7 +384,6 @@ def test_uncontained_commands_see_their_folders_where_they_lie(place: Path, tmp_
         asyncio.run(run("true", mounts=[Mount(tmp_path, "/tests")]))
 
 
-@pytest.mark.slow
 def test_what_an_uncontained_command_leaves_ends_with_it(place: Path) -> None:
     async def run(seconds: float) -> Ended:
         wanted = Command(["bash", "-c", "sleep 1000 & echo $!; wait"], limits=Limits(seconds=seconds, grace=0.2))

@@ -15,6 +15,8 @@ from koderz.suites.performance.tasks import PerfTask
 from koderz.suites.performance.trees import Applied, Trees
 from tests.koderz.suites.performance.conftest import FAST, FILES, SLOW
 
+pytestmark = pytest.mark.slow
+
 
 def _applied(task: PerfTask, local: Local, folder: Path, diff: str) -> Applied:
     return asyncio.run(Trees(local).patched(task, diff, folder))
@@ -74,7 +76,6 @@ def test_a_task_whose_own_tests_fail_is_a_fault(task: PerfTask, local: Local) ->
         asyncio.run(Trees(local).base(replace(task, files=broken)))
 
 
-@pytest.mark.slow
 def test_a_human_s_answer_that_fails_is_a_fault(task: PerfTask, local: Local) -> None:
     wrong = diff_of(FILES, {**FILES, "sums.py": "def total(n):\n    return 0\n"})
     with pytest.raises(Fault, match="the human's answer"):

@@ -16,6 +16,8 @@ from koderz.suites.rollouts.options import RolloutsOptions
 from koderz.suites.rollouts.tasks import Rollout
 from koderz.suites.rollouts.workspaces import PLACE, Stores, Workspace
 
+pytestmark = pytest.mark.slow
+
 
 async def _at_once(_name: str, make: object, **_: object) -> object:
     return await make()  # type: ignore[operator]
