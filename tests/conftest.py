@@ -36,9 +36,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has it
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two more than there are cores: many tests wait most of their time."""
+    """One more than there are cores: some tests wait, and each process takes six seconds to load what it needs."""
     del config
-    return len(os.sched_getaffinity(0)) + 2
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
