@@ -13,6 +13,7 @@ from tracker.memory.failures import how_it_failed
 
 _LARGEST = 50_000  # characters of a program that is looked into
 _NAMED = 6  # names of one kind in a lesson
+_FUNCTIONS = frozenset(name for name in BUILTINS if not name.startswith("_"))  # that a lesson may name
 _STRUCTURES = {
     ast.For: "a for loop",
     ast.While: "a while loop",
@@ -63,13 +64,12 @@ def _traits(program: str) -> set[str] | None:
         nodes: list[Any] = list(ast.walk(parse(program)))
     except SyntaxError:
         return None
-    told = {name for name in BUILTINS if not name.startswith("_")}
     found = set()
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
             found |= {f"the module {module}" for module in modules}
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in told:
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
             found.add(f"{node.func.id}()")
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and len(node.func.attr) <= 40:
             found.add(f".{node.func.attr}()")
