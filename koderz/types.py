@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, cast
 
-from tracker.records import Measure as Measure  # which a suite declares, and the plan records as it is
+from tracker.records import Headline as Headline  # which a suite declares, and the plan records as they are
+from tracker.records import Measure as Measure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,6 +38,9 @@ REJECTED = "rejected"
 JUDGE = "judge"
 """What a task needs whose answers are programs: somewhere to run them."""
 
+NEEDS_REVIEW = "needs review"
+"""How the note of a verdict begins that somebody should read into before it is believed."""
+
 EXCLUSIVE = "exclusive"
 """What a task needs that is measured while nothing else is measured on the machine."""
 
@@ -48,6 +52,9 @@ MAIN = "main"
 
 SUB = "sub"
 """The role of the model that answers parts of what the main model is asked, beside it at the same address."""
+
+SIMULATED = "simulated"
+"""The model that needs no server, and whose figures say nothing about any real one."""
 
 NOBODY = "none"
 """The model of an arm that asks none."""
@@ -162,6 +169,7 @@ class Task(Generic[P]):
     digest: str = ""  # changes with whatever a verdict or a prompt may depend on
     tokens: int = 0  # of what its messages stand for by reference, as far as it is known before it is made
     groups: Mapping[str, str] = field(default_factory=dict, repr=False)  # by what a run's results are broken down
+    cluster: str = ""  # the text, repository, … that it shares with other tasks, which so resemble it; empty: none
     generated: bool = False  # whether koderz made its text up, so that figures don't belong beside published ones
     messages: tuple[Message, ...] = ()  # the first prompt, ready to be sent; the plan has the suite make it
 

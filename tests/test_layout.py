@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MOST_LINES = 400  # of a module
+MOST_LINES = 500  # of a module
 MOST_FUNCTION_LINES = 60
 MOST_MODULES = 12  # directly in koderz/
 

@@ -7,16 +7,21 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
-from tracker.rates import mean_interval, success_interval
-from tracker.records import TIMES
+from tracker.clusters import Clusters, clusters_of, count_of, interval_in
+from tracker.rates import SHARE, mean_interval, rate_interval, success_interval
+from tracker.records import Measure
 
 if TYPE_CHECKING:
     from tracker.records import Plan
     from tracker.summary import Result
 
 _T = TypeVar("_T")
+_SCORE = Measure(name="score", direction="higher", unit="share")
+_RATE = Measure(name="score", direction="higher", unit="share", two_valued=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,7 @@ class Mean:
 
     mean: float
     interval: tuple[float, float] | None  # 95 %
-    interval_method: str | None  # see `tracker.rates.mean_interval`
+    interval_method: str | None  # see `tracker.rates.mean_interval`; without an interval, why, where that is known
     results: int
 
 
@@ -54,6 +59,8 @@ class Slice:
     depth: Spread  # of the recursion
     tokens: Spread
     seconds: Spread
+    success_rate_interval_method: str | None = None
+    clusters: int | None = None  # in which its tasks are; None: each stands alone
 
 
 def breakdown(plan: Plan, results: Mapping[str, Sequence[Result]]) -> list[Slice]:
@@ -64,16 +71,37 @@ def breakdown(plan: Plan, results: Mapping[str, Sequence[Result]]) -> list[Slice
     return [each for by in ("", *plan.groups) for each in _slices(plan, by, results)]
 
 
-def mean_of(values: Mapping[str, Sequence[float]], unit: str = "") -> Mean:
-    """Of at least one value; they are by task. The geometric one of ratios above 0, whose unit is `TIMES`."""
+def mean_of(values: Mapping[str, Sequence[float]], measure: Measure, clusters: Clusters = MappingProxyType({})) -> Mean:
+    """Of at least one value, by task, as the measure is `averaged`: the geometric mean is one of values above 0.
+
+    The interval of a measure that is declared two-valued is that of a rate, of a share one from 0 to 1.
+    """
     every = [value for of_task in values.values() for value in of_task]
-    if unit == TIMES and min(every) > 0:
-        found = mean_of({task: [math.log(value) for value in of_task] for task, of_task in values.items()}, "ln")
+    if measure.averaged == "median":
+        return Mean(statistics.median(every), None, None, len(every))
+    if measure.averaged == "geometric" and min(every) > 0:
+        logs = {task: [math.log(value) for value in of_task] for task, of_task in values.items()}
+        found = mean_of(logs, Measure(name=f"ln {measure.name}", direction=measure.direction), clusters)
         low, high = found.interval or (None, None)
         bounds = None if low is None or high is None else (math.exp(low), math.exp(high))
         return replace(found, mean=math.exp(found.mean), interval=bounds)
-    interval, method = mean_interval(values.values(), may_be_rate=unit in ("", "share")) or (None, None)
+    is_rate = measure.two_valued and all(value in (0, 1) for value in every)
+    estimate = rate_interval if is_rate else partial(mean_interval, bounds=_bounds_of(measure))
+    interval, method = interval_in(values, clusters, estimate)
     return Mean(math.fsum(every) / len(every), interval, method, len(every))
+
+
+def mean_score(results: Iterable[Result]) -> Mean | None:
+    """Of the results that have a score; where it never says anything but their success, the rate that it is."""
+    scored = [result for result in results if result.score is not None]
+    is_rate = all(result.score == result.success for result in scored)
+    values = by_task(scored, lambda result: result.score)
+    return mean_of(values, _RATE if is_rate else _SCORE, clusters_of(scored)) if values else None
+
+
+def _bounds_of(measure: Measure) -> tuple[float, float] | None:
+    """What its values lie between, as far as it is declared; a score that isn't declared is taken for a share."""
+    return SHARE if measure.unit == "share" or (measure.name == "score" and not measure.unit) else None
 
 
 def by_task(results: Iterable[Result], value: Callable[[Result], _T | None]) -> dict[str, list[_T]]:
@@ -97,9 +125,9 @@ def _slices(plan: Plan, by: str, results: Mapping[str, Sequence[Result]]) -> Ite
 
 
 def _slice(arm: str, by: str, value: str, members: Sequence[Result]) -> Slice:
-    scores = by_task(members, lambda result: result.score)
     successes = sum(result.success for result in members)
-    interval = success_interval(by_task(members, lambda result: result.success).values())
+    passes, clusters = by_task(members, lambda result: result.success), clusters_of(members)
+    interval, method = interval_in(passes, clusters, success_interval)
     return Slice(
         arm=arm,
         by=by,
@@ -107,8 +135,10 @@ def _slice(arm: str, by: str, value: str, members: Sequence[Result]) -> Slice:
         results=len(members),
         successes=successes,
         success_rate=100 * successes / len(members),
-        success_rate_interval=interval[0] if interval else None,
-        score=mean_of(scores) if scores else None,
+        success_rate_interval=interval,
+        success_rate_interval_method=method,
+        clusters=count_of(passes, clusters),
+        score=mean_score(members),
         cost=_spread([result.cost for result in members]),
         calls=_spread([result.calls for result in members]),
         depth=_spread([result.depth for result in members]),

@@ -38,6 +38,18 @@ _PREFIXED = re.compile(
       | A[KS]IA [A-Z0-9]{16} \b                                             # AWS
       | eyJrIjoi [A-Za-z0-9+/]{40,}                                         # Grafana
       | eyJ [\w-]{13,} \. [\w-]{8,} \. [\w-]{4,}                             # a JSON web token
+      | (?: tgp_v1_ | wandb_v1_ | jina_ | esecret_ | psk- | glhf_ | vck_ | pcsk_ | sb_secret_ ) [\w-]{20,}
+      | (?: rpa_ | e2b_ | dtn_ | flp_ ) [A-Za-z0-9]{30,}
+      | cpk_ [\w-]{16,} \. [\w-]{8,} (?: \. [\w-]{8,} )?                     # Chutes
+      | bce-v3/ [\w-]{8,} / [\w-]{20,}                                     # Baidu
+      | bedrock-api-key- [\w+/=-]{30,}
+    )
+  | (?<![\w/+-])(?:                      # short beginnings, which ordinary text and base64 have, too
+        (?: AQ\. | ABSK | BSA ) (?=[\w-]{16})(?=[\w-]*[0-9])(?=[\w-]*[a-z])(?=[\w-]*[A-Z]) [\w+/=-]{24,}
+      | pa- (?=[\w-]*[0-9])(?=[\w-]*[a-z])(?=[\w-]*[A-Z]) [\w-]{32,}
+      | (?: fw | sk | pb | up | key | secret )_ (?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z]) [A-Za-z0-9]{20,} (?![\w-])
+      | fc- [0-9a-f]{32} (?![\w-])                                         # Firecrawl
+      | [0-9a-f]{32} \. (?=[A-Za-z]*[0-9])(?=[0-9a-z]*[A-Z]) [A-Za-z0-9]{16} (?!\w)   # Zhipu
     )""",
     re.VERBOSE | re.ASCII,
 )
@@ -50,6 +62,9 @@ _DRAWN = re.compile(
 """Letters and digits as they are drawn at random; digests and names with a number in them are spared."""
 _CUT = re.compile(r"(?:(?<=\.\.\.)|(?<=…)|(?<=… ))[\w+/-]{12,}|(?<![\w+/-])[\w+/-]{12,}(?=\.\.\.| ?…)", re.ASCII)
 """The beginning or end of something that was shortened in its middle, as a judge's messages are."""
+_CUT_HEX = re.compile(
+    r"(?:(?<=\.\.\.)|(?<=…)|(?<=… ))(?:\w{0,8}[_-])?[0-9a-f]{20,}|\b(?:\w{1,8}_)?[0-9a-f]{20,}(?=\.\.\.| ?…)"
+)
 _RANDOM = 4.3  # bits a character: names and paths have less, and forty that were drawn at random 4.8
 _UNUSED = frozenset({"Public IP (ipv4)", "Private Key", "Basic Auth Credentials"})  # none, or found otherwise
 
@@ -58,22 +73,32 @@ _PRIVATE_KEY = re.compile(
 )
 _URL_CREDENTIALS = re.compile(r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,20}://([^/\s@\"']{1,512})@", re.IGNORECASE)
 _AUTHORIZATION = re.compile(
-    r"""(?:\bauthorization["']?\s*[:=]\s*["']?(?:(?:basic|bearer|token|digest)\s+)?|\bbearer\s+)"""
+    r"""(?:\bauthorization["']?\s*[:=]\s*["']?(?:[a-z][a-z0-9-]{1,20}\s+)?|\bbearer\s+|\bapi-key\s+)"""
     r"""([A-Za-z0-9+/=._~-]{8,})""",
     re.IGNORECASE,
 )
 _NAME = (
     r"[A-Za-z0-9_-]*(?:api[_-]?key|secret(?:[_-]?(?:access[_-]?)?key)?|passw(?:or)?d|passphrase"
-    r"|access[_-]?key|private[_-]?key|credentials?|token|(?-i:[A-Z0-9]_KEY))"
+    r"|(?:access|private|account|subscription)[_-]?key|credentials?|token|(?-i:[A-Z0-9]_KEY))"
 )
 _ASSIGNED = re.compile(
     rf"""(?<![A-Za-z0-9_-])({_NAME})(["']?)([ \t]*[:=][ \t]*)(?:(["'])(.{{0,4096}}?)\4|([^\s"',;&)\]}}]+))""",
     re.IGNORECASE,
 )
+_OPTION = re.compile(
+    r"""(?<![\w-])--?(?:[a-z-]*-)?(?:api-?key|token|secret|password|access-key)[ =]+["']?([^\s"'$<{-][^\s"']{7,})""",
+    re.IGNORECASE,
+)
+_QUERY = re.compile(
+    r"""(?:[?&;]|(?:\b|(?<=\\[nrt]))(?:sig|session|auth)(?==))(?:[\w.-]*(?:key|sig|signature|session|auth|code)=|=)([\w%+/=.~-]{12,})"""
+)
+_SPOKEN = re.compile(r"""\bpass(?:word|phrase|wd)\s+is\s+["']?((?=[^\s"']*[\d\W])[^\s"',;]{6,})""", re.IGNORECASE)
 SECRET_NAME = re.compile(rf"{_NAME}|authorization|cookie", re.IGNORECASE)
 _TELLING = re.compile(
-    r"(?:(?:api|access|private|secret|_)[_-]?key|token|secret|passw(?:or)?d|passphrase|credentials?|authorization)"
-    r"[\"']?[ \t]*[:=]|bearer\s"
+    r"(?:(?:api|access|private|account|subscription|secret|_)[_-]?key|token|secret|passw(?:or)?d|passphrase"
+    r"|credentials?|authorization)[\"']?[ \t]*[:=]|(?:bearer|api-key)\s"
+    r"|[?&;][\w.-]*(?:key|sig|signature|session|auth|code)=|(?:sig|session|auth)="
+    r"|-(?:api-?key|token|secret|password)[ =]|\bpass(?:word|phrase|wd)\s+is\s"
 )
 """What a text in lower case has to have for one of the patterns of names to match."""
 _CODE = re.compile(r"[A-Za-z_][A-Za-z_.]*(?:[\[({].*)?|[\[({].*")  # a name, an attribute, the beginning of more
@@ -99,7 +124,7 @@ def tokens(text: str) -> list[Span]:
 
 
 def _in_line(text: str, first: int, last: int) -> list[Span]:
-    spans = [match.span() for match in _PREFIXED.finditer(text, first, last)]
+    spans = [match.span() for find in (_PREFIXED, _CUT_HEX) for match in find.finditer(text, first, last)]
     line = text[first:last]
     if _DRAWN.search(line):
         spans += [match.span() for match in _AWS_SECRET.finditer(text, first, last) if _is_random(match[0])]
@@ -153,9 +178,15 @@ def named_values(text: str) -> Sequence[Span]:
     """Where values stand whose names, such as `password`, say that they are secret."""
     if not _TELLING.search(text.lower()):
         return ()
-    spans = [match.span(1) for match in _AUTHORIZATION.finditer(text)]
+    spans = [match.span(1) for find in (_AUTHORIZATION, _OPTION, _SPOKEN) for match in find.finditer(text)]
+    spans += [match.span(1) for match in _QUERY.finditer(text) if _is_drawn(match[1])]
     spans += [match.span(5 if match[4] else 6) for match in _ASSIGNED.finditer(text) if _is_secret(match)]
     return sorted(spans)
+
+
+def _is_drawn(value: str) -> bool:
+    """Whether a value has letters and digits, as one that was drawn at random."""
+    return any(map(str.isdigit, value)) and any(map(str.isalpha, value))
 
 
 def _is_secret(match: re.Match[str]) -> bool:

@@ -32,9 +32,9 @@ def whole_file(path: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
 
     With `durable` it is on the disk then. Raises OSError where the disk refuses.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with draft.open("wb") as file:
+        with draft.open("xb") as file:
             yield file
             if durable:
                 file.flush()
@@ -66,6 +66,12 @@ def whole_folder(target: Path) -> Iterator[Path]:
         sync_folder(target.parent)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def links_in(folder: Path) -> list[Path]:
+    """The symbolic links in a folder and its subfolders, relative to it. None of them is followed."""
+    found = [Path(place, name) for place, folders, files in os.walk(folder) for name in (*folders, *files)]
+    return [path.relative_to(folder) for path in found if path.is_symlink()]
 
 
 def pieces(path: Path, size: int) -> Iterator[bytes]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracker.errors import StorageError
+from tracker.files import write_whole
 from tracker.index import Entry, Index, entry_of, header, index_path, pack
 from tracker.records import Record, encode
 
@@ -46,7 +47,7 @@ class Journal:
 
         self.path = path
         self._on_durable = on_durable
-        self._file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        self._file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._size, self._crc = index.end, index.last.crc
         os.ftruncate(self._file, self._size)
         self._index = _open_index(path, index)
@@ -151,8 +152,8 @@ def _open_index(journal: Path, index: Index) -> int | None:
         head = header(lines.readline())
     try:
         if not index.cached:
-            path.write_bytes(head)
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            write_whole(path, [head], durable=False)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         os.ftruncate(file, len(head) + index.cached)  # an entry may be torn
         _write_all(file, index.packed[index.cached :])
     except OSError:

@@ -38,9 +38,14 @@ def letters_of(message: Mapping[str, Any]) -> int:
     return len(content) if isinstance(content, str) and len(message) == len(_PLAIN) else _letters(message)
 
 
+def is_picture(text: str) -> bool:
+    """Whether a text is an encoded picture rather than words: long, in ASCII, and without a blank."""
+    return len(text) > MESSAGE_BYTES and text.isascii() and " " not in text and "\n" not in text
+
+
 def _letters(value: Any) -> int:
     if isinstance(value, str):
-        return 0 if len(value) > MESSAGE_BYTES and " " not in value and "\n" not in value else len(value)
+        return 0 if is_picture(value) else len(value)
     if isinstance(value, Mapping):
         return sum(len(name) + _letters(item) for name, item in value.items())
     return sum(map(_letters, value)) if isinstance(value, list | tuple) else 1

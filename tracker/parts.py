@@ -74,6 +74,9 @@ class Part:
     completes: bool = False
     """Whether results are whole only with what `completed` adds, which may come of experiments that end later."""
 
+    scores: Sequence[str] = ()
+    """The metrics among those of `completed` that are scores, as the measures are that the suite declares."""
+
     def summary(self, plan: Plan, results: Mapping[str, Sequence[Result]]) -> Mapping[str, Any]:  # noqa: ARG002
         """What stands under its key, if anything: what JSON can hold, of the plan and the results of each arm alone."""
         return {}

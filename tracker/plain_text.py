@@ -8,7 +8,20 @@ RUN_LENGTH = 16  # characters of the shortest run of letters and digits that a t
 _SOME_RUN = b"x" * RUN_LENGTH
 _IN_RUNS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 _CLASSES = bytes(ord("x") if code in _IN_RUNS else ord(" ") for code in range(256))
-WORDS = ("key", "token", "secret", "passw", "passphrase", "credential", "authorization", "bearer", "cookie")
+WORDS = (
+    "key",
+    "token",
+    "secret",
+    "passw",
+    "passphrase",
+    "credential",
+    "authorization",
+    "bearer",
+    "cookie",
+    "sig=",
+    "session=",
+    "auth=",
+)
 """What is in the names of secrets, in lower case."""
 
 

@@ -51,6 +51,8 @@ class Arm(Struct, frozen=True, kw_only=True):
     parameters: dict[str, Any] = {}  # those that were given to this arm alone
     source: str = ""  # FILE:NAME of a user's own solver
     baseline: str = ""  # the arm that it is compared with; empty: the run's first
+    settings: dict[str, str | None] | None = None  # of its suite, as they may be shown; None: those of all arms
+    simulated: bool = False  # it asks the simulated model; older plans say so of the run alone
 
 
 class Cell(Struct, frozen=True):
@@ -72,6 +74,28 @@ class Measure(Struct, frozen=True):
     direction: Literal["higher", "lower"]  # which is better
     unit: str = ""
     two_valued: bool = False  # only ever 0 or 1
+    average: Literal["", "arithmetic", "geometric", "median"] = ""  # empty: geometric of TIMES, else arithmetic
+
+    @property
+    def averaged(self) -> str:
+        """How averages of it are taken."""
+        return self.average or ("geometric" if self.unit == TIMES else "arithmetic")
+
+
+PASSES = "success"
+"""The measure of whether experiments passed, which every run has."""
+
+
+class Headline(Struct, frozen=True):
+    """The figure that stands for an arm wherever there is room for one, and what else applies to runs of its system."""
+
+    measure: str = PASSES  # that, or a measure that the suite declares
+    passed: str = "passed"  # what is said of experiments that pass; empty: they neither pass nor fail
+    panels: Sequence[str] | None = None  # of the report; None: all
+
+
+PASSING = Headline()
+"""The headline of runs whose suite declares none."""
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -108,12 +132,14 @@ class Plan(Line, frozen=True, kw_only=True):
     cells: Sequence[Cell] | None = None  # None: each task in each arm, with `samples`
     config: dict[str, Any]  # the settings as users know them: `config` of the summary
     environment: dict[str, Any]
-    simulated: bool = False
+    simulated: bool = False  # every arm that asks a model asks the simulated one; in older plans, any of them
     generated: str = ""  # what made-up tasks go by: their figures don't belong beside those of published ones
     details: dict[str, Any] = {}  # what the runner needs to pick the run up again
     measures: Sequence[Measure] = ()  # as the suite declares them
     parts: Sequence[str] = ()  # of the summary, that the suite or a solver owns; see tracker.parts
     groups: Mapping[str, Sequence[str]] = {}  # by what results are broken down: a value for each of the tasks
+    clusters: Sequence[str] = ()  # for each of the tasks, what it shares with others; empty: no task shares anything
+    headline: Headline | None = None  # as the suite declares it; None: whether experiments passed
     compared: Sequence[str] = ()  # the arms whose comparison the summary has; empty: zero-shot and iterative
 
     @property
@@ -131,6 +157,10 @@ class Plan(Line, frozen=True, kw_only=True):
     def arm(self, name: str) -> Arm:
         """The arm of that name."""
         return next(arm for arm in self.arms if arm.name == name)
+
+    def is_simulated(self, arm: str) -> bool:
+        """Whether the arm of that name asks the simulated model. All do where an older plan says so of the run."""
+        return self.arm(arm).simulated if any(each.simulated for each in self.arms) else self.simulated
 
     def model_of(self, arm: str) -> str:
         """The model that answers in the arm of that name."""
@@ -250,6 +280,7 @@ class Experiment(OfTask, frozen=True, kw_only=True):
     lesson: str = ""  # what it taught, as its suite tells it: neither a program nor a hidden test is in it
     lesson_cause: str = ""  # of the failure that it is about
     facts: dict[str, Any] = {}  # what else its suite tells of it: keys of their own in the summary's result
+    answered_by: dict[str, dict[str, int]] = {}  # calls by the model asked and the other name that the server gave
 
 
 class Fault(OfTask, frozen=True, kw_only=True):
@@ -326,15 +357,18 @@ def encode(record: Record) -> bytes:
 
 
 _SELDOM: dict[type[Struct], tuple[str, ...]] = {
-    Plan: ("generated", "measures", "parts", "groups", "compared"),
-    Arm: ("baseline",),
+    Plan: ("generated", "measures", "parts", "groups", "clusters", "compared", "headline"),
+    Measure: ("average",),
+    Arm: ("baseline", "settings", "simulated"),
     Call: ("depth", "parent", "tool_calls", "body"),
     Attempt: ("task_id", "artifacts", "passes", "facts"),
     Blob: ("blob", "bytes", "binary", "data", "private"),
-    Experiment: ("grades", "depth", "lesson", "lesson_cause", "facts"),
+    Experiment: ("grades", "depth", "lesson", "lesson_cause", "facts", "answered_by"),
     Grade: ("metrics", "labels"),
 }
 """Fields that are in a line only where they say something."""
+
+_SAYING_NONE = frozenset({"settings"})  # of which an empty value says something, too
 
 
 def as_dict(struct: Struct) -> dict[str, Any]:
@@ -345,7 +379,7 @@ def as_dict(struct: Struct) -> dict[str, Any]:
 def _fields(record: Struct) -> dict[str, Any]:
     fields = as_dict(record)
     for name in _SELDOM.get(type(record), ()):
-        if not fields[name]:
+        if fields[name] is None or not (fields[name] or name in _SAYING_NONE):
             del fields[name]
     return fields
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracker.errors import JournalError, KoderzError, RunBusy
-from tracker.files import whole_folder, write_whole
+from tracker.files import links_in, whole_folder, write_whole
 from tracker.index import load_index, read_spans, unreadable
 from tracker.journal import NAME
 from tracker.records import Plan, decode, encode
@@ -50,9 +50,14 @@ def lock_run(folder: Path) -> BaseFileLock:
 
 
 def acquired(path: Path, timeout: float, busy: KoderzError) -> BaseFileLock:
-    """The lock of that name, held. Raises `busy` where another has it for so many seconds, KoderzError for no lock."""
+    """The lock of that name in a run's folder, held.
+
+    Raises `busy` where another process has it for so many seconds, KoderzError where there can be no lock, or where
+    a link in the folder could have koderz write elsewhere.
+    """
     from filelock import FileLock, Timeout
 
+    _refuse_links(path.parent)
     lock = FileLock(path, timeout=timeout)
     try:
         lock.acquire()
@@ -61,6 +66,13 @@ def acquired(path: Path, timeout: float, busy: KoderzError) -> BaseFileLock:
     except OSError as error:
         raise KoderzError(f"{path.parent} can't be locked ({error.strerror})") from None
     return lock
+
+
+def _refuse_links(folder: Path) -> None:
+    """Raises KoderzError for a run that came with links to files elsewhere, which recording would overwrite."""
+    if links := links_in(folder):
+        named = folder / links[0]
+        raise KoderzError(f"{named} is a link, and koderz follows none in a run's folder; put the file in its place")
 
 
 def is_locked(folder: Path) -> bool:

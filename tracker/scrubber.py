@@ -26,6 +26,9 @@ _SECRET_VARIABLE = re.compile(
 )
 _SHORT, _REMEMBERED = 40, 10_000  # characters of a text that is remembered, and how many are
 _LEAST_LENGTH = 6  # of a variable's value: a shorter one is more likely a word of the text
+_LEAST_CODED = 16  # of a value whose first half and base64 are looked for, too
+_URL_SAFE = str.maketrans("+/", "-_")
+_USER_PART = re.compile(r"[a-z][a-z0-9+.-]{0,20}://([^/\s@:]{1,512})(?::([^/\s@]{1,512}))?@", re.IGNORECASE)
 _PLACEHOLDER = re.compile(
     r"[A-Za-z]{1,7}|[0-9]{1,9}|not?[-_ ]?(?:needed|required|key.*)|lm-studio|placeholder|simulated|sk-x+", re.IGNORECASE
 )
@@ -41,6 +44,7 @@ class Scrubber:
     def __init__(self, environ: Mapping[str, str] = os.environ, variables: Iterable[str] = ()) -> None:
         named = {environ.get(name, "") for name in variables}
         named |= {value for name, value in environ.items() if is_secret_variable(name)}
+        named |= {part for value in environ.values() for part in _passwords_in(value)}
         values = {value for value in named if len(value) >= _LEAST_LENGTH and not _PLACEHOLDER.fullmatch(value)}
         self._known = sorted({form for value in values for form in _forms(value)}, key=len, reverse=True)
         self._words: set[str] = set()  # short texts without secrets: the same few in every record
@@ -109,11 +113,27 @@ def _texts_of(kind: type[Struct]) -> tuple[str, ...]:
     return tuple(name for name in kind.__struct_fields__ if name not in _IDENTITIES and hints[name] not in plain)
 
 
+def _passwords_in(value: str) -> Iterable[str]:
+    """The passwords of an address, such as that of a proxy, and a user who is a token."""
+    from urllib.parse import unquote
+
+    return [unquote(part) for found in _USER_PART.finditer(value) for part in (found[2] or found[1], found[2] or "")]
+
+
 def _forms(value: str) -> Iterable[str]:
-    """A value as it is, as JSON has it, and as an address has it."""
+    """A value as it is, as JSON and an address have it, in base64 wherever it stands there, and its first half."""
+    from base64 import b64encode
     from urllib.parse import quote
 
-    return value, orjson.dumps(value).decode()[1:-1], quote(value, safe="")
+    yield from (value, orjson.dumps(value).decode()[1:-1], quote(value, safe=""))
+    if len(value) < _LEAST_CODED:
+        return
+    yield value[: len(value) // 2]
+    data = value.encode("utf-8", "surrogateescape")
+    for before in range(3):  # bytes in front of it: those that its first letters share with them are left out
+        whole = (before + len(data)) * 8 // 6
+        coded = b64encode(bytes(before) + data).decode()[-(-before * 8 // 6) : whole]
+        yield from (coded, coded.translate(_URL_SAFE))
 
 
 def _without_credentials(text: str) -> str:

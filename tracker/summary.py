@@ -13,12 +13,13 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from tracker.breakdown import Mean, Slice, breakdown, by_task, mean_of
+from tracker.breakdown import Mean, Slice, breakdown, by_task, mean_of, mean_score
+from tracker.clusters import clusters_in, clusters_of, count_of, interval_in
 from tracker.index import CODES, DAMAGED, DOUBLED, PAID, Entry, load_index, read_records, read_spans, time_of
 from tracker.journal import NAME
 from tracker.parts import completed, from_parts, parts_of
 from tracker.rates import pass_at_k_of, success_interval
-from tracker.records import SCHEMA_VERSION, Experiment, Fault, Finished, Measure, Plan
+from tracker.records import PASSING, SCHEMA_VERSION, Experiment, Fault, Finished, Headline, Measure, Plan
 from tracker.records import Arm as ArmRecord
 from tracker.runs import read_plan
 from tracker.scrubber import scrubber_of
@@ -58,6 +59,7 @@ class Result(Struct, frozen=True, kw_only=True):
     note: str = ""
     grades: Count = 0
     facts: Mapping[str, Any] = {}  # what else its suite tells of it; in JSON they are keys beside the others
+    cluster: str = ""  # what its task shares with others, see `tracker.clusters`; in JSON only where there is one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,7 @@ class Figures:
     successes: int
     success_rate: float | None
     success_rate_interval: tuple[float, float] | None  # 95 %
-    success_rate_interval_method: str | None  # see `tracker.rates.success_interval`
+    success_rate_interval_method: str | None  # see `tracker.rates.success_interval`; without an interval, why
     total_cost: float
     avg_cost: float
     avg_iterations: float | None
@@ -86,12 +88,22 @@ class Figures:
     verdicts: dict[str, int]
     causes: dict[str, int]
     measures: dict[str, Mean]  # the score and every metric that results have
+    clusters: int | None = None  # in which the tasks are; None: each stands alone
 
     @property
     def rate(self) -> float:
         """The success rate of results that are known to be there."""
         assert self.success_rate is not None, "whoever asks has looked whether anything was judged"
         return self.success_rate
+
+    @property
+    def interval_text(self) -> str:
+        """The interval of the success rate with its method, or why there is none, as people read it."""
+        method = self.success_rate_interval_method
+        if self.success_rate_interval is None:
+            return f"no interval: {method.partition(': ')[2]}" if method else "no interval"
+        low, high = self.success_rate_interval
+        return f"95% interval {low:.1f}% to {high:.1f}% ({method})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +114,7 @@ class Arm:
     summary: Figures
     baseline: str = ""  # the arm that it is compared with; empty: the first
     more: Mapping[str, Any] = field(default_factory=dict)  # what parts add to its summary, see tracker.parts
+    simulated: bool | None = None  # whether it asks the simulated model, where that isn't as in the run
 
 
 USUAL = ("zero-shot", "iterative")
@@ -145,11 +158,14 @@ class Summary:
     comparison: Comparison | None
     faults: Sequence[dict[str, Any]]
     paid: dict[str, float]  # US dollars: total, results, faults, unfinished
-    simulated: bool
+    simulated: bool  # every arm that asks a model asks the simulated one; in older files, any of them
+    answered_by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # calls by model asked, and other name
     generated: str = ""  # what its tasks go by where they are made up
+    judge: Mapping[str, Any] = field(default_factory=dict)  # the prompt of a judge that is a model, and its caveats
     environment: dict[str, Any] = field(repr=False)
     damaged_lines: int = 0  # of the journal: what can't be read is left out
     measures: Sequence[Measure] = ()  # that the suite declares besides success
+    headline: Headline = PASSING  # what its arms are summed up by
     parts: Mapping[str, Any] = field(default_factory=dict)  # keys that suite and solvers add, see tracker.parts
     breakdown: Sequence[Slice] = ()  # by what the suite's tasks have in common
     schema_version: int = SCHEMA_VERSION
@@ -157,10 +173,20 @@ class Summary:
     @property
     def cautions(self) -> list[str]:
         """What its figures don't say, to be told wherever they stand."""
-        found = ["SIMULATED MODEL: these figures say nothing about any real one"] if self.simulated else []
+        arms = [name for name in self.arms if self.is_simulated(name)]
+        found = []
+        if self.simulated:
+            found.append("SIMULATED MODEL: these figures say nothing about any real one")
+        elif arms:
+            found.append(f"SIMULATED ARMS, {', '.join(arms)}: their figures say nothing about any real model")
         if self.generated:
             found.append(f"GENERATED DATA, {self.generated}: these figures don't belong beside published ones")
-        return found
+        return [*found, *self.judge.get("caveats", ())]
+
+    def is_simulated(self, arm: str) -> bool:
+        """Whether the arm of that name asks the simulated model."""
+        own = self.arms[arm].simulated
+        return self.simulated if own is None else own
 
     @property
     def results(self) -> Sequence[Result]:
@@ -186,14 +212,19 @@ def summarize(folder: Path) -> Summary:
     scrubber = scrubber_of(plan)
     plan = scrubber.record(plan)
     order = {task: position for position, task in enumerate(plan.tasks)}
+    clusters = clusters_in(plan)
     results: list[Result] = []
     baselines: dict[str, list[float]] = defaultdict(list)  # known costs on the baseline model, by name
     faults: list[Fault] = []
+    answered_by: dict[str, Counter[str]] = defaultdict(Counter)
     for record in read_records(journal, index.ends()):
         if isinstance(record, Experiment):
-            results.append(_result(scrubber.record(record) if record.note or record.facts else record))
+            scrubbed = scrubber.record(record) if record.note or record.facts else record
+            results.append(_result(scrubbed, clusters.get(record.problem_id, "")))
             if record.baseline_cost is not None:
                 baselines[record.arm].append(record.baseline_cost)
+            for asked, answering in record.answered_by.items():
+                answered_by[asked].update(answering)
         elif isinstance(record, Fault):
             faults.append(scrubber.record(record))
     if plan.parts:
@@ -219,10 +250,13 @@ def summarize(folder: Path) -> Summary:
         faults=[{name: getattr(fault, name) for name in _OF_FAULT} for fault in faults],
         paid=_paid(lines.paid, results, faults),
         simulated=plan.simulated,
+        answered_by=answered_by,
         generated=plan.generated,
+        judge=plan.details.get("judge") or {},
         environment=plan.environment,
         damaged_lines=len(index.damaged),
         measures=plan.measures,
+        headline=plan.headline or PASSING,
         parts=parts_of(plan, of_arms) if plan.parts else {},
         breakdown=breakdown(plan, of_arms) if plan.groups else (),
     )
@@ -233,8 +267,8 @@ def figures(results: Sequence[Result], baseline_cost: float | None = None, measu
     n = len(results)
     successes = sum(result.success for result in results)
     total_cost = math.fsum(result.cost for result in results)
-    passes = by_task(results, lambda result: result.success).values()
-    interval, method = success_interval(passes) or (None, None)
+    passes, clusters = by_task(results, lambda result: result.success), clusters_of(results)
+    interval, method = interval_in(passes, clusters, success_interval)
     return Figures(
         total_problems=n,
         successes=successes,
@@ -251,21 +285,27 @@ def figures(results: Sequence[Result], baseline_cost: float | None = None, measu
         tokens_in=sum(result.tokens_in for result in results),
         tokens_out=sum(result.tokens_out for result in results),
         avg_latency=math.fsum(result.latency for result in results) / n if n else None,
-        pass_at_k=pass_at_k_of(passes),
+        pass_at_k=pass_at_k_of(passes.values()),
         verdicts=dict(Counter(result.verdict for result in results)),
         causes=dict(Counter(result.cause for result in results if result.cause)),
-        measures=dict(_means(results, {measure.name: measure.unit for measure in measures})),
+        measures=dict(_means(results, {measure.name: measure for measure in measures}, clusters)),
+        clusters=count_of(passes, clusters),
     )
 
 
-def _means(results: Iterable[Result], units: Mapping[str, str]) -> Iterator[tuple[str, Mean]]:
+def _means(
+    results: Sequence[Result], declared: Mapping[str, Measure], clusters: Mapping[str, str]
+) -> Iterator[tuple[str, Mean]]:
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         own = {**(result.metrics or {}), "score": result.score}
         for name, value in own.items():
             if value is not None:
                 found[name][result.problem_id].append(value)
-    return ((name, mean_of(values, units.get(name, ""))) for name, values in found.items())
+    for name, values in found.items():
+        measure = declared.get(name, Measure(name=name, direction="higher"))
+        mean = mean_score(results) if name == "score" and measure.unit in ("", "share") else None
+        yield name, mean or mean_of(values, measure, clusters)
 
 
 def _by_tier(results: Sequence[Result]) -> dict[str, float]:
@@ -280,7 +320,8 @@ def _arm(arm: ArmRecord, results: Iterable[Result], costs: Sequence[float], plan
     mine = [result for result in results if result.arm == arm.name]
     more = from_parts(plan, lambda part: part.of_arm(plan, arm.name, mine).items())
     own = figures(mine, math.fsum(costs) if costs and len(costs) == len(mine) else None, plan.measures)
-    return Arm(mine, own, arm.baseline, dict(more))
+    simulated = plan.is_simulated(arm.name)
+    return Arm(mine, own, arm.baseline, dict(more), None if simulated == plan.simulated else simulated)
 
 
 _OF_FAULT = ("experiment_id", "problem_id", "solver", "arm", "sample", "reason", "cost")
@@ -288,10 +329,10 @@ _TAKEN = tuple(name for name in Result.__struct_fields__ if name in Experiment._
 _WORDS = ("problem_id", "solver", "arm", "model", "verdict", "cause")  # the same few a hundred thousand times
 
 
-def _result(experiment: Experiment) -> Result:
+def _result(experiment: Experiment, cluster: str) -> Result:
     taken = {name: getattr(experiment, name) for name in _TAKEN}
     taken |= {name: sys.intern(taken[name]) for name in _WORDS}
-    return Result(**taken, tokens=experiment.tokens_in + experiment.tokens_out)
+    return Result(**taken, tokens=experiment.tokens_in + experiment.tokens_out, cluster=cluster)
 
 
 def compare_modes(arms: Mapping[str, Arm], compared: Sequence[str] = USUAL) -> Comparison | None:

@@ -25,7 +25,7 @@ from tracker.sinks.standing import NAME as SINKS
 from tracker.sinks.standing import standing_of
 
 INDEX = ".runs.index"
-_VERSION = 9
+_VERSION = 11
 
 
 @dataclass(frozen=True, slots=True)

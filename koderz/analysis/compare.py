@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ from koderz.analysis.blocks import Block, Heading, Text, as_markdown
 from koderz.analysis.comparison import Comparison, last_comparable, of_sides
 from koderz.analysis.comparison_view import comparison_blocks, leaderboard_blocks, side_blocks
 from koderz.analysis.failures import failures_of
-from koderz.analysis.gates import Gates, caution_on, why_shut
+from koderz.analysis.gates import Gates, alarm_notes, caution_on, false_alarms, why_shut
 from koderz.analysis.leaderboard import Leaderboard, leaderboard, row_of
-from koderz.analysis.measures import SUCCESS, measure_named
-from koderz.analysis.pairs import own_arms, sides_of, sides_to_compare
-from koderz.analysis.runs import resolve
+from koderz.analysis.measures import measure_named, usual_measure
+from koderz.analysis.pairs import Side, believed, pairs_to_compare, sides_of
+from koderz.analysis.runs import refuse_simulated_runs, resolve
 from koderz.analysis.statistics import ALPHA
 from koderz.errors import KoderzError
 from koderz.settings.registry import Registry
@@ -40,10 +40,13 @@ class Compared:
     found: Callable[[], Mapping[str, Any]]  # for JSON
     shut: Sequence[str] = ()  # the gates that failed, and why
     caution: str = ""  # see `caution_on`
+    alarms: Mapping[str, float] = field(default_factory=dict)  # see `false_alarms`
+    notes: Sequence[str] = ()  # on the gates
 
     def blocks(self) -> Iterator[Block]:
         """What is to be read of it."""
-        return self.told()
+        yield from self.told()
+        yield from map(Text, self.notes)
 
     def markdown(self) -> Iterator[str]:
         """Lines for a CI job's summary page; what the gates say comes first."""
@@ -53,7 +56,12 @@ class Compared:
 
     def document(self) -> Mapping[str, Any]:
         """What JSON has."""
-        return {**self.found(), "gates_failed": list(self.shut), "gates_warning": self.caution or None}
+        return {
+            **self.found(),
+            "gates_failed": list(self.shut),
+            "gates_warning": self.caution or None,
+            "false_alarms": self.alarms,
+        }
 
 
 def compare_runs(
@@ -61,55 +69,64 @@ def compare_runs(
     results: Path,
     *,
     arm: str | None = None,
-    measure: str = SUCCESS.name,
+    measure: str | None = None,
     alpha: float = ALPHA,
     allow_simulated: bool = False,
+    exact: bool = False,
     gates: Gates | None = None,
 ) -> Compared:
-    """Compares the runs named, or the last two that share tasks, by a measure.
+    """Compares the runs named, or the last two that share tasks, by a measure: without one by their systems' own.
 
-    Raises KoderzError for what can't be compared.
+    `exact` as in `koderz.compare`. Raises KoderzError for what can't be compared.
     """
     gates = gates or Gates()
+    if gates.confidence is not None and gates.max_drop is None:
+        raise KoderzError("--confidence is that of --max-drop; name the drop that is allowed")
     runs = (
-        resolve(names, results, allow_simulated=allow_simulated)
+        resolve(names, results, allow_simulated=True)  # whose arms are looked at one by one
         if names
         else last_comparable(results, allow_simulated=allow_simulated)
     )
     folders = [run.folder for run in runs if run.folder and run.mode == runs[0].mode]
     has_own = len(folders) == len(runs) <= 2 and COMPARISONS.has(runs[0].mode)
+    if has_own and not allow_simulated:
+        refuse_simulated_runs(runs)
     if has_own and not replace(gates, min_gain=None).are_asked:
         own: Compared = COMPARISONS.find(runs[0].mode)(folders, arm=arm, min_gain=gates.min_gain)
         return own
     if gates.min_gain is not None:
         raise KoderzError("--min-gain judges a run of optimizers, or the second of two, and goes with no other gate")
-    by = measure_named(measure, runs)
     has_many = len(runs) > 2 or (len(runs) == 1 and len(runs[0].arms) > 2 and arm is None)
+    by = measure_named(measure or usual_measure(runs, ranked=has_many), runs)
     if has_many and gates.are_asked:
         raise KoderzError("gates judge one candidate; name one run or --arm, or the baseline and then the candidate")
     if has_many and not (len(runs) == 1 and any(each.baseline for each in runs[0].arms.values())):
-        board = leaderboard([side for run in runs for side in sides_of(run, arm)], alpha, by)
+        if not allow_simulated:
+            refuse_simulated_runs(runs)
+        every = [side for run in runs for side in sides_of(run, arm)]
+        board = leaderboard(every if allow_simulated else believed(every), alpha, by, exact=exact)
         return Compared("leaderboard", partial(leaderboard_blocks, board), partial(_leaderboard_document, board))
-    sides = sides_to_compare(runs[0], runs[1], arm) if len(runs) == 2 else own_arms(runs[0], arm)
+    sides = pairs_to_compare(runs, arm, allow_simulated=allow_simulated)
     if not sides:
-        side = sides_of(runs[0], arm)[-1]
-        if not gates.are_asked:
-            raise KoderzError(f"{side.label} is one arm alone, {side.arm}; name a second run to compare it with")
-        return Compared(
-            side.label,
-            partial(side_blocks, side),
-            lambda: {"b": row_of(side)},
-            why_shut(gates, side, None),
-            caution_on(gates, side),
-        )
-    comparison = of_sides(sides, alpha, by)
+        return _alone(sides_of(runs[0], arm)[-1], gates)
+    comparison = of_sides(sides, alpha, by, exact=exact)
     return Compared(
         comparison.verdict,
         partial(comparison_blocks, comparison),
         partial(comparison_document, comparison),
         why_shut(gates, comparison.b, comparison),
         caution_on(gates, comparison.b),
+        false_alarms(gates, comparison),
+        [*alarm_notes(gates, comparison)],
     )
+
+
+def _alone(side: Side, gates: Gates) -> Compared:
+    """What gates say of one arm that there is nothing to compare with. Raises KoderzError where none is asked."""
+    if not gates.are_asked:
+        raise KoderzError(f"{side.label} is one arm alone, {side.arm}; name a second run to compare it with")
+    rows = partial(side_blocks, side)
+    return Compared(side.label, rows, lambda: {"b": row_of(side)}, why_shut(gates, side, None), caution_on(gates, side))
 
 
 def own_answer(mode: str, folder: Path) -> Compared | None:

@@ -13,22 +13,25 @@ from koderz.analysis.comparison_view import comparison_blocks
 from koderz.analysis.inference import (
     Difference,
     Ratio,
+    corrected_interval,
     differences_of,
     interval_of,
     is_shown,
+    mcnemar_of,
     means_of,
     method_of,
     p_of,
     probability_of,
     ratios_of,
+    reason_for_none,
     smallest_of,
 )
 from koderz.analysis.intervals import Interval
-from koderz.analysis.measures import SUCCESS, measure_named, measures_of, shown
+from koderz.analysis.measures import SUCCESS, measure_named, measures_of, shown, usual_measure
 from koderz.analysis.notes import differing, notes_on
-from koderz.analysis.pairs import Matched, Side, match, own_arms, sides_to_compare
-from koderz.analysis.runs import Run, load_run, load_summary, of_summary, refuse_mixture, run_paths
-from koderz.analysis.statistics import ALPHA, holm
+from koderz.analysis.pairs import Matched, Side, match, pairs_to_compare
+from koderz.analysis.runs import Run, load_run, load_summary, of_summary, refuse_generated, run_paths
+from koderz.analysis.statistics import ALPHA, holm, p_text
 from koderz.errors import KoderzError
 from tracker.records import Measure
 from tracker.summary import Summary
@@ -72,9 +75,9 @@ class Comparison:
     gained: Sequence[str] = field(repr=False)
     p_value: float | None  # None: nothing to compare
     p_holm: float | None  # corrected for the number of arms that are compared at once
-    mcnemar_p: float | None  # the same, where it is McNemar's
+    mcnemar_p: float | None  # by McNemar's exact test, of two rates with one sample a task
     difference: float | None
-    interval: Interval | None  # of confidence 1 - alpha; without 0 exactly where p_value shows a difference
+    interval: Interval | None  # of confidence 1 - alpha, alone; without 0 exactly where p_value shows a difference
     interval_method: str | None
     probability_better: float | None  # of two-valued measures
     smallest_difference: float | None  # that so many tasks show four times out of five
@@ -85,6 +88,10 @@ class Comparison:
     environment: Mapping[str, tuple[Any, Any]] = field(repr=False)
     notes: Sequence[str]
     arms: Mapping[str, Comparison] = field(default_factory=dict, repr=False)  # where there are several, each one
+    interval_holm: Interval | None = None  # of all arms together; without 0 exactly where p_holm shows a difference
+    interval_holm_method: str | None = None
+    at_once: int = 1  # for how many comparisons p_holm and interval_holm are corrected
+    clusters: int | None = None  # in which the tasks are; None: each stands alone
 
     @property
     def worse_by(self) -> float:
@@ -97,7 +104,7 @@ class Comparison:
         """One sentence."""
         if self.difference is None or self.p_holm is None:
             return "There is nothing to compare yet."
-        corrected = f"p = {self.p_holm:.3g}{', Holm-corrected' if self.p_holm != self.p_value else ''}"
+        corrected = f"{p_text(self.p_holm)}{', Holm-corrected' if self.p_holm != self.p_value else ''}"
         by = "" if self.measure.name == SUCCESS.name else f" in {self.measure.name}"
         if not self.significant:
             return f"No significant difference{by} ({corrected})."
@@ -118,39 +125,58 @@ def compare(
     b: Source | None = None,
     *,
     arm: str | None = None,
-    measure: str = SUCCESS.name,
+    measure: str | None = None,
     alpha: float = ALPHA,
     allow_simulated: bool = False,
+    exact: bool = False,
 ) -> Comparison:
     """Compares B, the candidate, with A, the baseline; without B, the arms of A. Each is a run or a summary file.
 
     `measure` is success, score, cost, tokens, iterations, latency or a metric of the suite's. Where the runs share
-    several arms, the figures are those of the last, and `arms` has each. Raises KoderzError for files that can't be
-    read, an arm or a measure that isn't there, and a real run beside a simulated one.
+    several arms, the figures are those of the last, and `arms` has each. `exact`: rates of one sample
+    a task are tested by McNemar's exact test, instead of by his score statistic, which shows more. Raises KoderzError
+    for files that can't be read, an arm or a measure that isn't there, and a real run beside a simulated one.
     """
     runs = [_run(source) for source in (a, b) if source is not None]
-    refuse_mixture(runs, allow_simulated=allow_simulated)
-    sides = sides_to_compare(runs[0], runs[1], arm) if len(runs) == 2 else own_arms(runs[0])
+    refuse_generated(runs)
+    sides = pairs_to_compare(runs, arm if len(runs) == 2 else None, allow_simulated=allow_simulated)
     if not sides:
         raise KoderzError(f"{runs[0].name} has one arm, {runs[0].mode}; name a second run to compare it with")
-    return of_sides(sides, alpha, measure_named(measure, runs))
+    return of_sides(sides, alpha, measure_named(measure or usual_measure(runs), runs), exact=exact)
 
 
-def of_sides(sides: Sequence[tuple[Side, Side]], alpha: float = ALPHA, measure: Measure = SUCCESS) -> Comparison:
-    """The comparison of the last pair, with those of all in `arms` where there are several."""
-    each = corrected([between(a, b, alpha, measure) for a, b in sides])
+def of_sides(
+    sides: Sequence[tuple[Side, Side]], alpha: float = ALPHA, measure: Measure = SUCCESS, *, exact: bool = False
+) -> Comparison:
+    """The comparison of the last pair, with those of all in `arms` where there are several; `exact` as in `compare`."""
+    each = corrected([between(a, b, alpha, measure, exact=exact) for a, b in sides])
     return each[-1] if len(each) == 1 else replace(each[-1], arms={one.b.arm: one for one in each})
 
 
 def corrected(each: Sequence[Comparison]) -> list[Comparison]:
-    """Comparisons that are made at once, with their p-values corrected for how many they are, by Holm's procedure."""
-    p_values = iter(holm([one.p_value for one in each if one.p_value is not None]))
-    return [
-        one
-        if one.p_value is None
-        else replace(one, p_holm=(p := next(p_values)), significant=one.significant and p <= one.alpha)
-        for one in each
-    ]
+    """Comparisons that are made at once, with p-values and intervals corrected for how many they are.
+
+    The p-values by Holm's procedure, the intervals by Bonferroni's, so that all hold together.
+    """
+    p_values = [one.p_value for one in each if one.p_value is not None]
+    adjusted = iter(holm(p_values))
+    return [one if one.p_value is None else _corrected(one, next(adjusted), len(p_values)) for one in each]
+
+
+def _corrected(one: Comparison, p_holm: float, count: int) -> Comparison:
+    significant = one.significant and p_holm <= one.alpha
+    if count == 1:
+        return replace(one, p_holm=p_holm, significant=significant)
+    matched = match(one.a, one.b, one.measure)
+    interval, method = corrected_interval(matched, one.alpha, count, p_holm) or (None, reason_for_none(matched))
+    return replace(
+        one,
+        p_holm=p_holm,
+        significant=significant,
+        interval_holm=interval and (one.scale * interval[0], one.scale * interval[1]),
+        interval_holm_method=method,
+        at_once=count,
+    )
 
 
 def last_comparable(results: Path, *, allow_simulated: bool = False) -> list[Run]:
@@ -173,18 +199,19 @@ def last_comparable(results: Path, *, allow_simulated: bool = False) -> list[Run
     )
 
 
-def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS) -> Comparison:
+def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS, *, exact: bool = False) -> Comparison:
     """Two arms, by task where they have tasks in common."""
     matched = match(a, b, measure)
     scale = 100 if matched.measure.two_valued else 1
     paired = list(zip(matched.tasks, *matched.means(), strict=True)) if matched.paired else []
     higher, lower = [task for task, x, y in paired if x < y], [task for task, x, y in paired if x > y]
     lost, gained = (lower, higher) if measure.direction == "higher" else (higher, lower)
-    p_value = p_of(matched)
+    p_value = p_of(matched, exact=exact)
     significant = is_shown(matched, p_value, alpha)
-    interval, interval_method = interval_of(matched, alpha, shown=significant) or (None, None)
+    limits, interval_method = interval_of(matched, alpha, shown=significant) or (None, reason_for_none(matched))
+    interval = limits and (scale * limits[0], scale * limits[1])
     of_a, of_b = means_of(matched) or (None, None)
-    smallest = smallest_of(matched, alpha)
+    smallest = smallest_of(matched, alpha, exact=exact)
     every = [match(a, b, each) for each in measures_of([a.run, b.run]).values()]
     others = [each for each in every if each.measure.name != measure.name]
     return Comparison(
@@ -195,7 +222,7 @@ def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS) 
         b_compared=_compared(b, matched, of_b),
         alpha=alpha,
         paired=matched.paired,
-        method=method_of(matched),
+        method=method_of(matched, exact=exact),
         pairs=len(matched.tasks),
         a_only=len(lost),
         b_only=len(gained),
@@ -205,18 +232,21 @@ def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS) 
         gained=gained,
         p_value=p_value,
         p_holm=p_value,
-        mcnemar_p=p_value if matched.measure.two_valued and matched.kind == "single" else None,
+        mcnemar_p=mcnemar_of(matched),
         difference=None if of_a is None or of_b is None else scale * (of_b - of_a),
-        interval=interval and (scale * interval[0], scale * interval[1]),
+        interval=interval,
         interval_method=interval_method,
+        interval_holm=interval,
+        interval_holm_method=interval_method,
         probability_better=probability_of(matched),
         smallest_difference=smallest and scale * smallest,
         significant=significant,
-        measures=differences_of(others, alpha),
+        measures=differences_of(others, alpha, exact=exact),
         ratios=ratios_of(every, alpha),
         settings=differing(a.run.config, b.run.config),
         environment=differing(a.run.environment, b.run.environment),
         notes=notes_on(a, b, matched),
+        clusters=matched.cluster_count,
     )
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.blocks import Block, Heading, Table, Text
 from koderz.analysis.failures import Failures, causes_table, failures_of
-from koderz.analysis.measures import SUCCESS, declared, shown
+from koderz.analysis.measures import SUCCESS, declared, named_average, shown
 from koderz.analysis.run_view import figures_table, rate_of
+from koderz.analysis.statistics import p_figure, p_text
+from koderz.types import SIMULATED
 from tracker.records import Measure
 
 if TYPE_CHECKING:
@@ -46,10 +48,9 @@ def side_blocks(side: Side) -> Iterator[Block]:
 def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
     """Standings, then the tests that tell some of them apart."""
     success = board.measure.name == SUCCESS.name
-    head = "Success rate" if success else f"Avg {board.measure.name}"
-    interval_head = "95% Wilson" if success else "95% interval"
+    head = "Success rate" if success else named_average(board.measure)
     yield Table(
-        ["", "Run", "Model", "Arm", head, interval_head, "Avg cost", "Avg iter.", "Against the first"],
+        ["", "Run", "Model", "Arm", head, "95% interval", "Avg cost", "Avg iter.", "Against the first"],
         [
             [
                 str(rank),
@@ -64,13 +65,13 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
             ]
             for rank, standing in enumerate(board.standings, start=1)
         ],
-        optional=["Avg iter.", "Avg cost", interval_head, "Model"],
+        optional=["Avg iter.", "Avg cost", "95% interval", "Model"],
     )
     if methods := {standing.mean.interval_method for standing in board.standings if standing.mean.interval_method}:
         yield Text(f"Intervals: {' or '.join(sorted(methods))}.")
     yield Text(f"{len(board.pairwise)} tests, two-sided, Holm-corrected, at {board.alpha:g}:")
     told = [pair for pair in board.pairwise if pair.significant]
-    yield from [Text(f"{pair.a} is better than {pair.b}: p = {pair.p_holm:.3g} ({pair.method})") for pair in told] or [
+    yield from [Text(f"{pair.a} is better than {pair.b}: {p_text(pair.p_holm)} ({pair.method})") for pair in told] or [
         Text("no significant difference")
     ]
     for note in board.notes:
@@ -82,8 +83,9 @@ def _one(one: Comparison) -> Iterator[Block]:
     yield Table(head, list(_measure_rows(one)), optional=["Holm's p"])
     yield Text(one.verdict)
     if one.p_value is not None:
-        yield Text(f"{one.method[0].upper()}{one.method[1:]}: p = {one.p_value:.3g}{_sure(one)}.{_power(one)}")
+        yield Text(f"{one.method[0].upper()}{one.method[1:]}: {p_text(one.p_value)}.{_power(one)}")
     yield from _methods(one)
+    yield from _posterior(one)
     if one.paired:
         better = f"{one.b_only} better by B, {one.a_only} by A."
         if one.both is None:
@@ -97,13 +99,22 @@ def _one(one: Comparison) -> Iterator[Block]:
 
 
 def _methods(one: Comparison) -> Iterator[Text]:
-    """What the intervals come from, and the p-values of the other measures."""
-    of_averages = {each.interval_method for each in one.measures.values() if each.interval_method}
-    named = [f"{one.interval_method} ({_name(one.measure)})"] if one.interval_method else []
-    if intervals := [*named, *(f"{method} (other measures)" for method in sorted(of_averages - {one.interval_method}))]:
-        yield Text(f"Intervals: {', '.join(intervals)}.")
+    """What the intervals come from, and for how many at once they and the p-values are corrected."""
+    if one.interval_holm_method:
+        together = _together(one.alpha, one.at_once, "arms")
+        yield Text(f"Interval of {_name(one.measure)}: {one.interval_holm_method}{together}.")
+    others = {each.interval_holm_method for each in one.measures.values() if each.interval_holm_method}
+    if others:
+        together = _together(one.alpha, len(one.measures), "measures")
+        yield Text(f"Intervals of the other measures: {'; '.join(sorted(others))}{together}.")
     if tests := sorted({each.method for each in one.measures.values()}):
         yield Text(f"p of the other measures: {' or '.join(tests)}, Holm-corrected for {len(one.measures)}.")
+
+
+def _together(alpha: float, count: int, what: str) -> str:
+    if count == 1:
+        return ""
+    return f"; each of {100 * (1 - alpha / count):.3g}%, so that those of all {count} {what} hold with {1 - alpha:.0%}"
 
 
 def _measure_rows(one: Comparison) -> Iterator[list[str]]:
@@ -115,7 +126,7 @@ def _measure_rows(one: Comparison) -> Iterator[list[str]]:
     else:
         cells = ["no results" if each.mean is None else shown(each.mean, one.measure) for each in compared]
     difference = "" if one.difference is None else shown(one.difference / one.scale, one.measure, signed=True)
-    limits = tuple(limit / one.scale for limit in one.interval) if one.interval else None
+    limits = tuple(limit / one.scale for limit in one.interval_holm) if one.interval_holm else None
     yield [_name(one.measure, of="Avg "), *cells, difference, _limits(limits, one.measure, signed=True), ""]
     if success and any(each.other_tasks for each in compared):
         yield ["On all its tasks", rate_of(one.a.figures), rate_of(one.b.figures), "", "", ""]
@@ -141,8 +152,8 @@ def _difference_cells(found: Difference, measure: Measure) -> list[str]:
         shown(found.a, measure),
         shown(found.b, measure),
         shown(found.difference, measure, signed=True),
-        _limits(found.interval, measure, signed=True),
-        f"{found.p_holm:.3g}",
+        _limits(found.interval_holm, measure, signed=True),
+        p_figure(found.p_holm),
     ]
 
 
@@ -184,7 +195,7 @@ def _differing(title: str, values: Mapping[str, tuple[Any, Any]]) -> Iterator[Bl
 
 def _described(side: Side) -> str:
     run = side.run
-    simulated = "SIMULATED " if run.simulated and side.model != "simulated" else ""
+    simulated = "SIMULATED " if side.simulated and side.model != SIMULATED else ""
     return f"{run.name}: {simulated}{side.model}, {side.arm}, {run.status}, {run.start_time[:16].replace('T', ' ')}"
 
 
@@ -197,17 +208,18 @@ def _compared_rate(found: Compared) -> str:
     return f"{found.success_rate:.1f}% ({count})"
 
 
-def _sure(one: Comparison) -> str:
-    if one.probability_better is None:
-        return ""
-    return f"; B is better with a probability of {min(max(one.probability_better, 0.0001), 0.9999):.4g}"
+def _posterior(one: Comparison) -> Iterator[Text]:
+    if one.probability_better is not None:
+        probability = min(max(one.probability_better, 0.0001), 0.9999)
+        yield Text(f"Posterior probability that B is better, all rates alike likely before: {probability:.4g}.")
 
 
 def _power(one: Comparison) -> str:
     if one.smallest_difference is None:
         return ""
     size = one.smallest_difference
-    count = f"{one.pairs} tasks" if one.paired else "so many tasks"
+    clusters = f" in {one.clusters} clusters" if one.clusters else ""
+    count = f"{one.pairs} tasks{clusters}" if one.paired else f"so many tasks{clusters}"
     rounded = f"{size:.0f} points" if size >= 10 else f"{size:.1f} points"
     about = rounded if one.measure.two_valued else shown(size, one.measure)
     return f" With {count} only a difference of about {about} could be detected."

@@ -7,10 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from koderz.analysis.blocks import Block, Table, Text
-from koderz.analysis.measures import SUCCESS, shown, value_of
+from koderz.analysis.blocks import Block, Heading, Table, Text
+from koderz.analysis.measures import SUCCESS, headline_measure, measure_named, named_average, shown, value_of
 from koderz.analysis.pairs import Side
 from koderz.errors import KoderzError
+from tracker.breakdown import mean_of
 from tracker.rates import WILSON, wilson
 from tracker.records import Measure
 from tracker.summary import Result
@@ -33,6 +34,7 @@ class Problem:
     avg_iterations: float
     avg_cost: float  # US dollars an experiment
     mean: float | None  # of the measure, in its unit; None where no result has it
+    suite: str = ""  # that it is of
 
 
 def difficulty(sides: Sequence[Side], measure: Measure = SUCCESS) -> list[Problem]:
@@ -40,13 +42,13 @@ def difficulty(sides: Sequence[Side], measure: Measure = SUCCESS) -> list[Proble
 
     Tasks that have nothing of the measure come last. Raises KoderzError where there are no results at all.
     """
-    tasks: dict[str, list[tuple[Side, Result]]] = defaultdict(list)
+    tasks: dict[tuple[str, str], list[tuple[Side, Result]]] = defaultdict(list)
     for side in sides:
         for result in side.results:
-            tasks[result.problem_id].append((side, result))
+            tasks[side.run.suite, result.problem_id].append((side, result))
     if not tasks:
         raise KoderzError("these runs have no results yet")
-    problems = [_problem(task, judged, measure) for task, judged in tasks.items()]
+    problems = [_problem(suite, task, judged, measure) for (suite, task), judged in tasks.items()]
     sign = 1 if measure.direction == "higher" else -1
 
     def hardness(problem: Problem) -> tuple[float | str, ...]:
@@ -56,6 +58,46 @@ def difficulty(sides: Sequence[Side], measure: Measure = SUCCESS) -> list[Proble
     return sorted(problems, key=hardness)
 
 
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The tasks of one suite, hardest first by a measure."""
+
+    suite: str
+    measure: Measure
+    passed: str  # what is said of experiments that pass; empty where they neither pass nor fail
+    problems: Sequence[Problem]
+
+
+def rankings(sides: Sequence[Side], measure: str | None = None) -> list[Ranking]:
+    """The tasks of each suite for themselves: by the measure of that name, else by what the suite is summed up by.
+
+    Arms that have nothing of the latter, such as an unchanged baseline, are left out. Raises KoderzError where there
+    are no results at all, or no measure of that name.
+    """
+    suites: dict[str, list[Side]] = defaultdict(list)
+    for side in sides:
+        if side.results:
+            suites[side.run.suite].append(side)
+    if not suites:
+        raise KoderzError("these runs have no results yet")
+    by = measure_named(measure, [side.run for side in sides]) if measure else None
+    found = []
+    for suite, own in suites.items():
+        run = own[-1].run
+        of_suite = by or headline_measure(run)
+        having = [side for side in own if side.mean(of_suite)] or own
+        found.append(Ranking(suite, of_suite, run.headline.passed, difficulty(having, of_suite)))
+    return found
+
+
+def ranking_blocks(found: Sequence[Ranking], limit: int) -> Iterator[Block]:
+    """A table for each suite, with its name where there are several."""
+    for ranking in found:
+        if len(found) > 1:
+            yield Heading(ranking.suite)
+        yield from difficulty_blocks(ranking.problems, limit, ranking.measure, passed=bool(ranking.passed))
+
+
 def flakiness(outcomes: Sequence[bool]) -> float:
     """How far samples of one task disagree: the variance of one outcome, scaled so that a coin has 1."""
     share = sum(outcomes) / len(outcomes)
@@ -63,25 +105,22 @@ def flakiness(outcomes: Sequence[bool]) -> float:
 
 
 def difficulty_blocks(
-    problems: Sequence[Problem], limit: int | None = None, measure: Measure = SUCCESS
+    problems: Sequence[Problem], limit: int | None = None, measure: Measure = SUCCESS, *, passed: bool = True
 ) -> Iterator[Block]:
-    """A table, and what of it is not shown."""
+    """A table, and what of it is not shown. `passed`: whether experiments pass or fail."""
     listed = problems if limit is None else problems[:limit]
-    header = ["Problem", "Success rate", "95% Wilson", "Runs", "Flaky", "Avg iter.", "Avg cost", "Solved by"]
-    rows = list(map(_row, listed))
-    if measure.name not in (SUCCESS.name, "iterations", "cost"):
-        header.insert(1, f"Avg {measure.name}")
-        for row, problem in zip(rows, listed, strict=True):
-            row.insert(1, "" if problem.mean is None else shown(problem.mean, measure))
-    yield Table(header, rows, optional=["Runs", "Avg cost", "Avg iter.", "95% Wilson"])
-    never = sum(not problem.successes for problem in problems)
-    always = sum(problem.successes == problem.experiments for problem in problems)
-    yield Text(f"{len(problems)} problems: {never} never solved, {always} always.")
+    rows = [_cells(problem, measure, passed=passed) for problem in listed]
+    optional = [head for head in ("Runs", "Avg cost", "Avg iter.", "95% Wilson") if head in rows[0]]
+    yield Table(list(rows[0]), [list(row.values()) for row in rows], optional=optional)
+    if passed:
+        never = sum(not problem.successes for problem in problems)
+        always = sum(problem.successes == problem.experiments for problem in problems)
+        yield Text(f"{len(problems)} problems: {never} never solved, {always} always.")
     if len(listed) < len(problems):
         yield Text(f"The {len(listed)} hardest are shown; --limit {len(problems)} shows all.")
 
 
-def _problem(task: str, judged: Sequence[tuple[Side, Result]], measure: Measure) -> Problem:
+def _problem(suite: str, task: str, judged: Sequence[tuple[Side, Result]], measure: Measure) -> Problem:
     results = [result for _, result in judged]
     values = [value for result in results if (value := value_of(result, measure.name)) is not None]
     n, successes = len(results), sum(result.success for result in results)
@@ -100,7 +139,8 @@ def _problem(task: str, judged: Sequence[tuple[Side, Result]], measure: Measure)
         unsolved_by=[model for model in models if model not in solvers],
         avg_iterations=sum(result.iterations for result in results) / n,
         avg_cost=sum(result.cost for result in results) / n,
-        mean=sum(values) / len(values) if values else None,
+        mean=mean_of({task: values}, measure).mean if values else None,
+        suite=suite,
     )
 
 
@@ -113,14 +153,16 @@ def _flakiness(judged: Sequence[tuple[Side, Result]]) -> float | None:
     return sum(several) / len(several) if several else None
 
 
-def _row(problem: Problem) -> list[str]:
-    return [
-        problem.problem_id,
-        f"{problem.success_rate:.1f}% ({problem.successes}/{problem.experiments})",
-        f"{problem.interval[0]:.1f}% to {problem.interval[1]:.1f}%",
-        str(problem.runs),
-        "" if problem.flakiness is None else f"{problem.flakiness:.2f}",
-        f"{problem.avg_iterations:.1f}",
-        f"${problem.avg_cost:.5f}",
-        ", ".join(problem.solved_by) or "none",
-    ]
+def _cells(problem: Problem, measure: Measure, *, passed: bool) -> dict[str, str]:
+    """The cells of a problem's row by their heads."""
+    cells = {"Problem": problem.problem_id}
+    if measure.name not in (SUCCESS.name, "iterations", "cost"):
+        cells[named_average(measure)] = "" if problem.mean is None else shown(problem.mean, measure)
+    if passed:
+        cells["Success rate"] = f"{problem.success_rate:.1f}% ({problem.successes}/{problem.experiments})"
+        cells["95% Wilson"] = f"{problem.interval[0]:.1f}% to {problem.interval[1]:.1f}%"
+    cells["Runs"] = str(problem.runs)
+    if passed:
+        cells["Flaky"] = "" if problem.flakiness is None else f"{problem.flakiness:.2f}"
+    cells |= {"Avg iter.": f"{problem.avg_iterations:.1f}", "Avg cost": f"${problem.avg_cost:.5f}"}
+    return cells | ({"Solved by": ", ".join(problem.solved_by) or "none"} if passed else {})

@@ -126,7 +126,6 @@ def rows_of(
         "run_id": plan.run_id or "",
         "suite": plan.suite,
         "mode": plan.mode,
-        "simulated": plan.simulated,
         "test_timeout": plan.config.get("test_timeout"),
         "test_memory": plan.config.get("test_memory"),
         "cpu_scale": plan.environment.get("cpu_scale"),
@@ -137,6 +136,7 @@ def rows_of(
             "problem_id": story.problem_id,
             "solver": story.solver,
             "arm": story.arm,
+            "simulated": plan.is_simulated(story.arm),
             "model": plan.model_of(story.arm),
             "sample": story.sample,
         }

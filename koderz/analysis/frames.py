@@ -13,7 +13,7 @@ from tracker.summary import Result, Summary
 Library = Literal["pandas", "polars"]
 Source = Summary | Path | str
 
-_OF_RUN = ("run_id", "model", "mode", "suite", "status", "start_time", "simulated")
+_OF_RUN = ("run_id", "model", "mode", "suite", "status", "start_time")
 _OF_RESULT = tuple(name for name in Result.__struct_fields__ if name not in ("cost_by_tier", "metrics"))
 
 
@@ -27,13 +27,14 @@ def to_dataframe(runs: Source | Iterable[Source], library: Library = "pandas") -
     given = [runs] if isinstance(runs, Summary | Path | str) else list(runs)
     rows = [row for source in given for run in _runs(source) for row in _rows(run)]
     columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
-    return _frame(columns or {name: [] for name in (*_OF_RUN, *_OF_RESULT)}, library)
+    return _frame(columns or {name: [] for name in (*_OF_RUN, "simulated", *_OF_RESULT)}, library)
 
 
 def _rows(run: Run) -> Iterator[dict[str, Any]]:
     of_run = {name: getattr(run, name) for name in _OF_RUN}
-    for result in run.results:
-        own = {name: getattr(result, name) for name in _OF_RESULT}
+    simulated = [run.is_simulated(name) for name, arm in run.arms.items() for _ in arm.results]
+    for is_simulated, result in zip(simulated, run.results, strict=True):
+        own = {"simulated": is_simulated, **{name: getattr(result, name) for name in _OF_RESULT}}
         tiers = {f"cost_{tier}": cost for tier, cost in (result.cost_by_tier or {"local": result.cost}).items()}
         metrics = {f"metric_{name}": value for name, value in (result.metrics or {}).items()}
         yield {**of_run, **own, **tiers, **metrics}

@@ -6,10 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from koderz.analysis.comparison import Comparison
+from koderz.analysis.inference import false_alarm, least_drop
 from koderz.analysis.measures import measure_named, shown
-from koderz.analysis.pairs import Side
+from koderz.analysis.pairs import Side, match
 from koderz.analysis.runs import GOING, Run
+from koderz.analysis.statistics import p_text
 from koderz.errors import KoderzError
+
+_FEW_ALARMS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +22,7 @@ class Gates:
 
     fail_on_regression: bool = False  # a drop that is significant
     max_drop: float | None = None  # points, or the unit of the measure that is compared
+    confidence: float | None = None  # with which the drop has to be above max_drop; None: as it was seen
     least: Mapping[str, float] = field(default_factory=dict)  # means of B's measures, rates in per cent
     most: Mapping[str, float] = field(default_factory=dict)
     min_success_rate: float | None = None  # per cent
@@ -128,9 +133,44 @@ def _shut_by_drop(gates: Gates, one: Comparison) -> Iterator[str]:
     fell = f"the success rate{arm} dropped by {by}" if success else f"{one.measure.name}{arm} is worse by {by}"
     tasks = _some(one.lost)
     if gates.fail_on_regression and one.significant and drop > 0:
-        yield f"{fell}, p = {one.p_holm:.3g}{tasks}"
-    if gates.max_drop is not None and drop > gates.max_drop + 1e-9:
-        yield f"{fell}, more than the {gates.max_drop:g} allowed{tasks}"
+        yield f"{fell}, {p_text(one.p_holm or 0.0)}{tasks}"
+    if gates.max_drop is not None and _is_above(gates.max_drop, gates.confidence, one):
+        sure = "" if gates.confidence is None else f" with a confidence of {gates.confidence:.4g}"
+        yield f"{fell}, more than the {gates.max_drop:g} allowed{sure}{tasks}"
+
+
+def _is_above(allowed: float, confidence: float | None, one: Comparison) -> bool:
+    if confidence is None:
+        return one.worse_by > allowed + 1e-9
+    least = least_drop(match(one.a, one.b, one.measure), confidence)
+    return least is not None and one.scale * least > allowed
+
+
+def false_alarms(gates: Gates, comparison: Comparison | None) -> dict[str, float]:
+    """How often --max-drop shuts where A and B are equally good, by arm, on as many tasks with as many flips."""
+    if gates.max_drop is None or comparison is None:
+        return {}
+    found = {}
+    for one in comparison.arms.values() or [comparison]:
+        matched = match(one.a, one.b, one.measure)
+        if matched.paired:
+            found[one.b.arm] = false_alarm(matched, gates.max_drop / one.scale, gates.confidence)
+    return found
+
+
+def alarm_notes(gates: Gates, comparison: Comparison | None) -> Iterator[str]:
+    """What `false_alarms` says, a sentence an arm, and which gate has fewer."""
+    alarms = false_alarms(gates, comparison)
+    for arm, rate in alarms.items():
+        of_arm = f" of {arm}" if len(alarms) > 1 else ""
+        sure = "" if gates.confidence is None else f" --confidence {gates.confidence:g}"
+        text = f"--max-drop {gates.max_drop:g}{sure} shuts in {_per_cent(rate)} of comparisons like this one{of_arm}"
+        more = "" if rate <= _FEW_ALARMS else "; with --confidence 0.95 it shuts only where a larger drop is certain"
+        yield f"{text} where A and B are equally good{more}."
+
+
+def _per_cent(rate: float) -> str:
+    return "less than 0.1%" if rate < 0.001 else f"{100 * rate:.1f}%" if rate < 0.1 else f"{100 * rate:.0f}%"
 
 
 def _some(tasks: Sequence[str]) -> str:

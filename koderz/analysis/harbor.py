@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from koderz.analysis.story import Story
+from koderz.analysis.workers import agent_version
 from tracker.files import write_whole
 from tracker.records import Fault, Plan
 
@@ -48,7 +49,7 @@ def _trial(plan: Plan, story: Story, name: str, place: Path) -> dict[str, Any]:
         "config": {"task": task, "trial_name": name, "agent": {"name": agent, "model_name": model}},
         "agent_info": {
             "name": agent,
-            "version": str(plan.environment.get("koderz") or "unknown"),
+            "version": agent_version(plan, story),
             "model_info": model_info,
         },
         "agent_result": {

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from koderz.analysis import intervals, statistics
 from koderz.analysis.intervals import Interval
 from koderz.analysis.pairs import Kind, Matched, Values
-from tracker.rates import effective_size
+from tracker.clusters import members, method_in, no_interval
+from tracker.rates import effective_size, freedom_of
 from tracker.records import TIMES
 
 BOOTSTRAP = "BCa bootstrap of tasks"
+CUT = "cut at 0 to agree with the test"
+_SCORE_TEST = "McNemar's score test, exact for any share of flips, paired by task"
 _MCNEMAR = "McNemar's exact test, paired by task"
 _METHODS: Mapping[Kind, str] = {
     "single": "sign-flip permutation test, paired by task",
@@ -35,11 +38,13 @@ class Difference:
     a: float
     b: float
     difference: float
-    interval: Interval | None
+    interval: Interval | None  # of this measure alone
     interval_method: str | None
     p_value: float  # two-sided, that A and B are alike
     p_holm: float  # corrected for the number of measures that are tested beside the one asked for
     method: str  # of the test
+    interval_holm: Interval | None = None  # corrected for as many; without 0 exactly where p_holm shows a difference
+    interval_holm_method: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,27 +58,36 @@ class Ratio:
     interval_method: str | None
 
 
-def method_of(matched: Matched) -> str:
+def method_of(matched: Matched, *, exact: bool = False) -> str:
     """What the p-value comes from."""
-    return _MCNEMAR if _is_mcnemars(matched) else _METHODS[matched.kind]
+    if _is_mcnemars(matched):
+        return _MCNEMAR if exact else _SCORE_TEST
+    return _in_clusters(_METHODS[matched.kind], matched)
 
 
 def _is_mcnemars(matched: Matched) -> bool:
-    return matched.measure.two_valued and matched.kind == "single"
+    return matched.measure.two_valued and matched.kind == "single" and matched.cluster_count is None
 
 
-def p_of(matched: Matched) -> float | None:
-    """Two-sided p-value that A and B are equally good; None where one has no results."""
+def p_of(matched: Matched, *, exact: bool = False) -> float | None:
+    """Two-sided p-value that A and B are equally good; None where one has no results.
+
+    `exact`: of two rates by McNemar's test given the flips, instead of the one that holds for any share of them.
+    """
     if matched.kind == "nothing":
         return None
-    before, after = matched.means()
     if matched.kind == "unpaired":
-        return statistics.shuffle_labels(before, after)
+        return statistics.shuffle_labels(*_shuffled(matched))
+    before, after = matched.means()
     if not _is_mcnemars(matched):
-        return statistics.sign_flip(_less(after, before))
-    return statistics.mcnemar(
-        sum(x > y for x, y in zip(before, after, strict=True)), sum(x < y for x, y in zip(before, after, strict=True))
-    )
+        return statistics.sign_flip(_totals(_less(after, before), _groups(matched, matched.tasks)))
+    flips = _flips(before, after)
+    return statistics.mcnemar(*flips) if exact else statistics.score_test(*flips, len(before))
+
+
+def mcnemar_of(matched: Matched) -> float | None:
+    """The p-value of McNemar's exact test where it applies: two rates, one sample a task."""
+    return p_of(matched, exact=True) if _is_mcnemars(matched) else None
 
 
 def means_of(matched: Matched) -> tuple[float, float] | None:
@@ -85,18 +99,30 @@ def means_of(matched: Matched) -> tuple[float, float] | None:
 
 
 def is_shown(matched: Matched, p_value: float | None, alpha: float) -> bool:
-    """Whether a p-value is small enough, on enough tasks, to claim a difference."""
-    return p_value is not None and matched.smallest_side >= statistics.FEWEST_TASKS and p_value <= alpha
+    """Whether a p-value is small enough, on enough tasks or clusters of them, to claim a difference."""
+    return p_value is not None and groups_of_smallest_side(matched) >= statistics.FEWEST_TASKS and p_value <= alpha
+
+
+def groups_of_smallest_side(matched: Matched) -> int:
+    """On how many tasks, or clusters of tasks, a claim rests."""
+    if matched.paired:
+        return len(_groups(matched, matched.tasks))
+    return min(len(_groups(matched, side)) for side in (matched.a, matched.b))
+
+
+def reason_for_none(matched: Matched) -> str | None:
+    """Why there is no interval of a difference, where that is known: all tasks are of one cluster."""
+    return no_interval(matched.smallest_side, matched.cluster_count) or None
 
 
 def interval_of(matched: Matched, alpha: float, *, shown: bool) -> tuple[Interval, str] | None:
     """Of the difference, in the measure's unit, with its method; None where there is too little to tell.
 
     It excludes 0 exactly where a difference is `shown`, see `is_shown`: an interval inverts a test of its own, which
-    near alpha may say otherwise than the one that decides.
+    near alpha may say otherwise than the one that decides. Where that cuts or shortens it, its method says so.
     """
     means = means_of(matched)
-    if means is None:
+    if means is None or groups_of_smallest_side(matched) < 2 <= matched.smallest_side:
         return None
     found = score_interval(matched, 1 - alpha) if matched.measure.two_valued else _bootstrapped(matched, 1 - alpha)
     if found is None:
@@ -108,14 +134,20 @@ def interval_of(matched: Matched, alpha: float, *, shown: bool) -> tuple[Interva
         low = max(low, math.ulp(0.0))
     else:
         high = min(high, -math.ulp(0.0))
-    return (low, high), _interval_method(matched)
+    method = _interval_method(matched)
+    return (low, high), method if (low, high) == found else f"{method}, {CUT}"
 
 
 def _interval_method(matched: Matched) -> str:
     if not matched.measure.two_valued:
-        return BOOTSTRAP
+        return _in_clusters(BOOTSTRAP, matched)
     several = any(len(values) > 1 for values in (*matched.a.values(), *matched.b.values()))
-    return _INTERVALS[matched.kind] + (", clustered by task" if not matched.paired and several else "")
+    by_task = ", clustered by task" if not matched.paired and several else ""
+    return _in_clusters(_INTERVALS[matched.kind] + by_task, matched)
+
+
+def _in_clusters(method: str, matched: Matched) -> str:
+    return method_in(method, matched.cluster_count)
 
 
 def score_interval(matched: Matched, confidence: float) -> Interval:
@@ -123,18 +155,20 @@ def score_interval(matched: Matched, confidence: float) -> Interval:
     z = statistics.normal_quantile((1 + confidence) / 2)
     if matched.paired:
         return intervals.tango(*_parted(matched, z), confidence)
-    return intervals.newcombe(*_passed(matched.a, z), *_passed(matched.b, z), confidence)
+    return intervals.newcombe(*_passed(matched, matched.a, z), *_passed(matched, matched.b, z), confidence)
 
 
 def _bootstrapped(matched: Matched, confidence: float) -> Interval | None:
     before, after = matched.means()
     if matched.paired:
-        return intervals.bootstrap_mean(_less(after, before), confidence)
-    return intervals.bootstrap_difference(before, after, confidence)
+        differences = _less(after, before)
+        return intervals.bootstrap_mean(_of_groups(differences, _groups(matched, matched.tasks)), confidence)
+    of_a, of_b = (_of_groups(v, _groups(matched, side)) for v, side in ((before, matched.a), (after, matched.b)))
+    return intervals.bootstrap_difference(of_a, of_b, confidence)
 
 
 def _parted(matched: Matched, z: float) -> tuple[float, float, float]:
-    """Tasks that only A and only B passed, and all. Of several samples: of the effective number of tasks.
+    """Tasks that only A and only B passed, and all. Of several samples or clusters: of the effective number of tasks.
 
     The chance that one sample of each parts is known from a task's rates, and how far the rates' differences lie
     apart says for how many single samples they count.
@@ -143,23 +177,25 @@ def _parted(matched: Matched, z: float) -> tuple[float, float, float]:
     tasks = len(before)
     a_only = sum(x * (1 - y) for x, y in zip(before, after, strict=True)) / tasks
     b_only = sum(y * (1 - x) for x, y in zip(before, after, strict=True)) / tasks
-    differences = _less(after, before)
+    groups = _groups(matched, matched.tasks)
     size = effective_size(
         a_only + b_only - (b_only - a_only) ** 2,
-        statistics.standard_error(differences) ** 2,
-        tasks,
+        statistics.standard_error(_of_groups(_less(after, before), groups)) ** 2,
+        len(groups),
         sum(min(len(matched.a[task]), len(matched.b[task])) for task in matched.tasks),
         z,
     )
     return a_only * size, b_only * size, size
 
 
-def _passed(by_task: Values, z: float) -> tuple[float, float]:
-    """Tasks that were passed, and all; of several samples: of the effective number of tasks."""
+def _passed(matched: Matched, by_task: Values, z: float) -> tuple[float, float]:
+    """Tasks that were passed, and all; of several samples or clusters: of the effective number of tasks."""
     rates = [fmean(values) for values in by_task.values()]
-    rate = fmean(rates)
-    of_mean = statistics.standard_error(rates) ** 2
-    size = effective_size(rate * (1 - rate), of_mean, len(rates), sum(map(len, by_task.values())), z)
+    rate, groups = fmean(rates), _groups(matched, by_task)
+    of_mean = statistics.standard_error(_of_groups(rates, groups)) ** 2
+    values = [*by_task.values()]
+    freedom = freedom_of([[value for task in group for value in values[task]] for group in groups])
+    size = effective_size(rate * (1 - rate), of_mean, len(groups), sum(map(len, values)), z, freedom)
     return rate * size, size
 
 
@@ -172,38 +208,108 @@ def probability_of(matched: Matched) -> float | None:
         a_only, b_only, _ = _parted(matched, z)
         higher = statistics.probability_better(a_only, b_only)
     else:
-        higher = statistics.probability_higher(*_passed(matched.a, z), *_passed(matched.b, z))
+        higher = statistics.probability_higher(*_passed(matched, matched.a, z), *_passed(matched, matched.b, z))
     return higher if matched.measure.direction == "higher" else 1 - higher
 
 
-def smallest_of(matched: Matched, alpha: float) -> float | None:
+def smallest_of(matched: Matched, alpha: float, *, exact: bool = False) -> float | None:
     """The smallest difference that so many tasks show, in the measure's unit; None where none can be told.
 
     With one sample each it follows from the share of tasks that flipped, of which one more is taken to.
     """
-    if matched.kind == "nothing":
+    if matched.kind == "nothing" or groups_of_smallest_side(matched) < statistics.FEWEST_TASKS:
         return None
     before, after = matched.means()
     if _is_mcnemars(matched):
-        flips = sum(x != y for x, y in zip(before, after, strict=True))
-        found = statistics.smallest_paired_difference(len(before), (flips + 1) / (len(before) + 2), alpha)
-    elif matched.paired:
-        found = statistics.smallest_difference(statistics.standard_error(_less(after, before)), alpha)
+        share = discordance(sum(_flips(before, after)), len(before))
+        return statistics.smallest_paired_difference(len(before), share, alpha, exact=exact)
+    error = error_of(matched)
+    groups = groups_of_smallest_side(matched)
+    if matched.paired:
+        found = statistics.smallest_flipped_difference(error, groups, alpha) if error else None
     else:
-        errors = statistics.standard_error(before), statistics.standard_error(after)
-        found = statistics.smallest_difference(sum(error**2 for error in errors) ** 0.5, alpha)
+        found = statistics.smallest_difference(error, groups - 1, alpha) if error else None
     return found if found and (found <= 1 or not matched.measure.two_valued) else None
 
 
-def differences_of(each: Sequence[Matched], alpha: float) -> dict[str, Difference]:
+def discordance(flips: int, tasks: int) -> float:
+    """The share of tasks that flip, as so many flips in so many tasks let one expect; one more is taken to."""
+    return (flips + 1) / (tasks + 2)
+
+
+def error_of(matched: Matched) -> float:
+    """The standard error of the difference, by how far tasks, or clusters of them, lie apart."""
+    before, after = matched.means()
+    if matched.paired:
+        return statistics.standard_error(_of_groups(_less(after, before), _groups(matched, matched.tasks)))
+    sides = ((before, matched.a), (after, matched.b))
+    return math.hypot(*(statistics.standard_error(_of_groups(v, _groups(matched, side))) for v, side in sides))
+
+
+def least_drop(matched: Matched, confidence: float) -> float | None:
+    """By how much B is worse at least, with a one-sided confidence, in the measure's unit; below 0: it may be better.
+
+    None on too few tasks to tell. Of rates it is the limit of `score_interval`, of other measures Student's.
+    """
+    groups = groups_of_smallest_side(matched)
+    means = means_of(matched)
+    if means is None or groups < statistics.FEWEST_TASKS:
+        return None
+    higher = matched.measure.direction == "higher"
+    if matched.measure.two_valued:
+        low, high = score_interval(matched, 2 * confidence - 1)
+        return -high if higher else low
+    from scipy.stats import t
+
+    worse = means[0] - means[1] if higher else means[1] - means[0]
+    return worse - float(t.ppf(confidence, groups - 1)) * error_of(matched)
+
+
+def false_alarm(matched: Matched, allowed: float, confidence: float | None) -> float:
+    """How probable it is that B seems worse by more than `allowed` where it isn't at all, on tasks like these.
+
+    With a confidence: that `least_drop` is more. Of rates with one sample a task all counts of flips are enumerated, of
+    which as many are likely as here; else the difference is taken as normal, with the standard error that it has here.
+    """
+    groups = groups_of_smallest_side(matched)
+    if confidence is not None and groups < statistics.FEWEST_TASKS:
+        return 0.0
+    if _is_mcnemars(matched):
+        before, after = matched.means()
+        share = discordance(sum(_flips(before, after)), len(before))
+        return statistics.drop_alarm(len(before), share, allowed, confidence)
+    from scipy.stats import nct, norm, t
+
+    error = error_of(matched)
+    if not error:
+        return 0.0
+    if confidence is None:
+        return float(norm.sf(allowed / error))
+    return float(nct.sf(t.ppf(confidence, groups - 1), groups - 1, -allowed / error))
+
+
+def differences_of(each: Sequence[Matched], alpha: float, *, exact: bool = False) -> dict[str, Difference]:
     """By measure, those that both sides have: each tested, and all corrected together by Holm's procedure."""
-    found = [(one, means, p) for one in each if (means := means_of(one)) and (p := p_of(one)) is not None]
+    found = [(one, means, p) for one in each if (means := means_of(one)) and (p := p_of(one, exact=exact)) is not None]
     corrected = statistics.holm([p for _, _, p in found])
     differences = {}
     for (one, (a, b), p), p_holm in zip(found, corrected, strict=True):
-        interval, method = interval_of(one, alpha, shown=is_shown(one, p, alpha)) or (None, None)
-        differences[one.measure.name] = Difference(a, b, b - a, interval, method, p, p_holm, method_of(one))
+        alone = interval_of(one, alpha, shown=is_shown(one, p, alpha)) or (None, reason_for_none(one))
+        together = corrected_interval(one, alpha, len(found), p_holm) or (None, reason_for_none(one))
+        differences[one.measure.name] = Difference(
+            a, b, b - a, alone[0], alone[1], p, p_holm, method_of(one, exact=exact), together[0], together[1]
+        )
     return differences
+
+
+def corrected_interval(matched: Matched, alpha: float, count: int, p_holm: float) -> tuple[Interval, str] | None:
+    """One of so many that hold all together with a confidence of 1 - alpha, with its method; None as for `interval_of`.
+
+    Each is of confidence 1 - alpha / count, and excludes 0 exactly where Holm's p shows a difference. Source: C. E.
+    Bonferroni's inequality, which Holm's procedure refines; R. G. Miller, "Simultaneous statistical inference" (2nd
+    ed., 1981), section 1.4.
+    """
+    return interval_of(matched, alpha / count, shown=is_shown(matched, p_holm, alpha))
 
 
 def ratios_of(each: Sequence[Matched], alpha: float) -> dict[str, Ratio]:
@@ -219,11 +325,54 @@ def ratios_of(each: Sequence[Matched], alpha: float) -> dict[str, Ratio]:
 def _ratio(one: Matched, alpha: float) -> Ratio:
     a, b = ([fmean(map(math.log, side[task])) for task in one.tasks] for side in (one.a, one.b))
     logs = _less(b, a)
-    found = intervals.bootstrap_mean(logs, 1 - alpha)
+    found = intervals.bootstrap_mean(_of_groups(logs, _groups(one, one.tasks)), 1 - alpha)
     interval = (math.exp(found[0]), math.exp(found[1])) if found else None
     of_a, of_b, ratio = (math.exp(fmean(each)) for each in (a, b, logs))
-    return Ratio(of_a, of_b, ratio, interval, BOOTSTRAP if found else None)
+    return Ratio(of_a, of_b, ratio, interval, _in_clusters(BOOTSTRAP, one) if found else None)
 
 
 def _less(after: Sequence[float], before: Sequence[float]) -> list[float]:
     return [y - x for x, y in zip(before, after, strict=True)]
+
+
+def _flips(before: Sequence[float], after: Sequence[float]) -> tuple[int, int]:
+    """Tasks that only A and only B passed."""
+    pairs = [*zip(before, after, strict=True)]
+    return sum(x > y for x, y in pairs), sum(x < y for x, y in pairs)
+
+
+# Values of tasks become one value a group of tasks that are drawn together: a cluster, or a task that has none.
+
+Groups = Sequence[Sequence[int]]
+"""Positions of tasks."""
+
+
+def _groups(matched: Matched, tasks: Iterable[str]) -> Groups:
+    names = [*tasks]
+    place = {task: number for number, task in enumerate(names)}
+    return [[place[task] for task in group] for group in members(names, matched.clusters)]
+
+
+def _of_groups(values: Sequence[float], groups: Groups) -> list[float]:
+    """Values whose mean is that of all tasks, and whose standard error that of a mean of clusters of unlike sizes.
+
+    Source: the linearized ratio, W. G. Cochran, "Sampling techniques" (3rd ed., 1977), section 6.4.
+    """
+    mean, scale = fmean(values), len(groups) / len(values)
+    return [mean + scale * math.fsum(values[task] - mean for task in group) for group in groups]
+
+
+def _totals(values: Sequence[float], groups: Groups) -> list[float]:
+    """The sum of each group, whose sign is as likely the other one where A and B are alike."""
+    return [math.fsum(values[task] for task in group) for group in groups]
+
+
+def _shuffled(matched: Matched) -> tuple[list[float], list[float]]:
+    """By how much each group of A's and of B's lies off the mean of all, which any side's may."""
+    before, after = matched.means()
+    mean = fmean([*before, *after])
+    of_a, of_b = (
+        _totals([value - mean for value in values], _groups(matched, side))
+        for values, side in ((before, matched.a), (after, matched.b))
+    )
+    return of_a, of_b

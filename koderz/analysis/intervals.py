@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from koderz.analysis.statistics import ALPHA, AT_ONCE, SEED, draws_of, normal_quantile
+from koderz.analysis.statistics import ALPHA, AT_ONCE, SEED, draws_of, normal_quantile, tango_score
 from tracker.rates import wilson
 
 if TYPE_CHECKING:
@@ -34,12 +35,7 @@ def tango(a_only: float, b_only: float, tasks: float, confidence: float = 1 - AL
     seen = (b_only - a_only) / tasks
 
     def score(difference: float) -> float:
-        linear = (2 * tasks - b_only + a_only) * difference - a_only - b_only
-        constant = -a_only * difference * (1 - difference)
-        of_a = (math.sqrt(max(0.0, linear * linear - 8 * tasks * constant)) - linear) / (4 * tasks)
-        variance = tasks * (2 * of_a + difference * (1 - difference))
-        off = b_only - a_only - tasks * difference
-        return off / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, off)
+        return tango_score(a_only, b_only, tasks, difference)
 
     return _falls_to(z, score, -1.0, seen), _falls_to(-z, score, seen, 1.0)
 
@@ -93,7 +89,7 @@ def _bca(sides: Sequence[Sequence[float]], confidence: float) -> Interval | None
     if min(map(len, sides)) < FEWEST_TO_RESAMPLE or all(len(set(values)) == 1 for values in sides):
         return None
     arrays = [np.asarray(values, dtype=np.float64) for values in sides]
-    sums = sum(_means(values, SEED + number) for number, values in enumerate(arrays))
+    sums = _sums(tuple(map(tuple, sides)))
     seen = sum(values.mean() for values in arrays)
     bias = norm.ppf(np.mean(sums < seen) + np.mean(sums == seen) / 2)
     pulls = np.concatenate([(values - values.mean()) / len(values) for values in arrays])
@@ -103,6 +99,17 @@ def _bca(sides: Sequence[Sequence[float]], confidence: float) -> Interval | None
     shifted = bias + widened
     low, high = np.quantile(sums, norm.cdf(bias + shifted / (1 - acceleration * shifted)))
     return float(low), float(high)
+
+
+@lru_cache(maxsize=4)
+def _sums(sides: tuple[tuple[float, ...], ...]) -> NDArray[np.float64]:
+    """The sums of means of resamples; an interval alone and the one that is corrected for others need the same."""
+    import numpy as np
+
+    found: NDArray[np.float64] = np.sum(
+        [_means(np.asarray(v), SEED + number) for number, v in enumerate(sides)], axis=0
+    )
+    return found
 
 
 def _means(values: NDArray[np.float64], seed: int) -> NDArray[np.float64]:

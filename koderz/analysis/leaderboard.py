@@ -54,7 +54,9 @@ class Leaderboard:
         return as_html(leaderboard_blocks(self))
 
 
-def leaderboard(sides: Sequence[Side], alpha: float = ALPHA, measure: Measure = SUCCESS) -> Leaderboard:
+def leaderboard(
+    sides: Sequence[Side], alpha: float = ALPHA, measure: Measure = SUCCESS, *, exact: bool = False
+) -> Leaderboard:
     """Ranks arms and tests each against each, Holm-corrected. Raises KoderzError where none has results."""
     judged = [(side, mean) for side in sides if (mean := side.mean(measure))]
     if not judged:
@@ -62,32 +64,37 @@ def leaderboard(sides: Sequence[Side], alpha: float = ALPHA, measure: Measure = 
     sign = -1 if measure.direction == "higher" else 1
     judged.sort(key=lambda each: (sign * each[1].mean, each[0].figures.avg_cost, each[0].label))
     best_first = [side for side, _ in judged]
-    pairwise = _pairwise(best_first, alpha, measure)
+    pairwise = _pairwise(best_first, alpha, measure, exact=exact)
     behind = {pair.b for pair in pairwise if pair.significant and pair.a == best_first[0].label}
     return Leaderboard(
         measure=measure,
         standings=[Standing(side=side, mean=mean, level_with_best=side.label not in behind) for side, mean in judged],
         pairwise=pairwise,
         alpha=alpha,
-        notes=_notes(sides, pairwise),
+        notes=[*_left_out(sides, best_first, measure), *_notes(sides, pairwise)],
     )
 
 
-def _pairwise(sides: Sequence[Side], alpha: float, measure: Measure) -> list[Pair]:
+def _pairwise(sides: Sequence[Side], alpha: float, measure: Measure, *, exact: bool) -> list[Pair]:
     tested = [(a, b, match(a, b, measure)) for a, b in combinations(sides, 2)]
-    p_values = [p for _, _, matched in tested if (p := p_of(matched)) is not None]
+    p_values = [p for _, _, matched in tested if (p := p_of(matched, exact=exact)) is not None]
     return [
         Pair(
             a=a.label,
             b=b.label,
             pairs=len(matched.tasks),
-            method=method_of(matched),
+            method=method_of(matched, exact=exact),
             p_value=p,
             p_holm=corrected,
             significant=is_shown(matched, corrected, alpha),
         )
         for (a, b, matched), p, corrected in zip(tested, p_values, holm(p_values), strict=True)
     ]
+
+
+def _left_out(sides: Sequence[Side], ranked: Sequence[Side], measure: Measure) -> list[str]:
+    without = [side.label for side in sides if side.results and side not in ranked]
+    return [f"Left out, since they have no {measure.name}: {', '.join(without)}."] if without else []
 
 
 def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
@@ -103,7 +110,7 @@ def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
         notes.append(f"Fewer than {FEWEST_TASKS} tasks in common show nothing.")
     if names := sorted({side.run.generated for side in sides} - {""}):
         notes.append(f"GENERATED data, {', '.join(names)}: these figures don't belong beside published ones.")
-    if any(side.run.simulated for side in sides):
+    if any(side.simulated for side in sides):
         notes.append("SIMULATED model: these figures say nothing about any real one.")
     return notes
 
@@ -125,7 +132,7 @@ def row_of(side: Side) -> Mapping[str, Any]:
         "solver": side.solver,
         "arm": side.arm,
         "status": run.status,
-        "simulated": run.simulated,
+        "simulated": side.simulated,
         **{name: getattr(figures, name) for name in _FIGURES.split()},
         "measures": figures.measures,
         "faults": side.faults,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from koderz.errors import KoderzError
-from tracker.records import Measure
+from tracker.records import PASSES, Measure
 from tracker.summary import Result, Summary
 
-SUCCESS = Measure(name="success", direction="higher", two_valued=True)
+SUCCESS = Measure(name=PASSES, direction="higher", two_valued=True)
 _OF_EVERY_RUN = {
     measure.name: measure
     for measure in (
@@ -36,6 +36,21 @@ def declared(runs: Iterable[Summary]) -> dict[str, Measure]:
     return _OF_EVERY_RUN | {name: own[name] for name in own if name == "score" or name not in _OF_EVERY_RUN}
 
 
+def headline_measure(run: Summary) -> Measure:
+    """The measure that the arms of a run are summed up by."""
+    return declared([run]).get(run.headline.measure, SUCCESS)
+
+
+def usual_measure(runs: Iterable[Summary], *, ranked: bool = False) -> str:
+    """The measure by which runs are compared where none is named; success where their systems differ in it.
+
+    Two sides are set against each other by what passes, where experiments pass or fail; many are `ranked` by what
+    their arms are summed up by.
+    """
+    found = {SUCCESS.name if run.headline.passed and not ranked else run.headline.measure for run in runs}
+    return found.pop() if len(found) == 1 else SUCCESS.name
+
+
 def measures_of(runs: Sequence[Summary]) -> dict[str, Measure]:
     """Those, and the metrics that no suite declares, of which higher is taken for better but for what programs take."""
     metrics = {name for run in runs for result in run.results for name in result.metrics or {}}
@@ -49,6 +64,17 @@ def measure_named(name: str, runs: Sequence[Summary]) -> Measure:
     if name not in known:
         raise KoderzError(f"no result has a measure {name!r}; choose from {', '.join(known)}")
     return known[name]
+
+
+def named_average(measure: Measure) -> str:
+    """What a column of averages of it is called."""
+    how = {"geometric": "GM", "median": "Median"}.get(measure.averaged, "Avg")
+    return f"{how} {measure.name}"
+
+
+def summed_up(value: float, measure: Measure) -> str:
+    """An average with its measure, for where several measures stand below each other: `speedup_base 2.05 times`."""
+    return f"{measure.name} {shown(value, measure)}".removesuffix(" share")
 
 
 def shown(value: float, measure: Measure, *, signed: bool = False) -> str:

@@ -10,6 +10,7 @@ from koderz.analysis.measures import SUCCESS, declared
 from koderz.analysis.pairs import Matched, Side
 from koderz.analysis.statistics import FEWEST_TASKS
 from koderz.settings.schema import OF_SINKS
+from koderz.types import NEEDS_REVIEW
 
 # Tasks are matched one by one; the others change no result.
 _OF_NO_MATTER = frozenset({"problems", "results", "grace", *OF_SINKS})
@@ -20,6 +21,7 @@ def notes_on(a: Side, b: Side, matched: Matched) -> list[str]:
     return [
         *_on_measure(a, b, matched),
         *_on_pairing(matched),
+        *_on_clusters(matched),
         *_on_comparability(a, b),
         *_on_side("A", a),
         *_on_side("B", b),
@@ -50,16 +52,28 @@ def _on_pairing(matched: Matched) -> Iterator[str]:
     if matched.kind == "samples" and matched.measure.two_valued:
         yield "There are several samples a task, so McNemar's test gives way to tests clustered by task."
     tasks = matched.smallest_side
+    groups = min(tasks, matched.cluster_count or tasks)
     if tasks < FEWEST_TASKS:
         count = "1 task is" if tasks == 1 else f"{tasks} tasks are"
         yield f"{count} too few to show anything: it takes {FEWEST_TASKS} at least."
-    if tasks < FEWEST_TO_RESAMPLE:
-        yield f"Averages such as cost and latency have intervals on {FEWEST_TO_RESAMPLE} tasks and more."
+    if groups < FEWEST_TO_RESAMPLE:
+        what = "clusters" if groups < tasks else "tasks"
+        yield f"Averages such as cost and latency have intervals on {FEWEST_TO_RESAMPLE} {what} and more."
+
+
+def _on_clusters(matched: Matched) -> Iterator[str]:
+    count = matched.cluster_count
+    if count == 1:
+        yield "All tasks are of one cluster, so there is no interval, and no difference can be shown."
+    elif count:
+        yield f"The tasks are in {count} clusters, which tests, intervals and power take into account."
+    if count and 1 < count < FEWEST_TASKS:
+        yield f"{count} clusters are too few to show anything: it takes {FEWEST_TASKS} at least."
 
 
 def _on_comparability(a: Side, b: Side) -> Iterator[str]:
-    if a.run.simulated or b.run.simulated:
-        which = "A and B are" if a.run.simulated and b.run.simulated else "A is" if a.run.simulated else "B is"
+    if a.simulated or b.simulated:
+        which = "A and B are" if a.simulated and b.simulated else "A is" if a.simulated else "B is"
         yield f"{which} of the SIMULATED model: these figures say nothing about any real one."
     if a.run.generated:
         yield f"GENERATED data, {a.run.generated}: these figures don't belong beside published ones."
@@ -78,6 +92,9 @@ def _on_side(name: str, side: Side) -> Iterator[str]:
         yield f"{name} has no results."
     if side.faults:
         yield f"{name} has {side.faults} experiments that ended in a fault; they count neither way."
+    if count := sum(result.note.startswith(NEEDS_REVIEW) for result in side.results):
+        which = "1 result needs" if count == 1 else f"{count} results need"
+        yield f"{which} review in {name}: they are too good to be believed unread; their notes say why."
     if not side.figures.cost_known:
         yield f"{name}'s costs are too low: the price of a model is unknown."
 

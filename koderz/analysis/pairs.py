@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, TypeVar
 
 from msgspec.structs import replace
 
-from koderz.analysis.measures import SUCCESS, value_of
+from koderz.analysis.measures import SUCCESS, headline_measure, value_of
 from koderz.analysis.runs import Run, load_run, resolve, run_paths
 from koderz.errors import KoderzError
+from koderz.types import NOBODY
 from tracker.breakdown import Mean, mean_of
+from tracker.clusters import Clusters, clusters_of, count_of
 from tracker.records import Measure
 from tracker.summary import Figures, Result
 
+_Side = TypeVar("_Side", bound="Side")
 Kind = Literal["single", "samples", "unpaired", "nothing"]
 
 
@@ -43,12 +47,37 @@ class Side:
         return next((result.model for result in self.results if result.model), self.run.model)
 
     @property
+    def simulated(self) -> bool:
+        """Whether it asks the simulated model."""
+        return self.run.is_simulated(self.arm)
+
+    @property
+    def is_real(self) -> bool:
+        """Whether it asks a real model. Arms that ask none, such as a human's patch, are neither."""
+        return not self.simulated and self.model != NOBODY
+
+    @property
     def results(self) -> Sequence[Result]:
         return self.run.arms[self.arm].results
 
     @property
     def figures(self) -> Figures:
         return self.run.arms[self.arm].summary
+
+    @property
+    def measure(self) -> Measure:
+        """What it is summed up by."""
+        return headline_measure(self.run)
+
+    @property
+    def average(self) -> Mean | None:
+        """Of that measure where it isn't success; None where it has nothing of it."""
+        return self.figures.measures.get(self.measure.name)
+
+    @property
+    def is_summed_up(self) -> bool:
+        """Whether it has what it is summed up by."""
+        return self.measure is SUCCESS or self.average is not None
 
     @property
     def faults(self) -> int:
@@ -73,7 +102,7 @@ class Side:
     def mean(self, measure: Measure) -> Mean | None:
         """Over its results; None where none has the measure."""
         values = self.values(measure)
-        return mean_of(values, measure.unit) if values else None
+        return mean_of(values, measure, clusters_of(self.results)) if values else None
 
 
 Values = Mapping[str, Sequence[float]]
@@ -89,6 +118,12 @@ class Matched:
     b: Values
     tasks: Sequence[str]
     kind: Kind
+    clusters: Clusters = field(default_factory=dict)
+
+    @property
+    def cluster_count(self) -> int | None:
+        """In how many clusters the tasks are that are compared; None where each stands alone."""
+        return count_of(self.tasks if self.paired else {*self.a, *self.b}, self.clusters)
 
     @property
     def paired(self) -> bool:
@@ -107,35 +142,69 @@ class Matched:
 
 def match(a: Side, b: Side, measure: Measure = SUCCESS) -> Matched:
     """The tasks that both have a value of."""
-    return matched(measure, a.values(measure), b.values(measure))
+    clusters = clusters_of(b.results) | clusters_of(a.results)  # an older run doesn't tell its own
+    return matched(measure, a.values(measure), b.values(measure), clusters)
 
 
-def matched(measure: Measure, a: Values, b: Values) -> Matched:
+def matched(measure: Measure, a: Values, b: Values, clusters: Clusters = MappingProxyType({})) -> Matched:
     """Values by task, paired where A and B have tasks in common."""
     if measure.two_valued and any(value not in (0, 1) for by in (a, b) for values in by.values() for value in values):
         measure = replace(measure, two_valued=False)  # whatever its suite says
     common = [task for task in a if task in b]
-    return Matched(measure, a, b, common, _kind(a, b, common))
+    return Matched(measure, a, b, common, _kind(a, b, common), clusters)
 
 
-def sides_to_compare(a: Run, b: Run, arm: str | None = None) -> list[tuple[Side, Side]]:
-    """Arm by arm where two runs share arms, else their main arms. Raises KoderzError for an arm that isn't there."""
-    if arm is not None:
-        return [(Side(a, _arm(a, arm)), Side(b, _arm(b, arm)))]
-    shared = [name for name in a.arms if name in b.arms]
-    if shared:
-        return [(Side(a, name), Side(b, name)) for name in shared]
-    return [(Side(a, list(a.arms)[-1]), Side(b, list(b.arms)[-1]))]
+def pairs_to_compare(
+    runs: Sequence[Run], arm: str | None = None, *, allow_simulated: bool = False
+) -> list[tuple[Side, Side]]:
+    """The pairs of two runs, or of one run's own arms, which may be none.
 
-
-def own_arms(run: Run, arm: str | None = None) -> list[tuple[Side, Side]]:
-    """Each arm, or the one asked for, beside its baseline: the arms that name one, else all but the first beside that.
-
-    Maybe none. Raises KoderzError for an arm that isn't there.
+    Without `arm`, simulated arms give way to real ones. Arms of one run that have nothing of what they are summed up
+    by, such as unchanged code, are left out. Raises KoderzError for an arm that isn't there, and, unless
+    `allow_simulated`, where a simulated arm would stand against a real one.
     """
-    first, *others = run.arms
-    named = {name: arm.baseline for name, arm in run.arms.items() if arm.baseline in run.arms}
-    wanted = [side.arm for side in sides_of(run, arm)]
+    keep = list if arm is not None or allow_simulated else believed
+    if len(runs) == 2:
+        pairs = _across(*(keep(sides_of(run, arm)) for run in runs))
+    else:
+        wanted = [side.arm for side in sides_of(runs[0], arm)]
+        pairs = _within(runs[0], [side.arm for side in _summed_up(keep(sides_of(runs[0])))], wanted)
+    if not allow_simulated:
+        refuse_simulated(pairs)
+    return pairs
+
+
+def _summed_up(sides: Sequence[Side]) -> list[Side]:
+    """The sides that have what they are summed up by, if any has."""
+    return [side for side in sides if side.is_summed_up] or list(sides)
+
+
+def believed(sides: Sequence[_Side]) -> list[_Side]:
+    """The sides without those that are simulated, if any of them is real."""
+    return [side for side in sides if not side.simulated] if any(side.is_real for side in sides) else list(sides)
+
+
+def refuse_simulated(pairs: Iterable[tuple[Side, Side]]) -> None:
+    """Raises KoderzError where a simulated arm stands against a real one."""
+    for a, b in pairs:
+        for one, other in ((a, b), (b, a)):
+            if one.simulated and other.is_real:
+                raise KoderzError(
+                    f"{one.label} is of the SIMULATED model, {other.label} of a real one, so together they mean "
+                    "nothing; to see them side by side all the same: --allow-simulated"
+                )
+
+
+def _across(a: Sequence[Side], b: Sequence[Side]) -> list[tuple[Side, Side]]:
+    """Arm by arm where two runs share arms, else their last ones."""
+    of_b = {side.arm: side for side in b}
+    return [(side, of_b[side.arm]) for side in a if side.arm in of_b] or [(a[-1], b[-1])]
+
+
+def _within(run: Run, among: Sequence[str], wanted: Collection[str]) -> list[tuple[Side, Side]]:
+    """Each wanted arm beside its baseline: the arms that name one among these, else all but the first beside that."""
+    first, *others = among
+    named = {name: run.arms[name].baseline for name in among if run.arms[name].baseline in among}
     pairs = (named or dict.fromkeys(others, first)).items()
     return [(Side(run, a), Side(run, b)) for b, a in pairs if b in wanted]
 
@@ -158,7 +227,11 @@ def chosen_sides(
     else:
         runs, left_out = _all(results, allow_simulated=allow_simulated)
     going = [f"{run.name} {run.progress}" for run in runs if run.is_going]
-    return [side for run in runs for side in _sides(run, arm, must_have=bool(names))], left_out + going
+    sides = [side for run in runs for side in _sides(run, arm, must_have=bool(names))]
+    shown = sides if allow_simulated else believed(sides)
+    if gone := [side.label for side in sides if side not in shown]:
+        left_out.append(f"SIMULATED arms are left out: {', '.join(gone)}; --allow-simulated takes them in")
+    return shown, left_out + going
 
 
 def arm_named(name: str, arms: Collection[str], run: str) -> str:

@@ -51,6 +51,7 @@ def _record(plan: Plan, story: Story) -> Mapping[str, Any]:
         "subject": story.problem_id,
         "has_agent_patch": bool(story.program),
         "status": outcome.facts.get("status"),
+        "needs_review": outcome.facts.get("needs_review"),
         **{
             f"{arm}_metrics": {
                 theirs: metrics[f"{ours}_{leg}"] for ours, theirs in _METRICS.items() if f"{ours}_{leg}" in metrics

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from tracker.clusters import Clusters, clusters_in, interval_in, pass_at_k_in
 from tracker.parts import Part
-from tracker.rates import mean_interval, pass_at_k
+from tracker.rates import mean_interval, pass_at_k, rate_interval
 
 if TYPE_CHECKING:
     from tracker.records import Plan
@@ -27,19 +28,26 @@ class PerfPart(Part):
             by_task.setdefault(result.problem_id, []).append(result)
         if not by_task:
             return {}
-        passed = [[float(each.facts.get("status") == "passed") for each in found] for found in by_task.values()]
-        opts = [[each.success for each in found] for found in by_task.values()]
-        opts += [[False] * max(map(len, opts))] * len(_without(plan, arm))
-        told: dict[str, Any] = {"opt_at_k": dict(_opt_at_k(opts)), "passed": _told(passed)}
+        clusters = clusters_in(plan)
+        passed = {task: [each.facts.get("status") == "passed" for each in found] for task, found in by_task.items()}
+        opts = {task: [each.success for each in found] for task, found in by_task.items()}
+        opts |= dict.fromkeys(_without(plan, arm), [False] * max(map(len, opts.values())))
+        told: dict[str, Any] = {
+            "opt_at_k": dict(_opt_at_k(opts, clusters)),
+            "passed": _figure(passed, interval_in(passed, clusters, rate_interval)),
+        }
+        told["needs_review"] = sum(bool(result.facts.get("needs_review")) for result in results)
         reviewed = [result.facts["quadrant"] for result in results if "quadrant" in result.facts]
         if reviewed:
             told["quadrants"] = {name: reviewed.count(name) for name in ("Q1", "Q2", "Q3", "Q4")}
         for name in _SPEEDUPS:
-            logs = [
-                [math.log(v) for each in found if (v := (each.metrics or {}).get(name))] for found in by_task.values()
-            ]
-            if logs := [[fmean(each)] for each in logs if each]:
-                told[name] = {key: _exp(value) for key, value in _told(logs).items()}
+            logs = {
+                task: [math.log(v) for each in found if (v := (each.metrics or {}).get(name))]
+                for task, found in by_task.items()
+            }
+            if means := {task: [fmean(each)] for task, each in logs.items() if each}:
+                figure = _figure(means, interval_in(means, clusters, mean_interval))
+                told[name] = {key: _exp(value) for key, value in figure.items()}
         return told
 
 
@@ -50,20 +58,24 @@ def _without(plan: Plan, arm: str) -> list[str]:
     return [task for task in plan.tasks if task not in having]
 
 
-def _opt_at_k(opts: Sequence[Sequence[bool]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _opt_at_k(opts: Mapping[str, Sequence[bool]], clusters: Clusters) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """For each K up to the fewest samples, the share of tasks of which one of K patches is good enough."""
-    for k in range(1, min(map(len, opts)) + 1):
-        yield str(k), _told([[pass_at_k(len(each), sum(each), k)] for each in opts])
+    for k in range(1, min(map(len, opts.values())) + 1):
+        chances = {task: [pass_at_k(len(each), sum(each), k)] for task, each in opts.items()}
+        yield str(k), _figure(chances, pass_at_k_in(opts, clusters, k))
 
 
-def _told(values: Sequence[Sequence[float]]) -> dict[str, Any]:
-    found = mean_interval(values)
-    return {"value": fmean(map(fmean, values)), "interval": list(found[0]) if found else None}
+def _figure(
+    values: Mapping[str, Sequence[float]], found: tuple[tuple[float, float] | None, str | None]
+) -> dict[str, Any]:
+    interval, method = found
+    value = fmean(map(fmean, values.values()))
+    return {"value": value, "interval": list(interval) if interval else None, "interval_method": method}
 
 
 def _exp(value: Any) -> Any:
-    if value is None:
-        return None
+    if value is None or isinstance(value, str):
+        return value
     return [math.exp(each) for each in value] if isinstance(value, list) else math.exp(value)
 
 

@@ -8,6 +8,7 @@ from typing import IO
 import orjson
 
 from koderz.analysis.story import Story
+from koderz.analysis.workers import worker_of
 from tracker.records import Experiment, Plan
 
 
@@ -17,7 +18,7 @@ def predictions(stories: Iterable[tuple[Plan, Story]], file: IO[bytes]) -> None:
         if isinstance(story.outcome, Experiment):
             row = {
                 "instance_id": story.problem_id,
-                "model_name_or_path": plan.model_of(story.arm),
+                "model_name_or_path": worker_of(plan, story.arm),
                 "model_patch": story.program or "",
             }
             file.write(orjson.dumps(row) + b"\n")

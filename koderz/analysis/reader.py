@@ -13,10 +13,11 @@ import msgspec
 from msgspec.structs import replace
 
 from koderz.errors import KoderzError
+from koderz.types import SIMULATED
 from tracker.breakdown import Slice
 from tracker.files import MB, read_all
 from tracker.journal import NAME
-from tracker.records import SCHEMA_VERSION, Measure
+from tracker.records import PASSING, SCHEMA_VERSION, Headline, Measure
 from tracker.summary import UNSAID, USUAL, Arm, Result, Summary, compare_modes, figures
 
 _TOLERANCE = 0.06  # points: older files round their rates
@@ -37,6 +38,7 @@ class _Arm:
     results: list[Result]
     summary: _Claims = _Claims()
     baseline: str = ""
+    simulated: bool | None = None  # None: as the run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +63,14 @@ class _File:
     config: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     simulated: bool | None = None
+    answered_by: dict[str, dict[str, int]] = field(default_factory=dict)
     generated: str = ""
+    judge: dict[str, str | list[str]] = field(default_factory=dict)
     damaged_lines: int = 0
     faults: list[dict[str, Any]] = field(default_factory=list)
     paid: dict[str, float] = field(default_factory=dict)
     measures: list[Measure] = field(default_factory=list)
+    headline: Headline = PASSING
     comparison: _Compared = _Compared()
     breakdown: list[Slice] = field(default_factory=list)
     results: list[Result] | None = None
@@ -84,11 +89,13 @@ class _File:
         if self.results is not None:
             solver = next((row.solver for row in self.results if row.solver), None)
             only = next(iter(self.arms), None) if len(self.arms) == 1 else None
-            found[only or solver or self.mode or "iterative"] = _Arm(results=self.results, summary=self.summary)
+            name = only or solver or self.mode or "iterative"
+            simulated = found[name].simulated if name in found else None
+            found[name] = _Arm(results=self.results, summary=self.summary, simulated=simulated)
         if not found:
             raise _foreign(path)
         model = str(self.config.get("local_model") or "unknown")
-        return {name: _checked(path, name, arm, model) for name, arm in found.items()}
+        return {name: _checked(path, name, arm, model, self.measures) for name, arm in found.items()}
 
 
 _TAKEN = {item.name for item in fields(_File)} & {item.name for item in fields(Summary)} - {"arms", "comparison"}
@@ -116,7 +123,7 @@ def read_summary(path: Path) -> Summary:
     given["mode"] = file.mode or ("comparative" if len(arms) > 1 else next(iter(arms)))
     given["planned"] = judged + len(file.faults) if file.planned is None else file.planned
     if file.simulated is None:
-        given["simulated"] = file.config.get("local_model") == "simulated"
+        given["simulated"] = file.config.get("local_model") == SIMULATED
     return Summary(**given, arms=arms, comparison=compare_modes(arms, file.comparison.arms))
 
 
@@ -146,11 +153,11 @@ def _remedy(path: Path) -> str:
     return "get it again from where it came"
 
 
-def _checked(path: Path, name: str, arm: _Arm, model: str) -> Arm:
+def _checked(path: Path, name: str, arm: _Arm, model: str, measures: Sequence[Measure]) -> Arm:
     results = list(_results(name, arm.results, model))
     _refuse_twins(path, results)
     baseline = arm.summary.baseline_cost
-    found = Arm(results, figures(results, baseline), arm.baseline)
+    found = Arm(results, figures(results, baseline, measures), arm.baseline, simulated=arm.simulated)
     claimed = arm.summary
     for figure, says, is_ in (
         ("total_problems", claimed.total_problems, len(results)),

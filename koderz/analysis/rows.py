@@ -8,6 +8,16 @@ from typing import Any
 
 import msgspec
 
+from tracker.records import PASSES, PASSING, Headline, Measure
+
+
+class Average(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What an arm is summed up by where that isn't its success rate."""
+
+    measure: Measure
+    mean: float
+    interval: tuple[float, float] | None  # 95 %
+
 
 class ArmRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one arm came to."""
@@ -20,6 +30,8 @@ class ArmRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     interval_method: str | None
     cost: float  # US dollars
     iterations: float | None  # average
+    simulated: bool  # it asks the simulated model
+    average: Average | None = None  # of the headline's measure, where that isn't success and the arm has it
 
 
 class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -44,10 +56,13 @@ class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sinks: Mapping[str, str] = {}  # where each stands: up to date, behind, down or off
     behind: tuple[str, ...] = ()  # those of them that lack something of it; koderz sync catches them up
     progress: Mapping[str, int] = {}  # per cent of the run that those have
+    headline: Headline = PASSING  # what its arms are summed up by
 
     @property
     def rate(self) -> float:
-        """Per cent, of the last arm: that of a comparative run is the iterative one. -1 where nothing was judged."""
+        """Per cent, of the last arm: that of a comparative run is the iterative one. -1 where there is none."""
+        if self.headline.measure != PASSES:
+            return -1.0
         rate = self.arms[-1].rate if self.arms else None
         return -1.0 if rate is None else rate
 
@@ -60,6 +75,11 @@ class _Config(msgspec.Struct):
     imported: bool = False
 
 
+class _Mean(msgspec.Struct):
+    mean: float
+    interval: tuple[float, float] | None = None
+
+
 class _Figures(msgspec.Struct):
     total_problems: int
     success_rate: float | None = None
@@ -69,10 +89,12 @@ class _Figures(msgspec.Struct):
     total_cost: float = 0.0
     avg_iterations: float | None = None
     cost_known: bool = True
+    measures: dict[str, _Mean] = {}
 
 
 class _Arm(msgspec.Struct):
     summary: _Figures
+    simulated: bool | None = None  # None: as the run
 
 
 class _Paid(msgspec.Struct):
@@ -98,6 +120,8 @@ class _Head(msgspec.Struct):
     simulated: bool = False
     generated: str = ""
     damaged_lines: int = 0
+    measures: list[Measure] = []
+    headline: Headline = PASSING
 
 
 _HEAD = msgspec.json.Decoder(_Head)
@@ -117,7 +141,8 @@ def row_of_journal(journal: Path, sinks: Mapping[str, str]) -> RunRow:
 
 def _row(head: _Head, sinks: Mapping[str, str]) -> RunRow:
     figures = _figures(head)
-    arms = tuple(_arm(name, found) for name, found in figures)
+    marked = {name: arm.simulated for name, arm in head.arms.items() if arm.simulated is not None}
+    arms = tuple(_arm(name, found, marked.get(name, head.simulated), _average(head, found)) for name, found in figures)
     return RunRow(
         run_id=head.run_id,
         status=head.status,
@@ -136,6 +161,7 @@ def _row(head: _Head, sinks: Mapping[str, str]) -> RunRow:
         tags=head.config.tags,
         arms=arms,
         sinks=sinks,
+        headline=head.headline,
         behind=tuple(name for name, state in sinks.items() if state in ("behind", "down")),
     )
 
@@ -152,15 +178,24 @@ def _figures(head: _Head) -> list[tuple[str, _Figures]]:
     return found
 
 
-def _arm(solver: str, found: _Figures) -> ArmRow:
+def _arm(solver: str, found: _Figures, simulated: bool, average: Average | None) -> ArmRow:
     n = found.total_problems
     if not n:
-        return ArmRow(solver, 0, 0, None, None, None, found.total_cost, None)
+        return ArmRow(solver, 0, 0, None, None, None, found.total_cost, None, simulated)
     passed = round((found.success_rate or 0.0) * n / 100) if found.successes is None else found.successes
     interval, method = found.success_rate_interval, found.success_rate_interval_method
-    if interval is None:
+    if interval is None and method is None:
         from tracker.rates import WILSON, wilson  # few files are so old
 
         low, high = wilson(passed, n)
         interval, method = (100 * low, 100 * high), WILSON
-    return ArmRow(solver, n, passed, 100 * passed / n, interval, method, found.total_cost, found.avg_iterations)
+    rate, iterations = 100 * passed / n, found.avg_iterations
+    return ArmRow(solver, n, passed, rate, interval, method, found.total_cost, iterations, simulated, average)
+
+
+def _average(head: _Head, found: _Figures) -> Average | None:
+    """Of the measure of the headline, where that isn't success."""
+    named = head.headline.measure
+    mean = found.measures.get(named)
+    measure = next((each for each in head.measures if each.name == named), None)
+    return Average(measure, mean.mean, mean.interval) if mean and measure else None

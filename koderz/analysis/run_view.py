@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from koderz.analysis.blocks import Block, Heading, Table, Text
-from koderz.analysis.measures import declared, shown
+from koderz.analysis.measures import declared, named_average, shown
 
 if TYPE_CHECKING:
     from koderz.analysis.runs import Run
@@ -36,14 +36,15 @@ def run_blocks(run: Run) -> Iterator[Block]:
 def figures_table(run: Run, arm: str) -> Table:
     """What one arm came to: success, then what its suite measures besides, then what it took."""
     figures = run.arms[arm].summary
-    interval = figures.success_rate_interval
-    cells = {
-        "Success rate": rate_of(figures),
-        "95% Wilson": f"{interval[0]:.1f}% to {interval[1]:.1f}%" if interval else "",
-    }
+    interval, method = figures.success_rate_interval, figures.success_rate_interval_method
+    cells = {"Success rate": rate_of(figures)}
+    if interval:
+        cells[f"95% interval ({method})"] = f"{interval[0]:.1f}% to {interval[1]:.1f}%"
+    else:
+        cells["95% interval"] = method or ""
     for name, measure in declared([run]).items():
         if mean := figures.measures.get(name):
-            cells[f"Avg {name}"] = shown(mean.mean, measure)
+            cells[named_average(measure)] = shown(mean.mean, measure)
             if mean.interval and mean.interval_method:
                 low, high = (shown(limit, measure) for limit in mean.interval)
                 cells[f"95% interval ({name}, {mean.interval_method})"] = f"{low} to {high}"
@@ -65,6 +66,10 @@ def rate_of(figures: Figures) -> str:
 def breakdown_blocks(slices: Sequence[Slice]) -> Iterator[Block]:
     """What each figure is, and a table of them."""
     yield Text("By arm and task; cost, calls, depth, tokens and seconds of a task: median / p95")
+    if clusters := slices[0].clusters:
+        yield Text(f"Tasks are in {clusters} cluster{'s' * (clusters > 1)}, which the intervals take into account.")
+    if any(one.success_rate_interval is None for one in slices):
+        yield Text("Where all tasks of a row are of one cluster, there is no interval.")
     yield Table(HEADER, list(breakdown_rows(slices)), optional=_OPTIONAL)
 
 
@@ -72,13 +77,12 @@ def breakdown_rows(slices: Sequence[Slice]) -> Iterator[Sequence[str]]:
     """A row for each slice; the first of several arms says what they are about."""
     for (by, value), same in groupby(slices, key=lambda one: (one.by, one.value)):
         for number, one in enumerate(same):
-            low, high = one.success_rate_interval or (0.0, 100.0)
             yield (
                 "" if number else f"{by} {value}".strip() or "all",
                 one.arm,
                 str(one.results),
                 f"{one.success_rate:.0f}%",
-                f"{low:.0f}-{high:.0f}%",
+                "{:.0f}-{:.0f}%".format(*one.success_rate_interval) if one.success_rate_interval else "-",
                 f"{one.score.mean:.2f}" if one.score else "",
                 _spread(one.cost, ".4f"),
                 _spread(one.calls, "g"),

@@ -83,7 +83,9 @@ def resolve(names: Sequence[str], results: Path, *, allow_simulated: bool = Fals
     tasks are mixed, and where simulated and real runs are without `allow_simulated`.
     """
     found = [load_run(find(results, name)) for name in names]
-    refuse_mixture(found, allow_simulated=allow_simulated)
+    refuse_generated(found)
+    if not allow_simulated:
+        refuse_simulated_runs(found)
     return found
 
 
@@ -136,19 +138,20 @@ def of_summary(summary: Summary, path: Path | None = None) -> Run:
     return Run(**given, path=path or Path(summary.run_id or "summary"))
 
 
-def refuse_mixture(runs: Sequence[Run], *, allow_simulated: bool = False) -> None:
-    """Raises KoderzError where figures of some runs don't belong beside those of others.
-
-    Those are generated tasks beside published ones, and, unless allowed, the simulated model beside real ones.
-    """
+def refuse_generated(runs: Sequence[Run]) -> None:
+    """Raises KoderzError where some runs are of generated tasks and others of published ones."""
     generated, published = _parted(runs, "generated")
     if generated and published:
         raise KoderzError(
             f"the tasks of {generated[0].name} are generated ({generated[0].generated}), those of {published[0].name} "
             "aren't, so their figures don't belong into one table; name runs of one kind"
         )
+
+
+def refuse_simulated_runs(runs: Sequence[Run]) -> None:
+    """Raises KoderzError where some runs are of the simulated model alone and others aren't."""
     simulated, real = _parted(runs, "simulated")
-    if simulated and real and not allow_simulated:
+    if simulated and real:
         raise KoderzError(
             f"{simulated[0].name} is of the SIMULATED model, {real[0].name} of a real one, so together they mean "
             "nothing; to see them side by side all the same: --allow-simulated"

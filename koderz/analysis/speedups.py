@@ -28,17 +28,27 @@ def section_of(plan: Plan, folder: Path) -> Section | None:  # noqa: ARG001
 def figures_of(summary: Summary) -> Table:
     """What each arm came to over its tasks: Opt@K, the share that passed, geometric means of speed-ups."""
     rows = [
-        [name, label, form(figure["value"]), " to ".join(map(form, figure["interval"] or ()))]
+        [name, label, form(figure["value"]), _limits(figure, form)]
         for name, arm in summary.arms.items()
         for label, figure, form in _figures(arm)
     ]
     return Table(["Arm", "Figure", "Value", "95 % interval"], rows)
 
 
+def _limits(figure: Mapping[str, Any], form: Callable[[float], str]) -> str:
+    """The interval of a figure with the number of clusters that it is of, or why there is none."""
+    method = figure.get("interval_method") or ""
+    limits = " to ".join(map(form, figure["interval"] or ()))
+    clusters = method.rpartition(", in ")[2]
+    return f"{limits}, in {clusters}" if limits and clusters.endswith(" clusters") else limits or method
+
+
 def _figures(arm: Arm) -> Iterator[tuple[str, Mapping[str, Any], Callable[[float], str]]]:
     """Each with how it is written; Opt@K only of arms of patches."""
     if any(result.facts.get("opt") for result in arm.results):
         yield from ((f"Opt@{k}", each, "{:.1%}".format) for k, each in arm.more["opt_at_k"].items())
+        if count := arm.more.get("needs_review"):
+            yield "of these, patches that need review", {"value": count, "interval": None}, "{:.0f}".format
     if "passed" in arm.more:
         yield "status passed", arm.more["passed"], "{:.1%}".format
     for name, label in _OF.items():
@@ -93,8 +103,8 @@ def _told(result: Result, name: str) -> str:
 
 
 def _word(result: Result) -> str:
-    hack = result.facts.get("hack")
-    return f"{result.cause or ('opt' if result.facts.get('opt') else 'as fast')}{f', {hack}' if hack else ''}"
+    hack, word = result.facts.get("hack"), result.cause or ("opt" if result.facts.get("opt") else "as fast")
+    return ", ".join([word, *([hack] if hack else []), *(["needs review"] if result.facts.get("needs_review") else [])])
 
 
 def label_of(result: Result) -> str:

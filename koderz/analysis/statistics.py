@@ -8,7 +8,9 @@ the samples of a task resemble each other.
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 ALPHA = 0.05
@@ -16,19 +18,71 @@ POWER = 0.8
 FEWEST_TASKS = 6  # with five, even five flips the same way have p = 0.0625
 SEED = 20260131
 AT_ONCE = 1_000_000  # values that are permuted or resampled at once: 8 MB
+_MOST_SIMULATED = 9  # groups whose patterns of signs are enumerated for power
+_SMALLEST_P = 0.001  # that is written out
 _QUANTILES = 2000  # at which a distribution is looked at
 
 
 def mcnemar(a_only: int, b_only: int) -> float:
     """Two-sided exact p-value of McNemar's test, from the pairs that only A and only B passed; 1 where none did.
 
-    Sources: Q. McNemar, "Note on the sampling error of the difference between correlated proportions or
-    percentages", Psychometrika 12 (1947), 153-157; its exact form: F. Mosteller, Biometrics 8 (1952), 220-226.
+    Given how many flipped; that makes it timid, see `score_test`. Sources: Q. McNemar, "Note on the sampling error of
+    the difference between correlated proportions or percentages", Psychometrika 12 (1947), 153-157; its exact form:
+    F. Mosteller, Biometrics 8 (1952), 220-226.
     """
     from scipy.stats import binomtest
 
     flips = a_only + b_only
     return float(binomtest(b_only, flips, 0.5).pvalue) if flips else 1.0
+
+
+def score_test(a_only: int, b_only: int, tasks: int) -> float:
+    """Two-sided p-value of McNemar's score statistic, exact whatever share of tasks flips: the largest over all shares.
+
+    Of the tests of two rates on the same tasks it is the one that never rejects equal rates more often than alpha, and
+    shows more than the exact one that is given the flips. Source: S. Suissa & J. J. Shuster, "The 2 x 2 matched-pairs
+    trial: exact unconditional design and analysis", Biometrics 47 (1991), 361-372.
+    """
+    flips = a_only + b_only
+    return _largest(tasks, (a_only - b_only) ** 2 / flips) if a_only != b_only else 1.0
+
+
+@lru_cache(maxsize=4)
+def rejected_flips(tasks: int, alpha: float, *, exact: bool = False) -> tuple[int, ...]:
+    """By how many tasks flipped, from 0 to all: down to which lesser side a test rejects; -1 where it never does.
+
+    The test is `score_test`, or `mcnemar` where it is to be `exact`.
+    """
+    import numpy as np
+    from scipy.stats import binom
+
+    flips = np.arange(tasks + 1)
+    if exact:
+        lesser = binom.ppf(alpha / 2, flips, 0.5)  # the first whose tail is at least alpha / 2
+        lesser -= 2 * binom.cdf(lesser, flips, 0.5) > alpha
+    else:
+        low, high = 0.0, tasks + 1.0
+        while high - low > 1e-7:
+            middle = (low + high) / 2
+            low, high = (low, middle) if _largest(tasks, middle) <= alpha else (middle, high)
+        lesser = _lesser(flips, high)
+    return tuple(int(value) if count and 2 * value < count else -1 for value, count in zip(lesser, flips, strict=True))
+
+
+def paired_power(
+    tasks: int, discordant: float, difference: float, alpha: float = ALPHA, *, exact: bool = False
+) -> float:
+    """The probability that a test shows a true difference, either way, on so many tasks of which a share flips.
+
+    Enumerated, not approximated. The test is as in `rejected_flips`; with a difference of 0 this is its size.
+    """
+    import numpy as np
+    from scipy.stats import binom
+
+    flips, lesser = np.arange(tasks + 1), np.array(rejected_flips(tasks, alpha, exact=exact))
+    better = (1 + difference / discordant) / 2 if discordant else 0.5
+    rejects = binom.cdf(lesser, flips, better) + binom.cdf(lesser, flips, 1 - better)
+    return float(binom.pmf(flips, tasks, discordant) @ rejects)
 
 
 def sign_flip(differences: Sequence[float]) -> float:
@@ -93,38 +147,117 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def smallest_paired_difference(
-    tasks: int, discordant: float, alpha: float = ALPHA, power: float = POWER
+    tasks: int, discordant: float, alpha: float = ALPHA, power: float = POWER, *, exact: bool = False
 ) -> float | None:
-    """The smallest true difference, as a fraction, that McNemar's test on so many tasks shows with `power`.
+    """The smallest true difference, as a fraction, that a test of rates on so many tasks shows with `power`.
 
-    `discordant` is the share of tasks on which the two differ. None where not even a difference of 1 would show.
-    Source: R. J. Connor, "Sample size for testing differences in proportions for the paired-sample design",
-    Biometrics 43 (1987), 207-211, equation 2, solved for the difference; but no less than the few flips, all
-    the same way, that the exact test needs.
+    `discordant` is the share of tasks on which the two differ. None where not even a difference of 1 would show. It is
+    where `paired_power` reaches that power, which R. J. Connor's formula (Biometrics 43 (1987), 207-211) promises of
+    differences that have 76 to 79 %.
     """
     from scipy.optimize import brentq
 
-    flips = next(k for k in range(1, 2000) if 2 * 0.5**k <= alpha)
-    if not tasks or flips > tasks:
-        return None
-    z_alpha, z_beta = normal_quantile(1 - alpha / 2), normal_quantile(power)
-
     def lacking(difference: float) -> float:
-        differing = max(discordant, difference)
-        needed = z_alpha * math.sqrt(differing) + z_beta * math.sqrt(max(0.0, differing - difference**2))
-        return needed / difference - math.sqrt(tasks)
+        return power - paired_power(tasks, max(discordant, difference), difference, alpha, exact=exact)
 
-    if lacking(1.0) > 0:
+    if tasks < FEWEST_TASKS or lacking(1.0) > 0:
         return None
-    return float(max(flips / tasks, brentq(lacking, 1e-9, 1.0)))
+    return float(brentq(lacking, 0.0, 1.0, xtol=1e-6)) + 1e-6
 
 
-def smallest_difference(standard_error: float, alpha: float = ALPHA, power: float = POWER) -> float:
+def drop_alarm(tasks: int, discordant: float, allowed: float, confidence: float | None = None) -> float:
+    """The probability that of two equal rates the second is seen lower by more than `allowed`, as fractions.
+
+    With a confidence: lower with that one-sided confidence, by Tango's score. On so many tasks of which a share flips.
+    """
+    import numpy as np
+    from scipy.stats import binom
+
+    flips = np.arange(tasks + 1)
+    gained = np.array([_most_gained(tasks, int(count), allowed, confidence) for count in flips])
+    return float(binom.pmf(flips, tasks, discordant) @ binom.cdf(gained, flips, 0.5))
+
+
+def _most_gained(tasks: int, flips: int, allowed: float, confidence: float | None) -> int:
+    """The most of so many flips that B may have gained where it still seems too much lower; -1 where none may be."""
+    z = None if confidence is None else normal_quantile(confidence)
+
+    def is_lower(gained: int) -> bool:
+        if z is None:
+            return 100 * (flips - 2 * gained) / tasks > 100 * allowed + 1e-9
+        return (flips - 2 * gained) / tasks > allowed and tango_score(flips - gained, gained, tasks, -allowed) < -z
+
+    return bisect(range(flips // 2 + 1), False, key=lambda gained: not is_lower(gained)) - 1
+
+
+def tango_score(a_only: float, b_only: float, tasks: float, difference: float) -> float:
+    """By how many standard errors B is better than a hypothetical difference would have it; see `tango`."""
+    linear = (2 * tasks - b_only + a_only) * difference - a_only - b_only
+    constant = -a_only * difference * (1 - difference)
+    of_a = (math.sqrt(max(0.0, linear * linear - 8 * tasks * constant)) - linear) / (4 * tasks)
+    variance = tasks * (2 * of_a + difference * (1 - difference))
+    off = b_only - a_only - tasks * difference
+    return off / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, off)
+
+
+def smallest_difference(
+    standard_error: float, freedom: float = math.inf, alpha: float = ALPHA, power: float = POWER
+) -> float:
     """The smallest true difference that shows with `power`, in the unit of its standard error.
 
-    Source: E. Miller, "Adding error bars to evals" (2024), section 5, equation 9 solved for the difference.
+    Of so many degrees of freedom: Student's test of means, of which permutation tests have the power. Source: E.
+    Miller, "Adding error bars to evals" (2024), section 5, equation 9 solved for the difference, for few tasks with
+    the non-central t distribution.
     """
-    return (normal_quantile(1 - alpha / 2) + normal_quantile(power)) * standard_error
+    if math.isinf(freedom):
+        return (normal_quantile(1 - alpha / 2) + normal_quantile(power)) * standard_error
+    from scipy.optimize import brentq
+    from scipy.stats import nct, t
+
+    limit = float(t.isf(alpha / 2, freedom))
+    return standard_error * float(brentq(lambda off: float(nct.sf(limit, freedom, off)) - power, 0.0, 40 * limit))
+
+
+def smallest_flipped_difference(
+    standard_error: float, groups: int, alpha: float = ALPHA, power: float = POWER
+) -> float | None:
+    """The smallest true mean of so many normal differences that `sign_flip` shows with `power`; None: it never can.
+
+    On few groups p comes in steps, so that the test has less power than Student's; up to nine it is simulated.
+    """
+    patterns = 2 ** (min(groups, 60) - 1)  # each with its opposite
+    steps = math.floor(alpha * patterns)
+    if not steps:
+        return None
+    if groups > _MOST_SIMULATED:
+        return smallest_difference(standard_error, groups - 1, steps / patterns, power)
+    return standard_error * _smallest_flipped(groups, steps, power)
+
+
+@lru_cache(maxsize=32)
+def _smallest_flipped(groups: int, steps: int, power: float) -> float:
+    """In standard errors: where so many of all patterns of signs are as extreme as what is seen, or more."""
+    import numpy as np
+
+    noise = np.random.default_rng(SEED).standard_normal((4000, groups))
+    signs = 1 - 2 * (np.arange(2 ** (groups - 1))[:, None] >> np.arange(groups) & 1)
+    low, high = 0.0, 20.0
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        values = noise + middle / math.sqrt(groups)
+        extreme = (np.abs(values @ signs.T) >= np.abs(values.sum(axis=1, keepdims=True)) - 1e-9).sum(axis=1)
+        low, high = (low, middle) if np.mean(extreme <= steps) >= power else (middle, high)
+    return high
+
+
+def p_text(p: float) -> str:
+    """A p-value in a sentence: `p = 0.0123`, or `p < 0.001`."""
+    return f"p {p_figure(p)}" if p < _SMALLEST_P else f"p = {p_figure(p)}"
+
+
+def p_figure(p: float) -> str:
+    """A p-value in a table: `0.0123`, or `< 0.001`."""
+    return f"< {_SMALLEST_P:g}" if p < _SMALLEST_P else f"{p:.3g}"
 
 
 def standard_error(values: Sequence[float]) -> float:
@@ -144,6 +277,41 @@ def normal_quantile(p: float) -> float:
     from statistics import NormalDist
 
     return NormalDist().inv_cdf(p)
+
+
+def _largest(tasks: int, statistic: float) -> float:
+    """Over all shares of tasks that flip, how probable a score statistic of at least that much is at the most."""
+    import numpy as np
+    from scipy.stats import binom
+
+    flips = np.arange(tasks + 1)
+    tails = np.where(flips > 0, np.minimum(1, 2 * binom.cdf(_lesser(flips, statistic), flips, 0.5)), 0)
+    return max(float(weights @ tails[first : first + len(weights)]) for first, weights in _flip_counts(tasks))
+
+
+def _lesser(flips: Any, statistic: float) -> Any:
+    """The largest count of the lesser side that has at least that score statistic, by how many flipped."""
+    import numpy as np
+
+    return np.floor((flips - np.sqrt(statistic * flips)) / 2 + 1e-9)
+
+
+@lru_cache(maxsize=2)
+def _flip_counts(tasks: int) -> list[tuple[int, Any]]:
+    """Distributions of how many tasks flip, each from the first count that is likely at all; and that count.
+
+    Their shares lie so densely that each is at most an eighth of a standard deviation from the next.
+    """
+    import numpy as np
+    from scipy.stats import binom
+
+    found = []
+    steps = math.ceil(8 * math.pi * math.sqrt(tasks))
+    for share in np.sin(np.linspace(0, np.pi / 2, steps + 1)[1:]) ** 2:
+        reach = 8 * math.sqrt(tasks * share * (1 - share)) + 12
+        first, last = max(0, int(tasks * share - reach)), min(tasks, int(tasks * share + reach))
+        found.append((first, binom.pmf(np.arange(first, last + 1), tasks, share)))
+    return found
 
 
 def _permuted(data: tuple[Sequence[float], ...], kind: str) -> float:

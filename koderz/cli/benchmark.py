@@ -117,7 +117,7 @@ add_resume_commands(app)
 
 def _span(start: int | None, end: int | None, given: Mapping[str, Any]) -> range | None:
     if start is None and end is None:
-        if not {"problems", "limit"} & set(given):
+        if not {"problems", "limit", "dataset"} & set(given):  # of one's own file it is all of them
             raise KoderzError("say which problems: START END (0 10 is the first ten), --problems IDS or --limit N")
         return None
     if start is None or end is None:

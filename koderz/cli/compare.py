@@ -20,6 +20,12 @@ _GATES = {
         float | None,
         _gate(metavar="POINTS", help="B is worse by more than this; of another --measure, in its unit.", min=0),
     ],
+    "confidence": Annotated[
+        float | None,
+        _gate(
+            metavar="P", help="Shut --max-drop only where the drop is larger with this confidence.", min=0.5, max=0.9999
+        ),
+    ],
     "min_success_rate": Annotated[
         float | None, _gate(metavar="PERCENT", help="B passes less than this.", min=0, max=100)
     ],
@@ -43,10 +49,13 @@ def compare(
         named_runs(metavar="[A] [B] …", help="Ids, beginnings of ids, summary files, latest, latest~1."),
     ] = None,
     arm: Arm = None,
-    measure: ByMeasure = "success",
+    measure: ByMeasure = None,
     alpha: Annotated[
         float, typer.Option(metavar="P", help="How probable a false claim may be.", min=1e-6, max=0.5)
     ] = 0.05,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Test rates by McNemar's exact test, which shows less than his score test.")
+    ] = False,
     json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a CI job's summary page.")] = False,
     allow_simulated: AllowSimulated = False,
@@ -71,6 +80,7 @@ def compare(
         measure=measure,
         alpha=alpha,
         allow_simulated=allow_simulated,
+        exact=exact,
         gates=Gates(**gates),
     )
     if json:
@@ -90,7 +100,7 @@ def problems(
         named_runs(metavar="[RUN] …", help="Which runs. Default: all."),
     ] = None,
     arm: Arm = None,
-    measure: ByMeasure = "success",
+    measure: ByMeasure = None,
     limit: Annotated[
         int | None, typer.Option(metavar="N", help="Maximum number of problems. Default: 20; all with --json.", min=1)
     ] = None,
@@ -99,18 +109,19 @@ def problems(
     *,
     results: Results,
 ) -> None:
-    """Rank problems by difficulty across runs, with the disagreement of samples and the models that solve them."""
-    from koderz.analysis.difficulty import difficulty, difficulty_blocks
-    from koderz.analysis.measures import measure_named
+    """Rank problems by difficulty across runs, with the disagreement of samples and the models that solve them.
+
+    Each suite has a table of its own.
+    """
+    from koderz.analysis.difficulty import ranking_blocks, rankings
     from koderz.analysis.pairs import chosen_sides
     from koderz.cli.tables import print_blocks
 
     sides, notes = chosen_sides(runs or [], results, arm=arm, allow_simulated=allow_simulated)
-    by = measure_named(measure, [side.run for side in sides])
-    found = difficulty(sides, by)
+    found = rankings(sides, measure)
     if json:
-        print_json(found[:limit])
+        print_json([problem for ranking in found for problem in ranking.problems[:limit]])
         return
-    print_blocks(difficulty_blocks(found, limit or _SHOWN, by))
+    print_blocks(ranking_blocks(found, limit or _SHOWN))
     for note in notes:
         warn(f"note: {note}")

@@ -77,8 +77,12 @@ Results = Annotated[
 ]
 Arm = Annotated[str | None, typer.Option(metavar="ARM", help="Only this arm, e.g. iterative.")]
 ByMeasure = Annotated[
-    str,
-    typer.Option("--measure", metavar="NAME", help="success, score, cost, tokens, iterations, latency or a metric."),
+    str | None,
+    typer.Option(
+        "--measure",
+        metavar="NAME",
+        help="success, score, cost, tokens, iterations, latency or a metric. Default: the system's own.",
+    ),
 ]
 AllowSimulated = Annotated[
     bool, typer.Option("--allow-simulated", help="Put runs of the simulated model beside real ones.")

@@ -15,7 +15,7 @@ from koderz.cli.flags import Results
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
-    from koderz.analysis.rows import RunRow
+    from koderz.analysis.rows import ArmRow, RunRow
 
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 _MOST_NOTES = 3
@@ -37,13 +37,14 @@ def list_runs(
     *,
     results: Results,
 ) -> None:
-    """List runs with their success rates, 95% Wilson intervals, costs and times, the newest first.
+    """List runs with their success rates, or what else their system is measured by, costs and times, the newest first.
 
     A run that goes on is shown as running. Simulated runs are marked: their figures say nothing about any real model.
     """
     from koderz.analysis.blocks import Table
     from koderz.analysis.catalogue import SORTS, chosen, load_catalogue, ordered
     from koderz.cli.tables import print_blocks
+    from tracker.records import PASSES
     from tracker.sinks.process import at_work, wake
 
     if sort not in SORTS:
@@ -58,7 +59,9 @@ def list_runs(
         optional = _OPTIONAL if any(row.cost for row in rows) else ("COST", *_OPTIONAL)
         now = at_work(results)
         lines = [line for row in rows for line in _lines(row, now.get(row.run_id, ()))]
-        print_blocks([Table(_HEADS, lines, optional, ruled=False)])
+        rate = "RATE" if all(row.headline.measure == PASSES for row in rows) else "RATE OR AVERAGE"
+        heads = ["RUN", "MODEL", "SUITE", "ARM", rate, "95% INTERVAL", "PASSED", "COST", "TIME", "STATUS"]
+        print_blocks([Table(heads, lines, optional, ruled=False)])
     for line in found.unreadable[:_MOST_NOTES]:
         warn(f"note: {line}")
     if len(found.unreadable) > _MOST_NOTES:
@@ -78,8 +81,7 @@ def _moment(text: str) -> str:
         raise KoderzError(f"--since {text}: write a date such as 2026-01-31, or a span such as 12h, 7d or 2w") from None
 
 
-_HEADS = ("RUN", "MODEL", "SUITE", "ARM", "RATE", "95% WILSON", "PASSED", "COST", "TIME", "STATUS")
-_OPTIONAL = ("SUITE", "TIME", "PASSED", "95% WILSON", "COST")
+_OPTIONAL = ("SUITE", "TIME", "PASSED", "95% INTERVAL", "COST")
 
 
 def _lines(row: RunRow, now: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -90,14 +92,31 @@ def _lines(row: RunRow, now: Sequence[str]) -> Iterator[tuple[str, ...]]:
             row.run_id if first else "",
             ("SIMULATED" if row.simulated else row.model) if first else "",
             row.suite if first else "",
-            arm.solver,
-            "-" if arm.rate is None else f"{arm.rate:.1f}%",
-            f"{arm.interval[0]:.1f} to {arm.interval[1]:.1f}" if arm.interval else "-",
-            f"{arm.passed}/{arm.judged}",
+            f"{arm.solver} (SIMULATED)" if arm.simulated and not row.simulated else arm.solver,
+            *_summed_up(row, arm),
             f"{'' if row.cost_known else '≥'}${arm.cost:.4f}",
             elapsed(row.seconds) if first else "",
             _status(row, now) if first else "",
         )
+
+
+def _summed_up(row: RunRow, arm: ArmRow) -> tuple[str, str, str]:
+    """What an arm came to by the headline of its run, its interval, and how many experiments passed."""
+    from msgspec.structs import replace
+
+    from koderz.analysis.measures import shown, summed_up
+    from tracker.records import PASSES
+
+    passed = f"{arm.passed}/{arm.judged}"
+    if row.headline.measure == PASSES:
+        interval = f"{arm.interval[0]:.1f} to {arm.interval[1]:.1f}" if arm.interval else "-"
+        return "-" if arm.rate is None else f"{arm.rate:.1f}%", interval, passed
+    found = arm.average
+    if found is None:
+        return "-", "-", "-"
+    limits = [shown(limit, replace(found.measure, unit="")) for limit in found.interval or ()]
+    told = passed if row.headline.passed else "-"
+    return summed_up(found.mean, found.measure), " to ".join(limits) or "-", told
 
 
 def _status(row: RunRow, now: Sequence[str]) -> str:

@@ -148,7 +148,8 @@ def stats(project: Project = None, results: Results = None, json: Json = False) 
 @app.command(cls=PanelCommand)
 def forget(
     memory: Annotated[
-        int | None, typer.Argument(metavar="ID", help="The number of one memory.", show_default=False)
+        int | None,
+        typer.Argument(metavar="ID", help="The number of one memory.", show_default=False, min=0, max=2**63 - 1),
     ] = None,
     query: Annotated[str | None, typer.Option(metavar="WORDS", help="Only memories with all of these words.")] = None,
     tag: Tags = None,
@@ -162,6 +163,7 @@ def forget(
         typer.Option(metavar="X", help="Only memories of less salience, 0 to 1, after decay.", min=0, max=1),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="With --yes: also where these are all memories.")] = False,
     results: Results = None,
     json: Json = False,
 ) -> None:
@@ -175,7 +177,8 @@ def forget(
     if not json:
         _tell_forgetting(told)
     if told["would_forget"] and (yes or (not json and _confirmed(told["would_forget"]))):
-        told = _asked(lambda cortex: cortex.forget(id=memory, **given, dry_run=False), results)
+        everything = all_ or (told["everything"] and not yes and _confirmed_all())
+        told = _asked(lambda cortex: cortex.forget(id=memory, **given, dry_run=False, everything=everything), results)
         if not json:
             say(f"{told['forgotten']} forgotten")
     if json:
@@ -248,6 +251,10 @@ def _confirmed(number: int) -> bool:
         warn("nothing is forgotten yet; say --yes to forget these")
         return False
     return typer.confirm(f"Forget {number} memories for good?", err=True)
+
+
+def _confirmed_all() -> bool:
+    return typer.confirm("These are all memories that may be forgotten. Forget every one of them?", err=True)
 
 
 def _address(text: str) -> tuple[str, int]:

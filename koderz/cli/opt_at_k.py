@@ -138,13 +138,13 @@ def _merged(ids: Sequence[str], reports: Sequence[Sequence[Path]], k: int) -> di
     """GSO's figures of the last attempts of each file, and the exact ones of all."""
     import orjson
 
-    from koderz.analysis.gso.opt_at_k import exact_part
+    from koderz.analysis.gso.opt_at_k import exact_part, review_part
     from koderz.analysis.gso.reports import merged_report
 
     read = {path: orjson.loads(path.read_bytes()) for attempts in reports for path in attempts}
     merged = merged_report(ids, {attempts[0]: read[attempts[0]] for attempts in reports}, k)
     every = [read[path] for attempts in reports for path in attempts]
-    merged["summary"] |= exact_part(ids, every, k)
+    merged["summary"] |= exact_part(ids, every, k) | review_part(every)
     if k > len(every):
         warn(f"there are {len(every)} attempts at each instance at most, so exact figures end at K = {len(every)}")
     return merged
@@ -222,3 +222,5 @@ def _show(summary: Mapping[str, Any], tell: Callable[[str], object]) -> None:
     tell("=== Evaluation Summary ===")
     for label, name in _COUNTS.items():
         tell(f"{label}: {summary[name]}")
+    if found := summary.get("needs_review"):
+        tell(f"Needs review, more than twice as fast as the human's answer: {', '.join(found)}")

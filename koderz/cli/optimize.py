@@ -14,12 +14,14 @@ from koderz.cli.console import warn
 from koderz.cli.front import Front, run_options, take_up
 from koderz.cli.groups import LazyGroup, PanelCommand, new_group
 from koderz.errors import KoderzError
+from koderz.solvers.optimizers.originals import DIFFERS
 from koderz.suites.datasets import BASELINE
 from koderz.suites.datasets.search import SearchOptions
 
 OPTIMIZERS = ("few_shot", "meta_prompt", "evolutionary_optimizer", "hierarchical_reflective", "random_search")
 CONCURRENCY = 5
 TEST_BUDGET = 150
+SEEDS = 5  # `koderz.analysis.optimizers.estimates.FEWEST_SEARCHES`, which loads more than help takes
 _MOST_CONNECTIONS = 4096
 _CHECK = "optimize results --watch --run-id"
 _GIVING_WAY = dict.fromkeys(("n_threads", "max_parallel_batches"), "--item-concurrency")
@@ -50,8 +52,8 @@ def _option(help_text: str, metavar: str | None = None, *flags: str, **more: Any
     return typer.Option(*flags, metavar=metavar, help=help_text, rich_help_panel="Optimizers", **more)
 
 
-@app.command(cls=PanelCommand)
-@run_options(suite="datasets", seed=42, samples=3, temperature=0.0, concurrency=CONCURRENCY)
+@app.command(cls=PanelCommand, epilog="\n\n".join(f"{name}: {text}" for name, text in DIFFERS.items()))
+@run_options(suite="datasets", seed=42, samples=SEEDS, temperature=0.0, concurrency=CONCURRENCY)
 def run(
     front: Front,
     optimizers: Annotated[
@@ -64,7 +66,13 @@ def run(
         list[str] | None, _listed("The models that prompts are for. Default: koderz.toml's, else the usual one.")
     ] = None,
     seeds: Annotated[
-        int | None, _option("How many seeds from --seed on. Default: 3, in test mode 1.", "N", min=1, max=1000)
+        int | None,
+        _option(
+            f"How many seeds from --seed on. Default: {SEEDS}, the fewest that tell of an optimizer; in test mode 1.",
+            "N",
+            min=1,
+            max=1000,
+        ),
     ] = None,
     max_concurrent: Annotated[
         int | None, _option(f"Maximum concurrent experiments, or containers. Default: {CONCURRENCY}.", "N", min=1)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.blocks import Block, Heading, Table, Text
 from koderz.analysis.compare import own_answer
+from koderz.analysis.measures import SUCCESS, headline_measure
 from koderz.analysis.run_view import breakdown_blocks
 from koderz.cli.console import counted, elapsed, shortened
 from koderz.engines.owners import schema_of, schema_of_plan
 from koderz.errors import KoderzError
+from tracker.records import Measure
 from tracker.runs import read_plan
 from tracker.sinks.process import describe_sinks
 
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
     from koderz.analysis.report.sections import Section
     from koderz.analysis.runs import Run
     from koderz.settings.options import Field
-    from tracker.summary import Comparison, Figures
+    from tracker.breakdown import Mean
+    from tracker.summary import Comparison
 
 _MOST_FAULTS = 5
 _MOST_CAUSES = 8
@@ -48,7 +51,7 @@ def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Block]:
     for name in arms:
         yield ""
         if run.arms[name].results:
-            yield from _figures(name, run.arms[name].summary, has_sections=bool(sections))
+            yield from _figures(run, name, has_sections=bool(sections))
             yield from _failures(run, name)
         else:
             yield f"{name}: no results"
@@ -96,6 +99,9 @@ def _head(run: Run) -> Iterator[str]:
     yield from run.cautions
     reason = f" ({run.reason})" if run.reason else ""
     yield f"Status: {run.status}{reason}, {len(run.results)} of {run.planned} judged"
+    for asked, answering in run.answered_by.items():
+        names = ", ".join(f"{name} ({counted(calls, 'call')})" for name, calls in answering.items())
+        yield f"{asked} was answered by {names}, as its server says"
     if run.damaged_lines:
         lines = counted(run.damaged_lines, "line")
         yield f"{lines} of its journal can't be read and are left out: koderz doctor --repair {run.name}"
@@ -116,14 +122,22 @@ def _head(run: Run) -> Iterator[str]:
         yield f"Sinks: {'; '.join(f'{name} {words}' for name, words in sinks.items())}"
 
 
-def _figures(name: str, f: Figures, *, has_sections: bool) -> Iterator[str]:
-    low, high = f.success_rate_interval or (0.0, 100.0)
-    interval = f"95% interval {low:.1f}% to {high:.1f}% ({f.success_rate_interval_method})"
-    yield f"{name}: {f.success_rate:.1f}% passed ({f.successes} of {f.total_problems}), {interval}"
-    if len(f.pass_at_k) > 1:
+def _figures(run: Run, name: str, *, has_sections: bool) -> Iterator[str]:
+    f, headline, measure = run.arms[name].summary, run.headline, headline_measure(run)
+    mean = f.measures.get(measure.name)
+    if measure is SUCCESS:
+        counts = f"{f.successes} of {f.total_problems}"
+        yield f"{name}: {f.success_rate:.1f}% {headline.passed} ({counts}), {f.interval_text}"
+    elif mean is None:
+        yield f"{name}: {counted(f.total_problems, 'result')}"
+    else:
+        passed = f", {f.successes} of {f.total_problems} {headline.passed}" if headline.passed else ""
+        yield f"{name}: {_average(measure, mean)}{passed}"
+    if len(f.pass_at_k) > 1 and headline.passed:
         yield "  " + ", ".join(f"{k} {100 * value:.1f}%" for k, value in f.pass_at_k.items())
     cost = "" if f.cost_known else ", too low: the price of a model is unknown"
-    each = f", ${f.cost_per_success:.4f} a success" if f.cost_per_success is not None else ""
+    says_passes = bool(headline.passed) and (measure is SUCCESS or mean is not None)
+    each = f", ${f.cost_per_success:.4f} a success" if f.cost_per_success is not None and says_passes else ""
     yield f"  cost ${f.total_cost:.4f}{each}{cost}"
     if any(value for tier, value in f.cost_by_tier.items() if tier != "local"):
         yield "  by tier: " + ", ".join(f"{tier} ${value:.4f}" for tier, value in f.cost_by_tier.items())
@@ -131,13 +145,23 @@ def _figures(name: str, f: Figures, *, has_sections: bool) -> Iterator[str]:
         f"  {f.avg_iterations:.1f} attempts and {f.avg_latency:.1f} s of calls on average; "
         f"{f.tokens_in:,} tokens in, {f.tokens_out:,} out"
     )
-    for measure, found in () if has_sections else f.measures.items():  # which tell what matters
-        sure = f", 95% interval {found.interval[0]:.4g} to {found.interval[1]:.4g}" if found.interval else ""
-        yield f"  {measure} {found.mean:.4g} on average{sure}{f' ({found.interval_method})' if sure else ''}"
+    for other, found in () if has_sections else f.measures.items():  # which tell what matters
+        if other != measure.name:
+            yield f"  {_average(Measure(other, 'higher'), found)}"
+
+
+def _average(measure: Measure, found: Mean) -> str:
+    """A mean with its interval, and how it was taken where that isn't the usual way."""
+    sure = f", 95% interval {found.interval[0]:.4g} to {found.interval[1]:.4g}" if found.interval else ""
+    how = "on average" if measure.averaged == "arithmetic" else f"({measure.averaged} mean)"
+    how = "(median)" if measure.averaged == "median" else how
+    return f"{measure.name} {found.mean:.4g} {how}{sure}{f' ({found.interval_method})' if sure else ''}"
 
 
 def _failures(run: Run, arm: str) -> Iterator[str | Table]:
-    """Failed attempts by cause, and what later attempts fixed."""
+    """Failed attempts by cause, and what later attempts fixed, where experiments pass or fail."""
+    if not run.headline.passed:
+        return
     from koderz.analysis.failures import causes_table, failures_of
     from koderz.analysis.pairs import Side
 

@@ -73,6 +73,8 @@ def told_of(result: Any) -> str:
         parts.append(f"{metrics['blocks']:.0f} blocks")
     if facts.get("hack"):
         parts.append(f"hack: {facts['hack']}")
+    if facts.get("needs_review"):
+        parts.append(facts["needs_review"])
     if facts.get("tampering"):
         parts.append(f"dropped: {len(facts['tampering'])} changes of tests")
     return ", ".join(parts)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from koderz.cli.console import LINE_EVERY, counted, elapsed, is_live, shortened, warn
 from koderz.runs.observer import SessionView
 from tracker.parts import completes
+from tracker.records import PASSING, Plan
 from tracker.tally import Tally
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Pulse:
     in_flight: int
     throttled: str = ""  # what holds calls back
     stopping: str = ""
-    tells_success: bool = True  # whether an experiment's end says if it was passed
+    passed: str = "passed"  # what is said of experiments that pass; empty where their ends don't say so
     doing: str = ""  # what is being worked on
 
     @property
@@ -45,7 +46,7 @@ class Pulse:
         """What stands beside the bar."""
         tally = self.tally
         rate = f" ({100 * tally.passed / tally.judged:.0f}%)" if tally.judged else ""
-        parts = [f"{tally.passed} passed{rate}"] if self.tells_success else []
+        parts = [f"{tally.passed} {self.passed}{rate}"] if self.passed else []
         if tally.faults:
             parts.append(counted(tally.faults, "fault"))
         spent = [f"${tally.cost:.4f}", f"{self.tokens_per_second:.0f} tokens/s", f"{self.in_flight} in flight"]
@@ -85,9 +86,14 @@ def pulse_of(view: SessionView, doing: str = "") -> Pulse:
         in_flight=progress.in_flight,
         throttled=_throttled(view),
         stopping=progress.stopping,
-        tells_success=not completes(view.plan.record),
+        passed=word_for_passed(view.plan.record),
         doing=doing,
     )
+
+
+def word_for_passed(plan: Plan) -> str:
+    """What is said of experiments of a plan that pass; empty where their ends don't say so."""
+    return "" if completes(plan) else (plan.headline or PASSING).passed
 
 
 def _throttled(view: SessionView) -> str:

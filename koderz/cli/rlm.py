@@ -217,6 +217,7 @@ class _Screen(SessionScreen):
         self._print(
             f"  Correct: {metrics['correct_tasks']}/{metrics['total_tasks']}", *_times(part, "Avg Time per Task")
         )
+        self._print(*(f"  {caveat}" for caveat in session.summary.judge.get("caveats", ())))
         if self._wish.output:
             self._print(f"  Results saved to: {Path(self._wish.output, file_of(name))}")
         if session.summary.breakdown and not self._json:

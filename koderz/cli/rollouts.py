@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 import shutil
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,7 +63,6 @@ def run(
     from koderz.cli.rollout_files import Place
     from koderz.cli.rollouts_screen import RolloutsScreen
     from koderz.sandbox.workspace.backends import chosen
-    from koderz.settings.toml import read_sources
     from koderz.suites.rollouts.config import read_config
     from koderz.suites.rollouts.suite import SAMPLE
 
@@ -76,19 +77,55 @@ def run(
         given.setdefault("entry_sandbox", False)
     else:
         given["sandbox"] = asyncio.run(chosen(os.environ))
-    if not front.shown.json:
-        say(f"[rollouts] sandbox={given['sandbox']}")
     model = given.get("local_model") or ("simulated" if config is None else None)
-    usual_model = read_sources({}, names={"local_model"}, trust_config=front.trust_config).settings.local_model
-    judges = "judge_model" not in given
-    matrix = matrix_of(found, agent=agent, model=model, usual_model=usual_model, rollouts=rollouts, judges=judges)
-    at_once = given.get("concurrency", usual["concurrency"])
-    screen = RolloutsScreen(front.shown, verbose, at_once, len(found.entries))
+    usual_said = _usual_settings(given, trust_config=front.trust_config)
+    settled = _settled(usual_said)
+    _require_trusted(found, settled, grant=front.trust_config)
+    if not front.shown.json:
+        own = [] if "sandbox" in settled else [entry.sandbox or given["sandbox"] for entry in found.entries]
+        say(f"[rollouts] sandbox={', '.join(dict.fromkeys(own or [given['sandbox']]))}")
+    matrix = matrix_of(
+        found,
+        agent=agent,
+        model=model,
+        usual_model=usual_said["local_model"],
+        rollouts=rollouts,
+        judges="judge_model" not in given,
+        without=settled,
+    )
+    screen = RolloutsScreen(front.shown, verbose, {**usual, **given}["concurrency"], len(found.entries))
     place = Place(data, found, str(path), matrix)
     try:
         replace(front, given=given, usual=usual).run(matrix=matrix, screen=screen, complete=place.documented)
     finally:
         place.release()
+
+
+def _require_trusted(config: Config, settled: Collection[str], *, grant: bool) -> None:
+    """Raises KoderzError for a configuration that could do what its user may not want, unless it is trusted."""
+    from koderz.settings.trust import require_trust
+    from koderz.suites.rollouts.config import risks_of
+
+    for where, risk in risks_of(config, settled).items():
+        require_trust(config.text.encode(), f"{where}: this could {risk}", grant=grant)
+
+
+def _usual_settings(given: Mapping[str, Any], *, trust_config: bool) -> Mapping[str, Any]:
+    """What holds for entries that say nothing, or for all of them, wherever it is said; `local_model` but for flags."""
+    from koderz.engines.owners import schema_here
+    from koderz.settings.layers import as_config
+    from koderz.settings.toml import read_sources
+
+    flags = {name: value for name, value in given.items() if name in ("agent_timeout", "entry_sandbox")}
+    schema = schema_here({**given, "suite": "rollouts"})
+    names = {"local_model", "agent_timeout", "entry_sandbox"}
+    return as_config(read_sources(flags, names=names, schema=schema, trust_config=trust_config).settings)
+
+
+def _settled(said: Mapping[str, Any]) -> set[str]:
+    """The settings of entries that count for nothing, since the run says otherwise."""
+    own = {"sandbox": not said["entry_sandbox"], "timeout_sec": said["agent_timeout"] is not None}
+    return {name for name, is_settled in own.items() if is_settled}
 
 
 def matrix_of(
@@ -99,29 +136,23 @@ def matrix_of(
     rollouts: int | None,
     usual_model: str | None = None,
     judges: bool = True,
+    without: Collection[str] = (),
 ) -> Matrix:
     """Its entries as arms and cells; what is given stands in every entry. KoderzError where an agent has no model.
 
-    `usual_model` stands where an entry names none. Without `judges` the run names one model for all that entries name.
+    `usual_model` stands where an entry names none. Without `judges` the run names one model for all that entries name;
+    `without` are settings of entries that it has its own word on.
     """
-    from importlib.metadata import entry_points
-
     from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
-    from koderz.solvers import SOLVERS
-    from koderz.solvers.agents.adapters import ENTRY_POINTS
     from koderz.suites.rollouts.config import found_beside
+    from koderz.suites.rollouts.variants import Variants, settings_label
 
-    arms: dict[tuple[str, str, str | None, str | None], MatrixArm] = {}
+    arms: dict[tuple[object, ...], MatrixArm] = {}
     cells = []
-    for number, (entry, task) in enumerate(zip(config.entries, config.of_entries, strict=True), 1):
+    stated = Variants(config).of_entries(without)
+    for number, (entry, (task, settings)) in enumerate(zip(config.entries, stated, strict=True), 1):
         name = agent or entry.agent
-        others = entry_points(group=ENTRY_POINTS).names
-        if f"agent:{name}" not in SOLVERS and name not in others:
-            known = sorted({*others, *(each.removeprefix("agent:") for each in SOLVERS if each.startswith("agent:"))})
-            near = difflib.get_close_matches(name, known, 1)
-            meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            where = "--agent" if agent else config.where(number, "agent")
-            raise KoderzError(f"{where}: there is no agent {name!r}; {meant}")
+        _require_agent(name, "--agent" if agent else config.where(number, "agent"))
         answering = model or entry.model or usual_model
         if name in ("oracle", "nop") or (name == "scripted" and not answering):
             answering = "simulated"
@@ -136,7 +167,7 @@ def matrix_of(
             where = config.where(number, "script")
             raise KoderzError(f'{where}: the agent scripted needs a file: script = "FILE"{missing}')
         judge = entry.judge_model if judges else None
-        key = (name, answering, script, judge)
+        key = (name, answering, script, judge, *(settings or {}).items())
         if key not in arms:
             parts = [
                 name,
@@ -144,11 +175,34 @@ def matrix_of(
                 *([Path(script).name] if script else []),
             ]
             parts += [f"judged by {judge}"] if judge else []
+            parts += filter(None, [settings_label(settings or {})])
             parameters: dict[str, Any] = {"script": script} if script else {}
             roles = {"judge": judge} if judge else {}
-            arms[key] = MatrixArm(" · ".join(parts), f"agent:{name}", answering, roles, parameters)
+            called = _other_than([arm.name for arm in arms.values()], " · ".join(parts))
+            arms[key] = MatrixArm(called, f"agent:{name}", answering, roles, parameters, settings=settings)
         cells.append(MatrixCells((arms[key].name,), (task,), rollouts or entry.rollouts))
     return Matrix(config.path, tuple(arms.values()), tuple(cells))
+
+
+def _require_agent(name: str, where: str) -> None:
+    """Raises KoderzError, with the nearest one, for an agent that neither koderz nor another package has."""
+    from importlib.metadata import entry_points
+
+    from koderz.solvers import SOLVERS
+    from koderz.solvers.agents.adapters import ENTRY_POINTS
+
+    others = entry_points(group=ENTRY_POINTS).names
+    if f"agent:{name}" not in SOLVERS and name not in others:
+        known = sorted({*others, *(each.removeprefix("agent:") for each in SOLVERS if each.startswith("agent:"))})
+        near = difflib.get_close_matches(name, known, 1)
+        meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        raise KoderzError(f"{where}: there is no agent {name!r}; {meant}")
+
+
+def _other_than(names: Sequence[str], name: str) -> str:
+    """The name, with a number behind it where another arm has it: two scripts or settings may be called the same."""
+    numbered = (f"{name} #{number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([name], numbered) if each not in names)
 
 
 @app.command(cls=PanelCommand)

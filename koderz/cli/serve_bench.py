@@ -114,7 +114,7 @@ async def _first_model(target: Target) -> str:
 
 def _recorded(folder: Path) -> Mapping[str, Any] | None:
     """The last load that a run has on record; None where there is none."""
-    from koderz.plans.plan import planned_ids
+    from koderz.plans.ids import planned_ids
     from tracker.records import Once
     from tracker.stories import Stories
 

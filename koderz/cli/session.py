@@ -10,6 +10,7 @@ from koderz.cli.console import Shown, counted, say, say_all, warn
 from koderz.runs.observer import NOTHING_TO_DO
 from koderz.settings.registry import Registry
 from koderz.types import MAIN
+from tracker.records import PASSES
 from tracker.summary import USUAL
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from koderz.plans.plan import Plan
     from koderz.runs.observer import SessionView
     from koderz.runs.session import Session
-    from tracker.records import Record
+    from tracker.records import Measure, Record
     from tracker.summary import Figures, Summary
 
 _RULE = "----------------+-----------------+--------------+----------------"
@@ -180,16 +181,20 @@ def _saved_lines(session: Session) -> Iterator[str]:
 
 def _arm_lines(summary: Summary) -> Iterator[str]:
     """A line an arm; below two that are paired, what the second is better by."""
+    from koderz.analysis.measures import headline_measure, named_average
+
     pair = summary.comparison if len(summary.arms) == 2 else None
     width = max(15, *map(len, summary.arms)) if pair is None else 15
     rule = "-" * (width - 15) + _RULE
     yield "COMPARATIVE BENCHMARK RESULTS" if pair else _heading(summary)
-    yield f"{'Mode' if pair else 'Arm':<{width}} | Success Rate    | Avg Cost     | Avg Iterations"
+    measure = headline_measure(summary)
+    head = "Success Rate" if measure.name == PASSES else named_average(measure)
+    yield f"{'Mode' if pair else 'Arm':<{width}} | {head:<15} | Avg Cost     | Avg Iterations"
     yield rule
     for name in pair.arms if pair else summary.arms:
         label = name.title() if pair and name in USUAL else name
-        yield _row(f"{label:<{width}}", summary.arms[name].summary)
-    if pair:
+        yield _row(f"{label:<{width}}", summary.arms[name].summary, measure)
+    if pair and measure.name == PASSES:
         points = _known(pair.success_rate_improvement, "+5.1f", "% points")
         yield rule
         yield (
@@ -198,8 +203,13 @@ def _arm_lines(summary: Summary) -> Iterator[str]:
         )
 
 
-def _row(label: str, figures: Figures) -> str:
-    rate = f"{_known(figures.success_rate, '5.1f', '%')} ({figures.successes:2d}/{figures.total_problems:2d})"
+def _row(label: str, figures: Figures, measure: Measure) -> str:
+    from koderz.analysis.measures import shown
+
+    mean = figures.measures.get(measure.name)
+    rate = shown(mean.mean, measure) if mean else "-"
+    if measure.name == PASSES:
+        rate = f"{_known(figures.success_rate, '5.1f', '%')} ({figures.successes:2d}/{figures.total_problems:2d})"
     return f"{label} | {rate:<15} | $ {figures.avg_cost:>7.4f}    | {_known(figures.avg_iterations, '>14.1f')}"
 
 
@@ -209,11 +219,17 @@ def _known(value: float | None, form: str, unit: str = "") -> str:
 
 
 def _single_lines(summary: Summary) -> Iterator[str]:
+    from koderz.analysis.measures import headline_measure, summed_up
+
     figures = summary.summary
     yield _heading(summary)
     yield f"Mode: {summary.mode}"
     yield f"Problems: {figures.total_problems}"
-    yield f"Successes: {figures.successes} ({_known(figures.success_rate, '.1f', '%').strip()})"
+    if (measure := headline_measure(summary)).name != PASSES:
+        mean = figures.measures.get(measure.name)
+        yield f"Average: {summed_up(mean.mean, measure) if mean else '-'}"
+    if summary.headline.passed:
+        yield f"Successes: {figures.successes} ({_known(figures.success_rate, '.1f', '%').strip()})"
     yield f"Total Cost: ${figures.total_cost:.4f}"
     yield f"Avg Cost per Problem: ${figures.avg_cost:.5f}"
     yield f"Avg Iterations per Problem: {_known(figures.avg_iterations, '.1f').strip()}"
@@ -238,10 +254,8 @@ def _extra_lines(summary: Summary) -> Iterator[str]:
         yield f"improvement: over the {counted(pairs, 'experiment')} judged in both modes"
     for name, arm in summary.arms.items():
         figures = arm.summary
-        if figures.success_rate_interval:
-            low, high = figures.success_rate_interval
-            interval = f"95% interval {low:.1f}% to {high:.1f}% ({figures.success_rate_interval_method})"
-            yield f"{name}: {interval}{_pass_at(figures)}{_causes(figures)}"
+        if figures.success_rate_interval_method and summary.headline.measure == PASSES:
+            yield f"{name}: {figures.interval_text}{_pass_at(figures)}{_causes(figures)}"
         if figures.baseline_cost is not None:
             yield (
                 f"{name}: on {summary.config['baseline_model']} the local tokens "

@@ -51,7 +51,12 @@ def serve(
     session_memory: Annotated[int, typer.Option(metavar="MB", help="Memory of a session.", min=32, max=4096)] = 512,
     memory: Annotated[int, typer.Option(metavar="MB", help="Memory of all sessions together.", min=128)] = 4096,
     token: Annotated[
-        str, typer.Option(metavar="T", help="What requests have to bring.", envvar="KODERZ_WASM_TOKEN")
+        str,
+        typer.Option(
+            metavar="T",
+            help="Token that requests have to bring. Prefer the variable: options stand in the list of processes.",
+            envvar="KODERZ_WASM_TOKEN",
+        ),
     ] = "",
     allow_host: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A Host that requests may name; repeatable.")
@@ -66,6 +71,8 @@ def serve(
     from koderz.sandbox.wasm.serving import Address, Offer
     from koderz.sandbox.wasm.serving import serve as serve_sessions
 
+    if token and token != os.environ.get("KODERZ_WASM_TOKEN"):
+        warn("note: every user of this machine can read --token in the list of processes; KODERZ_WASM_TOKEN is safer")
     address = Address(host, port, token, open_, tuple(allow_host or ()))
     limits = Limits(max_sessions, session_ttl, session_memory, memory)
     quiet = os.environ.get("LOG_LEVEL", "").upper() in ("ERROR", "CRITICAL")

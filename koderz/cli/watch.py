@@ -13,13 +13,12 @@ import typer
 
 from koderz.cli.console import LINE_EVERY, is_live, link, say, warn
 from koderz.cli.flags import Results, Run
-from koderz.cli.progress import Pulse
+from koderz.cli.progress import Pulse, word_for_passed
 from koderz.engines import traits_of
 from koderz.errors import KoderzError
 from koderz.runs.remote import find_anywhere
 from koderz.runs.steps import Steps
 from tracker.follow import Follower
-from tracker.parts import completes
 from tracker.runs import is_locked, read_plan
 
 if TYPE_CHECKING:
@@ -139,5 +138,5 @@ def _pulse(follower: Follower, plan: Plan) -> Pulse:
         tokens_per_second=tokens,
         seconds_left=(plan.planned - follower.done) / experiments if experiments else None,
         in_flight=follower.in_flight,
-        tells_success=not completes(plan),
+        passed=word_for_passed(plan),
     )

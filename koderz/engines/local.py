@@ -12,7 +12,6 @@ from koderz.engines.resources import model_facts, open_resources
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import PendingExperiment
 from koderz.experiments.runner import ExperimentRunner, Resources
-from koderz.experiments.slots import PrioritySemaphore, Slot
 from koderz.plans.plan import Plan
 from koderz.sandbox import NoSandbox
 from koderz.solvers import NEEDED
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from koderz.models.limiter import Throttle
     from koderz.models.pool import ModelPool
 
-_WAITING = 512  # experiments at most, besides those at work, that are being judged or written down
+_WAITING = 512  # experiments at most, besides those at work, whose calls are over and whose program is being judged
 
 
 @asynccontextmanager
@@ -34,6 +33,19 @@ async def open_local(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Lo
 
 
 open_local.traits = Traits(frozenset({JUDGE, PRIVACY, "memory", *NEEDED}))  # type: ignore[attr-defined]
+
+
+class _Place:
+    """The place of one experiment among those at work: its own from its start until it leaves."""
+
+    def __init__(self, places: asyncio.Semaphore) -> None:
+        self._places: asyncio.Semaphore | None = places
+
+    def leave(self) -> None:
+        """Lets another experiment begin."""
+        if self._places:
+            self._places.release()
+            self._places = None
 
 
 class LocalEngine:
@@ -63,34 +75,34 @@ class LocalEngine:
         resources = self._resources
         caller = Caller(self._plan.settings, resources.models, spent=driver.spent, baseline=resources.baseline)
         runner = ExperimentRunner(resources, caller, driver, driver.how)
-        slots = PrioritySemaphore(self._plan.settings.concurrency)
+        places = asyncio.Semaphore(self._plan.settings.concurrency)
         begun = asyncio.Semaphore(self._plan.settings.concurrency + _WAITING)
 
         async def perform(work: PendingExperiment) -> None:
-            slot = Slot(slots)
-            outcome = await runner.perform(work, slot)
+            place = _Place(places)
+            outcome = await runner.perform(work, place.leave)
             if outcome.record is None:
                 caller.closed = caller.closed or outcome.fault
             await driver.settle(outcome)
-            slot.give_up()
+            place.leave()
             begun.release()
 
         suite = resources.references
         tried = suite.trying(self._plan.tasks, self._notices.append) if suite else nullcontext()
         async with tried, asyncio.TaskGroup() as group:
-            async for work in _drawn(driver.work(), slots, begun):
+            async for work in _drawn(driver.work(), places, begun):
                 group.create_task(perform(work))
 
 
 async def _drawn(
-    works: Iterator[PendingExperiment], slots: PrioritySemaphore, begun: asyncio.Semaphore
+    works: Iterator[PendingExperiment], places: asyncio.Semaphore, begun: asyncio.Semaphore
 ) -> AsyncIterator[PendingExperiment]:
-    """Each experiment once there is a slot for it, so that none is begun that can't be worked on at once."""
+    """Each experiment once there is a place for it, so that none is begun that can't be worked on at once."""
     while True:
         await begun.acquire()
-        await slots.enter(new=True)
+        await places.acquire()
         work = next(works, None)
         if work is None:
-            slots.leave()
+            places.release()
             return
         yield work

@@ -17,7 +17,7 @@ import tracker
 from koderz.engines.owners import restored_settings
 from koderz.errors import KoderzError
 from koderz.experiments.experiment import PendingExperiment
-from koderz.plans.plan import Identity, Plan, restore_plan
+from koderz.plans.plan import Identity, Plan, in_arm, restore_plan
 from koderz.settings.layers import as_config, fields_in, replaced
 from koderz.settings.schema import Settings
 from tracker import records
@@ -126,7 +126,8 @@ def unpack_work(data: dict[str, Any], plan: Plan) -> PendingExperiment:
     task = next((task for task in plan.tasks if task.id == data["task"]), None)
     if task is None:
         raise KoderzError(f"{plan.record.run_id}: the plan has no task {data['task']!r}")
-    identity = Identity(data["experiment_id"], task, plan.arm(data["arm"]), data["sample"])
+    arm = plan.arm(data["arm"])
+    identity = Identity(data["experiment_id"], in_arm(plan.suite, task, arm), arm, data["sample"])
     return PendingExperiment(identity, read_lines(data["recorded"]), data["is_whole"])
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from koderz.errors import Fault
+from koderz.experiments.costs import Estimate
 
 
 class CapReached(Fault):
@@ -24,19 +26,19 @@ class Budget:
         self.cap = cap
         self.spent = spent
         self._of_experiment = of_experiment
-        self._reserved = 0.0
-        self._under_way = 0  # calls
+        self._under_way: set[Estimate] = set()
         self._freed = asyncio.Condition()
 
     @asynccontextmanager
-    async def call(self, estimate: float) -> AsyncIterator[None]:
+    async def call(self, estimate: Estimate) -> AsyncIterator[None]:
         """Holds `estimate` for the time of one call. Raises CapReached, or ExperimentCapReached, where it would pass.
 
-        Calls under way are reckoned at their estimates, which are generous: a call that doesn't fit beside
-        them waits for what they really cost, and is refused only if it doesn't fit then.
+        Calls under way are reckoned at their estimates, which are generous, and more so while little has come back
+        to learn from: a call that doesn't fit beside them waits for what they really cost, and is refused only if it
+        doesn't fit then, alone and by what is likely.
         """
         if self.cap is not None:
-            await self._reserve(estimate)
+            await self._reserve(estimate, self.cap)
         try:
             yield
         finally:
@@ -46,15 +48,18 @@ class Budget:
     def paid(self, cost: float) -> None:
         self.spent += cost
 
-    async def _reserve(self, estimate: float) -> None:
-        assert self.cap is not None
+    async def _reserve(self, estimate: Estimate, cap: float) -> None:
         async with self._freed:
-            while self.spent + self._reserved + estimate > self.cap:
+            while not self._fits(estimate, cap):
                 if not self._under_way:
-                    raise self._reached(self.cap, estimate)
+                    raise self._reached(cap, estimate.likely)
                 await self._freed.wait()
-            self._reserved += estimate
-            self._under_way += 1
+            self._under_way.add(estimate)
+
+    def _fits(self, estimate: Estimate, cap: float) -> bool:
+        if not self._under_way:
+            return self.spent + estimate.likely <= cap
+        return self.spent + math.fsum(each.doubtful for each in (*self._under_way, estimate)) <= cap
 
     def _reached(self, cap: float, estimate: float) -> Fault:
         state = f"is reached: ${self.spent:.4f} is spent, and the next call could cost ${estimate:.4f}"
@@ -64,8 +69,7 @@ class Budget:
             )
         return CapReached(f"the cost cap of ${cap:g} {state}; resume with a higher --max-cost")
 
-    async def _release(self, estimate: float) -> None:
+    async def _release(self, estimate: Estimate) -> None:
         async with self._freed:
-            self._under_way -= 1
-            self._reserved = self._reserved - estimate if self._under_way else 0.0  # what rounding leaves is no call
+            self._under_way.discard(estimate)
             self._freed.notify_all()

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from koderz.errors import FatalFault, Fault
 from koderz.experiments.budget import Budget
+from koderz.experiments.costs import Estimate, Gauge, request_of
 from koderz.experiments.replay import Answer, Ask
 from koderz.models.clients import MalformedError, NotSpokenError, translated, wire_of
 from koderz.plans.arms import Arm
 from koderz.plans.plan import Identity
 from koderz.settings.schema import Settings
 from koderz.types import MAIN, REJECTED, Completion, Message, Sampling
-from tracker.messages import letters_of
 
 if TYPE_CHECKING:
     from koderz.models import Model, Price
-
-_CHARS_A_TOKEN = 3  # for estimates, on the dear side
 
 
 class Caller:
@@ -40,6 +39,7 @@ class Caller:
         self._budgets: dict[str, Budget] = {}  # of experiments under way, by id
         self._dropped: dict[str, set[str]] = defaultdict(set)  # by experiment: of what its client asked
         self._sampling = Sampling(settings.sampling_temperature, settings.max_tokens, settings.top_p, settings.seed)
+        self._gauges: dict[str, Gauge | None] = {}  # by model; None where nobody knows its price
         self._unproven = {name: asyncio.Lock() for name in models}  # models that haven't answered yet
 
     async def complete(self, ask: Ask, identity: Identity) -> Answer:
@@ -51,9 +51,8 @@ class Caller:
         role, name = _role(ask, identity.arm)
         model = self._models[name]
         sampling = self._sampling_of(ask, identity.sample)
-        estimate = self._estimate(model, ask, sampling)
         own = self._budgets.get(identity.experiment_id) or Budget(None)
-        async with own.call(estimate), self._budget.call(estimate), self._proving(name):
+        async with self._proving(name), self._within_caps(name, ask, sampling, own) as learn:
             if self.closed:
                 raise self.closed
             try:
@@ -63,6 +62,7 @@ class Caller:
                 raise
             self._budget.paid(completion.cost)
             own.paid(completion.cost)
+            learn(completion)
         if dropped:
             known = self._dropped[identity.experiment_id]
             news = [f"{what} dropped" for what in dropped if what not in known]
@@ -96,14 +96,32 @@ class Caller:
         own: dict[str, Any] = {"seed": (self._sampling.seed or 0) + sample, **ask.sampling}
         return replace(self._sampling, **own)
 
-    def _estimate(self, model: Model, ask: Ask, sampling: Sampling) -> float:
-        """US dollars that the call costs at most, as far as characters tell."""
-        is_capped = self._budget.cap is not None or self._experiment_cap is not None
-        price = model.price() if is_capped else None  # without a cap it isn't looked up before a call
-        if price is None:
-            return 0.0
-        tokens_in = sum(letters_of(message) for message in ask.messages) / _CHARS_A_TOKEN
-        return price.cost(tokens_in, sampling.max_tokens or self._sampling.max_tokens or 0)
+    @asynccontextmanager
+    async def _within_caps(
+        self, name: str, ask: Ask, sampling: Sampling, own: Budget
+    ) -> AsyncIterator[Callable[[Completion], None]]:
+        """Holds what the call may cost in the budgets; what it yields learns from what it did cost."""
+        gauge = self._gauge(name)
+        if gauge is None:
+            async with own.call(Estimate.of(0.0)), self._budget.call(Estimate.of(0.0)):
+                yield lambda _: None
+            return
+        request = request_of(ask.messages, sampling.max_tokens or self._sampling.max_tokens or 0)
+        estimate = gauge.estimate(request)
+        try:
+            async with own.call(estimate), self._budget.call(estimate):
+                yield partial(gauge.learn, request)
+        finally:
+            gauge.close(estimate)
+
+    def _gauge(self, name: str) -> Gauge | None:
+        """What the model's calls cost; None without a cap, where no price is looked up before a call, or no price."""
+        if self._budget.cap is None and self._experiment_cap is None:
+            return None
+        if name not in self._gauges:
+            price = self._models[name].price()
+            self._gauges[name] = Gauge(price) if price else None
+        return self._gauges[name]
 
     @asynccontextmanager
     async def _proving(self, name: str) -> AsyncIterator[None]:

@@ -59,6 +59,7 @@ class Totals:
     cost_known: bool = True
     costs: list[tuple[str, float]] = field(default_factory=list)  # tier, US dollars
     local_tokens: tuple[int, int] = (0, 0)  # in, out
+    answered_by: dict[str, dict[str, int]] = field(default_factory=dict)  # calls by model asked, and by one named
     scores: list[float] = field(default_factory=list)  # of the items that were graded
 
     def add(self, call: records.Call) -> None:
@@ -69,6 +70,9 @@ class Totals:
         self.tokens_out += call.tokens_out
         self.latency += call.latency
         self.cost_known = self.cost_known and call.cost_known
+        if call.answered_by and call.answered_by not in (call.model, call.model.partition("/")[2]):
+            answering = self.answered_by.setdefault(call.model, {})
+            answering[call.answered_by] = answering.get(call.answered_by, 0) + 1
         tier = "local" if call.role == MAIN else call.role
         self.costs.append((tier, call.cost))
         if tier == "local":

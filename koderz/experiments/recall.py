@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from koderz.experiments.replay import Handles
     from koderz.plans.plan import Plan
 
-Lessons = Callable[[str, str], Awaitable[Sequence[str]]]
-"""The lessons for a task's id and the cause of a failure."""
+Lessons = Callable[[str, str, str], Awaitable[Sequence[str]]]
+"""The lessons for a task's id and the cause of a failure, in the arm of a name."""
 
 
 def recall_for(handles: Handles, lessons: Lessons | None) -> RecallHandle:
@@ -31,8 +31,9 @@ def recall_for(handles: Handles, lessons: Lessons | None) -> RecallHandle:
         return no_recall
 
     async def recall(verdict: Verdict) -> Sequence[str]:
-        task = handles.identity.task.id
-        found: list[str] = await handles.once("lessons", lambda: lessons(task, verdict.cause or verdict.verdict))
+        task, arm = handles.identity.task.id, handles.identity.arm.name
+        cause = verdict.cause or verdict.verdict
+        found: list[str] = await handles.once("lessons", lambda: lessons(task, cause, arm))
         return found
 
     return recall
@@ -77,10 +78,10 @@ async def open_lessons(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[
     path = store_path(settings.results, environ)
     async with open_cortex(path, create=settings.memory_live, environ=environ) as cortex:
 
-        async def lessons(task: str, cause: str) -> Sequence[str]:
+        async def lessons(task: str, cause: str, arm: str) -> Sequence[str]:
             try:
                 return await cortex.recall_lessons(
-                    task, cause, same_task=same_task, simulated=plan.record.simulated, until=until
+                    task, cause, same_task=same_task, simulated=plan.record.is_simulated(arm), until=until
                 )
             except StoreDown as error:
                 raise Fault(str(error)) from error

@@ -23,7 +23,6 @@ from koderz.errors import Fault
 from koderz.experiments import lines
 from koderz.experiments.experiment import Ledger, Totals
 from koderz.experiments.recording import JUDGE_ASK, Recording, Reuse
-from koderz.experiments.slots import Slot
 from koderz.plans.plan import Identity
 from koderz.solvers.handles import AskHandle, Rerun
 from koderz.types import JUDGE, Completion, Lesson, Message, Reply, Sampling, Task, Verdict
@@ -104,8 +103,10 @@ class Handles:
         recorded: Sequence[Record],
         backend: Backend,
         how: Replaying | None = None,
-        slot: Slot | None = None,
+        *,
+        leave: Callable[[], None] = lambda: None,
     ) -> None:
+        """`leave` is called where a verdict is waited for that is not on record."""
         self.identity = identity
         self.totals = Totals()
         self.fault: Fault | None = None  # the first one, also where the solver went on after it
@@ -115,7 +116,7 @@ class Handles:
         self.is_concluded = False  # whether its verdict is that of a handle that its suite opened
         self._how = how or Replaying()
         self._backend = backend
-        self.slot = slot or Slot()
+        self._leave = leave
         self._nth: Counter[str] = Counter()
         self._in_flight: set[asyncio.Task[records.Call]] = set()
         self._is_over = False
@@ -256,8 +257,13 @@ class Handles:
         """Goes on to its end also where whoever asks no longer waits: it is paid for."""
         task = asyncio.create_task(self._call(ask, key))
         self._in_flight.add(task)
-        task.add_done_callback(self._in_flight.discard)
+        task.add_done_callback(self._landed)
         return await asyncio.shield(task)
+
+    def _landed(self, task: asyncio.Task[records.Call]) -> None:
+        self._in_flight.discard(task)
+        if not task.cancelled():
+            task.exception()  # taken notice of here, since whoever asked may no longer wait
 
     async def _ask_of_judge(
         self,
@@ -284,8 +290,7 @@ class Handles:
         return lines.reply_of(call, self._backend)
 
     async def _call(self, ask: Ask, key: str) -> records.Call:
-        async with self.slot.in_use():
-            answer = await self._backend.complete(ask, self.identity)
+        answer = await self._backend.complete(ask, self.identity)
         call = lines.call_of(self, ask, key, answer)
         self.totals.add(call)
         await self._backend.record(call)
@@ -300,7 +305,7 @@ class Handles:
             if before.number != number:  # the solver came here by another way than before
                 await self._backend.record(msgspec.structs.replace(before, number=number, time=records.now()))
             return lines.verdict_of(before, self._backend)
-        self.slot.give_up()
+        self._leave()
         with self._recording.working():
             ask = partial(self._ask_of_judge, key) if JUDGE in self.identity.arm.models else None
             verdict = await self._backend.judge(task, answer, self.identity, ask)
@@ -347,8 +352,7 @@ class Handles:
 
     async def _made(self, fn: Callable[[], Any]) -> Any:
         """What `fn` makes, as a replay would be handed it."""
-        async with self.slot.in_use():
-            value = fn()
-            if isinstance(value, Awaitable):
-                value = await value
+        value = fn()
+        if isinstance(value, Awaitable):
+            value = await value
         return orjson.loads(orjson.dumps(value))

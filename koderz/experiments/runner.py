@@ -21,7 +21,6 @@ from koderz.experiments.lines import refers
 from koderz.experiments.opening import concluded, opened
 from koderz.experiments.recall import Lessons, recall_for
 from koderz.experiments.replay import Answer, Ask, Handles, Replaying
-from koderz.experiments.slots import Slot
 from koderz.plans.plan import Identity, Plan
 from koderz.sandbox import Sandbox
 from koderz.sandbox.exclusive import Exclusive
@@ -30,7 +29,7 @@ from koderz.solvers import Solver
 from koderz.solvers.handles import AskHandle
 from koderz.suites import judge_asks, judge_written, judging_programs, lesson_of, words_of
 from koderz.suites.references import CheckedSuite, ReferenceFault
-from koderz.types import EXCLUSIVE, Reply, Task, Verdict
+from koderz.types import EXCLUSIVE, JUDGE, Reply, Task, Verdict
 from tracker import records
 
 if TYPE_CHECKING:
@@ -67,13 +66,18 @@ class ExperimentRunner:
         self._judge_asks = judge_asks(plan.suite)
         self._words = words_of(plan.suite)
 
-    async def perform(self, work: PendingExperiment, slot: Slot | None = None) -> ExperimentOutcome:
-        """How the experiment ended. Raises StorageError where what happens can't be written down."""
+    async def perform(self, work: PendingExperiment, leave: Callable[[], None] = lambda: None) -> ExperimentOutcome:
+        """How the experiment ended. Raises StorageError where what happens can't be written down.
+
+        `leave` is called once no more calls will be made and only a program is being judged, where that is known.
+        """
         solver = work.identity.arm.solver
         how = replace(self._how, restart=True) if solver.restarts else self._how
         if not work.is_whole:
             how = replace(how, accept_divergence=True)
-        handles = Handles(work.identity, work.recorded, self, how, slot)
+        handles = Handles(
+            work.identity, work.recorded, self, how, **{"leave": leave} if _asks_once(work.identity) else {}
+        )
         started = time.monotonic()
         with metered() as meter:
             verdict, fault = await self._performed(solver, handles)
@@ -91,11 +95,8 @@ class ExperimentRunner:
 
     async def _performed(self, solver: Solver, handles: Handles) -> tuple[Verdict | None, Fault | None]:
         try:
-            # One that can't replay does more than it says by its handles, unless it is in a workspace that it works.
-            alone = solver.restarts and "workspace" not in solver.wants
-            async with handles.slot.in_use() if alone else nullcontext():
-                with self._caller.experiment(handles.identity.experiment_id, handles.totals.cost):
-                    return await self._solve(solver, handles), handles.fault
+            with self._caller.experiment(handles.identity.experiment_id, handles.totals.cost):
+                return await self._solve(solver, handles), handles.fault
         except Fault as error:
             return None, handles.fault or error
 
@@ -202,12 +203,19 @@ def experiment_of(
         lesson=handles.lesson.text if handles.lesson else "",
         lesson_cause=handles.lesson.cause if handles.lesson else "",
         facts=verdict.facts,
+        answered_by=totals.answered_by,
     )
 
 
 def fault_of(identity: Identity, fault: Fault, *, cost: float, calls: int) -> records.Fault:
     """The outcome of an experiment that came to none, with the US dollars and calls that it took."""
     return records.Fault(**identity.of_line, reason=str(fault), cost=cost, calls=calls)
+
+
+def _asks_once(identity: Identity) -> bool:
+    """Whether the experiment's first verdict is known to be its last, and to be had without a model."""
+    solver = identity.arm.solver
+    return solver.asks_once and JUDGE not in identity.arm.models
 
 
 def _checked(verdict: object, words: Collection[str]) -> Verdict:

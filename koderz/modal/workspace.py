@@ -127,7 +127,7 @@ class Modal:
                 raise Fault(f"--sandbox modal: the command ended before it began: {(await ended).output[-300:]}")
             with talking.result() as channel:
                 beside = contact.beside if command.reachable else None
-                yield Running(channel, ended, contact.cpu, output.text, beside=beside)
+                yield Running(channel, ended, contact.cpu, output=output.text, beside=beside)
         finally:
             ended.cancel()
             for task in accepting:

@@ -5,12 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import msgspec
-
 from koderz.models.endpoints import own_address
 from koderz.models.messages import anthropic_messages, parted
 from koderz.models.remote import RemoteModel
-from koderz.models.wire import Body, Part, Wire, WireReply, called, count, decode_reply, encode, fetched, finish, told
+from koderz.models.wire import (
+    Body,
+    Part,
+    Wire,
+    WireReply,
+    called,
+    count,
+    decode_reply,
+    encode,
+    fetched,
+    finish,
+    told,
+    words,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,18 +37,11 @@ _REPLY = "reply_in_json"  # a tool by which a reply is had that is an object of 
 _MAX_TOKENS = 8192  # of an answer where none are asked for: the format wants a number
 
 
-class _Usage(msgspec.Struct):
-    input_tokens: int | float | None = None
-    output_tokens: int | float | None = None
-    cache_read_input_tokens: int | float | None = None
-    cache_creation_input_tokens: int | float | None = None
-
-
 class _Reply(Body, kw_only=True):
     content: list[Part]
     stop_reason: str
-    usage: _Usage | None = None
-    model: str | None = None
+    usage: Any = None
+    model: Any = None
 
 
 class AnthropicWire(Wire):
@@ -81,16 +85,16 @@ class AnthropicWire(Wire):
         uses = [part for part in reply.content if part.type == "tool_use" and part.name != _REPLY]
         found = [{"id": use.id, "function": {"name": use.name, "arguments": use.input}} for use in uses]
         calls = called(found, text)
-        usage = reply.usage or _Usage()
-        fresh = count(usage.input_tokens)
-        read, written = count(usage.cache_read_input_tokens) or 0, count(usage.cache_creation_input_tokens) or 0
+        fresh = count(reply.usage, "input_tokens")
+        read = count(reply.usage, "cache_read_input_tokens") or 0
+        written = count(reply.usage, "cache_creation_input_tokens") or 0
         return WireReply(
             text=text,
             reasoning=reasoning,
             finish_reason="stop" if replies and not calls else finish(reply.stop_reason, text, calls=calls),
-            model=reply.model or "",
+            model=words(reply.model),
             tokens_in=None if fresh is None else fresh + read + written,
-            tokens_out=count(usage.output_tokens),
+            tokens_out=count(reply.usage, "output_tokens"),
             cache_read=read,
             cache_write=written,
             tool_calls=calls,

@@ -32,6 +32,10 @@ _HOSTED = (
 )
 
 
+_LATEST = re.compile(r"[:-]latest$")
+_SNAPSHOT = re.compile(r"([-@](\d{8}|\d{4}-\d\d-\d\d|(preview-)?\d\d-\d\d(-\d{4})?|\d{3,4}))?")
+
+
 class ModelName(NamedTuple):
     """A provider and what that provider calls the model. `str()` is how it is shown, and parses back."""
 
@@ -57,6 +61,18 @@ def parse_model_name(text: str) -> ModelName:
     if provider == "ollama" and name == text and (meant := _meant(text)):
         raise KoderzError(f"unknown model {text!r}; did you mean {meant}? An Ollama's of that name is ollama/{text}")
     return ModelName(provider, name)
+
+
+def is_another(asked: str, answered: str) -> bool:
+    """Whether a server that names `answered` as its model was not asked for that one.
+
+    A dated snapshot, an alias such as `latest`, a missing path and a missing tag `latest` are the model itself.
+    """
+    if not ("/" in asked and "/" in answered):
+        asked, answered = (name.rpartition("/")[2] for name in (asked, answered))
+    asked, answered = (_LATEST.sub("", name.strip().lower()) for name in (asked, answered))
+    longer, shorter = (asked, answered) if len(asked) > len(answered) else (answered, asked)
+    return not (longer.startswith(shorter) and _SNAPSHOT.fullmatch(longer.removeprefix(shorter)))
 
 
 def foreign_provider(text: str) -> str | None:

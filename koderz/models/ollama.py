@@ -27,6 +27,7 @@ from koderz.models.wire import (
     finish,
     instead_of,
     no_answer,
+    words,
 )
 
 if TYPE_CHECKING:
@@ -42,17 +43,17 @@ _PATIENCE = 0.5  # seconds; an Ollama is near, or there is none
 class _Message(msgspec.Struct):
     role: str | None = None
     content: str | None = None
-    thinking: str | None = None
+    thinking: Any = None
     tool_calls: list[Any] | None = None
 
 
 class _Reply(Body, kw_only=True):
     message: _Message
     done: bool | None = None
-    done_reason: str | None = None
-    model: str | None = None
-    prompt_eval_count: int | float | None = None
-    eval_count: int | float | None = None
+    done_reason: Any = None
+    model: Any = None
+    prompt_eval_count: Any = None
+    eval_count: Any = None
 
 
 class _Details(msgspec.Struct):
@@ -110,13 +111,13 @@ class OllamaWire(Wire):
             raise no_answer("its message has no content")
         if reply.done is False:
             raise no_answer("it isn't done")
-        text, reason = message.content or "", reply.done_reason or ("stop" if reply.done else None)
+        text, reason = message.content or "", words(reply.done_reason) or ("stop" if reply.done else None)
         calls = called(message.tool_calls or (), text)
         return WireReply(
             text=text,
-            reasoning=message.thinking or "",
+            reasoning=words(message.thinking),
             finish_reason=finish(reason, text, calls=calls),
-            model=reply.model or "",
+            model=words(reply.model),
             tokens_in=count(reply.prompt_eval_count),
             tokens_out=count(reply.eval_count),
             tool_calls=calls,

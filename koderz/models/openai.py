@@ -26,6 +26,7 @@ from koderz.models.wire import (
     instead_of,
     no_answer,
     told,
+    words,
 )
 
 if TYPE_CHECKING:
@@ -42,33 +43,23 @@ _CUTS = {"max_output_tokens": "max_tokens"}
 
 class _Message(msgspec.Struct):
     content: str | list[Part] | UnsetType | None = UNSET
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    refusal: str | None = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    refusal: Any = None
     tool_calls: list[Any] | None = None
     function_call: Any = None
 
 
 class _Choice(msgspec.Struct):
     message: _Message
-    finish_reason: str | None = None
+    finish_reason: Any = None
     error: Any = None  # OpenRouter's, where a provider gave up on the way
-
-
-class _Details(msgspec.Struct):
-    cached_tokens: int | float | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | float | None = None
-    completion_tokens: int | float | None = None
-    prompt_tokens_details: _Details | None = None
 
 
 class _ChatCompletion(Body, kw_only=True):
     choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
-    usage: _Usage | None = None
-    model: str | None = None
+    usage: Any = None
+    model: Any = None
 
 
 class _Listed(msgspec.Struct):
@@ -113,23 +104,22 @@ class OpenAIWire(Wire):
             raise inner_error(choice.error)
         message = choice.message
         said, thought = told(None if message.content is UNSET else message.content)
-        reasoning = message.reasoning_content or message.reasoning or thought
-        text = said or message.refusal or ""
+        reasoning = words(message.reasoning_content) or words(message.reasoning) or thought
+        refusal = words(message.refusal)
+        text = said or refusal
         old = [{"function": message.function_call}] if message.function_call else []
         calls = called([*(message.tool_calls or ()), *old], text)
-        reason = finish(choice.finish_reason, text, calls=calls)
+        reason = finish(words(choice.finish_reason), text, calls=calls)
         if message.content is UNSET and not (text or reasoning or calls or reason in ("length", "refusal")):
             raise no_answer("its message has no content")  # mlx-lm and Gemini leave it out where the thinking took all
-        usage = completion.usage or _Usage()
-        details = usage.prompt_tokens_details or _Details()
         return WireReply(
             text=text,
             reasoning=reasoning,
-            finish_reason="refusal" if message.refusal else reason,
-            model=completion.model or "",
-            tokens_in=count(usage.prompt_tokens),
-            tokens_out=count(usage.completion_tokens),
-            cache_read=count(details.cached_tokens) or 0,
+            finish_reason="refusal" if refusal else reason,
+            model=words(completion.model),
+            tokens_in=count(completion.usage, "prompt_tokens"),
+            tokens_out=count(completion.usage, "completion_tokens"),
+            cache_read=count(completion.usage, "prompt_tokens_details", "cached_tokens") or 0,
             tool_calls=calls,
         )
 
@@ -165,18 +155,12 @@ class _Reason(msgspec.Struct):
     reason: str | None = None
 
 
-class _ResponseUsage(msgspec.Struct):
-    input_tokens: int | float | None = None
-    output_tokens: int | float | None = None
-    input_tokens_details: _Details | None = None
-
-
 class _Response(Body, kw_only=True):
     output: list[_Item]
     status: str | None = None
     incomplete_details: _Reason | None = None
-    usage: _ResponseUsage | None = None
-    model: str | None = None
+    usage: Any = None
+    model: Any = None
 
 
 class ResponsesWire(OpenAIWire):
@@ -199,15 +183,14 @@ class ResponsesWire(OpenAIWire):
         ]
         calls = called(made, text)
         cut = response.incomplete_details.reason if response.incomplete_details else None
-        usage = response.usage or _ResponseUsage()
         return WireReply(
             text=text,
             reasoning="\n\n".join(filter(None, thoughts)),
             finish_reason=finish(_CUTS.get(cut or "", cut) or response.status, text, calls=calls),
-            model=response.model or "",
-            tokens_in=count(usage.input_tokens),
-            tokens_out=count(usage.output_tokens),
-            cache_read=count((usage.input_tokens_details or _Details()).cached_tokens) or 0,
+            model=words(response.model),
+            tokens_in=count(response.usage, "input_tokens"),
+            tokens_out=count(response.usage, "output_tokens"),
+            cache_read=count(response.usage, "input_tokens_details", "cached_tokens") or 0,
             tool_calls=calls,
         )
 

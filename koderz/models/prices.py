@@ -37,21 +37,34 @@ class Usage(NamedTuple):
     cache_write: int = 0
 
 
+class Tier(NamedTuple):
+    """US dollars per million tokens, of all tokens of a call whose prompt is longer than so many tokens."""
+
+    above: int
+    input: float
+    output: float
+
+
 class Price(NamedTuple):
     """US dollars per million tokens."""
 
     input: float
     output: float
+    tiers: tuple[Tier, ...] = ()  # the lowest first
 
     def cost(self, tokens_in: float, tokens_out: float) -> float:
-        """US dollars."""
-        return (tokens_in * self.input + tokens_out * self.output) / _MILLION
+        """US dollars of one call."""
+        paid, charged = self.input, self.output
+        for tier in self.tiers:
+            if tokens_in > tier.above:
+                _, paid, charged = tier
+        return (tokens_in * paid + tokens_out * charged) / _MILLION
 
 
 class Tariff(NamedTuple):
     """How a model's calls are charged. `str()` is how that is said: "free, since an Ollama runs it"."""
 
-    price: Price  # the plain one, for estimates: of short contexts, at this time of day
+    price: Price  # for estimates: of tokens that are in no cache, at this time of day
     origin: str  # how it is known, in words that follow the price
     assumed: bool = False  # whether it is worth a word that it may be otherwise
     listed: tuple[Provider, ModelInfo] | None = None  # by `genai-prices`
@@ -60,7 +73,8 @@ class Tariff(NamedTuple):
         price = self.price
         if price.input == price.output == 0:
             return f"free, {self.origin}"
-        return f"${price.input:g} in, ${price.output:g} out, a million tokens, {self.origin}"
+        dearer = f" (more above {price.tiers[0].above:,} tokens of prompt)" if price.tiers else ""
+        return f"${price.input:g} in, ${price.output:g} out, a million tokens{dearer}, {self.origin}"
 
     def cost(self, usage: Usage) -> float:
         """US dollars."""
@@ -136,9 +150,10 @@ def _published(name: ModelName, base_url: str | None) -> Tariff | None:
         if listing.exact and model.id.lower() != listing.model.lower():
             continue
         listed = model.get_prices(datetime.now(UTC))
-        paid, charged = _plain(listed.input_mtok), _plain(listed.output_mtok)
+        paid, charged = listed.input_mtok, listed.output_mtok
         if paid is not None and charged is not None:
-            return Tariff(Price(paid, charged), listing.origin, listing.origin != _PUBLISHED, (provider, model))
+            price = Price(_listed(paid), _listed(charged), _tiers(paid, charged))
+            return Tariff(price, listing.origin, listing.origin != _PUBLISHED, (provider, model))
     return None
 
 
@@ -166,7 +181,16 @@ def _listings(name: ModelName, base_url: str | None) -> Iterator[_Listing]:
     yield _Listing(hosted[1] if hosted else name.name.rpartition("/")[2], origin=elsewhere, exact=not hosted)
 
 
-def _plain(price: object) -> float | None:
-    """A listed price, which may be in tiers by the length of the context: then the first."""
-    base: Any = getattr(price, "base", price)
-    return None if base is None else float(base)
+def _tiers(*prices: object) -> tuple[Tier, ...]:
+    """The tiers of listed prices of input and output, each of which may have its own."""
+    starts = {tier.start for price in prices for tier in getattr(price, "tiers", ())}
+    return tuple(Tier(start, *(_listed(price, start) for price in prices)) for start in sorted(starts))
+
+
+def _listed(price: object, start: int = 0) -> float:
+    """A listed price above so many tokens of context."""
+    found: Any = getattr(price, "base", price)
+    for tier in getattr(price, "tiers", ()):  # the lowest first
+        if tier.start <= start:
+            found = tier.price
+    return float(found)

@@ -11,6 +11,7 @@ from koderz.models.adaptation import Adaptation
 from koderz.models.clients import NotSpokenError, headers_of, unpacked, wire_of
 from koderz.models.faults import Refused, Retryable, clean, problem_of
 from koderz.models.limiter import retrying
+from koderz.models.names import is_another
 from koderz.models.prices import Price, Tariff, Usage, tariff_of
 from koderz.models.reasoning import part
 from koderz.models.wire import encode, no_answer
@@ -81,6 +82,7 @@ class RemoteModel:
                 self._service.say(f"{lacking} dropped for {self.name}: its provider takes none")
         reply = answer.reply
         usage, estimated = self._usage(reply, messages)
+        answered_by = clean(reply.model) or self.name.name
         parted = part(reply.text, complete=reply.finish_reason != "length")
         return Completion(
             text=parted.text,
@@ -91,9 +93,9 @@ class RemoteModel:
             cost_known=self._tariff is not None,
             latency=answer.latency,
             finish_reason=reply.finish_reason,
-            model=clean(reply.model) or self.name.name,
+            model=answered_by,
             retries=retries,
-            adapted=adapted + estimated,
+            adapted=(*adapted, *estimated, *self._another(answered_by)),
             raw=reply.text if parted.cut else None,
             tool_calls=reply.tool_calls,
             body=answer.body.decode("utf-8", "replace") if client else "",
@@ -172,9 +174,18 @@ class RemoteModel:
         usage = Usage(tokens_in, tokens_out, reply.cache_read, reply.cache_write)
         return usage, ("tokens estimated",) if estimated else ()
 
+    def _another(self, answered_by: str) -> tuple[str, ...]:
+        """What is to be noted of a call where the server says that another model has answered it."""
+        if not is_another(self.name.name, answered_by):
+            return ()
+        self._service.say(f"{self.name} was asked, and the server says that {answered_by} answered")
+        return (f"answered by {answered_by}",)
+
     def _told(self, error: Exception) -> str:
         return f"{self.name} at {self._service.http.base_url}: {error}"
 
 
 def _estimate(text: str) -> int:
-    return -(-len(text) // _LETTERS_A_TOKEN)
+    """About so many tokens. A character that UTF-8 has several bytes for is nearly one of its own."""
+    more = 0 if text.isascii() else len(text.encode("utf-8", "surrogatepass")) - len(text)
+    return -(-(len(text) + 3 * more // 2) // _LETTERS_A_TOKEN)

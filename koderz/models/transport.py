@@ -133,7 +133,7 @@ def retry_after(header: str, now: datetime) -> float | None:
     except ValueError:
         try:
             until = parsedate_to_datetime(header)
-        except ValueError:
+        except (ValueError, OverflowError):  # a year of eleven digits
             return None
         seconds = (until.replace(tzinfo=until.tzinfo or UTC) - now).total_seconds()
     return min(max(0.0, seconds), LONGEST_RETRY_AFTER) if math.isfinite(seconds) else None

@@ -27,6 +27,7 @@ B = TypeVar("B", bound="Body")
 _MOST_REPAIRS = 2  # how often a server is asked again whose answer is none: it rarely learns
 _MOST_SHOWN = 5  # names of models that a server offers instead
 _MOST_TOKENS = 100_000_000  # of one call; a server that counts more is not believed
+_LONGEST_NUMBER = 300  # digits
 _FINISHES = {
     **dict.fromkeys(("end_turn", "eos", "eos_token", "stop_sequence", "completed"), "stop"),
     **dict.fromkeys(("max_tokens", "model_length", "model_context_window_exceeded"), "length"),
@@ -195,11 +196,22 @@ def called(found: Sequence[Any], text: str) -> tuple[dict[str, Any], ...]:
     return tuple(calls)
 
 
-def count(tokens: float | None) -> int | None:
-    """A token count, where it can be one."""
-    if tokens is None or not math.isfinite(tokens) or not 0 <= tokens <= _MOST_TOKENS:
+def count(usage: Any, *path: str) -> int | None:
+    """The token count at a path of an answer's usage; None where there is none, or what stands there can be none.
+
+    A count bears on no text, so nothing of it makes an answer unreadable that is paid for.
+    """
+    for name in path:
+        usage = usage.get(name) if isinstance(usage, dict) else None
+    whole = isinstance(usage, int) and not isinstance(usage, bool)
+    if not (whole or (isinstance(usage, float) and usage.is_integer())) or not 0 <= usage <= _MOST_TOKENS:
         return None
-    return int(tokens)
+    return int(usage)
+
+
+def words(value: Any) -> str:
+    """A text of an answer that it is whole without; nothing where it is no text."""
+    return value if isinstance(value, str) else ""
 
 
 def instead_of(model: str, offered: Sequence[str]) -> str:
@@ -232,10 +244,13 @@ async def fetched(
 def _decoded(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.ValidationError:
-        raise
-    except ValueError:
-        return msgspec.json.decode(_repaired(body), type=kind)
+    except ValueError:  # Python's reader also knows NaN and Infinity, as servers in Python write them
+        return msgspec.convert(json.loads(_repaired(body), parse_int=_integer), type=kind)
+
+
+def _integer(digits: str) -> float:
+    """A number of any length, where what is too long for anything to count is infinite."""
+    return int(digits) if len(digits) <= _LONGEST_NUMBER else math.inf
 
 
 def _repaired(body: bytes) -> str:

@@ -14,7 +14,7 @@ from koderz.settings.options import plain
 from koderz.settings.schema import Settings
 from koderz.solvers import Solver, load_solver
 from koderz.suites import modes_of
-from koderz.types import JUDGE, MAIN
+from koderz.types import JUDGE, MAIN, SIMULATED
 from tracker import records
 
 MODES: Mapping[str, tuple[str, ...]] = {
@@ -35,6 +35,7 @@ class Arm:
     parameters: Mapping[str, Any] = field(default_factory=dict)  # those that are this arm's alone
     baseline: str = ""  # the arm that it is compared with
     stated: str = ""  # what a matrix calls it, in which it stands once for all models
+    settings: Mapping[str, str | None] | None = None  # of the suite: `set_up` gives its tasks them
 
     @property
     def model(self) -> str:
@@ -51,6 +52,8 @@ class Arm:
             parameters={name: plain(value) for name, value in self.parameters.items()},
             source=self.solver.source,
             baseline=self.baseline,
+            settings=None if self.settings is None else dict(self.settings),
+            simulated=self.solver.asks and SIMULATED in self.models.values(),
         )
 
 
@@ -128,6 +131,7 @@ def make_arms(
             own,
             named(arm.baseline, model),
             arm.name,
+            arm.settings,
         )
         for model in models
         for arm, solver, own in ready
@@ -141,16 +145,20 @@ def restore_arms(
     arguments: Mapping[str, str],
     at_hand: Mapping[str, Any],
     files: Path | None = None,
+    versions: Mapping[str, int] | None = None,
 ) -> tuple[Arm, ...]:
     """The arms of a recorded plan, solvers of the user's own from the folder `files` where there is one.
 
+    A solver does what it did in the version that `versions` has for it, which is 1 where it has none.
     Raises KoderzError where a solver is no longer there.
     """
 
     def restored(arm: records.Arm) -> Arm:
         own = _read(settings, arm.parameters, arm.name)
         solver = load_solver(_found(arm, files), _offered(settings, at_hand, own), arguments)
-        return Arm(arm.name, solver, arm.models, own, arm.baseline)
+        if earlier := solver.earlier((versions or {}).get(arm.solver, 1)):
+            solver = solver.settled(_offered(settings, at_hand, {**earlier, **own}), arguments)
+        return Arm(arm.name, solver, arm.models, own, arm.baseline, settings=arm.settings)
 
     return tuple(map(restored, arms))
 

@@ -51,7 +51,7 @@ def estimate(plan: Plan, prices: Mapping[str, Price | None]) -> Estimate:
     for arm, samples, expected in _expected(plan):
         price = prices.get(arm.models.get(expected.role) or arm.models[expected.instead]) or Price(0, 0)
         asked, told = _times(samples, expected.tokens_in), _times(samples, expected.tokens_out)
-        cost = _sum(_times(price.input / 1e6, asked), _times(price.output / 1e6, told))
+        cost = _cost(price, samples, expected)
         calls[expected.depth] = _sum(calls.get(expected.depth, _NONE), _times(samples, expected.calls))
         costs[expected.depth] = _sum(costs.get(expected.depth, _NONE), cost)
         tokens_in, tokens_out = _sum(tokens_in, asked), _sum(tokens_out, told)
@@ -65,6 +65,16 @@ def estimate(plan: Plan, prices: Mapping[str, Price | None]) -> Estimate:
         reduce(_sum, costs.values(), _NONE) if known else None,
         tuple(depths) if len(depths) > 1 else (),
     )
+
+
+def _cost(price: Price, samples: int, expected: Expected) -> Span:
+    """US dollars. Each call is reckoned with its share of the tokens, since the length of one decides its price."""
+    spans = zip(expected.calls, expected.tokens_in, expected.tokens_out, strict=True)
+    least, most = (
+        samples * max(1.0, calls) * price.cost(asked / max(1.0, calls), told / max(1.0, calls))
+        for calls, asked, told in spans
+    )
+    return least, most
 
 
 def _expected(plan: Plan) -> Iterator[tuple[Arm, int, Expected]]:

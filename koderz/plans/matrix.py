@@ -44,6 +44,7 @@ class MatrixArm:
     roles: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the solver, by its own names
     baseline: str = ""  # the name of another arm
+    settings: Mapping[str, str | None] | None = None  # of the suite, for this arm alone; no file states them
 
 
 @dataclass(frozen=True, slots=True)

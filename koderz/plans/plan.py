@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,17 +10,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import orjson
 from msgspec import structs, to_builtins
 
 from koderz.errors import KoderzError
 from koderz.plans.arms import Arm, restore_arms
 from koderz.plans.environment import describe_environment
+from koderz.plans.ids import NumberOfSamples, digest_of
 from koderz.prompts import Prompts, load_prompts
 from koderz.settings.layers import as_config
 from koderz.settings.schema import OF_SINKS, Settings
 from koderz.solvers import NEEDED, OPENED, load_solver
-from koderz.suites import Suite, judging_programs, limits_of, load_suite, measures_of, modes_of, suite_digest
+from koderz.suites import (
+    Suite,
+    headline_of,
+    judging_programs,
+    limits_of,
+    load_suite,
+    measures_of,
+    modes_of,
+    suite_digest,
+    task_digest,
+)
 from koderz.types import JUDGE, Judging, Task
 from tracker import records
 from tracker.parts import part_of
@@ -68,7 +77,7 @@ class Plan:
         """Those whose id, as a number, isn't in `ended`: a task's arms in turn, so that load hits all alike."""
         digest = self.record.details["digest"]
         begun = [
-            (_NumberOfSamples(self.record.run_id, task.id, arm.name, digest), task, arm, samples)
+            (NumberOfSamples(self.record.run_id, task.id, arm.name, digest), task, arm, samples)
             for task, arm, samples in self.cells()
         ]
         for sample in range(self.record.samples):
@@ -81,13 +90,14 @@ class Plan:
         return next(arm for arm in self.arms if arm.name == name)
 
     def cells(self) -> Iterator[tuple[Task, Arm, int]]:
-        """Each task in each of its arms, with how many samples."""
+        """Each task, as each of its arms has it, with how many samples."""
         if self.record.cells is None:
-            yield from ((task, arm, self.record.samples) for task in self.tasks for arm in self.arms)
-            return
-        tasks = {task.id: task for task in self.tasks}
-        arms = {arm.name: arm for arm in self.arms}
-        yield from ((tasks[cell.task], arms[cell.arm], cell.samples) for cell in self.record.cells)
+            every = ((task, arm, self.record.samples) for task in self.tasks for arm in self.arms)
+        else:
+            tasks = {task.id: task for task in self.tasks}
+            arms = {arm.name: arm for arm in self.arms}
+            every = ((tasks[cell.task], arms[cell.arm], cell.samples) for cell in self.record.cells)
+        yield from ((in_arm(self.suite, task, arm), arm, samples) for task, arm, samples in every)
 
 
 class Identity(NamedTuple):
@@ -110,6 +120,14 @@ class Identity(NamedTuple):
         }
 
 
+def in_arm(suite: Suite, task: Task, arm: Arm) -> Task:
+    """The task with the settings that are this arm's alone. KoderzError where the suite has no such settings for it."""
+    if arm.settings is None:
+        return task
+    found: Task = suite.set_up(task, arm.settings)  # type: ignore[attr-defined]
+    return found
+
+
 class Subject(NamedTuple):
     """What a plan is about: a suite, the tasks chosen from it, and what models are told of them."""
 
@@ -127,17 +145,6 @@ def load_subject(settings: Settings, select: Callable[[Sequence[Task]], Sequence
     noting = Prompts(prompts.texts, told.add)
     tasks = tuple(replace(task, messages=suite.messages(task, noting)) for task in select(suite.tasks))
     return Subject(suite, tasks, prompts, frozenset(told))
-
-
-def planned_ids(record: records.Plan) -> Iterator[tuple[str, str, str, int]]:
-    """The experiments of a recorded plan: their ids, tasks, arms and samples, in the order of its cells."""
-    cells = record.cells
-    if cells is None:
-        cells = [records.Cell(task, arm.name, record.samples) for task in record.tasks for arm in record.arms]
-    for cell in cells:
-        number_of = _NumberOfSamples(record.run_id, cell.task, cell.arm, record.details.get("digest", ""))
-        for sample in range(cell.samples):
-            yield f"exp_{number_of(sample):016x}", cell.task, cell.arm, sample
 
 
 def make_plan(
@@ -160,7 +167,7 @@ def make_plan(
         "problems": [task.id for task in subject.tasks],
     }
     prompts = _used_prompts(subject, arms, settings)
-    matches = _matches(subject, arms, prompts)
+    matches = _matches(subject, arms, prompts, cells)
     stated = [arm.record for arm in arms]
     samples = max((cell.samples for cell in cells), default=1) if cells is not None else settings.samples
     record = records.Plan(
@@ -172,24 +179,34 @@ def make_plan(
         cells=cells,
         config=config,
         environment=describe_environment() | {"dataset_digest": suite_digest(subject.suite)},
-        simulated=any("simulated" in arm.models.values() for arm in arms if arm.solver.asks),
+        simulated=_is_simulated(arms),
         generated=_generated(subject),
         parts=_checked_parts(_owned("parts", subject.suite, arms)),
         groups=_groups(subject.tasks),
+        clusters=_clusters(subject.tasks),
         compared=(modes_of(settings.suite) or {}).get("comparative", ()),
         measures=measures_of(subject.suite),
+        headline=headline_of(subject.suite),
         details={
             **(details or {}),
             "digest": secrets.token_hex(16)
             if single
-            else _digest([_decisive(config), to_builtins(stated), to_builtins(cells), matches, details or {}]),
+            else digest_of([_decisive(config), _decisive_of(stated), to_builtins(cells), matches, details or {}]),
             "matches": matches,
             "prompts": dict(prompts.texts),
             "expectations": _expectations(subject),
+            "judge": dict(getattr(subject.suite, "judge_record", {})) if _has_judge(arms) else {},
+            "solvers": {arm.solver.name: arm.solver.about for arm in arms if arm.solver.about},
             **({"suite": subject.suite.details(subject.tasks, settings)} if hasattr(subject.suite, "details") else {}),
         },
     )
     return _plan(record, settings, subject, arms)
+
+
+def _is_simulated(arms: Sequence[Arm]) -> bool:
+    """Whether there is an arm that asks a model, and all of these ask the simulated one."""
+    asking = [arm.record.simulated for arm in arms if arm.solver.asks]
+    return bool(asking) and all(asking)
 
 
 def _mode(settings: Settings, suite: Suite, arms: Sequence[Arm]) -> str:
@@ -207,6 +224,13 @@ def _groups(tasks: Sequence[Task]) -> dict[str, Sequence[str]]:
     """By what the tasks can be told apart, a value for each; in the order in which they first say so."""
     keys = dict.fromkeys(key for task in tasks for key in task.groups)
     return {key: [task.groups.get(key, "") for task in tasks] for key in keys}
+
+
+def _clusters(tasks: Sequence[Task]) -> Sequence[str]:
+    """What each task shares with others; nothing where no two tasks share anything."""
+    found = [task.cluster for task in tasks]
+    shared = [cluster for cluster in found if cluster]
+    return found if len({*shared}) < len(shared) else ()
 
 
 def _generated(subject: Subject) -> str:
@@ -286,13 +310,24 @@ def _used_prompts(subject: Subject, arms: Sequence[Arm], settings: Settings) -> 
     """Those that models may be told: what the tasks' messages were made of, and what each arm's solver may add."""
     recalled = {"recall"} if settings.use_memory != "off" else set()
     added = (arm.solver.prompts(subject.prompts, {*arm.models, *recalled}) for arm in arms)
-    names = subject.told.union(*added)
+    names = subject.told.union(*added, getattr(subject.suite, "judge_prompts", ()) if _has_judge(arms) else ())
     return Prompts({name: text for name, text in subject.prompts.texts.items() if name in names})
+
+
+def _has_judge(arms: Sequence[Arm]) -> bool:
+    return any(JUDGE in arm.models for arm in arms)
 
 
 def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     """What an experiment may depend on; where it is recorded is not of it."""
     return {name: value for name, value in config.items() if name not in OF_SINKS}
+
+
+def _decisive_of(arms: Sequence[records.Arm]) -> list[dict[str, Any]]:
+    """Arms without settings of their own are as they were before arms could have some: their runs go on."""
+    return [
+        {name: value for name, value in to_builtins(arm).items() if (name, value) != ("settings", None)} for arm in arms
+    ]
 
 
 def restore_plan(
@@ -306,11 +341,12 @@ def restore_plan(
     subject = load_subject(settings, partial(_same_tasks, record))
     details = record.details
     arguments, at_hand = details.get("solver_arguments", {}), details.get("at_hand", {})
-    arms = restore_arms(record.arms, settings, arguments, at_hand, solver_files)
+    versions = {name: about.get("version", 1) for name, about in details.get("solvers", {}).items()}
+    arms = restore_arms(record.arms, settings, arguments, at_hand, solver_files, versions)
     if record.config.get("imported"):  # whatever an arm is called, each experiment has one reply on record
         arms = tuple(replace(arm, solver=load_solver("zero-shot", {}, {})) for arm in arms)
     prompts = _used_prompts(subject, arms, settings)
-    changed = _changed(details.get("matches", {}), _matches(subject, arms, prompts))
+    changed = _changed(details.get("matches", {}), _matches(subject, arms, prompts, record.cells))
     if changed and not accept_changes:
         raise KoderzError(
             f"{record.run_id}: not what it was when the run began: {', '.join(changed)}. "
@@ -327,13 +363,28 @@ def _same_tasks(record: records.Plan, tasks: Sequence[Task]) -> list[Task]:
     return [known[name] for name in record.tasks]
 
 
-def _matches(subject: Subject, arms: Sequence[Arm], prompts: Prompts) -> dict[str, dict[str, str]]:
+def _matches(
+    subject: Subject, arms: Sequence[Arm], prompts: Prompts, cells: Sequence[records.Cell] | None
+) -> dict[str, dict[str, str]]:
     """What has to be the same when the run is picked up again, by kind and name."""
+    settings = _settings_digests(subject, arms, cells or ())
     return {
         "suite": {"name": subject.suite.name},
         "task": {task.id: task.digest for task in subject.tasks},
         "prompt": prompts.digests(),
         "solver": {arm.solver.name: arm.solver.digest for arm in arms if arm.solver.is_foreign},
+        **({"settings of": settings} if settings else {}),
+    }
+
+
+def _settings_digests(subject: Subject, arms: Sequence[Arm], cells: Sequence[records.Cell]) -> dict[str, str]:
+    """By arm with settings of its own, what its tasks are by them."""
+    tasks = {task.id: task for task in subject.tasks}
+    mine = {arm.name: [cell.task for cell in cells if cell.arm == arm.name] for arm in arms if arm.settings is not None}
+    return {
+        arm.name: task_digest(*(in_arm(subject.suite, tasks[name], arm).digest for name in mine[arm.name]))
+        for arm in arms
+        if arm.name in mine
     }
 
 
@@ -344,19 +395,3 @@ def _changed(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[
         for name, digest in digests.items()
         if now.get(kind, {}).get(name) != digest
     ][:5]
-
-
-class _NumberOfSamples:
-    """The ids of one task's samples as numbers: what they have in common is hashed once, which resuming feels."""
-
-    def __init__(self, *parts: object) -> None:
-        self._begun = hashlib.blake2b(f"{repr(parts)[:-1]}, ".encode(), digest_size=8)
-
-    def __call__(self, sample: int) -> int:
-        digest = self._begun.copy()
-        digest.update(b"%d)" % sample)
-        return int.from_bytes(digest.digest(), "big")
-
-
-def _digest(value: Any) -> str:
-    return hashlib.blake2b(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()

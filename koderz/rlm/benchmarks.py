@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from koderz.errors import KoderzError
+from koderz.errors import KoderzError, Unreachable
 from koderz.models.names import WIRE_FORMATS
 from koderz.plans.plan import Plan
 from koderz.runs.documents import documented
@@ -25,7 +25,9 @@ SIDECAR = "http://localhost:8080"
 """Where a WASM manager is looked for if no address is given."""
 
 KEYS = ("LLM_API_KEY", "OPENAI_API_KEY")
-NO_KEY = "API key is required. Use --api-key or set LLM_API_KEY environment variable."
+NO_KEY = (
+    "API key is required. Use --api-key or set LLM_API_KEY environment variable. --simulated tries it without a key."
+)
 _PROBE_SECONDS = 1.0
 
 
@@ -76,13 +78,13 @@ class Wish:
 def with_key(api_key: str | None, environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
     """Settings that name the key's variable, and the environment with the key in it.
 
-    Raises KoderzError where there is none.
+    Raises Unreachable where there is none.
     """
     if api_key:
         return {"api_key_env": KEYS[0]}, {**environ, KEYS[0]: api_key}
     found = next((name for name in KEYS if environ.get(name)), None)
     if found is None:
-        raise KoderzError(NO_KEY)
+        raise Unreachable(NO_KEY)
     return {"api_key_env": found}, dict(environ)
 
 

@@ -73,12 +73,13 @@ async def prepare(
         at_hand=found_at_hand,
         judged_by_model=judge_asks(subject.suite) or getattr(subject.suite, "asks_judge", False),
     )
+    cells = _cells(matrix, subject, settings, arms) if matrix else None
     memory = await memory_details(settings, any("recall" in arm.solver.wants for arm in arms), environ)
     plan = make_plan(
         settings,
-        subject,
+        subject if cells is None else _having_cells(subject, cells),
         arms,
-        cells=_cells(matrix, subject, settings, arms) if matrix else None,
+        cells=cells,
         problem_range=f"{span.start}-{span.stop}" if span is not None else None,
         details=_details(sources, settings) | {"solver_arguments": arguments, "at_hand": at_hand, **memory},
         single=single,
@@ -97,6 +98,12 @@ def _cells(matrix: Matrix, subject: Subject, settings: Settings, arms: Sequence[
     for arm in arms:
         made.setdefault(arm.stated, []).append(arm.name)
     return matrix.cells_of([task.id for task in subject.tasks], settings.samples, made)
+
+
+def _having_cells(subject: Subject, cells: Sequence[Cell]) -> Subject:
+    """Without the tasks that no cell is about."""
+    having = {cell.task for cell in cells}
+    return subject._replace(tasks=tuple(task for task in subject.tasks if task.id in having))
 
 
 def _fitting(sources: Sources, *, single: bool) -> Settings:

@@ -15,8 +15,7 @@ from koderz.runs.documents import following, write_documents
 from koderz.runs.observer import NullObserver, Observer, SessionView
 from koderz.runs.orchestrator import Ended, Orchestrator
 from koderz.runs.sinks import start_sinks, write_results
-from koderz.settings.layers import fields_in
-from koderz.settings.trust import remember, risks_of_plan
+from koderz.settings.trust import remember
 from tracker.records import Record, encode
 from tracker.sinks import JSON
 from tracker.sinks.process import Submission
@@ -128,9 +127,8 @@ async def _carry_out(
 
 
 def trust_own(plan: Plan, environ: Mapping[str, str] = os.environ) -> None:
-    """Lets a plan that is made here be picked up again, whatever it may execute or send, from when its run appears."""
-    if plan.record.details.get("documents") or risks_of_plan(fields_in(plan.settings), plan.record.config):
-        remember(encode(plan.record), environ)
+    """Lets a plan that is made here be picked up again, from anywhere, whatever it may execute, read or send."""
+    remember(encode(plan.record), environ)
 
 
 def close(

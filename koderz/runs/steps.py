@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from koderz.plans.plan import planned_ids
+from koderz.plans.ids import planned_ids
 from koderz.runs.observer import NullObserver, SessionView
 from tracker import records
 

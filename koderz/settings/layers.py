@@ -107,7 +107,8 @@ class Schema:
     def from_config(self, config: Mapping[str, Any]) -> Settings:
         """Settings out of a recorded plan; fields that this version doesn't know are left out."""
         known = {name: self.fields[name].read(config[name], f"config.{name}") for name in self.fields if name in config}
-        return self.layered(known)
+        earlier = {name: field.about.unrecorded for name, field in self.fields.items() if name not in config}
+        return self.layered({**{name: value for name, value in earlier.items() if value is not None}, **known})
 
     def misspelt(self, environ: Mapping[str, str]) -> dict[str, str]:
         """The `KODERZ_*` variables that count for nothing but are one edit away from one that does, with that one."""

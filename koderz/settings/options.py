@@ -38,12 +38,14 @@ class Option:
     check: Callable[[Any], str] | None = None  # what is wrong with a value; empty: nothing
     risk: str | Callable[[Any], str] = ""  # what any value but the default could do that its user may not want
     names_models: bool = False  # its words are models, or ROLE=MODEL, that are going to be asked
+    names_files: bool = False  # whether its words are files or folders, or NAME=FILE
     role: str = ""  # what the model that it names does for a solver; of a yes or no: what no does without
     changeable: bool = False  # whether it may differ when a run is taken up again
     is_secret: bool = False  # a key, which is on no record
     listed: bool = False  # whether its flag takes several words: --flag a b c
     instead: bool = False  # whether it takes the place of the setting of its name
     panel: str = ""  # the heading in the help
+    unrecorded: Any = None  # the value of runs whose record is from before there was this option; None: the default
 
 
 def option(default: Any, help: str, metavar: str | None = None, **more: Any) -> Any:  # noqa: A002 as typer has it
@@ -139,6 +141,14 @@ class Field:
         if not value or isinstance(value, bool) or not (self.about.names_models or self.about.role):
             return ()
         return tuple(word.rpartition("=")[2] for word in ((value,) if isinstance(value, str) else value))
+
+    def files(self, value: Any) -> tuple[Path, ...]:
+        """The files and folders that this value names."""
+        if value and self.plain_type is Path:
+            return (Path(value),)
+        if not value or not self.about.names_files:
+            return ()
+        return tuple(Path(word.rpartition("=")[2]) for word in value)
 
     def _expected(self, error: msgspec.ValidationError) -> str:
         if self.choices:

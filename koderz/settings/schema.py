@@ -147,7 +147,10 @@ class Settings:
 
     engine: str = _running("local", "Where experiments run: local or modal.", "NAME", risk=SPENDS)
     concurrency: int = _changeable(
-        8, "Maximum concurrent experiments; those awaiting a verdict don't count.", "N", bounds=(1, 4096)
+        8,
+        "Maximum tasks at work at once, from first call to last; of one that is asked once, the verdict doesn't count.",
+        "N",
+        bounds=(1, 4096),
     )
     max_connections: int | None = _changeable(
         None,
@@ -156,11 +159,14 @@ class Settings:
         bounds=(1, 4096),
     )
     max_cost: float | None = _changeable(
-        None, "Cost cap: no call starts that could exceed it; the run stops and can be resumed.", "USD", bounds=(0, 1e9)
+        None,
+        "Cost cap: no call starts that would exceed it, as calls cost so far; the run stops and can be resumed.",
+        "USD",
+        bounds=(0, 1e9),
     )
     max_experiment_cost: float | None = _changeable(
         None,
-        "Cost cap of each experiment: no call starts that could exceed it; the experiment ends as a fault.",
+        "Cost cap of each experiment: no call starts that would exceed it; the experiment ends as a fault.",
         "USD",
         bounds=(0, 1e9),
     )

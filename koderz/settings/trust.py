@@ -17,9 +17,10 @@ import orjson
 from koderz.errors import KoderzError
 from koderz.paths import state_folder
 from koderz.settings.options import Field
-from tracker.files import write_whole
+from tracker.files import links_in, sync_folder
 
 RUNS_CODE, SENDS, SPENDS, WRITES = "run code", "send data elsewhere", "spend money", "write outside of this folder"
+READS = "send a file from outside of this folder to a model"
 
 Spends = Callable[[Iterable[str], Mapping[str, tuple[float, float]]], bool]
 """Whether asking these models, or counting by these prices, could cost money that nobody expects."""
@@ -34,11 +35,26 @@ def risks_of(fields: Mapping[str, Field], settings: Mapping[str, Any], spends: S
     """What the settings could do that their user may not want; those that are harmless are left out."""
     given = {name: (field, settings[name]) for name, field in fields.items() if name in settings}
     found = {
-        name: SPENDS if spends(field.models(value), {}) else field.risk(value) for name, (field, value) in given.items()
+        name: SPENDS if spends(field.models(value), {}) else _risk(field, value)
+        for name, (field, value) in given.items()
     }
     if spends((), settings.get("prices") or {}):
         found["prices"] = SPENDS
     return {name: risk for name, risk in found.items() if risk}
+
+
+def _risk(field: Field, value: Any) -> str:
+    """The risk that an option declares; else that of files outside of the working directory, be it by a link."""
+    if field.about.risk:
+        return field.risk(value)
+    here = Path.cwd()
+
+    def lies_here(path: Path) -> bool:
+        return path.resolve().is_relative_to(here)
+
+    # A folder elsewhere, which may be the whole disk, is told by its name: only one that lies here is walked.
+    inside = (lies_here(path) and all(lies_here(path / link) for link in links_in(path)) for path in field.files(value))
+    return "" if all(inside) else READS
 
 
 def risks_of_plan(fields: Mapping[str, Field], config: Mapping[str, Any]) -> dict[str, str]:
@@ -57,16 +73,20 @@ def require_trust(data: bytes, what: str, *, grant: bool, environ: Mapping[str, 
 
 def is_trusted(data: bytes, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether these bytes are trusted."""
-    return _digest(data) in _trusted(_store(environ))
+    digest = _digest(data)
+    return (_store(environ) / digest).exists() or digest in _earlier(environ)
 
 
 def remember(data: bytes, environ: Mapping[str, str] = os.environ) -> None:
-    """Trusts these bytes from now on. Raises KoderzError where that can't be written down."""
+    """Trusts these bytes from now on. Raises KoderzError where that can't be written down.
+
+    Each digest has an empty file of its own, so that runs which begin at once don't overwrite each other's.
+    """
     store = _store(environ)
     try:
-        store.parent.mkdir(parents=True, exist_ok=True)
-        digest = _digest(data)
-        write_whole(store, [orjson.dumps([*(known for known in _trusted(store) if known != digest), digest])])
+        store.mkdir(parents=True, exist_ok=True)
+        (store / _digest(data)).touch()
+        sync_folder(store)
     except OSError as error:
         raise KoderzError(f"{store} can't be written, so trust can't be remembered ({error.strerror})") from None
 
@@ -76,12 +96,13 @@ def _digest(data: bytes) -> str:
 
 
 def _store(environ: Mapping[str, str]) -> Path:
-    return state_folder(environ) / "trusted.json"
+    return state_folder(environ) / "trusted"
 
 
-def _trusted(store: Path) -> list[Any]:
+def _earlier(environ: Mapping[str, str]) -> list[Any]:
+    """The digests in the one file that earlier versions kept."""
     try:
-        found = orjson.loads(store.read_bytes())
+        found = orjson.loads((state_folder(environ) / "trusted.json").read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return []
     return found if isinstance(found, list) else []

@@ -105,10 +105,25 @@ class Solver:
         """Whether it asks a model at all."""
         return getattr(self.function, "asks", True)
 
+    @property
+    def asks_once(self) -> bool:
+        """Whether it says that it asks once, and works with nothing but the reply."""
+        return getattr(self.function, "estimate", None) is asks_once and not self.restarts and not self.wants & NEEDED
+
     def requires(self, handle: str) -> bool:
         """Whether its signature names the handle and has no default for it."""
         parameter = inspect.signature(self.function).parameters.get(handle)
         return parameter is not None and parameter.default is parameter.empty
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the record of a plan says of it: its version, and what it differs in from the original of its name."""
+        return {name: getattr(self.function, name) for name in ("version", "differs") if hasattr(self.function, name)}
+
+    def earlier(self, version: int) -> Mapping[str, Any]:
+        """Parameters by which it does what it did in an earlier version."""
+        known: Mapping[int, Mapping[str, Any]] = getattr(self.function, "earlier", {})
+        return known.get(version, {})
 
     def has_role(self, role: str) -> bool:
         """Whether it may ask a model in that role besides the one that answers; one that doesn't say asks any."""

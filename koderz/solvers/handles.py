@@ -123,7 +123,7 @@ class WorkspaceHandle(Protocol):
         ...
 
     async def diff(self) -> dict[str, Any]:
-        """What was changed: `{diff, too_large}`."""
+        """What was changed: `{diff, too_large}`, and the `error` for which no diff can be taken, if there is one."""
         ...
 
 

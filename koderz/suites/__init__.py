@@ -15,7 +15,7 @@ from koderz.settings.schema import Settings
 if TYPE_CHECKING:
     from koderz.prompts import Prompts
     from koderz.sandbox import Sandbox
-    from koderz.types import Judging, Lesson, Measure, Message, Reply, Task, Verdict
+    from koderz.types import Headline, Judging, Lesson, Measure, Message, Reply, Task, Verdict
 
 
 class Suite(Protocol):
@@ -23,6 +23,8 @@ class Suite(Protocol):
 
     It may also have
 
+    - `headline`, a `koderz.types.Headline`: the measure that its arms are summed up and ranked by, in lists, cards and
+      leaderboards (by default success), whether experiments pass or fail at all, and which panels of the report apply;
     - `limits`, how its answers are judged (`koderz.types.Judging`), and `options`, those it was made with where the
       defaults of some are its own: these are put on record;
     - `measures`, a sequence of `koderz.types.Measure`: the direction and the unit of its scores and metrics, by which
@@ -57,6 +59,8 @@ class Suite(Protocol):
       role `judge` otherwise than by its `judge`;
     - `details(tasks, settings)`, what the record of a plan says of these tasks besides; `notices`, what is told of
       the suite where a run is planned; and `outline(plan)`, lines that a dry run shows of the plan besides;
+    - `set_up(task, settings)`, the task as an arm with settings of its own has it, under the same id: what differs
+      between arms of one task and is no parameter of a solver. Its `digest` then tells the settings, too;
     - `privacy_key`, bytes by which all that is recorded of its texts is encrypted (`tracker.privacy`), where they are
       private: what solvers ask, are told and run. What is made of the record has their digests. Its tasks need
       `privacy` then, which an engine has where nothing of them is stored elsewhere;
@@ -217,6 +221,19 @@ def measures_of(suite: object) -> tuple[Measure, ...]:
             raise KoderzError(f"the measure {measure.name!r}: its direction has to be higher or lower")
     if len({measure.name for measure in found}) < len(found):
         raise KoderzError(f"two measures have one name among {', '.join(measure.name for measure in found)}")
+    return found
+
+
+def headline_of(suite: object) -> Headline | None:
+    """What a suite's arms are summed up by: `suite.headline`, if it has any.
+
+    Raises KoderzError where that is no measure of the suite's.
+    """
+    from tracker.records import PASSES
+
+    found: Headline | None = getattr(suite, "headline", None)
+    if found and found.measure not in (PASSES, *(measure.name for measure in measures_of(suite))):
+        raise KoderzError(f"the headline names the measure {found.measure!r}, which the suite doesn't declare")
     return found
 
 

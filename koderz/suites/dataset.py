@@ -17,6 +17,9 @@ from tracker.files import MB
 
 GZIP = b"\x1f\x8b"
 
+CLUSTER = "cluster"
+"""The field of a row by which its user says which others it resembles, see `Task.cluster`."""
+
 _LONGEST = 256 * MB  # of a line
 
 
@@ -48,6 +51,14 @@ class Row(NamedTuple):
         if not isinstance(value, list) or not all(isinstance(item, list) for item in value):
             raise self._unlike(name, "a list of lists")
         return value
+
+    @property
+    def cluster(self) -> str:
+        """What it shares with other rows, as text; empty where the row doesn't say."""
+        value = self.fields.get(CLUSTER)
+        if isinstance(value, bool) or not isinstance(value, str | int | None):
+            raise self._unlike(CLUSTER, "text or a whole number")
+        return "" if value is None else str(value)
 
     def number(self, name: str, default: float) -> float:
         """A field that has to be a number from 0 up."""

@@ -157,6 +157,38 @@ def test_the_files_of_a_rollout_hold_what_an_agent_printed_and_called(
     assert found == (1, 1, 2, 0)
 
 
+def test_exports_tell_agents_of_one_model_apart_and_say_their_versions(
+    koderz: Shell, fakes: dict[str, str], model: ScriptedModel
+) -> None:
+    koderz("rollouts", "sample", "tasks")
+    entry = '[[tasks]]\nprepared_dir = "tasks/greeting"\nmodel = "openai/m"\nagent = '
+    agents = ("codex", "claude-code", "mini-swe-agent")
+    entries = [f'{entry}"{agent}"\n' for agent in agents]
+    entries += [f'{entry}"codex"\nenvironment_variables = {{MODE = "fast"}}\n', f'{entry}"oracle"\n']
+    (koderz.folder / "own.toml").write_text("".join(entries))
+    koderz("rollouts", "run", "own.toml", "--quiet", env={**fakes, **model.env()})
+
+    koderz("benchmark", "export", "latest", "--format", "swebench", "--output", "predictions.jsonl")
+    rows = [json.loads(line) for line in (koderz.folder / "predictions.jsonl").read_text().splitlines()]
+    assert {row["model_name_or_path"] for row in rows} == {
+        *(f"{agent}+openai/m" for agent in agents),
+        *("codex+openai/m+MODE=fast", "oracle"),
+    }
+    koderz("benchmark", "export", "latest", "--format", "harbor", "--output", "trials")
+    trials = [json.loads(path.read_bytes()) for path in (koderz.folder / "trials").glob("*/result.json")]
+    versions = {(trial["agent_info"]["name"], trial["agent_info"]["version"]) for trial in trials}
+    own = koderz.journal()[0]["environment"]["koderz"]
+    told = {("codex", "0.169.0"), ("claude-code", "2.1.330"), ("mini-swe-agent", "2.4.6")}
+    assert versions == {*told, ("oracle", own)}
+    runs = [json.loads(path.read_bytes()) for path in (koderz.folder / "data/runs").glob("*/results.json")]
+    assert {(run["agent"], run["agent_version"]) for run in runs} == {*told, ("oracle", None)}
+    (journal,) = koderz.results.glob("*/journal.jsonl")
+    journal.write_text(journal.read_text().replace('"version":"0.169.0"', '"before":"0.169.0"'))  # an earlier record
+    koderz("benchmark", "export", "latest", "--format", "harbor", "--output", "earlier")
+    trials = [json.loads(path.read_bytes()) for path in (koderz.folder / "earlier").glob("*/result.json")]
+    assert {t["agent_info"]["version"] for t in trials if t["agent_info"]["name"] == "codex"} == {"unknown"}
+
+
 def test_an_agent_that_isn_t_installed_is_a_fault_that_says_how_to(koderz: Shell, model: ScriptedModel) -> None:
     rollout(koderz, "codex", "openai/m", code=3, env={"PATH": "/usr/bin:/bin", **model.env()})
     (fault,) = koderz.summary()["faults"]
@@ -201,5 +233,7 @@ def test_a_real_agent_works_through_the_bridge(koderz: Shell, model: ScriptedMod
     rollout(koderz, agent, name, env={**model.env(), "PATH": path})
     assert only(koderz)["success"], koderz.journal()
     assert len(model.asked) >= 1 + (agent != "aider")
+    (worked,) = (line["value"] for line in koderz.journal() if line.get("name") == "agent")
+    assert re.fullmatch(r"\d+\.\d+[\w.+-]*", worked["version"])
     (diff,) = (line["value"]["diff"] for line in koderz.journal() if line.get("name") == "diff")
     assert re.findall(r"^diff --git a/(\S+)", diff, re.MULTILINE) == ["greeting.txt"]

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import pytest
 import typer
 
-from koderz.analysis.statistics import smallest_paired_difference
+from koderz.analysis.statistics import drop_alarm, smallest_paired_difference
 from koderz.cli import app
 from koderz.engines.owners import schema_of
 from koderz.suites import SUITES
@@ -199,6 +199,17 @@ def test_smallest_drops_that_the_page_on_ci_names_are_what_the_statistics_say() 
             smallest = smallest_paired_difference(int(tasks), share)
             assert smallest is not None
             assert f"{100 * smallest:.1f}" == drop
+
+
+def test_false_alarms_that_the_page_on_ci_names_are_what_the_statistics_say() -> None:
+    rows = re.findall(r"^\| (\d+) \| ([\d.]+)% \| ([\d.]+)% \| ([\d.]+)% \| ([\d.]+)% \|$", CI, re.MULTILINE)
+    assert len(rows) == 3
+
+    for tasks, *rates in rows:
+        cases = [(share, confidence) for confidence in (None, 0.95) for share in (0.1, 0.3)]
+        for (share, confidence), rate in zip(cases, rates, strict=True):
+            found = 100 * drop_alarm(int(tasks), share, 0.05, confidence)
+            assert found == pytest.approx(float(rate), abs=0.05 if "." in rate else 0.5)
 
 
 @needs_jq

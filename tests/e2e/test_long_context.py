@@ -12,6 +12,7 @@ import pytest
 
 from koderz.suites.long_context.oolong.questions import KINDS
 from tests.conftest import PATIENCE, Shell
+from tests.koderz.suites.long_context.encrypted import CANARY, as_lines, rows
 from tests.koderz.suites.long_context.published import ROWS
 
 RUN = ("benchmark", "--suite", "ruler", "--model", "simulated", "--quiet", "--solver", "direct", "--sink", "json")
@@ -251,7 +252,8 @@ def test_every_kind_of_generated_oolong_question_is_counted_with_lines_labelled_
     koderz("benchmark", "--model", "simulated", "--sink", "json", "--quiet", *own)
 
     rates = {name: arm["summary"]["success_rate"] for name, arm in koderz.summary()["arms"].items()}
-    assert rates["rlm"] > 80 > rates["direct"] > 0
+    assert rates["rlm"] > max(80, rates["direct"])
+    assert rates["direct"] > 0
     assert [cell["error"] for cell in cells(koderz) if cell["error"]] == []
     asked_by_code = {call["experiment_id"] for call in calls(koderz) if call["purpose"] == "sub"}
     assert len(asked_by_code) == len(KINDS)
@@ -282,3 +284,19 @@ def test_several_solvers_are_arms_however_they_are_written(koderz: Shell) -> Non
     assert [*koderz.summary()["arms"]] == ["direct", "compaction", "rlm"]
     assert koderz.summary()["comparison"]["problems"] == 1
     assert "--solver and --solvers" in koderz(*LONG, "--solver", "rlm", *given[0], code=2).err
+
+
+def test_a_judges_own_prompt_is_said_beside_the_score_and_kept_for_good(koderz: Shell) -> None:
+    as_lines(koderz.folder / "rows.jsonl", rows(2))
+    run = ("benchmark", "--suite", "browsecomp-plus", "--dataset", "rows.jsonl", "--judge-model", "simulated")
+    secret = {"KODERZ_BROWSECOMP_CANARY": CANARY}
+    said = koderz(*run, "--model", "simulated", "--solver", "direct", "--limit", 1, env=secret).out
+
+    judge = koderz.summary()["judge"]
+    assert judge["caveats"][0] in said
+    assert koderz.journal()[0]["details"]["judge"] == judge
+    assert koderz.journal()[0]["details"]["matches"]["prompt"]["browsecomp_plus-judge"]
+    koderz("benchmark", "report", "latest", "--output", "report.html")
+    assert judge["prompt_digest"] in (koderz.folder / "report.html").read_text()
+    koderz("benchmark", "rescore", "latest", env=secret)
+    assert koderz.summary()["judge"] == judge

@@ -198,6 +198,9 @@ def test_the_server_offers_cortex_tools_over_stdio_and_refuses_what_it_does_not_
             assert "missing required field `title`" in await refused(client, "remember", content="c")
             assert "there is no tool graph_query" in await refused(client, "graph_query", entity="x")
             assert "there is no memory 99" in await refused(client, "get_memory", id=99)
+            for tool in ("get_memory", "forget"):
+                assert "Expected `int` <=" in await refused(client, tool, id=2**70)
+            assert "Expected `int` <=" in await refused(client, "end_session", sessionId=2**70)
 
     asyncio.run(session())
 
@@ -269,6 +272,18 @@ def test_over_http_only_those_with_the_token_and_the_right_host_are_served(http:
         assert web.get(url.replace("/mcp", "/elsewhere")).status_code == 401
         assert web.post(url, json=hello, headers={**own, "Host": "evil.example"}).status_code == 421
         assert web.post(url, json=hello, headers={**own, "Origin": "http://evil.example"}).status_code == 403
+
+
+def test_body_beyond_the_limit_over_http_is_answered_by_413(http: tuple[str, str]) -> None:
+    import httpx
+
+    url, token = http
+    own = {"Authorization": f"Bearer {token}", "Accept": "application/json, text/event-stream"}
+    own["Content-Type"] = "application/json"
+    piece = b" " * (1 << 20)
+    with httpx.Client(trust_env=False, timeout=PATIENCE) as web:
+        assert web.post(url, content=piece * 70, headers=own).status_code == 413
+        assert web.post(url, content=(piece for _ in range(70)), headers=own).status_code == 413  # of unsaid length
 
 
 def test_a_token_of_ones_own_is_not_printed(shell: Shell) -> None:

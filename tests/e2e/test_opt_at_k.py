@@ -162,3 +162,14 @@ def test_ids_alone_can_t_be_measured(koderz: Shell) -> None:
     done = koderz("perf", "opt-at-k", *own, code=2)
     assert "--reformat_reports grades the logs that are there" in done.err
     assert not (koderz.folder / "logs").exists()
+
+
+def test_instances_far_above_the_human_s_are_named_beside_the_score(koderz: Shell) -> None:
+    patches: dict[str, str | None] = {IDS[0]: "a", IDS[1]: "b"}
+    evaluated(koderz.folder, 1, {IDS[0]: log_of(1, 0.1, 0.5), IDS[1]: log_of(1, 0.3, 0.5)}, patches)
+    own = ("--run_id", "r", "--dataset_name", dataset(koderz.folder), "--prediction_paths", "p1.jsonl")
+    done = koderz("perf", "opt-at-k", *own, "--reformat_reports")
+    assert f"Needs review, more than twice as fast as the human's answer: {IDS[0]}\n" in done.out
+    merged = json.loads((koderz.folder / "reports/gpt-4o.opt@1.r.report.json").read_text())
+    assert merged["summary"]["needs_review"] == [IDS[0]]
+    assert merged["summary"]["opt_commit"] == 2

@@ -46,9 +46,9 @@ def test_several_models_each_have_a_baseline(koderz: Shell) -> None:
         *RUN, "--models", "openai/gpt-4o-mini", "openai/gpt-4o", "--dry-run", "--json", "--optimizers", "few_shot"
     )
     plan = json.loads(done.out)
-    assert plan["planned"] == 2 * (1 + 3)
+    assert plan["planned"] == 2 * (1 + 5)  # seeds, the fewest that tell of an optimizer
     least, most = plan["estimate"]["calls"]
-    assert (least, most) == (2 * (30 + 3 * 20), 2 * (30 + 3 * (80 + 30) + 3 * 8))
+    assert (least, most) == (2 * (30 + 5 * 20), 2 * (30 + 5 * (80 + 30) + 5 * 8))
 
 
 def test_the_initial_prompt_is_there_also_alone(koderz: Shell) -> None:
@@ -193,7 +193,7 @@ def test_the_scripts_take_the_originals_command_lines(koderz: Shell, name: str) 
     )
     plan = json.loads(done.stdout)
     config = plan["config"]
-    assert plan["planned"] == {"quick": 2, "several": 2 * (1 + 2 * 3), "local": 4}[name]
+    assert plan["planned"] == {"quick": 2, "several": 2 * (1 + 2 * 5), "local": 6}[name]
     assert (config["suite"], config["concurrency"]) == ("datasets", {"quick": 1, "several": 4, "local": 5}[name])
     assert (config["seed"], config["results"]) == ((7, "here") if name == "local" else (42, "benchmark_results"))
 

@@ -84,9 +84,10 @@ def test_no_save_writes_no_files_but_the_journal_stays(koderz: Shell) -> None:
 
 
 def test_without_a_key_nothing_is_asked(koderz: Shell) -> None:
-    done = koderz("rlm", "run", code=2)
+    done = koderz("rlm", "run", code=4)
 
     assert "API key is required. Use --api-key or set LLM_API_KEY environment variable." in done.err
+    assert "--simulated tries it without a key" in done.err
     assert not koderz.results.exists()
 
 

@@ -183,6 +183,37 @@ def test_the_summary_has_figures_by_task_and_each_script_is_a_grade(koderz: Shel
     assert f"Mount: {koderz.folder / 'own.txt'}, read-only\nMount: the package of codex, read-only" in said
 
 
+def test_configuration_of_somebody_else_needs_trust_to_leave_the_sandbox_or_its_folder(koderz: Shell) -> None:
+    (koderz.folder / "clone").mkdir()
+    koderz("rollouts", "sample", koderz.folder / "clone" / "tasks")
+    touched = koderz.folder / "touched"
+    (koderz.folder / "clone" / "agent.sh").write_text(f"touch {touched}\n")
+    config = koderz.folder / "clone" / "cloned.toml"
+    inside = Shell(koderz.folder / "inside")
+    inside.folder.mkdir()
+    entry = '[[tasks]]\nprepared_dir = "tasks/greeting"\nagent = "scripted"\nscript = "agent.sh"\n'
+    risky = {
+        'sandbox = "uncontained"\n': "line 5, sandbox: this could run code",
+        'agent_mounts = ["/etc"]\n': "line 5, agent_mounts: this could send a file from outside",
+    }
+    for more, said in risky.items():
+        config.write_text(entry + more)
+        for option in ((), ("--dry-run",)):
+            refused = inside("rollouts", "run", config, *option, code=2)
+            assert f"{config}, {said}" in refused.err
+            assert refused.err.count("\n") == 1
+    config.write_text(entry.replace("agent.sh", "../../elsewhere.sh"))
+    (koderz.folder.parent / "elsewhere.sh").write_text("true\n")
+    assert "line 4, script: this could run code" in inside("rollouts", "run", config, code=2).err
+    assert not touched.exists()
+
+    config.write_text(f'{entry}sandbox = "uncontained"\n{entry}')
+    own = ("rollouts", "run", config, "--rollouts", 1)
+    assert "sandbox=uncontained, local" in inside(*own, "--trust-config", code=3).out  # its verifier needs the sandbox
+    assert touched.exists()
+    assert "sandbox=local\n" in inside(*own, "--sandbox", "local", "--dry-run").out
+
+
 def test_a_nightly_run_is_compared_with_the_one_before(koderz: Shell, config: Path) -> None:
     script = str(Path(__file__).resolve().parents[2] / "scripts/run_nightly_benchmark.sh")
 
@@ -248,6 +279,25 @@ def test_a_fault_ends_with_3_and_is_no_score(koderz: Shell, config: Path) -> Non
     assert f"| {rollout.name}-1 | N/A |" in koderz("rollouts", "summarize", "nightly").out
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("lm", "llm"), "unknown key 'llm'; did you mean 'lm'?"),
+        (("evaluation", "evaluaton"), "unknown key 'evaluaton'; did you mean 'evaluation'?"),
+    ],
+)
+def test_a_typing_error_in_a_task_ends_with_2_before_anything_is_paid(
+    koderz: Shell, change: tuple[str, str], said: str
+) -> None:
+    koderz("rollouts", "sample", "tasks")
+    meta = koderz.folder / "tasks/median/tb_meta.json"
+    meta.write_text(json.dumps({change[1] if key == change[0] else key: each for key, each in _read(meta).items()}))
+    (koderz.folder / "nightly.toml").write_text('[[tasks]]\nprepared_dir = "tasks/median"\nmodel = "simulated"\n')
+    done = koderz("rollouts", "run", "nightly.toml", code=2)
+    assert said in done.err
+    assert not (koderz.folder / "benchmark_results").exists()
+
+
 def test_metrics_of_a_tasks_own_are_in_its_evaluation(koderz: Shell) -> None:
     koderz("rollouts", "sample", "tasks")
     meta = koderz.folder / "tasks/median/tb_meta.json"
@@ -262,3 +312,65 @@ def test_metrics_of_a_tasks_own_are_in_its_evaluation(koderz: Shell) -> None:
     assert koderz.summary()["results"][0]["metrics"]["added"] == 4.0
     log = koderz.folder / "data/runs" / path.stem / "logs/eval.log"
     assert '==> evaluation.metrics\n{"added": 4}\n' in log.read_text()
+
+
+def test_settings_of_entries_are_compared_on_one_task(koderz: Shell) -> None:
+    """Also when the run is taken up, graded again and summed up, and when its configuration has changed by then."""
+    koderz("rollouts", "sample", "tasks")
+    (koderz.folder / "solve.sh").write_text('test -z "${WORD:-}" || sed "s/.*/$WORD, &!/" names.txt > greeting.txt\n')
+    entry = '[[tasks]]\nprepared_dir = "tasks/greeting"\nagent = "scripted"\nscript = "solve.sh"\n'
+    words = [
+        f'{entry}environment_variables = {{WORD = "{word}", KEEP_KEY = "k-{word}-17"}}\n' for word in ("Hello", "Hi")
+    ]
+    config = koderz.folder / "nightly.toml"
+    config.write_text("".join([entry, *words]))
+    koderz("rollouts", "run", "nightly.toml", "--quiet")
+    names = ["scripted · solve.sh" + each for each in ("", " · WORD=Hello · KEEP_KEY=#1", " · WORD=Hi · KEEP_KEY=#2")]
+    passed = dict(zip(names, [False, True, False], strict=True))
+    shares = {name: float(success) for name, success in passed.items()}
+    first = koderz.journal()[0]
+    (journal,) = koderz.results.glob("*/journal.jsonl")
+    assert first["tasks"] == ["sample/greeting"]
+    assert "k-Hello-17" not in journal.read_text()
+
+    def successes() -> dict[str, bool]:
+        return {name: arm["results"][0]["success"] for name, arm in koderz.summary()["arms"].items()}
+
+    def summed() -> dict[str, float]:
+        found = json.loads(koderz("rollouts", "summarize", "nightly", "--json").out)["arms"]
+        return {name: own["tasks"]["sample/greeting"]["unit_mean"] for name, own in found.items()}
+
+    assert successes() == passed
+    assert summed() == shares
+    assert f"| {names[1]} | sample/greeting | 1 | 100% |" in koderz("rollouts", "summarize", "nightly").out
+    said = json.loads(koderz("benchmark", "compare", "latest", "--json").out)
+    assert "Hello" in json.dumps(said, ensure_ascii=False)
+
+    graded = koderz("rollouts", "eval", "nightly").out  # each in what it was made with
+    assert f"| {names[2]} | sample/greeting | 1 | 0% |" in graded
+    assert successes() == passed
+
+    plan, *others = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(
+        plan + b"".join(line for line in others if names[1].encode() not in line and b'"finished"' not in line)
+    )
+    koderz("benchmark", "resume", "latest", "--quiet")
+    assert successes() == passed
+    assert summed() == shares
+
+    config.write_text(config.read_text().replace("k-Hello-17", "k-Hello-18"))
+    error = koderz("rollouts", "eval", "nightly", code=2).err
+    assert f"not what it was when the run began: settings of {names[1]}" in error
+    config.write_text("".join([entry, words[0]]))
+    assert "no entry has the task sample/greeting with WORD=Hi" in koderz("rollouts", "eval", "nightly", code=2).err
+
+
+def test_settings_of_entries_make_tasks_where_no_arm_has_them(koderz: Shell) -> None:
+    """As in the runs of versions in which they always did."""
+    koderz("rollouts", "sample", "tasks")
+    entry = '[[tasks]]\nprepared_dir = "tasks/greeting"\n'
+    (koderz.folder / "own.toml").write_text(f"{entry}{entry}timeout_sec = 60\n")
+    own = ("--suite", "rollouts", "--solver", "agent:oracle", "--model", "simulated", "--quiet")
+    koderz("benchmark", 0, 2, *own, "--dataset", "own.toml")
+    koderz("benchmark", "rescore", "latest", "--quiet")
+    assert [each["problem_id"] for each in koderz.summary()["results"]] == ["sample/greeting", "sample/greeting#2"]

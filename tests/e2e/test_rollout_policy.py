@@ -179,6 +179,25 @@ def test_it_is_a_verdict_that_is_graded_and_not_retried(
     assert json.loads(graded.out)["test_results"], shown.out
 
 
+@pytest.mark.parametrize(
+    "makes", ["rm README.md; mkfifo README.md", "mkdir -p sub; ln -s ../.git sub/.git", "touch 'git~1'"]
+)
+def test_what_makes_git_fail_is_tampering_and_no_fault(case: Case, makes: str) -> None:
+    case.script = f"echo x > README.md; {makes}\n"
+    (case.koderz.folder / "tasks/greeting/environment/README.md").write_text("read\n")
+    dockerfile = case.koderz.folder / "tasks/greeting/environment/Dockerfile"
+    dockerfile.write_text(dockerfile.read_text() + "COPY README.md ./\n")
+    case.run(0)
+    for how in ("", "rescore"):
+        if how:
+            case.again(how)
+        (result,) = case.koderz.summary()["results"]
+        assert (result["verdict"], result["cause"]) == ("failed", "tests")
+        shown = ("benchmark", "show", "latest", "--problem", "sample/greeting", "--artifact", "evaluation_results.json")
+        (tampering,) = json.loads(case.koderz(*shown).out)["tampering"]
+        assert tampering.partition(":")[0] in makes
+
+
 def test_one_test_script_over_its_limit_fails_alone(case: Case) -> None:
     _script_over_its_time(case)
     case.run(0)

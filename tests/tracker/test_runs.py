@@ -13,8 +13,10 @@ import pytest
 
 from tests.tracker import builders
 from tracker.errors import JournalError, KoderzError
+from tracker.files import write_whole
 from tracker.journal import NAME
 from tracker.runs import create_run, find_run, is_locked, lock_run, read_plan, run_folders
+from tracker.sinks.projection import hold
 from tracker.tracker import Tracker
 
 OLD = "bench_ff000000_20250101_000000"
@@ -196,3 +198,33 @@ def test_a_run_whose_journal_cannot_be_read_is_not_held(tmp_path: Path) -> None:
         return folder
 
     assert not is_locked(asyncio.run(go()))
+
+
+@pytest.mark.parametrize("name", ["journal.index", "journal.jsonl", "lock", ".json.lock", "blobs", "files/mine.py"])
+def test_links_in_a_run_folder_are_refused_and_their_targets_left_alone(tmp_path: Path, name: str) -> None:
+    folder, lock = create_run(tmp_path / "results", builders.RUN, builders.plan())
+    lock.release()
+    link, target = folder / name, tmp_path / "target"
+    target.write_bytes((folder / NAME).read_bytes())
+    before = target.read_bytes()
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+
+    with pytest.raises(KoderzError, match=r"is a link, and koderz follows none in a run's folder") as refusal:
+        Tracker.reopen(folder)
+    assert "\n" not in str(refusal.value)
+    assert target.read_bytes() == before
+    with pytest.raises(KoderzError, match="is a link"):
+        hold(folder, "json")
+    assert target.read_bytes() == before
+
+
+def test_links_are_not_followed_by_files_written_whole(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("mine")
+    (tmp_path / "file").symlink_to("target")
+
+    write_whole(tmp_path / "file", [b"new"])
+    assert (tmp_path / "target").read_text() == "mine"
+    assert (tmp_path / "file").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "target"]

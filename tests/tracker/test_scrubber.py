@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import inspect
 import json
 import time
+import uuid
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tracker.secrets import NAMED, SECRETS
+from tests.tracker.secrets import NAMED, SECRETS, drawn
 from tracker import credentials
 from tracker.plain_text import REDACTED
 from tracker.records import Arm, Attempt, Call, Plan
@@ -127,10 +131,18 @@ def test_secret_that_was_cut_in_its_middle_is_taken_out(cut: str) -> None:
     assert scrubbed == f"returned '{REDACTED}{cut}{REDACTED}'"
 
 
+def test_secret_of_hex_digits_that_was_cut_in_its_middle_is_taken_out() -> None:
+    secret = SECRETS["ElevenLabs"]
+    scrubbed = SCRUBBER.text(f"returned '{secret[:24]}…{secret[28:]}'")
+
+    assert scrubbed == f"returned '{REDACTED}…{REDACTED}'"
+
+
 @pytest.mark.parametrize("name", NAMED)
 def test_secret_of_a_telling_name_is_taken_out(name: str) -> None:
     text, secret = NAMED[name]
     assert secret not in SCRUBBER.text(f"first\n{text}\nlast")
+    assert secret not in SCRUBBER.text(repr(f"first\n{text}\nlast"))
 
 
 @pytest.mark.parametrize(
@@ -161,6 +173,45 @@ def test_values_of_named_variables_are_secret_in_every_form() -> None:
     for form in ('pa ss/wo"rd', json.dumps('pa ss/wo"rd'), "pa%20ss%2Fwo%22rd"):
         assert "ss" not in scrubber.text(f"<{form}>")
     assert scrubber.text("/usr/bin:/bin") == "/usr/bin:/bin"
+
+
+def test_passwords_within_addresses_of_variables_are_secret() -> None:
+    scrubber = Scrubber({"HTTPS_PROXY": "http://me:open%2Dsesame@proxy:1", "GATEWAY": "https://tok3nAB12@gate/v1"})
+    for secret in ("open-sesame", "tok3nAB12"):
+        assert secret not in scrubber.text(f"it said {secret}.")
+    assert scrubber.text("proxy and gate") == "proxy and gate"
+
+
+@pytest.mark.parametrize("before", ["", "a", "ab", "me:", "four"])
+def test_known_values_are_secret_in_base64_and_by_half(before: str) -> None:
+    key = drawn("known", 40)
+    scrubber = Scrubber({"MY_API_KEY": key})
+    for coded in (base64.b64encode, base64.urlsafe_b64encode):
+        text = coded(f"{before}{key} and more".encode()).decode()
+        scrubbed = scrubber.text(f"x {text}")
+        assert REDACTED in scrubbed
+        left = [scrubbed[at : at + 12] for at in range(len(scrubbed) - 11)]
+        assert not any(part in text[len(before) + 8 : len(before) + 48] for part in left)
+    assert key[:20] not in scrubber.text(f"{before} it begins with {key[:20]}")
+
+
+def ordinary_lines() -> list[str]:
+    """500 lines that hold no secret: digests, ids, base64 of a picture, and code."""
+    picture = base64.b64encode(bytes(hashlib.sha512(str(n).encode()).digest()[n % 7] for n in range(9000))).decode()
+    lines = [f"{number:03} {hashlib.sha256(str(number).encode()).hexdigest()}" for number in range(80)]
+    lines += [f"commit {hashlib.sha1(str(number).encode()).hexdigest()}" for number in range(80)]
+    lines += [str(uuid.UUID(bytes=hashlib.md5(str(number).encode()).digest())) for number in range(80)]
+    lines += [picture[at : at + 76] for at in range(0, 76 * 130, 76)]
+    source = inspect.getsource(credentials).splitlines() + inspect.getsource(inspect).splitlines()
+    code = [line for line in source if len(line) > 30 and "_ | " not in line]
+    return lines + code[: 500 - len(lines)]
+
+
+def test_ordinary_lines_stay() -> None:
+    lines = ordinary_lines()
+    changed = [line for line in lines if SCRUBBER.text(line) != line]
+    assert len(lines) == 500
+    assert len(changed) <= 5, changed
 
 
 def test_records_are_scrubbed_but_for_what_tells_them_apart() -> None:

@@ -18,7 +18,7 @@ from tests.tracker.builders import attempt, call, experiment_id, fault, judged
 from tracker.errors import JournalError
 from tracker.index import index_path
 from tracker.journal import NAME
-from tracker.rates import effective_size, pass_at_k_of, success_interval, wilson
+from tracker.rates import BETA, LOG_STUDENT, WILSON, effective_size, pass_at_k_of, success_interval, wilson
 from tracker.records import TIMES, Finished, Measure, Plan, Record, Resumed
 from tracker.sinks.json import encode_summary
 from tracker.summary import Summary, figures, summarize
@@ -117,8 +117,8 @@ def test_an_arm_has_the_mean_of_its_score_and_of_each_metric(tmp_path: Path) -> 
     means = found.summary.measures
     assert means["score"].mean == pytest.approx(0.45)
     assert means["score"].results == 4
-    assert means["score"].interval == pytest.approx((-0.08, 0.98), abs=0.01)
-    assert means["score"].interval_method == "Student's t of tasks"
+    assert means["score"].interval == pytest.approx((0.152, 0.793), abs=0.001)
+    assert means["score"].interval_method == BETA
     assert (means["exact"].mean, means["exact"].interval_method) == (0.75, "Wilson")
     assert [measure.name for measure in found.measures] == ["exact"]
 
@@ -136,10 +136,25 @@ def test_the_mean_of_ratios_is_the_geometric_one(tmp_path: Path) -> None:
 
 
 def test_a_count_of_one_is_no_rate(tmp_path: Path) -> None:
-    records = [judged(task, metrics={"failed": 0.0, "share": 1.0}) for task in range(4)]
-    of = builders.plan(4, measures=[Measure(name="failed", direction="lower", unit="requests")])
-    means = summary_of(tmp_path, *records, of=of).summary.measures
-    assert (means["failed"].interval, means["share"].interval_method) == (None, "Wilson")
+    records = [judged(task, metrics={"failed": float(task < 1), "share": 1.0, "exact": 1.0}) for task in range(4)]
+    declared = [
+        Measure(name="failed", direction="lower", unit="requests"),
+        Measure(name="share", direction="higher", unit="share"),
+        Measure(name="exact", direction="higher", two_valued=True),
+    ]
+    means = summary_of(tmp_path, *records, of=builders.plan(4, measures=declared)).summary.measures
+    methods = [means[name].interval_method for name in ("failed", "share", "exact")]
+    assert methods == [LOG_STUDENT, BETA, WILSON]
+    undeclared = summary_of(tmp_path / "undeclared", *records).summary.measures
+    assert undeclared["exact"].interval is None
+
+
+def test_a_score_that_only_repeats_success_has_the_interval_of_the_rate(tmp_path: Path) -> None:
+    records = [judged(task, task > 0, score=float(task > 0)) for task in range(5)]
+    found = summary_of(tmp_path, *records, of=builders.plan(5)).summary
+    (low, high), score = found.success_rate_interval or (0, 0), found.measures["score"]
+    assert score.interval == pytest.approx((low / 100, high / 100))
+    assert score.interval_method == found.success_rate_interval_method == WILSON
 
 
 # Later sessions

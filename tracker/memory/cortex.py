@@ -205,15 +205,17 @@ class Cortex:
         older_than: float | None = None,
         below_salience: float | None = None,
         dry_run: bool = True,
+        everything: bool = False,
     ) -> dict[str, Any]:
         """Forgets what fits everything said; as a dry run, which it is unless told otherwise, only says what.
 
         `older_than` are days since it was stored, `below_salience` is 0..1 after decay. Critical memories and
-        those of runs and their experiments are never forgotten, but counted as `protected`.
+        those of runs and their experiments are never forgotten, but counted as `protected`. Where age and salience
+        alone are said and every memory fits, InvalidMemory is raised unless `everything` says that this is meant.
         """
         before = None if older_than is None else moment(datetime.now() - timedelta(days=older_than))
         wanted = _filter(tags, category, None, project, id=id, before=before)
-        return maintenance.forget(self._store, wanted, query, below_salience, dry_run=dry_run)
+        return maintenance.forget(self._store, wanted, query, below_salience, dry_run=dry_run, everything=everything)
 
     @_threaded
     def consolidate(self, *, dry_run: bool = True) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -21,11 +22,17 @@ _SHOWN = 50  # of the memories that would be forgotten
 
 
 def forget(
-    store: Store, wanted: Filter, query: str | None, below_salience: float | None, *, dry_run: bool
+    store: Store,
+    wanted: Filter,
+    query: str | None,
+    below_salience: float | None,
+    *,
+    dry_run: bool,
+    everything: bool = False,
 ) -> dict[str, Any]:
     """Forgets what fits, has all words of the query and has faded, or says what would be forgotten.
 
-    Raises InvalidMemory where nothing says which.
+    Raises InvalidMemory where nothing says which, and where it is `everything` that may be forgotten, unasked.
     """
     if wanted == Filter() and query is None and below_salience is None:
         raise InvalidMemory("say what to forget: an id, a query, tags, a category, a project, an age or a salience")
@@ -37,6 +44,11 @@ def forget(
         words = words_of(query)
         meant = [memory for memory in meant if words and _holds_all(memory, words)]
     free = [memory for memory in meant if not memory.is_protected]
+    is_everything = query is None and _is_everything(store, wanted, free)
+    if is_everything and not dry_run and not everything:
+        raise InvalidMemory(
+            f"these are all {len(free)} memories that may be forgotten; if that is meant, say so: confirmAll, or --all"
+        )
     if not dry_run:
         store.delete(free)
     return {
@@ -44,8 +56,16 @@ def forget(
         "forgotten": 0 if dry_run else len(free),
         "would_forget": len(free),
         "protected": len(meant) - len(free),
+        "everything": is_everything,
         "memories": [{"id": m.id, "title": m.title, "category": m.category} for m in islice(free, _SHOWN)],
     }
+
+
+def _is_everything(store: Store, wanted: Filter, free: Sequence[Memory]) -> bool:
+    """Whether these are all memories that may be forgotten, though age and salience alone say which."""
+    if len(free) < 2 or replace(wanted, since=None, before=None) != Filter():
+        return False
+    return len(free) == sum(not memory.is_protected for memory in store.select(Filter()))
 
 
 def consolidate(store: Store, *, dry_run: bool) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -17,7 +19,7 @@ from tracker.memory.tools import TOOLS, described, read_arguments, schema_of
 
 if TYPE_CHECKING:
     from mcp.server import Server
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PATH = "/mcp"
 _INSTRUCTIONS = (
@@ -25,6 +27,8 @@ _INSTRUCTIONS = (
     "(tag result, with its problem, run and whether it was completed), beside what was remembered by hand. "
     "recall finds by words; export_memories gives all that carry the same tags."
 )
+_MOST_BYTES = 64 << 20  # of a request
+_DRAINED_BYTES, _DRAINED_SECONDS = 1 << 30, 30.0
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 refused
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -94,13 +98,42 @@ async def serve_http(cortex: Cortex, host: str, port: int, token: str, *, ready:
         enable_dns_rebinding_protection=True, allowed_hosts=names, allowed_origins=[f"http://{name}" for name in names]
     )
     app = make_server(cortex).streamable_http_app(
-        streamable_http_path=PATH, transport_security=security, host=host, max_request_body_size=64 << 20
+        streamable_http_path=PATH, transport_security=security, host=host, max_request_body_size=_MOST_BYTES
     )
-    config = uvicorn.Config(guarded(app, token), log_level="error", access_log=False, lifespan="on")
+    config = uvicorn.Config(guarded(read_out(app), token), log_level="error", access_log=False, lifespan="on")
     server = uvicorn.Server(config)
     shown = f"[{host}]" if ":" in host else host
     ready(f"http://{shown}:{port}{PATH}")
     await server.serve(sockets=[bound])
+
+
+def read_out(app: ASGIApp) -> ASGIApp:
+    """The app, which reads what is left of a request that is too large before it says so.
+
+    A connection that is closed with something unread is reset, and its client never sees the answer 413.
+    """
+
+    async def reading(scope: Scope, receive: Receive, send: Send) -> None:
+        async def answered(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 413:
+                await _drain(receive)
+            await send(message)
+
+        await app(scope, receive, answered)
+
+    return reading
+
+
+async def _drain(receive: Receive) -> None:
+    """Drops the rest of a body, for as long and as far as an honest client sends one."""
+    left = _DRAINED_BYTES
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DRAINED_SECONDS):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if not message.get("more_body"):
+                    return
 
 
 def guarded(app: ASGIApp, token: str) -> ASGIApp:

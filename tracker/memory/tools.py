@@ -20,6 +20,7 @@ Query = Annotated[str, Meta(description="Words to look for, in titles, tags and 
 Project = Annotated[str, Meta(description="Only memories of this project.")]
 Tags = Annotated[list[str], Meta(description="Only memories that carry all of these.")]
 Days = Annotated[float, Meta(ge=0, description="Only memories stored longer ago than this, in days.")]
+Number = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # SQLite holds no other
 Salience = Annotated[float, Meta(ge=0, le=1, description="Only memories whose salience, after decay, is below this.")]
 
 
@@ -81,11 +82,11 @@ class Recall(Tool, frozen=True):
 
 
 class Forget(Tool, frozen=True):
-    """Forget memories that fit everything said. It is a dry run unless dryRun is false and confirm is true.
-    Critical memories, runs and their experiments are never forgotten."""
+    """Forget memories that fit everything said. It is a dry run unless dryRun is false and confirm is true, and
+    for all memories at once confirmAll, too. Critical memories, runs and their experiments are never forgotten."""
 
     reads_only: ClassVar[bool] = False
-    id: int | UnsetType = UNSET
+    id: Number | UnsetType = UNSET
     query: Annotated[str, Meta(description="Only memories that hold all of these words.")] | UnsetType = UNSET
     category: Category | UnsetType = UNSET
     project: Project | UnsetType = UNSET
@@ -94,10 +95,12 @@ class Forget(Tool, frozen=True):
     below_salience: Salience | UnsetType = UNSET
     dry_run: bool = True
     confirm: bool = False
+    confirm_all: bool = False
 
     async def call(self, cortex: Cortex) -> Any:
         given = self.given()
         is_confirmed = given.pop("confirm")
+        given["everything"] = given.pop("confirm_all")
         given["dry_run"] = self.dry_run or not is_confirmed
         return await cortex.forget(**given)
 
@@ -121,7 +124,7 @@ class EndSession(Tool, frozen=True):
     """End a session; its summary is remembered."""
 
     reads_only: ClassVar[bool] = False
-    session_id: int
+    session_id: Number
     summary: str | UnsetType = UNSET
 
 
@@ -145,7 +148,7 @@ class MemoryStats(Tool, frozen=True):
 class GetMemory(Tool, frozen=True):
     """One memory, whole, by its id, or by its key."""
 
-    id: Annotated[int | str, Meta(description="The number of a memory, or its key.")]
+    id: Annotated[Number | str, Meta(description="The number of a memory, or its key.")]
 
     async def call(self, cortex: Cortex) -> Any:
         found = await cortex.get_memory(self.id)

@@ -74,7 +74,8 @@ def _value(value: Any, margin: bytes) -> Iterator[bytes]:
             yield _indented(result, inner)
         yield b"\n" + margin + b"]"
     elif isinstance(value, Arm):
-        stated = {"baseline": value.baseline} if value.baseline else {}
+        stated: dict[str, Any] = {"baseline": value.baseline} if value.baseline else {}
+        stated |= {} if value.simulated is None else {"simulated": value.simulated}
         yield from _object({"results": value.results, "summary": _figures(value)} | stated, margin)
     elif isinstance(value, Mapping) and any(isinstance(each, Arm) for each in value.values()):
         yield from _object(value, margin)
@@ -96,4 +97,8 @@ def _indented(value: Any, margin: bytes) -> bytes:
 
 def _fields(struct: Struct) -> dict[str, Any]:
     fields = asdict(struct)
-    return fields | dict(fields.pop("facts")) if isinstance(struct, Result) else fields
+    if not isinstance(struct, Result):
+        return fields
+    if not fields["cluster"]:
+        del fields["cluster"]
+    return fields | dict(fields.pop("facts"))

@@ -151,7 +151,7 @@ def _metadata(plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attemp
         "mode": plan.mode,
         "sample": outcome.sample,
         "suite": plan.suite,
-        "simulated": plan.simulated,
+        "simulated": plan.is_simulated(outcome.arm),
         "causes": list(dict.fromkeys(attempt.cause for attempt in attempts if not attempt.passed)),
     }
     if isinstance(outcome, Fault):

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import orjson
 
 from koderz.analysis.gso.reports import Prediction
 from koderz.errors import KoderzError
+from koderz.suites.performance.measuring.verdicts import FAR
+from tracker.clusters import pass_at_k_in
 from tracker.rates import pass_at_k
 
 COUNTED = ("passed", "opt_base", "opt_commit")
-_DRAWS = 10_000
-_CONFIDENCE = 95
 
 
 def natural_order(path: str) -> list[int | str]:
@@ -79,21 +80,33 @@ def exact_part(ids: Sequence[str], reports: Sequence[Mapping[str, Any]], k: int)
     """`exact` and `exact_interval` of a summary: by what is counted and by K, fractions over all tasks of the dataset.
 
     The mean over tasks of 1 − C(n−c, K) / C(n, K), c being good among n attempts, each report one; a missing one is no
-    good. K goes as far as there are attempts. The interval is a percentile bootstrap over tasks, 95 %, 10,000 draws.
+    good. K goes as far as there are attempts. The interval is the 95 % one of `tracker.clusters.pass_at_k_in`, with
+    repositories as clusters; its name is in `exact_interval_method`.
     """
-    import numpy as np
-
-    attempts = len(reports)
-    drawn = np.random.default_rng(0).multinomial(len(ids), [1 / len(ids)] * len(ids), _DRAWS) / len(ids)
     exact: dict[str, dict[str, float]] = {}
-    interval: dict[str, dict[str, list[float]]] = {}
-    tails = ((100 - _CONFIDENCE) / 2, (100 + _CONFIDENCE) / 2)
+    interval: dict[str, dict[str, Sequence[float] | None]] = {}
+    methods: dict[str, dict[str, str | None]] = {}
+    clusters = {name: name.rpartition("-")[0] for name in ids if "__" in name}  # OWNER__REPOSITORY-COMMIT
     for what in COUNTED:
         sets = [{*report["instance_sets"][f"{what}_ids"]} for report in reports]
-        good = [sum(name in found for found in sets) for name in ids]
-        exact[what], interval[what] = {}, {}
-        for size in range(1, min(k, attempts) + 1):
-            each = np.array([pass_at_k(attempts, count, size) for count in good])
-            exact[what][str(size)] = float(each.mean())
-            interval[what][str(size)] = [float(end) for end in np.percentile(drawn @ each, tails)]
-    return {"exact": exact, "exact_interval": interval}
+        good = {name: [name in found for found in sets] for name in ids}
+        exact[what], interval[what], methods[what] = {}, {}, {}
+        for size in range(1, min(k, len(reports)) + 1):
+            exact[what][str(size)] = fmean(pass_at_k(len(each), sum(each), size) for each in good.values())
+            limits, methods[what][str(size)] = pass_at_k_in(good, clusters, size)
+            interval[what][str(size)] = [*limits] if limits else None
+    return {"exact": exact, "exact_interval": interval, "exact_interval_method": methods}
+
+
+def review_part(reports: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """`needs_review` of a summary: the instances of which somebody should read a patch before the score is believed.
+
+    Those that count as opt_commit by a patch whose harmonic mean is more than `FAR` times the human's, in any report.
+    """
+    found = {
+        name
+        for report in reports
+        for name in report["instance_sets"]["opt_commit_ids"]
+        if ((report["opt_stats"].get(name) or {}).get("hm_speedup_patch_commit") or 0.0) > FAR
+    }
+    return {"needs_review": sorted(found)}

@@ -13,6 +13,7 @@ import orjson
 
 from koderz.analysis.gso.reports import LOG, folder_of
 from koderz.analysis.story import Story
+from koderz.analysis.workers import worker_of
 from koderz.errors import KoderzError
 from koderz.suites.performance.measuring.figures import is_lower
 from tracker.files import write_whole
@@ -33,9 +34,10 @@ def gso(stories: Iterable[tuple[Plan, Story]], folder: Path) -> None:
             raise KoderzError(f"{plan.run_id} is no run of koderz perf: GSO's form is for patches")
         if story.solver in _NO_PATCHES:
             continue
-        name = plan.model_of(story.arm) + (f"-run_{story.sample}" if plan.samples > 1 else "")
+        name = worker_of(plan, story.arm) + (f"-run_{story.sample}" if plan.samples > 1 else "")
         row = {"instance_id": story.problem_id, "model_patch": story.program or "", "model_name_or_path": name}
-        predictions.setdefault(story.sample, []).append(orjson.dumps(row) + b"\n")
+        marked = {"needs_review": why} if (why := _review(story)) else {}
+        predictions.setdefault(story.sample, []).append(orjson.dumps(row | marked) + b"\n")
         if (log := log_of(plan, story)) is not None:
             place = folder / folder_of(plan.run_id or story.experiment_id, row)
             place.mkdir(parents=True, exist_ok=True)
@@ -47,6 +49,11 @@ def gso(stories: Iterable[tuple[Plan, Story]], folder: Path) -> None:
 
 
 gso.is_folder = True  # type: ignore[attr-defined]
+
+
+def _review(story: Story) -> str:
+    """Why somebody should read the patch before its result is believed; empty where nobody need."""
+    return "" if isinstance(story.outcome, Fault) else str(story.outcome.facts.get("needs_review") or "")
 
 
 def log_of(plan: Plan, story: Story) -> str | None:
@@ -65,7 +72,7 @@ def log_of(plan: Plan, story: Story) -> str | None:
     count = int((attempt.metrics or {}).get("blocks", 0))
     blocks = _blocks(story.made, attempt.number, count)
     clock, metric = str(plan.config.get("clock", "cpu")), str(attempt.facts.get("metric") or "")
-    if attempt.facts.get("hack") and not metric:
+    if (attempt.facts.get("hack") or attempt.facts.get("beside")) and not metric:
         blocks = [_whole(block) for block in blocks]
     return begun + "".join(_sections(blocks, clock, metric)) + ">>>>> Tests Passed\n"
 

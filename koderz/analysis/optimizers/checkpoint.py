@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
-from koderz.analysis.optimizers.gains import gain_of
-from koderz.analysis.optimizers.trials import SEARCHING, Cell, Trial, cells_of, seconds_of
+from koderz.analysis.optimizers.estimates import gain_of
+from koderz.analysis.optimizers.trials import SEARCHING, Cell, Trial, cells_of, differences, seconds_of
 from koderz.suites.datasets import BASELINE
 from tracker import records
 from tracker.files import write_whole
@@ -131,6 +131,7 @@ class State:
             "model_parameters": self._model_parameters(),
             "optimizer_params": self.plan.arm(cell.arm).parameters,
             "optimizer_prompt_params": {},
+            "differs_from_original": differences(self.plan).get(self.plan.arm(cell.arm).solver, ""),
             "datasets": {split: self._dataset(cell, split) for split in _SPLITS},
             "metrics": [about.get("metric"), *about.get("metrics", ())],
             "prompt_messages": about.get("messages"),
@@ -194,7 +195,8 @@ class State:
         gain = None
         if cell.optimizer != BASELINE and result and base.result:
             before = _scores(base, str(base.result["winner"]))
-            gain = gain_of(before, [before if is_kept else _scores(trial, str(result["winner"]))])
+            after = before if is_kept else _scores(trial, str(result["winner"]))
+            gain = gain_of([before], [after], self._about(cell).get("clusters"), is_fixed=True)
         return {
             "experiment_id": cell.experiment_id,
             "seed": cell.seed,

@@ -11,8 +11,8 @@ from koderz.analysis import statistics
 from koderz.analysis.blocks import Block, Table, Text
 from koderz.analysis.compare import Compared
 from koderz.analysis.intervals import Interval
+from koderz.analysis.optimizers.estimates import About, Gain
 from koderz.analysis.optimizers.gains import (
-    Gain,
     Row,
     Search,
     claim,
@@ -20,7 +20,7 @@ from koderz.analysis.optimizers.gains import (
     rows_of,
     searches_of,
 )
-from koderz.analysis.optimizers.report import named, row_blocks
+from koderz.analysis.optimizers.report import methods_of, named, p_cell, row_blocks, verdict_in
 from koderz.errors import KoderzError
 from koderz.suites.datasets import BASELINE
 from tracker.records import Plan
@@ -44,9 +44,15 @@ class Pair:
     interval: Interval | None
     p: float
     p_adjusted: float
-    verdict: str  # better, worse, no evidence, not comparable
+    verdict: str  # better, worse, no evidence, not comparable; of prompts `BETTER_PROMPTS` and `WORSE_PROMPTS`
     detectable: float | None
     reasons: Sequence[str]
+    about: About = "prompts"  # what the verdict is about: the optimizer, or the prompts that its searches have found
+    method: str | None = None  # of the test
+    interval_method: str | None = None
+    interval_adjusted: Interval | None = None  # corrected for the optimizers beside it; agrees with the verdict
+    clusters: int | None = None  # in which the test items are; None: each stands alone
+    prompts: int = 1  # of B, one a seed
 
 
 def compare_optimizers(folders: Sequence[Path], *, arm: str | None = None, min_gain: float | None = None) -> Compared:
@@ -74,6 +80,7 @@ def compare_optimizers(folders: Sequence[Path], *, arm: str | None = None, min_g
 def _pair_blocks(names: Sequence[str], pairs: Sequence[Pair]) -> Iterator[Block]:
     yield Text(f"A: {names[0]}, B: {names[1]}; B less A on the same test items, corrected by Holm")
     yield _pair_table(pairs)
+    yield from map(Text, methods_of(pairs))
     for pair in pairs:
         for reason in pair.reasons:
             yield Text(f"Not comparable: {pair.dataset}, {pair.optimizer}: {reason}")
@@ -100,7 +107,7 @@ def _pairs(plans: Sequence[Plan], searches: Sequence[Sequence[Search]]) -> list[
         known = [(place, gain) for place, gain in gains if gain]
         adjusted = statistics.holm([gain.p for _, gain in known])
         pairs += [
-            _pair(place, gain, p, [*_reasons(plans, place[0], a[place], b[place])])
+            _pair(place, gain, p, len(known), [*_reasons(plans, place[0], a[place], b[place])])
             for (place, gain), p in zip(known, adjusted, strict=True)
         ]
     return pairs
@@ -128,9 +135,10 @@ def _reasons(plans: Sequence[Plan], dataset: str, a: Sequence[Search], b: Sequen
         yield "the metrics differ"
 
 
-def _pair(place: Place, gain: Gain, p_adjusted: float, reasons: Sequence[str]) -> Pair:
+def _pair(place: Place, gain: Gain, p_adjusted: float, count: int, reasons: Sequence[str]) -> Pair:
     dataset, model, optimizer = place
-    verdict = "not comparable" if reasons else claim(gain, p_adjusted, "better", "worse")
+    adjusted = gain.together(count, p_adjusted)
+    verdict = "not comparable" if reasons else claim(gain, p_adjusted, adjusted, "better", "worse")
     return Pair(
         dataset=dataset,
         model=model,
@@ -145,6 +153,12 @@ def _pair(place: Place, gain: Gain, p_adjusted: float, reasons: Sequence[str]) -
         verdict=verdict,
         detectable=gain.detectable,
         reasons=reasons,
+        about=gain.about,
+        method=gain.method,
+        interval_method=gain.interval_method,
+        interval_adjusted=adjusted[0] if adjusted else None,
+        clusters=gain.clusters,
+        prompts=gain.prompts,
     )
 
 
@@ -152,7 +166,8 @@ def _pair_table(pairs: Sequence[Pair]) -> Table:
     header = ("Dataset", "Model", "Optimizer", "n", "A", "B", "B - A [95 %]", "adjusted p", "verdict")
     rows = [
         (each.dataset, each.model, each.optimizer, str(each.n), f"{each.a:.3f}", f"{each.b:.3f}",
-         _with_interval(each.difference, each.interval), f"{each.p_adjusted:.3f}", each.verdict)
+         _with_interval(each.difference, each.interval_adjusted or each.interval), p_cell(each.p_adjusted),
+         verdict_in(each.verdict, each.prompts))
         for each in pairs
     ]  # fmt: skip
     return Table(header, rows, optional=("Model",))

@@ -9,24 +9,21 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from koderz.analysis import intervals, statistics
-from koderz.analysis.inference import p_of, score_interval, smallest_of
-from koderz.analysis.intervals import FEWEST_TO_RESAMPLE, Interval
-from koderz.analysis.pairs import matched
+from koderz.analysis import statistics
+from koderz.analysis.intervals import Interval
+from koderz.analysis.optimizers.estimates import About, Gain, Scores, gain_of
 from koderz.suites.datasets import BASELINE
 from tracker import records
 from tracker.index import CODES, load_index, read_records
 from tracker.journal import NAME
-from tracker.records import Measure
 from tracker.runs import read_plan
 
 RANDOM = "random_search"
+BETTER_PROMPTS, WORSE_PROMPTS = "prompts better", "prompts worse"
+"""Verdicts on the prompts that were found, where there are too few searches for one on the optimizer."""
 
 _MOST_FAULTY = 0.02  # share of test items that can't be judged
 _KINDS = ("once", "grade", "experiment")
-
-Scores = Mapping[str, float]
-"""By the ids of test items."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +35,18 @@ class Search:
     result: Mapping[str, Any]  # what the evaluator put on record
     scores: Scores  # of the winner on the test items; empty where it is the initial prompt
     unread: frozenset[str]  # test items that couldn't be judged
+    clusters: Mapping[str, str]  # of the test items that share a passage or the like with others
 
     @property
     def place(self) -> tuple[str, str]:
         """Its dataset and model."""
         return self.experiment.problem_id, self.experiment.model
+
+    @property
+    def unread_share(self) -> float | None:
+        """The share of the winner's test replies whose answer couldn't be read; None where it isn't on record."""
+        share = self.result.get("unread")
+        return None if share is None else float(share)
 
     @property
     def optimizer(self) -> str:
@@ -51,20 +55,10 @@ class Search:
 
     def with_scores_of(self, base: Search | None) -> Search:
         """The same with the baseline's scores where its winner is the initial prompt, which isn't asked again."""
-        return self if self.scores or base is None else replace(self, scores=base.scores, unread=base.unread)
-
-
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """B less A on the items that both have, as fractions, averaged over seeds."""
-
-    n: int
-    a: float
-    b: float
-    gain: float
-    interval: Interval | None  # 95 %; None below 20 items
-    p: float
-    detectable: float | None  # the smallest difference that so many items show with a power of 0.8
+        if self.scores or base is None:
+            return self
+        result = {**self.result, "unread": base.result.get("unread")}
+        return replace(self, scores=base.scores, unread=base.unread, result=result)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +75,7 @@ class Row:
     interval: Interval | None
     p: float | None
     p_adjusted: float | None
-    verdict: str  # helps, hurts, no evidence, not comparable
+    verdict: str  # helps, hurts, no evidence, not comparable; of prompts `BETTER_PROMPTS` and `WORSE_PROMPTS`
     detectable: float | None
     vs_random: Mapping[str, Any] | None
     metric_calls: int
@@ -90,7 +84,14 @@ class Row:
     cost_known: bool
     faults: int
     seeds: Sequence[Mapping[str, Any]]
+    unread: float | None = None  # share of the winners' test replies whose answer couldn't be read; None: not known
+    baseline_unread: float | None = None  # the same of the initial prompt
     reasons: Sequence[str] = field(default=())  # why it isn't comparable
+    about: About = "prompts"  # what the verdict is about: the optimizer, or the prompts that its searches have found
+    method: str | None = None  # of the test
+    interval_method: str | None = None
+    interval_adjusted: Interval | None = None  # corrected for the optimizers beside it; agrees with the verdict
+    clusters: int | None = None  # in which the test items are; None: each stands alone
 
 
 def shown_name(arm: str) -> str:
@@ -121,6 +122,7 @@ def searches_of(folder: Path) -> list[Search]:
             results[name],
             {grade.item: grade.score for grade in grades[name] if "fault" not in grade.labels},
             frozenset(grade.item for grade in grades[name] if "fault" in grade.labels),
+            (plan.details.get("suite") or {}).get(experiment.problem_id, {}).get("clusters", {}),
         )
         for name, experiment in ended.items()
         if name in results
@@ -140,34 +142,12 @@ def rows_of(plan: records.Plan, searches: Sequence[Search]) -> list[Row]:
     return rows
 
 
-def gain_of(a: Scores, bs: Sequence[Scores]) -> Gain | None:
-    """The mean over seeds of B's scores less A's, item by item; None where they have no item in common."""
-    items = [item for item in a if all(item in b for b in bs)]
-    if not items or not bs:
-        return None
-    means = {item: [fmean(b[item] for b in bs)] for item in items}
-    measure = Measure(name="score", direction="higher", two_valued=len(bs) == 1)
-    pairs = matched(measure, {item: [a[item]] for item in items}, means)
-    before, after = pairs.means()
-    differences = [y - x for x, y in zip(before, after, strict=True)]
-    if len(items) < FEWEST_TO_RESAMPLE:
-        interval = None
-    elif len(set(differences)) == 1:
-        interval = (differences[0], differences[0])
-    elif pairs.measure.two_valued:
-        interval = score_interval(pairs, 1 - statistics.ALPHA)
-    else:
-        interval = intervals.bootstrap_mean(differences)
-    smallest = smallest_of(pairs, statistics.ALPHA)
-    return Gain(
-        len(items), fmean(before), fmean(after), fmean(differences), interval, p_of(pairs) or 0.0, smallest or None
-    )
+def gain_over_seeds(a: Sequence[Search], b: Sequence[Search], *, is_fixed: bool = False) -> Gain | None:
+    """B less A, each averaged over its searches; None where they have no item in common.
 
-
-def gain_over_seeds(a: Sequence[Search], b: Sequence[Search]) -> Gain | None:
-    """B less A, each averaged over its searches; None where they have no item in common."""
-    items = [item for item in a[0].scores if all(item in each.scores for each in a)]
-    return gain_of({item: fmean(each.scores[item] for each in a) for item in items}, [each.scores for each in b])
+    `is_fixed`: A is the initial prompt, and no search.
+    """
+    return gain_of([search.scores for search in a], [search.scores for search in b], b[0].clusters, is_fixed=is_fixed)
 
 
 class _Group:
@@ -178,7 +158,7 @@ class _Group:
         self.plan, self.here = plan, here
         self.base = next((search for search in here if search.optimizer == BASELINE), None)
         self.searches = self._of(optimizer)
-        self.gain = gain_over_seeds([self.base], self.searches) if self.base and self.searches else None
+        self.gain = gain_over_seeds([self.base], self.searches, is_fixed=True) if self.base and self.searches else None
         others = self._of(RANDOM) if optimizer != RANDOM else []
         self.over_random = gain_over_seeds(others, self.searches) if others and self.searches else None
 
@@ -213,7 +193,8 @@ def _corrected(groups: Sequence[_Group]) -> list[Row]:
     groups = [group for group in groups if group.searches]
     helped = _holm([group.gain for group in groups])
     beaten = _holm([group.over_random for group in groups])
-    return [_row(group, p, of_random) for group, p, of_random in zip(groups, helped, beaten, strict=True)]
+    counts = sum(p is not None for p in helped), sum(p is not None for p in beaten)
+    return [_row(group, p, of_random, counts) for group, p, of_random in zip(groups, helped, beaten, strict=True)]
 
 
 def _holm(gains: Sequence[Gain | None]) -> list[float | None]:
@@ -221,10 +202,10 @@ def _holm(gains: Sequence[Gain | None]) -> list[float | None]:
     return [next(adjusted) if gain else None for gain in gains]
 
 
-def _row(group: _Group, p_adjusted: float | None, p_random: float | None) -> Row:
-    gain, other, reasons = group.gain, group.over_random, tuple(group.reasons())
+def _row(group: _Group, p_adjusted: float | None, p_random: float | None, counts: tuple[int, int]) -> Row:
+    gain, reasons = group.gain, tuple(group.reasons())
     outcomes = [search.experiment for search in group.searches]
-    verdict = "not comparable" if reasons or gain is None else claim(gain, p_adjusted, "helps", "hurts")
+    adjusted = gain.together(counts[0], p_adjusted) if gain else None
     return Row(
         dataset=outcomes[0].problem_id,
         model=outcomes[0].model,
@@ -236,36 +217,66 @@ def _row(group: _Group, p_adjusted: float | None, p_random: float | None) -> Row
         interval=gain.interval if gain else None,
         p=gain.p if gain else None,
         p_adjusted=p_adjusted,
-        verdict=verdict,
+        verdict="not comparable" if reasons or gain is None else claim(gain, p_adjusted, adjusted, "helps", "hurts"),
         detectable=gain.detectable if gain else None,
-        vs_random={
-            "gain": other.gain,
-            "interval": other.interval,
-            "p_adjusted": p_random,
-            "beats": not reasons and claim(other, p_random, "beats", "") == "beats",
-        }
-        if other
-        else None,
+        vs_random=_vs_random(group.over_random, p_random, counts[1], comparable=not reasons),
         metric_calls=sum(search.result["metric_calls"] for search in group.searches),
         reasoning_calls=sum(search.result["reasoning_calls"] for search in group.searches),
         cost_usd=sum(outcome.cost for outcome in outcomes),
         cost_known=all(outcome.cost_known for outcome in outcomes),
         faults=sum(search.result["faults"] for search in group.searches),
         seeds=[_seed(group, search) for search in group.searches],
+        unread=_mean_unread(group.searches),
+        baseline_unread=group.base.unread_share if group.base else None,
         reasons=reasons,
-    )  # fmt: skip
+        about=gain.about if gain else "prompts",
+        method=gain.method if gain else None,
+        interval_method=gain.interval_method if gain else None,
+        interval_adjusted=adjusted[0] if adjusted else None,
+        clusters=gain.clusters if gain else None,
+    )
 
 
-def claim(gain: Gain, p_adjusted: float | None, better: str, worse: str) -> str:
-    """What may be said of a difference: its corrected p-value is small, and its interval excludes 0."""
-    if gain.interval is None or p_adjusted is None or p_adjusted >= statistics.ALPHA:
+def _mean_unread(searches: Sequence[Search]) -> float | None:
+    shares = [search.unread_share for search in searches]
+    known = [share for share in shares if share is not None]
+    return fmean(known) if known and len(known) == len(shares) else None
+
+
+def _vs_random(gain: Gain | None, p_adjusted: float | None, count: int, *, comparable: bool) -> dict[str, Any] | None:
+    """An optimizer beside random search: `beats` is of the optimizers, `prompts_better` of what they have found."""
+    if gain is None:
+        return None
+    adjusted = gain.together(count, p_adjusted)
+    said = claim(gain, p_adjusted, adjusted, "beats", "") if comparable else ""
+    return {
+        "gain": gain.gain,
+        "interval": gain.interval,
+        "p_adjusted": p_adjusted,
+        "beats": said == "beats",
+        "prompts_better": said == BETTER_PROMPTS,
+        "about": gain.about,
+        "method": gain.method,
+        "interval_method": gain.interval_method,
+        "interval_adjusted": adjusted[0] if adjusted else None,
+    }
+
+
+def claim(gain: Gain, p_adjusted: float | None, adjusted: tuple[Interval, str] | None, better: str, worse: str) -> str:
+    """What may be said of a difference: its corrected p-value is small, and its corrected interval excludes 0.
+
+    `better` and `worse` are said of optimizers; of the prompts that were found there are words of their own.
+    """
+    if adjusted is None or p_adjusted is None or p_adjusted >= statistics.ALPHA:
         return "no evidence"
-    low, high = gain.interval
+    (low, high), _ = adjusted
+    if gain.about == "prompts":
+        better, worse = BETTER_PROMPTS, WORSE_PROMPTS
     return better if low > 0 else worse if high < 0 else "no evidence"
 
 
 def _seed(group: _Group, search: Search) -> dict[str, Any]:
-    own = gain_of(group.base.scores, [search.scores]) if group.base else None
+    own = gain_of([group.base.scores], [search.scores], search.clusters, is_fixed=True) if group.base else None
     result = search.result
     return {
         "seed": search.seed,

@@ -10,7 +10,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from koderz.analysis.optimizers.gains import gain_of, rows_of, searches_of
+from koderz.analysis.optimizers.estimates import gain_of
+from koderz.analysis.optimizers.gains import rows_of, searches_of
 from koderz.analysis.optimizers.trials import Cell, Trial, cells_of
 from koderz.suites.datasets import BASELINE
 from koderz.types import Message
@@ -27,6 +28,7 @@ class OptimizerPart(Part):
     """The part `optimize` of a run."""
 
     completes = True
+    scores = ("gain",)
 
     def summary(self, plan: records.Plan, results: Mapping[str, Sequence[Result]]) -> Mapping[str, Any]:  # noqa: ARG002
         """What a summary says of its datasets."""
@@ -42,7 +44,7 @@ class OptimizerPart(Part):
             base = bases.get((result.problem_id, result.model))
             if search is None or base is None or search is base:
                 return result
-            found = gain_of(base.scores, [search.scores or base.scores])
+            found = gain_of([base.scores], [search.scores or base.scores], search.clusters, is_fixed=True)
             if found is None:
                 return result
             metrics = {**(result.metrics or {}), "baseline": found.a, "gain": found.gain}

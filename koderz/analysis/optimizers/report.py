@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from koderz.analysis.blocks import Heading, Table, Text
 from koderz.analysis.optimizers.checkpoint import State
+from koderz.analysis.optimizers.estimates import FEWEST_SEARCHES
 from koderz.analysis.optimizers.gains import Row, rows_of, searches_of
-from koderz.analysis.optimizers.trials import SEARCHING, Cell, Trial
+from koderz.analysis.optimizers.trials import SEARCHING, Cell, Trial, differences
 from koderz.analysis.report.sections import Content, Curve, Curves, Section, SideBySide
 from koderz.suites.datasets import BASELINE
 from tracker.messages import text_of
@@ -19,8 +20,19 @@ from tracker.records import Plan
 from tracker.stories import Stories
 
 _PURPOSES = (*SEARCHING, "test")
+
+
+class Compared(Protocol):
+    """A row that was tested."""
+
+    @property
+    def method(self) -> str | None: ...
+    @property
+    def interval_method(self) -> str | None: ...
+
+
 _PROMPT = 4000  # characters that are shown of one
-_HEADS = "DATASET,MODEL,OPTIMIZER,N,BASELINE,TEST,GAIN [95 %],ADJ. P,METRIC CALLS,$,VERDICT"
+_HEADS = "DATASET,MODEL,OPTIMIZER,N,BASELINE,TEST,UNREAD,GAIN [95 %],ADJ. P,METRIC CALLS,$,VERDICT"
 
 
 def section_of(plan: Plan, folder: Path) -> Section | None:
@@ -41,13 +53,61 @@ def row_blocks(rows: Sequence[Row]) -> Iterator[Text | Table]:
         having = [row for row in rows if reason in row.reasons]
         which = "" if len(having) == len(rows) else f"{', '.join(dict.fromkeys(map(named, having)))}: "
         yield Text(f"Not comparable: {which}{reason}")
-    yield Table(_HEADS.split(","), [_cells(row) for row in rows], ("METRIC CALLS", "N", "MODEL"), ruled=False)
+    yield Table(_HEADS.split(","), [_cells(row) for row in rows], ("MODEL", "N", "ADJ. P"), ruled=False)
+    yield from map(Text, _prices(rows))
+    yield from map(Text, _beside_random(rows))
+    yield from map(Text, methods_of(rows))
+    if any(row.about == "prompts" for row in rows):
+        yield Text(
+            f"Below {FEWEST_SEARCHES} seeds the words are of the prompts that were found, not of the optimizer, "
+            "which finds others with other seeds."
+        )
+
+
+def _beside_random(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
-        if row.vs_random:
-            beats = "beats random search" if row.vs_random["beats"] else "does not beat random search"
-            yield Text(f"{row.dataset}, {row.model}: {row.optimizer} {beats} ({row.vs_random['gain']:+.3f})")
-    if any(len(row.seeds) < 3 for row in rows):
-        yield Text("Below 3 seeds the spread between seeds is unknown.")
+        if versus := row.vs_random:
+            place, gain = f"{row.dataset}, {row.model}", f"({versus['gain']:+.3f})"
+            if versus["about"] == "optimizer":
+                beats = "beats" if versus["beats"] else "does not beat"
+                yield f"{place}: {row.optimizer} {beats} random search {gain}"
+            else:
+                shown = "" if versus["prompts_better"] else "not shown to be "
+                prompts = prompts_in(len(row.seeds))
+                yield f"{place}: of {row.optimizer}, {prompts} {shown}better than random search's {gain}"
+
+
+def methods_of(rows: Sequence[Compared]) -> Iterator[str]:
+    """What p-values and intervals come from, a sentence."""
+    tests = dict.fromkeys(row.method for row in rows if row.method)
+    intervals = dict.fromkeys(row.interval_method for row in rows if row.interval_method)
+    if tests:
+        told = f"; intervals: {' or '.join(intervals)}" if intervals else ""
+        yield f"Tests: {' or '.join(tests)}{told}; both corrected for the optimizers beside each other."
+
+
+def prompts_in(count: int) -> str:
+    """The prompts of so many searches, with their verb."""
+    return "this prompt is" if count == 1 else f"these {count} prompts are"
+
+
+def verdict_in(verdict: str, prompts: int) -> str:
+    """A verdict in words; of prompts that were found it says how many they are."""
+    said, _, word = verdict.partition(" ")
+    return f"{prompts_in(prompts)} {word}" if said == "prompts" else verdict
+
+
+def _prices(rows: Sequence[Row]) -> Iterator[str]:
+    """What a metric call cost, of each dataset and model whose optimizers paid unlike for it."""
+    for (dataset, model), here in groupby(rows, lambda row: (row.dataset, row.model)):
+        costs = {row.optimizer: row.cost_usd / row.metric_calls for row in here if row.metric_calls and row.cost_known}
+        if not costs or min(costs.values()) == max(costs.values()):
+            continue
+        least, most = min(costs, key=costs.__getitem__), max(costs, key=costs.__getitem__)
+        yield (
+            f"{dataset}, {model}: equal metric calls are not equal dollars. With all else that is asked for, 1,000 of "
+            f"them cost ${1000 * costs[least]:.4f} with {least} and ${1000 * costs[most]:.4f} with {most}."
+        )
 
 
 def named(row: Row) -> str:
@@ -56,7 +116,9 @@ def named(row: Row) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    interval = f" [{row.interval[0]:+.3f}, {row.interval[1]:+.3f}]" if row.interval else ""
+    limits = row.interval_adjusted or row.interval
+    interval = f" [{limits[0]:+.3f}, {limits[1]:+.3f}]" if limits else ""
+    verdict = verdict_in(row.verdict, len(row.seeds))
     seen = row.verdict == "no evidence" and row.detectable is not None
     return [
         row.dataset,
@@ -65,12 +127,18 @@ def _cells(row: Row) -> list[str]:
         str(row.n),
         _number(row.baseline),
         _number(row.score),
+        "-" if row.unread is None else f"{100 * row.unread:.1f} %",
         "-" if row.gain is None else f"{row.gain:+.3f}{interval}",
-        "-" if row.p_adjusted is None else f"{row.p_adjusted:.3f}",
+        "-" if row.p_adjusted is None else p_cell(row.p_adjusted),
         f"{row.metric_calls:,}",
         f"{'' if row.cost_known else '≥'}{row.cost_usd:.4f}",
-        f"{row.verdict} (from {row.detectable:.3f} on it would show)" if seen else row.verdict,
+        f"{verdict} (from {row.detectable:.3f} on it would show)" if seen else verdict,
     ]
+
+
+def p_cell(value: float) -> str:
+    """A p-value in a table."""
+    return f"{value:.3f}" if value >= 0.001 else "<0.001"
 
 
 def _number(value: float | None) -> str:
@@ -92,6 +160,9 @@ def _contents(state: State, rows: Sequence[Row]) -> Iterator[Content]:
     yield _promises(searched, state.trials, documents)
     yield Heading("Spend by purpose")
     yield _spend([*state.cells.values()], state.trials)
+    if told := differences(state.plan):
+        yield Heading("Optimizers and their originals")
+        yield from (Text(f"{name}: {text}") for name, text in told.items())
     yield Heading("Prompts")
     yield Text("The winner by validation of each dataset, model and optimizer beside the initial prompt.")
     yield from _prompts(searched, state.trials, documents)

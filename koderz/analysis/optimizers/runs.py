@@ -12,6 +12,7 @@ from typing import Any
 
 from koderz.analysis.optimizers.checkpoint import NAME, State
 from koderz.analysis.optimizers.gains import Row, rows_of, searches_of
+from koderz.analysis.optimizers.trials import differences
 from koderz.engines import traits_of
 from koderz.errors import KoderzError
 from tracker.records import decode
@@ -192,6 +193,7 @@ class View:
                 for task in self.tasks
             ],
             "rows": [asdict(row) for row in self.rows()],
+            "differs": {} if self.is_foreign else differences(self.plan),
             "leakage": {name: about.get("leakage") for name, about in self.about.items()},
         }
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from statistics import fmean
 from typing import Any
 
-from koderz.plans.plan import planned_ids
+from koderz.plans.ids import planned_ids
 from koderz.suites.datasets import BASELINE
 from koderz.types import Message
 from tracker import records
@@ -51,6 +51,12 @@ def cells_of(plan: records.Plan) -> Iterator[Cell]:
         found.append(Cell(experiment_id, task, arm, optimizer, plan.model_of(arm), seed))
     order = {task: number for number, task in enumerate(plan.tasks)}
     yield from sorted(found, key=lambda cell: (order[cell.dataset], cell.seed is not None))
+
+
+def differences(plan: records.Plan) -> dict[str, str]:
+    """What the optimizers of a run differ in from the originals of their names; empty for runs before that was kept."""
+    solvers = plan.details.get("solvers") or {}
+    return {name: str(about["differs"]) for name, about in solvers.items() if about.get("differs")}
 
 
 @dataclass

@@ -11,7 +11,7 @@ from itertools import pairwise
 from koderz.analysis.measures import SUCCESS
 from koderz.analysis.report.scales import Scale, dates
 from koderz.analysis.report.sections import Curves, Spread, Spreads
-from koderz.analysis.report.view import COLOURS, Entry, average, by_series, named
+from koderz.analysis.report.view import COLOURS, Entry, average, by_series, by_tasks, named
 from tracker.records import Measure
 
 _NEAR = 4.0  # per cent of the width: what lies nearer together shares a band
@@ -77,12 +77,18 @@ def against_cost(entries: Sequence[Entry], measure: Measure, *, priced: bool) ->
         for mark, value in zip(heights, values, strict=True)
     ]
     label = "US dollars a task" if priced else "tokens a task (no model here costs money)"
+    places = {entry: (mark.x, mark.y) for entry, mark in zip(entries, marks, strict=True)}
+    lower = measure.direction == "lower"
     return Plot(
         x_label=f"{label}, logarithmic scale" if scale.logarithmic else label,
         y_label=y_label,
         ticks=[(scale.place(tick), amount(tick, priced=priced)) for tick in scale.ticks()],
         rules=rules,
-        lines=[(0, _frontier([(mark.x, mark.y) for mark in marks], lower=measure.direction == "lower"))],
+        lines=[
+            (0, _frontier([places[entry] for entry in same], lower=lower))
+            for same in by_tasks(entries)
+            if len(same) > 1
+        ],
         marks=marks,
         bands=_bands(marks),
         keys=_keys(entries),
@@ -139,21 +145,24 @@ def by_iteration(entries: Sequence[Entry]) -> Plot:
     )
 
 
-def trend(entries: Sequence[Entry]) -> Plot:
-    """Success rates with their intervals in the order of time, a line a model and arm."""
+def trend(entries: Sequence[Entry], measure: Measure = SUCCESS) -> Plot:
+    """A measure with its intervals in the order of time; a line joins the values of one arm on the same tasks."""
     moments = [_moment(entry) for entry in entries]
     scale = Scale([moment.timestamp() for moment in moments], linear=True)
+    y_label, rules, heights = _rates(entries) if measure is SUCCESS else _averages(entries, measure)
     marks = {
-        entry: _rate(entry, scale.place(moment.timestamp()), f"{entry.begun}: {_told(entry)}")
-        for entry, moment in zip(entries, moments, strict=True)
+        entry: replace(mark, x=scale.place(moment.timestamp()), told=f"{entry.begun}: {mark.told}")
+        for entry, mark, moment in zip(entries, heights, moments, strict=True)
     }
     return Plot(
         x_label="time",
-        y_label="passed, per cent",
+        y_label=y_label,
         ticks=dates(scale, min(moments), max(moments)),
-        rules=_PER_CENT,
+        rules=rules,
         lines=[
-            (series[0].colour, [(marks[entry].x, marks[entry].y) for entry in series]) for series in by_series(entries)
+            (same[0].colour, [(marks[entry].x, marks[entry].y) for entry in same])
+            for series in by_series(entries)
+            for same in by_tasks(series)
         ],
         marks=list(marks.values()),
         bands=_bands(list(marks.values())),
@@ -257,7 +266,7 @@ def _moment(entry: Entry) -> datetime:
 
 
 def _told(entry: Entry) -> str:
-    return f"{entry.name} {entry.figures.rate:.1f}% (95% Wilson interval {entry.interval})"
+    return f"{entry.name} {entry.figures.rate:.1f}% ({entry.figures.interval_text})"
 
 
 def _told_at(number: int, rates: Sequence[tuple[Entry, float]]) -> str:

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from koderz._version import __version__
+from koderz.analysis.measures import SUCCESS
+from koderz.analysis.pairs import believed
 from koderz.analysis.report.charts import spreads, steps
 from koderz.analysis.report.heatmap import SHADE_NAMES, HeatMap, heat_maps
 from koderz.analysis.report.panels import causes_of, panels
 from koderz.analysis.report.sections import sections_of
 from koderz.analysis.report.stories import packed_json
 from koderz.analysis.report.versus import Found, comparisons
-from koderz.analysis.report.view import Entry, View, average, headline, measured
+from koderz.analysis.report.view import Entry, View, average, headline, measured, shown_in
 from koderz.analysis.run_view import HEADER, breakdown_rows
 from koderz.types import NOBODY
 
@@ -56,7 +58,7 @@ class Pages:
         self._view = view
         self._charts = list(panels(view.judged))
         self._comparisons = comparisons(view.judged)
-        self._maps = heat_maps(view.judged)
+        self._maps = heat_maps([entry for entry in shown_in("difficulty", view.judged) if entry.passed])
         self._added = [*sections_of(view.runs)]
 
     @property
@@ -98,13 +100,17 @@ class Pages:
             ],
             "view": view,
             "notes": _notes(view),
-            "cards": sorted(headline(view.judged), key=lambda e: -e.figures.rate)[:_MOST_CARDS],
+            "cards": _cards(view),
             "newest": newest,
+            "has_rates": all(entry.measure is SUCCESS for entry in newest),
+            "passed": _head_of_passes(newest),
+            "iterating": shown_in("iterations", newest),
             "measures": _measures(newest),
             "broken_down": [
                 (run.name, HEADER, list(breakdown_rows(run.breakdown))) for run in view.runs if run.breakdown
             ],
             "comparisons": self._comparisons.shown,
+            "matrices": self._comparisons.matrices,
             "comparison_note": self._comparisons.note,
             "charts": self._charts,
             "causes": causes_of(view.judged),
@@ -130,7 +136,8 @@ def _file(name: str) -> str:
 
 
 def _title(view: View) -> str:
-    models = list(dict.fromkeys(entry.model for entry in view.entries if entry.model != NOBODY)) or [NOBODY]
+    asking = [entry for entry in believed(view.entries) if entry.model != NOBODY]
+    models = list(dict.fromkeys(entry.model for entry in asking)) or [NOBODY]
     if len(view.runs) == len(models) == 1:
         return f"{models[0]} on {view.runs[0].suite}"
     return " and ".join(models) if len(models) <= 2 else f"{len(models)} models compared"
@@ -153,8 +160,11 @@ def _notes(view: View) -> list[str]:
     if partial and len(view.runs) > 1:
         told.append("The headline has each model's newest complete run, or its newest where none is complete.")
     notes = [" ".join(told)] if told else []
+    if marked := [entry.title for entry in view.entries if entry.simulated and not entry.run.simulated]:
+        notes.append(f"Simulated arms, {', '.join(marked)}: their figures say nothing about any real model.")
     if names := sorted({run.generated for run in view.runs} - {""}):
         notes.append(f"Generated data, {', '.join(names)}: these figures don't belong beside published ones.")
+    notes += dict.fromkeys(f"{caveat}." for run in view.runs for caveat in run.judge.get("caveats", ()))
     if any(not entry.figures.cost_known for entry in view.judged):
         notes.append("The price of a model is unknown, so its costs are too low.")
     if bare := [run.name for run in view.runs if run.folder is None]:
@@ -166,7 +176,8 @@ def _measures(entries: Sequence[Entry]) -> tuple[list[str], list[tuple[Entry, li
     """Names of what the suites measure besides success, each entry's averages with their intervals, and by which
     methods.
     """
-    known = measured(entries)
+    told = {entry.measure.name for entry in entries} if len({entry.measure.name for entry in entries}) == 1 else set()
+    known = {name: measure for name, measure in measured(entries).items() if name not in told}
     means = [mean for entry in entries for name, mean in entry.figures.measures.items() if name in known]
     methods = sorted({mean.interval_method for mean in means if mean.interval_method})
     rows = [
@@ -174,6 +185,18 @@ def _measures(entries: Sequence[Entry]) -> tuple[list[str], list[tuple[Entry, li
         for entry in entries
     ]
     return list(known), rows, " or ".join(methods)
+
+
+def _cards(view: View) -> list[Entry]:
+    """The entries of the headline that have what they are summed up by, the best of each measure first."""
+    chosen = headline(view.judged)
+    return sorted([e for e in chosen if e.is_summed_up] or chosen, key=lambda e: e.rank)[:_MOST_CARDS]
+
+
+def _head_of_passes(entries: Sequence[Entry]) -> str:
+    """What stands above how many experiments passed; empty where none pass or fail."""
+    words = {entry.passed for entry in entries} - {""}
+    return words.pop().capitalize() if len(words) == 1 else "Passed" if words else ""
 
 
 def _told(view: View) -> str:

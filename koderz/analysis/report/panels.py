@@ -10,7 +10,7 @@ from koderz.analysis.failures import Cause, Failures, failures_of
 from koderz.analysis.measures import SUCCESS
 from koderz.analysis.report import charts
 from koderz.analysis.report.charts import Plot, amount, value_of
-from koderz.analysis.report.view import Entry, average, by_series, headline, measured
+from koderz.analysis.report.view import Entry, average, by_series, headline, measured, shown_in
 from tracker.records import Measure
 
 _MOST = 6  # arms whose failures are told, and measures that have charts
@@ -30,17 +30,22 @@ class Chart:
 
 def panels(entries: Sequence[Entry]) -> Iterator[Chart]:
     """Those charts that say something on these arms."""
-    chosen = headline(entries)
-    if len(chosen) > 1:
-        yield _against_cost("pareto", chosen, SUCCESS)
+    chosen = shown_in("cost", headline(entries))
+    passing = [entry for entry in chosen if entry.measure is SUCCESS]
+    if len(passing) > 1:
+        yield _against_cost("pareto", passing, SUCCESS)
     for number, measure in enumerate([*measured(chosen).values()][:_MOST]):
         having = [entry for entry in chosen if measure.name in entry.figures.measures]
         if len(having) > 1:
             yield _against_cost(f"measure-{number}", having, measure)
-    if max((entry.attempts for entry in chosen), default=0) > 1:
-        yield _by_iteration(chosen)
-    if any(len(series) > 1 for series in by_series(entries)):
-        yield _trend(entries)
+    iterating = shown_in("iterations", headline(entries))
+    if max((entry.attempts for entry in iterating), default=0) > 1:
+        yield _by_iteration(iterating)
+    known = {entry.measure.name: entry.measure for entry in entries}
+    for number, measure in enumerate(sorted(known.values(), key=lambda each: each is not SUCCESS)):
+        having = [e for e in shown_in("trend", entries) if e.measure == measure and e.is_summed_up]
+        if any(len(series) > 1 for series in by_series(having)):
+            yield _trend(f"trend-{number}" if number else "trend", having, measure)
 
 
 def _against_cost(name: str, chosen: Sequence[Entry], measure: Measure) -> Chart:
@@ -60,7 +65,7 @@ def _against_cost(name: str, chosen: Sequence[Entry], measure: Measure) -> Chart
     return Chart(
         name,
         f"Cost against {measure.name}",
-        f"{better} and to the left is better. The dashed line joins what nothing cheaper surpasses.",
+        f"{better} and to the left is better. A dashed line joins what nothing cheaper on the same tasks surpasses.",
         charts.against_cost(chosen, measure, priced=priced),
         [*heads, "Cost a pass"] if success and priced else heads,
         rows,
@@ -79,14 +84,16 @@ def _by_iteration(chosen: Sequence[Entry]) -> Chart:
     )
 
 
-def _trend(entries: Sequence[Entry]) -> Chart:
+def _trend(name: str, entries: Sequence[Entry], measure: Measure) -> Chart:
+    success = measure is SUCCESS
     return Chart(
-        "trend",
-        "Over time",
-        "Each model's runs in the order of time, with 95% Wilson intervals. Hollow: a run that isn't complete.",
-        charts.trend(entries),
-        ("Run", "Begun", "Passed", "95% Wilson interval"),
-        [(e.title, e.begun, f"{e.figures.rate:.1f}%", e.interval) for e in entries],
+        name,
+        "Over time" if success else f"Over time: {measure.name}",
+        "Each model's runs in the order of time, with 95% intervals; a line joins runs on the same tasks. "
+        "Hollow: a run that isn't complete.",
+        charts.trend(entries, measure),
+        ("Run", "Begun", "Passed" if success else measure.name, "95% interval"),
+        [(e.title, e.begun, "".join(e.value), e.limits) for e in entries],
     )
 
 
@@ -100,7 +107,8 @@ class Causes:
 
 def causes_of(entries: Sequence[Entry]) -> Causes:
     """Of each model's run in the headline."""
-    told = [(entry, failures_of(entry)) for entry in headline(entries)[-_MOST:]]
+    failing = [entry for entry in shown_in("causes", headline(entries)) if entry.passed]
+    told = [(entry, failures_of(entry)) for entry in failing[-_MOST:]]
     by_name = [{cause.cause: cause for cause in failures.causes} for _, failures in told]
     total: Counter[str] = Counter()
     for causes in by_name:

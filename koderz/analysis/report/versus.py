@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
 from koderz.analysis.measures import shown
-from koderz.analysis.report.view import Entry, headline, series_of
+from koderz.analysis.report.view import Entry, by_series, headline, shown_in
+from koderz.analysis.statistics import p_text
 
 if TYPE_CHECKING:
     from koderz.analysis.comparison import Compared, Comparison
 
-_MOST = 12  # comparisons on one page
+_MOST = 12  # comparisons told in full on one page
+_MOST_ARMS = 16  # of one suite that are each compared with every other
 _MOST_TASKS = 60  # shown side by side
 
 
@@ -28,55 +31,103 @@ class Versus:
     gained: Sequence[str]  # the tasks that B does better at, as many as are shown side by side
     lost: Sequence[str]
     more: int  # how many more tasks flipped
+    difference: float  # in points
+    p: float  # corrected (Holm)
+
+    @property
+    def p_text(self) -> str:
+        return p_text(self.p)
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """All arms of one suite against each other: above the diagonal a cell each pair, how B (its column) compares to A.
+
+    A cell is a comparison, with its number among those that are told in full, if it is.
+    """
+
+    suite: str
+    entries: Sequence[Entry]
+    cells: Mapping[tuple[Entry, Entry], tuple[Versus, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The comparisons of a page, and what holds for all of them."""
+    """The comparisons of a page: those told in full, tables of all pairs, and what holds for all of them."""
 
     shown: Sequence[Versus]
+    matrices: Sequence[Matrix]
     note: str
 
 
 def comparisons(entries: Sequence[Entry]) -> Found:
-    """Two arms against each other. Of more: the arms of each comparative run, each model's run of the headline against
-    the one before it, and against the best.
+    """Each pair of arms of one suite in the headline, once, and each series against its run before.
+
+    p-values are corrected for all of them. Where there are more than two arms of a suite a table has each pair.
     """
-    pairs = list(dict.fromkeys(_pairs(entries)))[:_MOST]
+    entries = [entry for entry in shown_in("comparison", entries) if entry.passed]
+    pairs = [pair for pair in dict.fromkeys(_pairs(entries)) if not _is_mixed(*pair)]
     if not pairs:
-        return Found([], "")
+        return Found([], [], "")
     from koderz.analysis.comparison import between, corrected
 
     found = zip(pairs, corrected([between(a, b) for a, b in pairs]), strict=True)
     told = [_versus(a, b, one, several=len(pairs) > 1) for (a, b), one in found if one.p_value is not None]
+    clearest = sorted(told, key=lambda one: one.p)[:_MOST]
+    full = [one for one in told if one in clearest]
+    return Found(full, [*_matrices(entries, told, full)], _note(entries, told))
+
+
+def _note(entries: Sequence[Entry], told: Sequence[Versus]) -> str:
     note = "Paired by task where the runs share tasks. A difference counts as shown where p is below 0.05"
-    corrected_for = ", corrected for the number of comparisons (Holm); each interval is that of its pair alone"
-    return Found(told, f"{note}{corrected_for if len(told) > 1 else ''}.")
+    if len(told) > 1:
+        note += f", corrected for all {len(told)} comparisons (Holm), as the intervals are (Bonferroni)"
+    if len(told) > _MOST:
+        note += f". The {_MOST} with the smallest p are told in full"
+    for chosen in _by_suite(entries):
+        if len(chosen) > _MOST_ARMS:
+            note += f". {chosen[0].run.suite}: of {len(chosen)} arms the newest {_MOST_ARMS} are compared"
+    return f"{note}."
 
 
 def _pairs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
-    """Baseline first, the most telling first. Only arms of one suite are set against each other."""
-    if len(entries) == 2 and entries[0].run.suite == entries[1].run.suite:
-        yield entries[0], entries[1]
-        return
-    chosen = sorted(headline(entries), key=lambda entry: -entry.figures.rate)
-    own = _own_pairs(entries)
-    yield from [(a, b) for a, b in own if b in chosen]
-    for entry in chosen:
-        earlier = [other for other in entries[: entries.index(entry)] if series_of(other) == series_of(entry)]
-        yield from ((before, entry) for before in headline(earlier))
-    for entry in chosen[1:]:
-        if entry.run.suite == chosen[0].run.suite:
-            yield entry, chosen[0]
-    yield from reversed([(a, b) for a, b in own if b not in chosen])
+    """Earlier first, the most telling first: arms of one run, a run and the one before it, all others of a suite.
+
+    At the end come arms of runs that aren't in the headline, as far as they can be told in full.
+    """
+    suites = [chosen[-_MOST_ARMS:] for chosen in _by_suite(entries)]
+    every = [pair for chosen in suites for pair in combinations(chosen, 2)]
+    yield from ((a, b) for a, b in every if a.run is b.run)
+    before = [(earlier, later) for series in by_series(entries) for earlier, later in pairwise(series)]
+    newest = {entry for chosen in suites for entry in chosen}
+    yield from ((a, b) for a, b in before if b in newest)
+    yield from ((a, b) for a, b in every if a.run is not b.run)
+    old = [(a, b) for a, b in combinations(entries, 2) if a.run is b.run and b not in newest]
+    yield from old[::-1][: max(0, _MOST - len(every))]
 
 
-def _own_pairs(entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
-    """The first arm of each run with each other one of it."""
-    runs: dict[int, list[Entry]] = {}
-    for entry in entries:
-        runs.setdefault(id(entry.run), []).append(entry)
-    return [(first, other) for first, *others in runs.values() for other in others]
+def _is_mixed(a: Entry, b: Entry) -> bool:
+    """Whether a simulated arm would stand against a real one, and nobody has asked for a simulated run beside it."""
+    is_one = (a.simulated and b.is_real) or (b.simulated and a.is_real)
+    return is_one and not (a.run.simulated or b.run.simulated)
+
+
+def _by_suite(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """The entries of the headline, those of each suite."""
+    found: dict[str, list[Entry]] = {}
+    for entry in headline(entries) if len(entries) > 2 else entries:
+        found.setdefault(entry.run.suite, []).append(entry)
+    return list(found.values())
+
+
+def _matrices(entries: Sequence[Entry], told: Sequence[Versus], full: Sequence[Versus]) -> Iterator[Matrix]:
+    places = {(one.a, one.b): place for place, one in enumerate(full)}
+    numbers = {(one.a, one.b): (one, places.get((one.a, one.b))) for one in told}
+    for chosen in _by_suite(entries):
+        newest = chosen[-_MOST_ARMS:]
+        cells = {pair: numbers[pair] for pair in combinations(newest, 2) if pair in numbers}
+        if len(newest) > 2 and cells:
+            yield Matrix(newest[0].run.suite, newest, cells)
 
 
 def _versus(a: Entry, b: Entry, one: Comparison, *, several: bool) -> Versus:
@@ -91,15 +142,19 @@ def _versus(a: Entry, b: Entry, one: Comparison, *, several: bool) -> Versus:
         gained=one.gained[:_MOST_TASKS],
         lost=one.lost[:_MOST_TASKS],
         more=sum(max(0, len(tasks) - _MOST_TASKS) for tasks in (one.gained, one.lost)),
+        difference=difference,
+        p=one.p_holm or 0.0,
     )
 
 
 def _evidence(one: Comparison, *, several: bool) -> Iterator[str]:
-    p = f"p = {one.p_holm:.2g}{' (Holm)' if several else ''}"
+    p = f"{p_text(one.p_holm or 0.0)}{' (Holm)' if several else ''}"
     yield f"{_rate(one.a_compared)} and {_rate(one.b_compared)}"
-    if one.interval:
-        low, high = one.interval
-        yield f"95% interval {low:+.1f} to {high:+.1f} points ({one.interval_method}), {p}"
+    if one.interval_holm:
+        low, high = one.interval_holm
+        yield f"95% interval {low:+.1f} to {high:+.1f} points ({one.interval_holm_method}), {p}"
+    elif one.interval_holm_method:
+        yield f"No interval: {one.interval_holm_method.partition(': ')[2]}"
     if one.paired:
         others = one.a_compared.other_tasks, one.b_compared.other_tasks
         left_out = f" (left out: {others[0]} others of the first, {others[1]} of the second)" if any(others) else ""
@@ -110,10 +165,14 @@ def _evidence(one: Comparison, *, several: bool) -> Iterator[str]:
     else:
         yield "They have no task in common, so only a large difference can show"
     for measure in {measure.name: measure for run in (one.a.run, one.b.run) for measure in run.measures}.values():
-        if found := one.measures.get(measure.name):
+        if ratio := one.ratios.get(measure.name):
+            sure = "×{:.3g} to ×{:.3g}".format(*ratio.interval) if ratio.interval else ""
+            interval = f" (95% interval {sure}, {ratio.interval_method})" if sure else ""
+            yield f"Geometric means of {measure.name} {ratio.a:.3g} and {ratio.b:.3g}: ×{ratio.ratio:.3g}{interval}"
+        elif found := one.measures.get(measure.name):
             yield (
                 f"Average {measure.name} {shown(found.a, measure)} and {shown(found.b, measure)}, "
-                f"p = {found.p_holm:.2g} ({found.method}; Holm-corrected for {len(one.measures)} measures)"
+                f"{p_text(found.p_holm)} ({found.method}; Holm-corrected for {len(one.measures)} measures)"
             )
     cost = one.measures.get("cost")
     if cost and (cost.a or cost.b):

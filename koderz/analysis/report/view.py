@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from koderz.analysis.measures import declared, shown
+from msgspec.structs import replace
+
+from koderz.analysis.measures import SUCCESS, declared, shown
 from koderz.analysis.pairs import Side, sides_of
 from koderz.analysis.runs import Run
 from koderz.types import NOBODY
@@ -56,9 +59,50 @@ class Entry(Side):
 
     @property
     def interval(self) -> str:
-        """95 %, per cent."""
-        found = self.figures.success_rate_interval
-        return f"{found[0]:.1f} to {found[1]:.1f}" if found else "–"
+        """95 %, per cent; in how many clusters, or why there is none."""
+        found, clusters = self.figures.success_rate_interval, self.figures.clusters
+        if found is None:
+            return self.figures.success_rate_interval_method or "–"
+        return f"{found[0]:.1f} to {found[1]:.1f}" + (f", in {clusters} clusters" if clusters else "")
+
+    @property
+    def passed(self) -> str:
+        """What is said of its experiments that pass; empty where they neither pass nor fail."""
+        return self.run.headline.passed if self.is_summed_up else ""
+
+    @property
+    def value(self) -> tuple[str, str]:
+        """The figure that stands for it, and its unit."""
+        if self.measure is SUCCESS:
+            return f"{self.figures.rate:.1f}", "%"
+        found = self.average
+        number, _, unit = shown(found.mean, self.measure).partition(" ") if found else ("–", "", "")
+        return number, f" {unit}" if unit and unit != "share" else ""
+
+    @property
+    def about_value(self) -> str:
+        """What that figure is, and its interval."""
+        if self.measure is SUCCESS:
+            return self.figures.interval_text
+        how = {"arithmetic": "mean", "geometric": "geometric mean"}.get(self.measure.averaged, self.measure.averaged)
+        interval = f"; 95% interval {self.limits}" if self.average and self.average.interval else ""
+        return f"{self.measure.name}, {how}{interval}"
+
+    @property
+    def limits(self) -> str:
+        """The 95 % interval of that figure, without its unit; of success per cent."""
+        if self.measure is SUCCESS:
+            return self.interval
+        bare = replace(self.measure, unit="")
+        return " to ".join(shown(limit, bare) for limit in (self.average and self.average.interval) or ()) or "–"
+
+    @property
+    def rank(self) -> tuple[str, float]:
+        """By which it is put in order: arms of one measure together, the best first, those without it last."""
+        if self.measure is SUCCESS:
+            return "", -self.figures.rate
+        sign = -1 if self.measure.direction == "higher" else 1
+        return self.measure.name, sign * self.average.mean if self.average else math.inf
 
     @property
     def cost_a_pass(self) -> str:
@@ -122,11 +166,26 @@ def series_of(entry: Entry) -> tuple[str, str, str]:
     return entry.model, entry.arm, entry.run.suite
 
 
+def shown_in(panel: str, entries: Iterable[Entry]) -> list[Entry]:
+    """The entries to whose system a panel of the page applies."""
+    every = ((entry, entry.run.headline.panels) for entry in entries)
+    return [entry for entry, panels in every if panels is None or panel in panels]
+
+
 def by_series(entries: Iterable[Entry]) -> list[list[Entry]]:
     """The entries of each series."""
     found: dict[tuple[str, str, str], list[Entry]] = {}
     for entry in entries:
         found.setdefault(series_of(entry), []).append(entry)
+    return list(found.values())
+
+
+def by_tasks(entries: Iterable[Entry]) -> list[list[Entry]]:
+    """The entries that were judged on the same tasks of one version of a dataset: only their figures may be joined."""
+    found: dict[tuple[object, ...], list[Entry]] = {}
+    for entry in entries:
+        digest = entry.run.environment.get("dataset_digest")
+        found.setdefault((entry.run.suite, digest, frozenset(entry.by_task())), []).append(entry)
     return list(found.values())
 
 

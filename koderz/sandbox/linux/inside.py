@@ -4,6 +4,7 @@ Its descriptor 0 is a socket to koderz: a `Setup` comes in, and dicts go out, ea
 for the end within the grace; the end of the socket is the end of everything, at once. A descriptor that comes in with
 it is the command's descriptor 3, to which one byte is written before the command begins.
 
+Where it may start processes, koderz is handed a descriptor that counts the CPU of all of them, if the kernel lets it.
 Where koderz is to reach what listens in there, it is handed one end of a pair of sockets: each byte that it writes to
 that is answered with a socket of this network, to be connected by koderz.
 
@@ -25,7 +26,7 @@ from koderz.sandbox.linux import kernel, landlock, limits, namespaces, seccomp, 
 
 TYPE_CHECKING = False  # typing, collections, json and the like take longer to load than all the rest
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any, NoReturn
 
 _LOOK = 0.1  # seconds between two looks at what is used
@@ -50,6 +51,7 @@ class Setup:
     grace: float  # seconds
     core: int  # negative: any
     forks: bool
+    counted: bool  # whether koderz is handed what counts the CPU of all processes
     port: int  # of the loopback, for a socket that listens there and is handed to koderz; 0: none
     reachable: bool  # whether koderz is handed sockets of this network, as it asks for them; not beside `port`
 
@@ -83,7 +85,9 @@ def process_1(control: _socket.socket) -> Setup:
     except OSError as error:
         _say(control, {"error": str(error)})
         sys.exit(1)
-    _say(control, {"layers": layers}, listening or door)
+    open_ones = {"counter": _counter() if setup.counted else -1, "socket": _detached(listening or door)}
+    descriptors = {name: descriptor for name, descriptor in open_ones.items() if descriptor >= 0}
+    _say(control, {"layers": layers, "descriptors": [*descriptors]}, descriptors.values())
     setup.entries = []
     child = _start(setup, control, channel)
     if not child:
@@ -163,7 +167,7 @@ def _start(setup: Setup, control: _socket.socket, channel: int | None) -> int:
         os.chdir(setup.folder)
         kernel.show_memory()
         kernel.drop_capabilities()
-        seccomp.Filter(seccomp.workspaces_steps(forks=setup.forks)).install()
+        seccomp.Filter(seccomp.workspaces_steps(forks=setup.forks, keeps_core=setup.core >= 0)).install()
         if channel is not None:
             os.dup2(channel, _CHANNEL)
             os.set_inheritable(_CHANNEL, True)  # also where it was that already
@@ -247,6 +251,14 @@ def _used(process: str) -> tuple[int, int]:
     return memory, threads
 
 
+def _counter() -> int:
+    """See `kernel.count_cpu`; negative where the kernel refuses."""
+    try:
+        return kernel.count_cpu()
+    except OSError:
+        return -1
+
+
 def _listening(port: int) -> _socket.socket:
     listening = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     listening.bind(("127.0.0.1", port))
@@ -254,30 +266,32 @@ def _listening(port: int) -> _socket.socket:
     return listening
 
 
+def _detached(socket: _socket.socket | None) -> int:
+    return -1 if socket is None else socket.detach()
+
+
 def _handed_socket(asked: _socket.socket) -> bool:
     """Answers who asks for a socket; false where nobody will any more."""
     try:
         if not asked.recv(1):
             return False
-        _hand(asked, b".", _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM))
+        _hand(asked, b".", [_socket.socket(_socket.AF_INET, _socket.SOCK_STREAM).detach()])
     except OSError:
         return False
     return True
 
 
-def _hand(to: _socket.socket, line: bytes, handed: _socket.socket) -> None:
-    descriptor = handed.fileno().to_bytes(4, sys.byteorder)
-    to.sendmsg([line], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptor)])
-    handed.close()
+def _hand(to: _socket.socket, line: bytes, descriptors: Iterable[int]) -> None:
+    """Writes a line, and with it hands on descriptors, which are closed here."""
+    descriptors = [*descriptors]
+    packed = b"".join(each.to_bytes(4, sys.byteorder) for each in descriptors)
+    to.sendmsg([line], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if packed else [])
+    for each in descriptors:
+        os.close(each)
 
 
-def _say(control: _socket.socket, message: object, handed: _socket.socket | None = None) -> None:
-    """Writes a line, and with it hands on a socket, which is closed here."""
-    line = repr(message).encode() + b"\n"
+def _say(control: _socket.socket, message: object, descriptors: Iterable[int] = ()) -> None:
     try:
-        if handed is None:
-            control.sendall(line)
-        else:
-            _hand(control, line, handed)
+        _hand(control, repr(message).encode() + b"\n", descriptors)
     except BrokenPipeError:
         return

@@ -69,23 +69,27 @@ class Filter:
             raise OSError(errno.EPERM, "the kernel refuses the filter")
 
 
-def workspaces_steps(machine: str = _MACHINE, *, forks: bool = True) -> list[Instruction]:
+def workspaces_steps(machine: str = _MACHINE, *, forks: bool = True, keeps_core: bool = False) -> list[Instruction]:
     """What binds a command in a workspace, which may use all of a system but what could undo its bounds.
 
-    A list of refusals; whatever isn't listed is allowed. Without `forks` it can't start processes either.
+    A list of refusals; whatever isn't listed is allowed. Without `forks` it can't start processes either. With
+    `keeps_core` a request for other cores succeeds and changes nothing, as libraries make it that don't depend on it.
     OSError where there is no list for this machine.
     """
     steps = _only_this_architecture(machine)
-    steps += _ruled(_workspaces_rules(forks=forks), {**NUMBERS[machine], **REFUSED[machine]})
+    rules = _workspaces_rules(forks=forks, keeps_core=keeps_core)
+    steps += _ruled(rules, {**NUMBERS[machine], **REFUSED[machine]})
     steps += [step for number in sorted(REFUSED[machine].values()) for step in _answer_to(number, errno.EPERM)]
     return [*steps, _answer(0)]
 
 
-def _workspaces_rules(*, forks: bool) -> Iterator[Rule]:
+def _workspaces_rules(*, forks: bool, keeps_core: bool) -> Iterator[Rule]:
     clone = _without_bits(0, _CLONE_NAMESPACES, errno.EPERM)
     if not forks:
         clone[-1:] = _with_bits(0, _CLONE_THREAD, errno.EPERM)
         yield from ((name, [_answer(errno.EPERM)]) for name in ("fork", "vfork"))
+    if keeps_core:
+        yield "sched_setaffinity", [(_RETURN, 0, 0, _ERRNO)]  # the error 0: done, as the caller sees it
     yield "clone", clone
     yield "clone3", [_answer(errno.ENOSYS)]  # its flags are in memory; libc falls back to clone
     yield "ioctl", [_low(1), *(step for number in _TYPING for step in _answer_to(number, errno.EPERM)), _answer(0)]

@@ -1,4 +1,4 @@
-"""System call numbers of the two architectures, for the calls that a candidate may make.
+"""System call numbers of the two architectures, for the calls that a candidate may make and for those with a rule.
 
 x86_64: arch/x86/entry/syscalls/syscall_64.tbl; aarch64: include/uapi/asm-generic/unistd.h. A call that
 an architecture doesn't have (aarch64 has no `open`, only `openat`) is absent from its table.
@@ -34,7 +34,8 @@ getsockname 51 getpeername 52 socketpair 53 getsockopt 55 clone 56 fork 57 vfork
 uname 63 fcntl 72 getcwd 79 readlink 89 umask 95 gettimeofday 96 getrlimit 97 getrusage 98 sysinfo 99
 times 100 getuid 102 getgid 104 geteuid 107 getegid 108 getppid 110 getpgrp 111 getresuid 118
 getresgid 120 rt_sigpending 127 rt_sigtimedwait 128 rt_sigsuspend 130 sigaltstack 131 sched_getparam 143
-sched_getscheduler 145 prctl 157 arch_prctl 158 gettid 186 time 201 futex 202 sched_getaffinity 204
+sched_getscheduler 145 prctl 157 arch_prctl 158 gettid 186 time 201 futex 202 sched_setaffinity 203
+sched_getaffinity 204
 getdents64 217 set_tid_address 218 restart_syscall 219 fadvise64 221 clock_gettime 228 clock_getres 229
 clock_nanosleep 230 exit_group 231 epoll_wait 232 epoll_ctl 233 openat 257 newfstatat 262 readlinkat 267
 faccessat 269 pselect6 270 ppoll 271 set_robust_list 273 epoll_pwait 281 eventfd2 290 epoll_create1 291
@@ -48,7 +49,8 @@ faccessat 48 openat 56 close 57 pipe2 59 getdents64 61 lseek 62 read 63 write 64
 pread64 67 pwrite64 68 preadv 69 pselect6 72 ppoll 73 readlinkat 78 newfstatat 79 fstat 80 exit 93
 exit_group 94 set_tid_address 96 futex 98 set_robust_list 99 nanosleep 101 getitimer 102 setitimer 103
 clock_gettime 113 clock_getres 114 clock_nanosleep 115 sched_getscheduler 120 sched_getparam 121
-sched_getaffinity 123 sched_yield 124 restart_syscall 128 kill 129 sigaltstack 132 rt_sigsuspend 133
+sched_setaffinity 122 sched_getaffinity 123 sched_yield 124 restart_syscall 128 kill 129 sigaltstack 132
+rt_sigsuspend 133
 rt_sigaction 134 rt_sigprocmask 135 rt_sigpending 136 rt_sigtimedwait 137 rt_sigreturn 139 getresuid 148
 getresgid 150 times 153 uname 160 getrlimit 163 getrusage 165 umask 166 prctl 167 getcpu 168
 gettimeofday 169 getpid 172 getppid 173 getuid 174 geteuid 175 getgid 176 getegid 177 gettid 178

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import orjson
 from aiohttp import web
 
 from koderz.sandbox.wasm.cells import CellResult
@@ -26,13 +25,14 @@ class NewSession(msgspec.Struct, forbid_unknown_fields=True):
     seed: int = 0
     memory_mb: int | None = None
     ttl_s: float | None = None
+    private: bool = False  # whether nobody may use it without the secret that is answered
 
 
 class NewCell(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a request for a cell."""
 
     code: str
-    context: dict[str, Any] | None = None  # variables to be set first
+    context: dict[str, msgspec.Raw] | None = None  # variables to be set first
     timeout: float | None = None  # seconds
 
 
@@ -61,20 +61,24 @@ def host_of(header: str) -> str:
 
 def variable_of(request: web.Request) -> str:
     """The variable that a path names. Raises Refused for what can't be one."""
-    name = request.match_info["name"]
+    return require_name(request.match_info["name"])
+
+
+def require_name(name: str) -> str:
+    """The name of a variable. Raises Refused for what can't be one."""
     if not name.isidentifier() or len(name) > _LONGEST_NAME:
         raise problem(422, f"{name!r:.120} is no name of a variable")
     return name
 
 
-async def body_of(request: web.Request, kind: type[T], absent: T | None) -> T:
+def read_body(data: bytearray, kind: type[T], absent: T | None) -> T:
     """The body as what it should be; `absent` where there is none. Raises Refused."""
-    data = await request.read()
     if not data and absent is not None:
         return absent
     try:
+        data.decode()  # which msgspec leaves to whoever reads a part that is raw
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as error:
         raise problem(422, f"the body isn't what it should be: {error}") from None
 
 
@@ -98,15 +102,17 @@ async def stored(request: web.Request, file: Path, most: int) -> int:
 
 
 def require_json(file: Path) -> None:
-    """Raises Refused for a file that holds something else."""
+    """Raises Refused for a file that holds something else. The value isn't made, which could take far more room."""
     try:
-        orjson.loads(file.read_bytes())
-    except orjson.JSONDecodeError as error:
+        msgspec.json.decode(file.read_bytes(), type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError) as error:
         raise problem(422, f"the body isn't JSON: {error}") from None
 
 
 def result_of(found: CellResult) -> dict[str, Any]:
+    detail = {"detail": found.error} if found.stopped == "deadline" else {}
     return {
+        **detail,
         "stdout": found.stdout,
         "stderr": found.stderr,
         "locals": found.locals,

@@ -11,6 +11,7 @@ from koderz.errors import Fault
 
 Kind = Literal["wasm", "native"]
 
+SECRET_HEADER = "X-Session-Secret"  # noqa: S105 its name
 TIMEOUT = 30.0  # seconds a cell may take of its own, unless it is told otherwise
 MEMORY_MB = 512  # of a session
 OUTPUT_LIMIT = 1 << 20  # bytes that a cell may print

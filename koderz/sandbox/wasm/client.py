@@ -16,6 +16,7 @@ import aiohttp
 from koderz.errors import Fault, Unreachable
 from koderz.sandbox.wasm.cells import (
     MEMORY_MB,
+    SECRET_HEADER,
     TIMEOUT,
     Answering,
     CellResult,
@@ -52,6 +53,7 @@ class RemotePool:
         self.url = url.rstrip("/")
         self.image = ""
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.has_private = False  # whether its sessions can be kept from its other clients
         self._http: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
@@ -63,6 +65,7 @@ class RemotePool:
             await self.get("/sessions")
             if health.get("wasm") is not True:
                 raise GarbledError
+            self.has_private = health.get("private") is True
         except (aiohttp.ClientError, TimeoutError, GarbledError, Fault) as error:
             await self._http.close()
             if isinstance(error, aiohttp.ClientResponseError) and error.status in (401, 403):
@@ -119,8 +122,9 @@ class RemoteSession:
 
     def __init__(self, pool: RemotePool, *, memory_mb: int, seed: int) -> None:
         self._pool = pool
-        self._wanted = {"memory_mb": memory_mb, "seed": seed}
+        self._wanted = {"memory_mb": memory_mb, "seed": seed} | ({"private": True} if pool.has_private else {})
         self._id = ""  # empty: it has to be made
+        self._secret = dict[str, str]()  # the header that proves whose session it is
         self._log: list[Put | Ran] = []
 
     async def start(self) -> None:
@@ -178,7 +182,7 @@ class RemoteSession:
         if self._id:
             name, self._id = self._id, ""
             try:
-                async with self._pool.request("DELETE", f"/session/{name}", _LATE):
+                async with self._pool.request("DELETE", f"/session/{name}", _LATE, headers=self._secret):
                     pass
             except (aiohttp.ClientError, TimeoutError, Fault):
                 return  # it is dropped there when its time is up
@@ -204,10 +208,11 @@ class RemoteSession:
             if response.status == 429:
                 raise Fault(f"Out of memory: {await _detail(response)}")
             await _require(response, (201,))
-            name = _object(await response.read()).get("session_id")
+            made = _object(await response.read())
+            name, secret = made.get("session_id"), made.get("secret")
             if not isinstance(name, str):
                 raise GarbledError
-        self._id = name
+        self._id, self._secret = name, {SECRET_HEADER: secret} if isinstance(secret, str) else {}
         for done in self._log:
             if isinstance(done, Put):
                 await self._put(done)
@@ -258,7 +263,9 @@ class RemoteSession:
     async def _request(
         self, method: str, path: str, seconds: float = _LATE, allowed: tuple[int, ...] = (200,), **body: Any
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        async with self._pool.request(method, f"/session/{self._id}{path}", seconds, **body) as response:
+        headers = {**self._secret, **body.pop("headers", {})}
+        path = f"/session/{self._id}{path}"
+        async with self._pool.request(method, path, seconds, headers=headers, **body) as response:
             await _require(response, allowed)
             yield response
 

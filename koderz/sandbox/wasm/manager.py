@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
+import hashlib
 import itertools
+import secrets
 import time
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,24 +20,27 @@ from aiohttp import web
 
 from koderz._version import __version__
 from koderz.errors import Fault
+from koderz.sandbox.gate import SECONDS, Gate, is_same
 from koderz.sandbox.wasm.bodies import (
     BODY_LIMIT,
     NewCell,
     NewSession,
-    body_of,
     detail,
     host_of,
     problem,
+    read_body,
     require_json,
+    require_name,
     result_of,
     stored,
     variable_of,
 )
-from koderz.sandbox.wasm.cells import MEMORY_MB, TIMEOUT, SessionBusyError, SessionFullError, SubCall
+from koderz.sandbox.wasm.cells import MEMORY_MB, SECRET_HEADER, TIMEOUT, SessionBusyError, SessionFullError, SubCall
 from koderz.sandbox.wasm.pool import Pool
-from koderz.sandbox.wasm.session import Session
+from koderz.sandbox.wasm.session import Session, StoredCopy
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
+_HELD_BYTES = 48 << 20  # of all requests at once that aren't variables
 _ALIVE_SECONDS = 10.0  # after which a stream of events that says nothing gets a line break
 _LEAST_ROOM_MB = 64  # for a new session
 
@@ -56,7 +61,8 @@ class Lease:
 
     session: Session
     ttl: float
-    folder: Path  # of the variables that were put into it
+    secret: str = ""  # of a private one: without it, nobody may use it
+    copies: weakref.WeakValueDictionary[bytes, StoredCopy] = field(default_factory=weakref.WeakValueDictionary)
     calls: dict[int, asyncio.Future[list[str]]] = field(default_factory=dict)  # that wait for an answer
     numbers: Any = field(default_factory=lambda: itertools.count(1))
 
@@ -70,10 +76,12 @@ class Manager:
         self._hosts = frozenset([*LOCAL, *hosts])
         self._leases: dict[str, Lease] = {}
         self._folder = TemporaryDirectory(prefix="koderz-wasm-", ignore_cleanup_errors=True)
-        self._made = itertools.count(1)
+        self._files = itertools.count(1)
+        self.gate = Gate(held=_HELD_BYTES)
 
     def application(self) -> web.Application:
-        app = web.Application(middlewares=[self._checked], client_max_size=BODY_LIMIT)
+        app = web.Application(middlewares=[self._checked])
+        self.gate.guard(app)
         app.router.add_get("/health", self._health)
         app.router.add_get("/sessions", self._list)
         for noun in ("/session", "/sessions"):
@@ -108,7 +116,7 @@ class Manager:
 
     def _refused(self, request: web.Request) -> web.Response | None:
         said = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        proven = bool(self._token) and hmac.compare_digest(said.encode(), self._token.encode())
+        proven = bool(self._token) and is_same(said, self._token)
         if "Origin" in request.headers:
             return detail(403, "requests of web pages are refused")
         if not proven and host_of(request.headers.get("Host", "")) not in self._hosts:
@@ -120,16 +128,17 @@ class Manager:
     # What may be asked
 
     async def _health(self, _: web.Request) -> web.Response:
-        found = {"status": "ok", "version": __version__, "wasm": self._pool.kind == "wasm"}
+        found = {"status": "ok", "version": __version__, "wasm": self._pool.kind == "wasm", "private": True}
         return web.json_response({**found, "sessions": len(self._leases)})
 
     async def _list(self, request: web.Request) -> web.Response:
         if request.query.get("detail") != "1":
             return web.json_response({"sessions": [*self._leases]})
-        return web.json_response({"sessions": [_about(lease) for lease in self._leases.values()]})
+        open_to = [lease for lease in self._leases.values() if _may_use(lease, request)]
+        return web.json_response({"sessions": [_about(lease) for lease in open_to]})
 
     async def _create(self, request: web.Request) -> web.Response:
-        wanted = await body_of(request, NewSession, NewSession())
+        wanted = read_body(await self.gate.read(request, BODY_LIMIT), NewSession, NewSession())
         name = wanted.session_id or self._pool.new_id()
         if not name.replace("-", "").replace("_", "").isalnum() or len(name) > 100:
             raise problem(422, "session_id: letters, digits, - and _ alone")
@@ -142,24 +151,24 @@ class Manager:
             raise problem(409, f"Session {name} is there already")
         self._require_room()
         session = self._pool.open(name, memory_mb=wanted.memory_mb or most, seed=wanted.seed)
-        self._lease(session, wanted.ttl_s or self._limits.ttl)
+        lease = self._lease(session, wanted.ttl_s or self._limits.ttl, private=wanted.private)
         try:
             await session.start()
         except BaseException:
             await self._drop(name)
             raise
-        return web.json_response({"session_id": name}, status=201 if request.path == "/sessions" else 200)
+        return web.json_response(_created(lease), status=201 if request.path == "/sessions" else 200)
 
     async def _delete(self, request: web.Request) -> web.Response:
-        await self._drop(request.match_info["id"])
+        if request.match_info["id"] in self._leases:
+            await self._drop(self._found(request).session.id)
         return web.json_response({"status": "ok"})
 
     async def _fork(self, request: web.Request) -> web.Response:
         lease = self._found(request)
         self._require_room()
         session = lease.session.fork()
-        self._lease(session, lease.ttl)
-        return web.json_response({"session_id": session.id})
+        return web.json_response(_created(self._lease(session, lease.ttl, private=bool(lease.secret))))
 
     async def _put(self, request: web.Request) -> web.Response:
         lease, name = self._found(request), variable_of(request)
@@ -168,15 +177,15 @@ class Manager:
         self._require_memory()
         if (request.content_length or 0) > most:
             raise problem(413, f"more than {most:,} bytes, the most that a variable may have")
-        file = lease.folder / str(next(self._made))
+        copy = self._new_copy()
         try:
-            size = await stored(request, file, most)
-            if kind == "json":
-                await asyncio.to_thread(require_json, file)
-            await lease.session.put(name, file, kind)
-        except BaseException:
-            file.unlink(missing_ok=True)
-            raise
+            async with asyncio.timeout(SECONDS):
+                size = await stored(request, copy.path, most)
+        except TimeoutError:
+            raise problem(408, "the request wasn't whole in time") from None
+        if kind == "json":
+            await asyncio.to_thread(require_json, copy.path)
+        await lease.session.put(name, copy, kind)
         return web.json_response({"bytes": size})
 
     async def _get(self, request: web.Request) -> web.Response:
@@ -190,7 +199,7 @@ class Manager:
         waiting = lease.calls.get(int(number)) if number.isdecimal() and len(number) < 10 else None
         if waiting is None or waiting.done():
             raise problem(404, f"Call {number} isn't asked")
-        body = await body_of(request, dict[str, list[str]], {})
+        body = read_body(await self.gate.read(request, BODY_LIMIT), dict[str, list[str]], {})
         if set(body) != {"result"}:
             raise problem(422, "result: a list of texts, one a prompt")
         waiting.set_result(body["result"])
@@ -198,7 +207,7 @@ class Manager:
 
     async def _execute(self, request: web.Request) -> web.StreamResponse:
         lease = self._found(request)
-        cell = await body_of(request, NewCell, None)
+        cell = read_body(await self.gate.read(request, BODY_LIMIT), NewCell, None)
         limit = TIMEOUT if cell.timeout is None else cell.timeout
         if not 0 < limit <= 3600:
             raise problem(422, "timeout: more than 0, and at most 3600 seconds")
@@ -206,9 +215,7 @@ class Manager:
             raise SessionBusyError(f"session {lease.session.id} is running a cell")
         self._require_memory()
         for name, value in (cell.context or {}).items():
-            if not name.isidentifier():
-                raise problem(422, f"context: {name!r:.50} is no name of a variable")
-            await lease.session.put(name, orjson.dumps(value).decode(), "json")
+            await lease.session.put(require_name(name), await self._copied(lease, bytes(value)), "json")
         if "application/x-ndjson" in request.headers.get("Accept", ""):
             return await self._streamed(request, lease, cell.code, limit)
         found = await lease.session.run(cell.code, timeout=limit)
@@ -254,12 +261,26 @@ class Manager:
         name = request.match_info["id"]
         if name not in self._leases:
             raise problem(404, f"Session {name} not found")
+        if not _may_use(self._leases[name], request):
+            raise problem(403, f"session {name} is private, and the {SECRET_HEADER} is missing or wrong")
         return self._leases[name]
 
-    def _lease(self, session: Session, ttl: float) -> None:
-        folder = Path(self._folder.name) / str(next(self._made))
-        folder.mkdir()
-        self._leases[session.id] = Lease(session, ttl, folder)
+    def _lease(self, session: Session, ttl: float, *, private: bool) -> Lease:
+        lease = Lease(session, ttl, secrets.token_urlsafe(24) if private else "")
+        self._leases[session.id] = lease
+        return lease
+
+    def _new_copy(self) -> StoredCopy:
+        return StoredCopy(Path(self._folder.name) / str(next(self._files)))
+
+    async def _copied(self, lease: Lease, value: bytes) -> StoredCopy:
+        """A value of a context as a file; the same one for a value that is there already."""
+        digest = hashlib.sha256(value).digest()
+        copy = lease.copies.get(digest)
+        if copy is None:
+            copy = lease.copies[digest] = self._new_copy()
+            await asyncio.to_thread(copy.path.write_bytes, value)
+        return copy
 
     def _require_room(self) -> None:
         if len(self._leases) >= self._limits.sessions:
@@ -276,8 +297,6 @@ class Manager:
             for waiting in lease.calls.values():
                 waiting.cancel()
             await lease.session.close()
-            for file in lease.folder.iterdir():
-                file.unlink()
 
     async def _sweeping(self, _: web.Application) -> AsyncIterator[None]:
         """Drops sessions that nobody has asked anything of for their time to live."""
@@ -296,6 +315,15 @@ class Manager:
         with suppress(asyncio.CancelledError):
             await sweeping
         self._folder.cleanup()
+
+
+def _created(lease: Lease) -> dict[str, str]:
+    """The answer to whoever has a session made."""
+    return {"session_id": lease.session.id} | ({"secret": lease.secret} if lease.secret else {})
+
+
+def _may_use(lease: Lease, request: web.Request) -> bool:
+    return is_same(request.headers.get(SECRET_HEADER, ""), lease.secret) if lease.secret else True
 
 
 def _about(lease: Lease) -> dict[str, Any]:

@@ -27,7 +27,8 @@ class SessionOptions:
     )
     wasm_token: str | None = option(
         None,
-        f"The manager's token, which is on no record; to resume a run, it is in the variable {TOKEN_VARIABLE}.",
+        f"The manager's token, which is on no record. Better in the variable {TOKEN_VARIABLE}, where a resumed run "
+        "looks for it: options stand in the list of processes.",
         "T",
         is_secret=True,
     )

@@ -74,9 +74,8 @@ async def _served(offer: Offer, environ: Mapping[str, str], tell: Callable[[str]
         )
         await runner.setup()
         try:
-            site = web.TCPSite(runner, where.host, where.port)
             try:
-                await site.start()
+                await manager.gate.listen(runner, host=where.host, port=where.port)
             except OSError as error:
                 taken = f"{where.host}:{where.port} can't be had ({error.strerror})"
                 raise Unreachable(f"{taken}; choose another --port, 0 for any") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -31,7 +32,17 @@ if TYPE_CHECKING:
 TRIES = 3  # of one cell, where its worker dies of something else
 OVERTIME = 2.0  # of a cell's deadline, after which its worker is killed
 BARE = 9_000_000  # bytes of an interpreter with nothing in it
+SUPERSEDED = 32 << 20  # bytes of earlier values, of which copies are stored, before a session's log is given up
+_GIVEN_UP = f"its variables were set to more than {SUPERSEDED >> 20} MB of values that are no longer theirs"
 LATE = 0.5  # seconds beyond that, for what isn't the cell's doing
+
+
+class StoredCopy:
+    """A file that is removed once no session needs it any more."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        weakref.finalize(self, path.unlink, missing_ok=True)
 
 
 class Put(NamedTuple):
@@ -40,6 +51,7 @@ class Put(NamedTuple):
     name: str
     source: str | Path
     kind: str  # text or json
+    copy: StoredCopy | None = None  # of `source`, where the file lives only as long as it is needed here
 
 
 class Ran(NamedTuple):
@@ -84,6 +96,7 @@ class Session:
         self._link: Link | None = None  # where its instance lives
         self._lives = 0
         self._is_busy = False
+        self._is_lasting = True  # whether its log is whole, so that it can be rebuilt and forked
 
     @property
     def _instance(self) -> str:
@@ -104,21 +117,35 @@ class Session:
         async with self._alone():
             await self._alive()
 
-    async def put(self, name: str, source: str | Path, kind: str = "text") -> int:
+    async def put(self, name: str, source: str | Path | StoredCopy, kind: str = "text") -> int:
         """Sets a variable; its size in bytes. `kind` `json` for a value that is no text.
 
         Raises SessionFullError for more than half of what the session may take, SessionLostError, or Fault.
         """
+        copy = source if isinstance(source, StoredCopy) else None
+        source = source.path if isinstance(source, StoredCopy) else source
         size = size_of(source)
         if size > self.memory // 2:
             raise SessionFullError(f"{name} takes {size:,} bytes, more than half of the session's {self.memory:,}")
         async with self._alone():
-            put = Put(name, source, kind)
+            put = Put(name, source, kind, copy)
             await self._alive()
             if stopped := await self._put(put):
                 raise SessionFullError(f"{name} doesn't fit into the session: {stopped}")
-            self._log.append(put)
+            self._note(put)
         return size
+
+    def _note(self, done: Put | Ran) -> None:
+        """Adds to the log, and drops values that no cell has seen. Too many earlier ones, and the log is given up."""
+        if isinstance(done, Put):
+            unseen = len(self._log)
+            while unseen and isinstance(self._log[unseen - 1], Put):
+                unseen -= 1
+            self._log[unseen:] = [put for put in self._log[unseen:] if isinstance(put, Put) and put.name != done.name]
+        if self._is_lasting:
+            self._log.append(done)
+        if _superseded(self._log) > SUPERSEDED:
+            self._is_lasting, self._log = False, []
 
     async def get(self, name: str) -> str | None:
         """The text of a variable; None where there is none. Raises SessionFullError for one beyond 64 MB."""
@@ -154,7 +181,7 @@ class Session:
             if "stopped" in head:
                 self._leave()
             else:
-                self._log.append(Ran(code, timeout, running.answers))
+                self._note(Ran(code, timeout, running.answers))
         error = head.get("error") if "stopped" in head else head["found"]["error"]
         found = head.get("found", {})
         stderr = running.text("err")
@@ -174,6 +201,8 @@ class Session:
         """Another session that has had the same done to it."""
         if self._is_busy:
             raise SessionBusyError(f"session {self.id} is running a cell")
+        if not self._is_lasting:
+            raise SessionBusyError(f"session {self.id} can't be forked: {_GIVEN_UP}")
         other = self._pool.open(name, memory_mb=self.memory >> 20, seed=self.seed)
         other._log = [*self._log]
         return other
@@ -269,6 +298,8 @@ class Session:
         if self._link and not self._link.is_lost:
             return
         self._leave()
+        if not self._is_lasting:
+            raise SessionLostError(f"session {self.id} can't be rebuilt: {_GIVEN_UP}")
         self._link = await self._pool.link()
         self._lives += 1
         head, _ = await self._asked("create", memory=self.memory, seed=self.seed)
@@ -312,6 +343,14 @@ class Session:
         if link:
             link.sessions -= 1
         return link
+
+
+def _superseded(log: Sequence[Put | Ran]) -> int:
+    """Bytes of stored copies whose variables were set again later."""
+    copies = [put for put in log if isinstance(put, Put) and put.copy]
+    last = {put.name: put.copy for put in copies}
+    earlier = {put.copy.path for put in copies if put.copy and put.copy is not last[put.name]}
+    return sum(map(size_of, earlier))
 
 
 def size_of(source: str | Path) -> int:

@@ -121,6 +121,14 @@ class Launch(NamedTuple):
     environment: Mapping[str, str]
     folders: Sequence[str]  # of the host, or files, that it sees at the same place, read-only
     bridge: Bridging
+    version: Sequence[str] = ()  # the command that prints the agent's version; empty: there is none
+
+
+class Unseen(NamedTuple):
+    """Nanoseconds of work that the clocks of a command's processes miss, or may miss. 0: none, or it can't be told."""
+
+    hidden: int = 0  # of `Running.cpu`, what processes took that ended and that nobody waited for
+    busy: int = 0  # the time on its core but for that in which the core had nothing to do, since some moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +138,7 @@ class Running:
     channel: socket.socket  # what its descriptor 4 writes and its descriptor 3 reads; doesn't block
     ended: asyncio.Task[Ended]
     cpu: Callable[[], Awaitable[int]]  # nanoseconds that it has used, read from outside; OSError once it is gone
+    unseen: Callable[[], Unseen] = Unseen  # OSError once it is gone
     output: Callable[[], str] = str  # what it has printed so far
     sockets: Callable[[object], socket.socket] | None = None  # makes TCP sockets of its network, for what listens there
     beside: Beside | None = None  # where its network is out of reach

@@ -86,7 +86,8 @@ class Docker:
             theirs.close()
             channel.setblocking(False)
             try:
-                yield Running(channel, ended, clock.read, output.text, clock.sockets if command.reachable else None)
+                sockets = clock.sockets if command.reachable else None
+                yield Running(channel, ended, clock.read, output=output.text, sockets=sockets)
             finally:
                 channel.close()
                 await clock.close()  # and with it all that runs in the container

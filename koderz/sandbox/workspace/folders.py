@@ -8,6 +8,7 @@ import fcntl
 import os
 import shutil
 import stat
+import subprocess
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -51,12 +52,18 @@ def without(folder: Path, hidden: Collection[str]) -> Iterator[Path]:
         yield copy
 
 
-def remove(folder: Path) -> None:
-    """Removes a folder, also where something in it was made unwritable."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        make_usable(folder)
-        shutil.rmtree(folder, ignore_errors=True)
+def remove(path: Path) -> None:
+    """Removes a file or a folder, also where something in it was made unwritable, or is as deep as no path reaches."""
+    if not path.is_dir() or path.is_symlink():
+        path.unlink(missing_ok=True)
+        return
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(path, ignore_errors=True)
+        if path.exists():
+            make_usable(path)
+            shutil.rmtree(path, ignore_errors=True)
+    if path.exists() and (rm := shutil.which("rm")):
+        subprocess.run([rm, "-rf", "--", path], check=False, capture_output=True)
 
 
 def make_usable(tree: Path) -> None:

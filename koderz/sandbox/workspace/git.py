@@ -11,14 +11,17 @@ import contextlib
 import os
 import re
 import shutil
+import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.sandbox.workspace.folders import keep_only, make_usable
+from koderz.sandbox.workspace.sweep import sweep
 
 WAYS = ("git apply", "git apply --ignore-whitespace", "patch --fuzz=5")  # of applying a diff, from the strictest on
 
@@ -26,6 +29,8 @@ _MAIN = "refs/heads/main"
 _CLONE = "clone"  # in a store: what is the `.git` of each checkout, with an index that knows of no file's times
 _ATTRIBUTES = "* -text -eol -crlf -ident -filter -working-tree-encoding !diff -export-subst -export-ignore\n"
 _SECONDS = 600.0
+_LEAST_OF_A_FILE = 100  # bytes of a diff for each new file
+_MOST_COMPRESSED = 8  # bytes of new contents for each byte of a diff, as binary files are compressed in it
 _SOURCE = re.compile(rb"^(?:copy|rename) (?:from|old) (.*\S)", re.MULTILINE)
 _PATCH = ("--strip=1", "--fuzz=5", "--unified", "--batch", "--forward", "--get=0", "--quiet")
 _OFF = (
@@ -68,6 +73,13 @@ def require_git() -> None:
 
 class GitError(KoderzError):
     """What git was asked to do can't be done."""
+
+
+class Change(NamedTuple):
+    """What became of a checkout."""
+
+    diff: str
+    removed: Sequence[str]  # so that it could be taken, as `path: why`
 
 
 class DiffTooLargeError(GitError):
@@ -120,14 +132,20 @@ class Store:
     async def diff(self, folder: Path, limit: int) -> str:
         """What a checkout has that the commit hasn't, as `git apply` takes it: new files and binary ones too.
 
-        Ignored files are left out. Repositories within it lose their `.git`. Where a text isn't UTF-8, all files are
-        taken for binary ones. Raises DiffTooLargeError above `limit` bytes.
+        Ignored files are left out. Where a text isn't UTF-8, all files are taken for binary ones. Raises
+        DiffTooLargeError above `limit` bytes, and before git reads what is sure to be above.
         """
-        _forget_repositories(folder)
+        return (await self.change(folder, limit)).diff
+
+    async def change(self, folder: Path, limit: int) -> Change:
+        """The same diff, and what was removed from the checkout so that it can be taken: see `sweep`."""
         with tempfile.TemporaryDirectory(dir=self.folder.parent) as own:
             _lean_on(self.folder, Path(own))
             where = {"GIT_DIR": own, "GIT_WORK_TREE": str(folder)}
             shutil.copyfile(self.folder / _CLONE / "index", Path(own, "index"))
+            sizes = await self._sizes(folder, where)
+            removed = await asyncio.to_thread(sweep, folder, sizes)
+            await _require_small(sizes, folder, where, limit)
             try:
                 await _git("add", "-A", inside=folder, environment=where)
             except GitError:
@@ -137,10 +155,37 @@ class Store:
             words = ("diff", "--cached", *form, self.commit)
             diff = await _git(*words, inside=folder, environment=where, limit=limit)
             try:
-                return diff.decode()
+                return Change(diff.decode(), removed)
             except UnicodeDecodeError:
                 _ignore_attributes(Path(own), "* -diff\n")
-                return (await _git(*words, inside=folder, environment=where, limit=limit)).decode()
+                whole = await _git(*words, inside=folder, environment=where, limit=limit)
+                return Change(whole.decode(), removed)
+
+    async def _sizes(self, folder: Path, where: Mapping[str, str]) -> Mapping[str, int]:
+        """The bytes of each file of the commit, by its path."""
+        listed = await _git("ls-tree", "-r", "-l", "-z", self.commit, inside=folder, environment=where)
+        found = (each.partition(b"\t") for each in listed.split(b"\0") if each)
+        sizes = {os.fsdecode(path): about.split()[3] for about, _, path in found}
+        return {path: int(size) if size.isdigit() else 0 for path, size in sizes.items()}
+
+
+async def _require_small(sizes: Mapping[str, int], folder: Path, where: Mapping[str, str], limit: int) -> None:
+    """Raises DiffTooLargeError where new files are too many, or new contents too large, for a diff of `limit` bytes."""
+    listed = await _git("ls-files", "-o", "--exclude-standard", "-z", inside=folder, environment=where)
+    new = [os.fsdecode(path) for path in listed.split(b"\0") if path]
+    changed = (_size(folder / path, before) for path, before in sizes.items())
+    total = sum(changed) + sum(_size(folder / path, -1) for path in new)
+    if len(new) * _LEAST_OF_A_FILE > limit or total > limit * _MOST_COMPRESSED:
+        raise DiffTooLargeError("", limit)
+
+
+def _size(path: Path, before: int) -> int:
+    """The bytes of a file, or 0 where it is none or has as many as before."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) and found.st_size != before else 0
 
 
 @contextmanager
@@ -189,7 +234,7 @@ async def stored(tree: Path, folder: Path) -> Store:
     await _git("init", "-q", "--bare", str(folder))
     _ignore_attributes(folder)
     where = {"GIT_DIR": str(folder), "GIT_WORK_TREE": str(tree)}
-    _forget_repositories(tree)
+    sweep(tree)
     await _git("add", "-A", "-f", inside=tree, environment=where)
     written = (await _git("write-tree", inside=tree, environment=where)).decode().strip()
     commit = (await _git("commit-tree", written, "-m", "Baseline", inside=folder)).decode().strip()
@@ -210,6 +255,12 @@ async def apply(diff: bytes, checkout: Path, *words: str) -> None:
     _require_own_sources(diff)
     if diff.strip():
         await _git("apply", "--binary", "--whitespace=nowarn", *words, "-", inside=checkout, stdin=diff)
+
+
+async def touched(diff: bytes) -> Sequence[str]:
+    """The paths of the files that a diff changes. Raises GitError for what is none."""
+    listed = await _git("apply", "--numstat", "-z", "-", stdin=diff) if diff.strip() else b""
+    return [os.fsdecode(each.split(b"\t", 2)[2]) for each in listed.split(b"\0") if each]
 
 
 def _require_own_sources(diff: bytes) -> None:
@@ -314,17 +365,6 @@ def _lean_on(store: Path, git_dir: Path) -> None:
     (git_dir / "HEAD").write_text(f"ref: {_MAIN}\n")
     (git_dir / "objects/info/alternates").write_text(f"{store / 'objects'}\n")
     _ignore_attributes(git_dir)
-
-
-def _forget_repositories(tree: Path) -> None:
-    """Removes each `.git` below the top, which would hide the files around it."""
-    for folder, folders, files in os.walk(tree):
-        if Path(folder) != tree:
-            if ".git" in folders:
-                shutil.rmtree(Path(folder, ".git"), ignore_errors=True)
-            if ".git" in files:
-                Path(folder, ".git").unlink()
-        folders[:] = [name for name in folders if name != ".git"]
 
 
 async def _git(

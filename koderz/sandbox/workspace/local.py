@@ -14,7 +14,6 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -24,7 +23,7 @@ from koderz.sandbox.linux import kernel
 from koderz.sandbox.linux.inside import Setup
 from koderz.sandbox.linux.tree import Entry, bubblewrap
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Limits, Running, userland
-from koderz.sandbox.workspace.cpu import cpu_used
+from koderz.sandbox.workspace.cpu import Clock, Counter
 from koderz.sandbox.workspace.folders import TREE, make_tree, scratch
 from koderz.sandbox.workspace.sockets import Sockets
 from koderz.sandbox.workspace.warm import Interpreter, fits
@@ -47,6 +46,7 @@ class _Contact(NamedTuple):
     channel: socket.socket  # that the command is given
     output: Output
     sockets: Sockets
+    counter: Counter
 
 
 class Local:
@@ -98,8 +98,8 @@ class Local:
     async def started(self, command: Command, place: Path) -> AsyncIterator[Running]:
         """See `koderz.sandbox.workspace.Timed`."""
         channel, theirs = socket.socketpair()
-        contact = _Contact(theirs, Output(command.limits.output_bytes), Sockets())
-        with channel, theirs, contextlib.closing(contact.sockets):
+        contact = _Contact(theirs, Output(command.limits.output_bytes), Sockets(), Counter())
+        with channel, theirs, contextlib.closing(contact.sockets), contextlib.closing(contact.counter):
             channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             channel.setblocking(False)
             ended = asyncio.create_task(self._run(command, place, contact))
@@ -109,8 +109,8 @@ class Local:
                 if not (begun.done() and begun.result()):
                     raise Fault(f"the command ended before it began: {(await ended).output[-300:]}")
                 channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-                cpu = partial(cpu_used, begun.result(), forks=command.forks)
-                yield Running(channel, ended, cpu, contact.output.text, contact.sockets)
+                clock = Clock(begun.result(), command.forks, command.core, contact.counter)
+                yield Running(channel, ended, clock.cpu, clock.unseen, contact.output.text, contact.sockets)
             finally:
                 begun.cancel()
                 ended.cancel()
@@ -133,7 +133,7 @@ class Local:
             async with beginning as printed:
                 theirs.close()
                 try:
-                    told = self._setup(command, place, own=own).told()
+                    told = self._setup(command, place, own=own, counted=contact is not None).told()
                     if contact:
                         socket.send_fds(control, [told[:1]], [contact.channel.fileno()])
                         contact.channel.close()
@@ -173,7 +173,7 @@ class Local:
         entries = _entries(wanted, place, [*userland.prefixes(own), Entry("read", str(_PACKAGE), str(_PACKAGE))])
         return [*bubblewrap(self._bubblewrap, entries), own.executable, *boot[1:]]
 
-    def _setup(self, wanted: Command, place: Path, *, own: bool) -> Setup:
+    def _setup(self, wanted: Command, place: Path, *, own: bool, counted: bool) -> Setup:
         limits = wanted.limits
         writable = [HOME, "/tmp", "/dev", *(mount.target for mount in wanted.mounts if mount.writable)]  # noqa: S108
         return Setup(
@@ -188,6 +188,7 @@ class Local:
             grace=limits.grace,
             core=wanted.core,
             forks=wanted.forks,
+            counted=counted and wanted.forks,
             port=BRIDGE_PORT if wanted.bridge else 0,
             reachable=wanted.reachable,
         )
@@ -216,10 +217,7 @@ class Local:
                 raise _NotMadeError(
                     f"the sandbox of a workspace can't be made: {hello.get('error') or output.text()[-300:]}"
                 )
-            if wanted.bridge and lines.handed:
-                await wanted.bridge(lines.handed)
-            elif contact and lines.handed:
-                contact.sockets.open(lines.handed)
+            await _take(dict(zip(hello["descriptors"], lines.descriptors, strict=True)), wanted, contact)
             watching = asyncio.create_task(too_large(place, limits.disk_mb << 20))
             farewell, cause = await _farewell(lines, control, limits, watching)
             with contextlib.suppress(TimeoutError):
@@ -235,9 +233,20 @@ class Local:
             int(farewell.get("status", -9)),
             output.text(),
             cause or farewell.get("cause", ""),
-            cpu=float(farewell.get("cpu", 0.0)),
+            cpu=max(float(farewell.get("cpu", 0.0)), contact.counter.read() / 1e9 if contact else 0.0),
         )
         return ended, hello["layers"]
+
+
+async def _take(descriptors: dict[str, int], wanted: Command, contact: _Contact | None) -> None:
+    """Makes use of what process 1 has handed on."""
+    for name, descriptor in descriptors.items():
+        if name == "counter" and contact:
+            contact.counter.open(descriptor)
+        elif wanted.bridge:
+            await wanted.bridge(socket.socket(fileno=descriptor))
+        elif contact:
+            contact.sockets.open(socket.socket(fileno=descriptor))
 
 
 async def _farewell(
@@ -290,16 +299,15 @@ class Lines:
     """What process 1 says."""
 
     def __init__(self, control: socket.socket) -> None:
-        self.handed: socket.socket | None = None  # the one that listens for the bridge
+        self.descriptors: list[int] = []  # that came with the lines
         self._control, self._buffer = control, b""
 
     async def read(self) -> dict[str, Any]:
         """The next line; empty when it has ended. ValueError where it is none."""
         while b"\n" not in self._buffer:
             await _readable(self._control)
-            part, descriptors, *_ = socket.recv_fds(self._control, 1 << 16, 1)
-            for descriptor in descriptors:
-                self.handed = socket.socket(fileno=descriptor)
+            part, descriptors, *_ = socket.recv_fds(self._control, 1 << 16, 2)
+            self.descriptors += descriptors
             if not part:
                 return {}
             self._buffer += part
@@ -361,11 +369,12 @@ async def too_large(place: Path, limit: int) -> None:
 
 def occupied(folder: Path | str) -> int:
     """Bytes of disk that a folder takes; links in it aren't followed."""
-    total = 0
-    with contextlib.suppress(OSError), os.scandir(folder) as found:
-        for entry in found:
-            with contextlib.suppress(OSError):
-                total += entry.stat(follow_symlinks=False).st_blocks * 512
-                if entry.is_dir(follow_symlinks=False):
-                    total += occupied(entry.path)
+    total, waiting = 0, [os.fspath(folder)]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as found:
+            for entry in found:
+                with contextlib.suppress(OSError):
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
     return total

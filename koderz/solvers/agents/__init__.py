@@ -17,6 +17,8 @@ async def graded(task: Task, judge: JudgeHandle, workspace: WorkspaceHandle, *, 
     if found["too_large"]:
         artifacts = {"diff.patch": found["diff"]}
         return Verdict("error", "diff_too_large", "The diff is too large to be graded.", score=0.0, artifacts=artifacts)
+    if why := found.get("error"):
+        return Verdict("failed", "patch", f"No diff can be taken: {why}", why, "", 0.0, artifacts={"diff.patch": ""})
     verdict = await judge(task, found["diff"])
     if not ran_out:
         return verdict

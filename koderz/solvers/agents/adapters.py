@@ -15,6 +15,9 @@ AGENTS = {
 }
 ENTRY_POINTS = "koderz.agents"
 
+VERSION_ARGUMENTS = ("--version",)
+"""What a program is run with to print its version, where its adapter has no `version_arguments`."""
+
 
 class Dirs(NamedTuple):
     """Where an agent finds things in its sandbox."""
@@ -41,7 +44,11 @@ class Package(NamedTuple):
 
 
 class Adapter(Protocol):
-    """How a command line is had to work."""
+    """How a command line is had to work.
+
+    It may also have `version_arguments`, with which its program prints its version, where these are others than
+    `VERSION_ARGUMENTS`.
+    """
 
     install: str  # the command that installs it
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
 import re
 import secrets
 import socket
@@ -17,6 +16,7 @@ from aiohttp import web
 
 from koderz.errors import KoderzError
 from koderz.models.clients import PATHS, Client, MalformedError, client_of, packed, sampling_of
+from koderz.sandbox.gate import SECONDS, Gate, is_same
 from koderz.solvers.handles import AskHandle
 from koderz.types import REJECTED, Reply
 from tracker.messages import letters_of
@@ -24,7 +24,9 @@ from tracker.messages import letters_of
 T = TypeVar("T")
 
 GRACE = 3.0  # seconds that an agent has to end by itself, once it was told that there is no more to be had
-_MOST_BYTES = 64 << 20  # of a request
+_MOST_BYTES = 32 << 20  # of a request, as many as Anthropic takes
+_HELD_BYTES = 64 << 20  # of all requests at once; each of them takes some three times as much while it is read
+_MOST_PARTS = 1 << 20  # of a request: an empty list of two bytes takes 64 once it is read
 _PATIENCE = 5.0  # seconds before a stream begins with a sign of life, and between two of them
 _LETTERS_A_TOKEN = 4
 _COUNT, _MODELS = "/v1/messages/count_tokens", "/v1/models"
@@ -53,7 +55,9 @@ class Bridge:
         self._calls = 0  # that were answered
         self._ask, self._model = ask, model
         self._stopped = asyncio.Event()
-        app = web.Application(client_max_size=_MOST_BYTES)
+        app = web.Application()
+        self._gate = Gate(held=_HELD_BYTES, seconds=SECONDS)
+        self._gate.guard(app)
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
 
@@ -68,7 +72,7 @@ class Bridge:
 
     async def serve(self, listening: socket.socket) -> None:
         """Answers whoever connects to a socket that listens already."""
-        await web.SockSite(self._runner, listening).start()
+        await self._gate.listen(self._runner, sock=listening)
 
     async def beside(self, working: Awaitable[T]) -> T:
         """What comes of the agent's work. Raises the fault that left it without answers, once it has ended."""
@@ -99,7 +103,7 @@ class Bridge:
         if request.method != "POST" or request.path not in (*PATHS, _COUNT):
             return _json(client.error(404, f"koderz: there is nothing at {request.method} {request.path}"), 404)
         try:
-            body = orjson.loads(await request.read())
+            body = _parsed(await self._gate.read(request, _MOST_BYTES))
             if not isinstance(body, dict):
                 raise MalformedError("a request has to be an object")
             messages = packed(wire, body, {name.lower(): value for name, value in request.headers.items()})
@@ -107,6 +111,8 @@ class Bridge:
             size = sum(map(letters_of, messages)) if request.path == _COUNT else 0
         except (orjson.JSONDecodeError, MalformedError, TypeError, RecursionError) as error:
             return _json(client.error(400, f"koderz: {error}"), 400)
+        except web.HTTPClientError as error:
+            return _json(client.error(error.status, f"koderz: {error.reason}"), error.status)
         if request.path == _COUNT:
             return _json({"input_tokens": size // _LETTERS_A_TOKEN})
         if self.fault:
@@ -165,7 +171,14 @@ class Bridge:
     def _may(self, headers: Mapping[str, str]) -> bool:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         shown = given.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        return hmac.compare_digest(shown.encode(), self.token.encode())
+        return is_same(shown, self.token)
+
+
+def _parsed(data: bytearray) -> Any:
+    """The JSON of a request. Raises MalformedError for one that would take far more memory than it has bytes."""
+    if data.count(b",") + data.count(b"[") + data.count(b"{") > _MOST_PARTS:
+        raise MalformedError(f"a request may have {_MOST_PARTS:,} commas and brackets")
+    return orjson.loads(data)
 
 
 def fingerprint(body: Mapping[str, Any]) -> str:

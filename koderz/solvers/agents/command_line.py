@@ -18,7 +18,7 @@ from koderz.errors import Fault, KoderzError
 from koderz.models.names import parse_model_name
 from koderz.sandbox.workspace import BRIDGE_URL, HOME, Launch
 from koderz.solvers.agents import graded
-from koderz.solvers.agents.adapters import AGENTS, ENTRY_POINTS, Adapter, Dirs
+from koderz.solvers.agents.adapters import AGENTS, ENTRY_POINTS, VERSION_ARGUMENTS, Adapter, Dirs
 from koderz.solvers.agents.bridge import Bridge
 from koderz.solvers.handles import AskHandle, JudgeHandle, OnceHandle, WorkspaceHandle
 from koderz.types import MAIN, REJECTED, Expected, Task, Verdict
@@ -48,7 +48,8 @@ def solver_of(name: str) -> Any:
                 raise Fault(f"{LAUNCH_FAILED}: {name} isn't installed here; install it by: {adapter.install}")
             dirs = Dirs(package.program, HOME, workspace.workdir, BRIDGE_URL, bridge.token)
             argv, environment = adapter.command(task.prompt, model, dirs)
-            return Launch(argv, {**_variables(bridge), **environment}, package.folders, bridge)
+            version = [package.program, *getattr(adapter, "version_arguments", VERSION_ARGUMENTS)]
+            return Launch(argv, {**_variables(bridge), **environment}, package.folders, bridge, version)
 
         ended, cause = await _worked(workspace, Bridge(ask, model), launch)
         if ended["status"] == 127 and not ended["calls"]:

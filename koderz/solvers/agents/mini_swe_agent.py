@@ -11,6 +11,7 @@ class MiniSweAgent:
     """See `Adapter`."""
 
     install = "pip install mini-swe-agent mcp"
+    version_arguments = ("--help",)  # it greets with its version, and has no other way to say it
 
     def find(self) -> Package | None:
         return python_package("mini")

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from koderz.prompts import Prompts
+from koderz.solvers.optimizers.originals import DIFFERS
 from koderz.solvers.optimizers.writing import Writer, prompts_of, shown_failures, shown_instructions
 
 if TYPE_CHECKING:
@@ -122,5 +123,6 @@ class _Evolution:
         return living
 
 
+evolutionary_optimizer.differs = DIFFERS["evolutionary_optimizer"]  # type: ignore[attr-defined]
 evolutionary_optimizer.roles = ("reasoning",)  # type: ignore[attr-defined]
 evolutionary_optimizer.prompts = prompts_of("evolutionary_optimizer")  # type: ignore[attr-defined]

@@ -8,8 +8,10 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from koderz.prompts import Prompts
+from koderz.prompts import Prompts, trimmed
+from koderz.solvers.optimizers.originals import DIFFERS
 from koderz.solvers.optimizers.writing import (
+    LONGEST_SHOWN,
     Writer,
     needs_package,
     needs_writer,
@@ -19,7 +21,8 @@ from koderz.solvers.optimizers.writing import (
 )
 
 if TYPE_CHECKING:
-    from koderz.suites.datasets.evaluator import Evaluator, Scored
+    from koderz.suites.datasets.evaluator import Evaluator
+    from koderz.suites.datasets.outcomes import Scored
     from koderz.suites.datasets.payload import Item
 
 T = TypeVar("T")
@@ -34,11 +37,20 @@ async def gepa(
     reflection_minibatch_size: int = 3,
     candidate_selection: str = "pareto",
     skip_perfect_score: bool = False,
+    reflection_prompt: str = "gepa",
+    validation: str = "all",
 ) -> None:
-    """Its search in a thread of its own, scored by the evaluator, which ends it."""
+    """Its search in a thread of its own, scored by the evaluator, which ends it.
+
+    `reflection_prompt`: the package's own, or koderz'. `validation`: candidates are compared on `all` of it, or `half`.
+    """
+    if validation == "all":
+        evaluator.compare_on_all()
     await evaluator.score(evaluator.initial)
     bridge = _Bridge()
-    adapter: Any = _Adapter(evaluator, Writer(evaluator, prompts), bridge)
+    own = Writer(evaluator, prompts) if reflection_prompt == "koderz" else None
+    adapter: Any = _Adapter(evaluator, own, bridge)
+    asking = {"custom_candidate_proposer": adapter.propose} if own else {"reflection_lm": adapter.reflect}
     seed = evaluator.random.getrandbits(31)
 
     def search() -> None:
@@ -49,13 +61,13 @@ async def gepa(
             trainset=[*evaluator.train],
             valset=[*evaluator.minibatch],
             adapter=adapter,
-            custom_candidate_proposer=adapter.propose,
             reflection_minibatch_size=min(reflection_minibatch_size, len(evaluator.train)),
             candidate_selection_strategy=cast("Any", candidate_selection),
             skip_perfect_score=skip_perfect_score,
             max_metric_calls=10**9,  # the evaluator has the budget
             logger=_Silence(),
             seed=seed,
+            **cast("Any", asking),
         )
 
     await bridge.run(search)
@@ -109,7 +121,8 @@ class _Adapter:
 
     propose_new_texts = None
 
-    def __init__(self, evaluator: Evaluator, writer: Writer, bridge: _Bridge) -> None:
+    def __init__(self, evaluator: Evaluator, writer: Writer | None, bridge: _Bridge) -> None:
+        """`writer`: asks by koderz' own prompt; None: the package asks by its own."""
         self._evaluator, self._writer, self._bridge = evaluator, writer, bridge
 
     def evaluate(self, batch: Sequence[Item], candidate: Mapping[str, str], capture_traces: bool = False) -> Any:
@@ -129,8 +142,24 @@ class _Adapter:
         components_to_update: Sequence[str],  # noqa: ARG002 there is but one
     ) -> dict[str, list[dict[str, str]]]:
         """The items of a batch as a prompt writer is shown them."""
-        seen: list[tuple[Item, Scored]] = eval_batch.trajectories
-        return {_PART: [{"item": shown_items([item], scored)} for item, scored in seen if item.id in scored.reasons]}
+        trajectories: list[tuple[Item, Scored]] = eval_batch.trajectories
+        seen = [(item, scored) for item, scored in trajectories if item.id in scored.reasons]
+        if self._writer:
+            return {_PART: [{"item": shown_items([item], scored)} for item, scored in seen]}
+        return {_PART: [self._record(item, scored) for item, scored in seen]}
+
+    def _record(self, item: Item, scored: Scored) -> dict[str, str]:
+        """An item under the names that the package's own adapter has."""
+        feedback = f"This is wrong: {scored.reasons[item.id]}\nExpected:\n{trimmed(item.gold, LONGEST_SHOWN)}"
+        return {
+            "Inputs": trimmed(self._evaluator.asked(item), LONGEST_SHOWN),
+            "Generated Outputs": trimmed(scored.replies[item.id], LONGEST_SHOWN),
+            "Feedback": "This is right." if scored.scores[item.id] == 1 else feedback,
+        }
+
+    def reflect(self, prompt: str) -> str:
+        """The prompt writer's reply to the package's own request."""
+        return self._bridge(self._evaluator.write([{"role": "user", "content": prompt}]))
 
     def propose(
         self,
@@ -138,7 +167,8 @@ class _Adapter:
         reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],
         components_to_update: Sequence[str],  # noqa: ARG002 there is but one
     ) -> dict[str, str]:
-        """A new instruction; the old one where no reply can be read."""
+        """A new instruction by koderz' own prompt; the old one where no reply can be read."""
+        assert self._writer
         prompt = self._evaluator.initial.with_system(candidate[_PART])
         items = "\n\n".join(each["item"] for each in reflective_dataset[_PART])
         mean = self._bridge(self._evaluator.known(prompt)).mean
@@ -159,5 +189,12 @@ def _at_hand(*about: Any) -> Mapping[str, Any]:
 
 gepa.roles = ("reasoning",)  # type: ignore[attr-defined]
 gepa.prompts = prompts_of("gepa")  # type: ignore[attr-defined]
-gepa.choices = {"candidate_selection": ("pareto", "current_best", "epsilon_greedy")}  # type: ignore[attr-defined]
+gepa.choices = {  # type: ignore[attr-defined]
+    "candidate_selection": ("pareto", "current_best", "epsilon_greedy"),
+    "reflection_prompt": ("gepa", "koderz"),
+    "validation": ("all", "half"),
+}
+gepa.version = 2  # type: ignore[attr-defined]
+gepa.earlier = {1: {"reflection_prompt": "koderz", "validation": "half"}}  # type: ignore[attr-defined]
+gepa.differs = DIFFERS["gepa"]  # type: ignore[attr-defined]
 gepa.at_hand = _at_hand  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from koderz.prompts import Prompts
+from koderz.solvers.optimizers.originals import DIFFERS
 from koderz.solvers.optimizers.writing import Writer, failing, needs_writer, prompts_of, shown_instructions, shown_items
 
 if TYPE_CHECKING:
@@ -20,15 +21,16 @@ async def hierarchical_reflective(
     prompts: Prompts,
     *,
     batch_size: int = 25,
-    convergence_threshold: float = 0.01,
+    convergence_threshold: float = 0.0,
     max_retries: int = 2,
     max_iterations: int = 0,
     max_trials: int = 0,
 ) -> str:
-    """Iterations of reflection on a fixed draw of train items, until one betters the mean by less than the threshold.
+    """Iterations of reflection on a draw of train items; one that gains nothing is followed by another draw.
 
-    `convergence_threshold` is relative; `max_retries` candidates at most are tried against each kind of failure.
-    `max_iterations` and `max_trials`: of iterations and candidates; 0: without end.
+    `convergence_threshold`: the search ends where an iteration betters the mean by less than this share of it; 0: it
+    goes on. `max_retries` candidates at most are tried against each kind of failure. `max_iterations` and
+    `max_trials`: of iterations and candidates; 0: without end.
     """
     writer = Writer(evaluator, prompts)
     size = min(len(evaluator.minibatch), len(evaluator.train))
@@ -51,8 +53,11 @@ async def hierarchical_reflective(
                 if reached > mean:
                     best, mean = candidate, reached
                     break
-        if not failures or (modes and mean - before < convergence_threshold * before):
+        is_small = not failures or (modes and mean - before < convergence_threshold * before)
+        if convergence_threshold and is_small:
             return "converged"
+        if mean == before:
+            drawn = evaluator.random.sample([*evaluator.train], size)
     return "limit"
 
 
@@ -89,4 +94,7 @@ def _shown(mode: dict[str, str]) -> str:
 
 hierarchical_reflective.roles = ("reasoning",)  # type: ignore[attr-defined]
 hierarchical_reflective.prompts = prompts_of("hierarchical_reflective")  # type: ignore[attr-defined]
+hierarchical_reflective.version = 2  # type: ignore[attr-defined]
+hierarchical_reflective.earlier = {1: {"convergence_threshold": 0.01}}  # type: ignore[attr-defined]
+hierarchical_reflective.differs = DIFFERS["hierarchical_reflective"]  # type: ignore[attr-defined]
 hierarchical_reflective.at_hand = needs_writer  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from koderz.prompts import Prompts
+from koderz.solvers.optimizers.originals import DIFFERS
 from koderz.solvers.optimizers.writing import Writer, needs_writer, prompts_of, shown_failures, shown_instructions
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ async def meta_prompt(
     return "limit"
 
 
+meta_prompt.differs = DIFFERS["meta_prompt"]  # type: ignore[attr-defined]
 meta_prompt.roles = ("reasoning",)  # type: ignore[attr-defined]
 meta_prompt.prompts = prompts_of("meta_prompt")  # type: ignore[attr-defined]
 meta_prompt.at_hand = needs_writer  # type: ignore[attr-defined]

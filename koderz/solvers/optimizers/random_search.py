@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from koderz.prompts import Prompts
+from koderz.solvers.optimizers.originals import DIFFERS
 from koderz.solvers.optimizers.writing import Writer, prompts_of
 
 if TYPE_CHECKING:
@@ -32,5 +33,6 @@ async def random_search(
     return "limit"
 
 
+random_search.differs = DIFFERS["random_search"]  # type: ignore[attr-defined]
 random_search.roles = ("reasoning",)  # type: ignore[attr-defined]
 random_search.prompts = prompts_of("random_search")  # type: ignore[attr-defined]

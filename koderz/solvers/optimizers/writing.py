@@ -12,10 +12,12 @@ from koderz.types import MAIN
 
 if TYPE_CHECKING:
     from koderz.suites.datasets.candidate import Candidate
-    from koderz.suites.datasets.evaluator import Evaluator, Scored
+    from koderz.suites.datasets.evaluator import Evaluator
+    from koderz.suites.datasets.outcomes import Scored
     from koderz.suites.datasets.payload import Item
 
-_LONGEST = 2000  # characters of a question or an answer that are shown
+LONGEST_SHOWN = 2000
+"""Characters of a question or an answer that a prompt writer is shown."""
 
 
 class Writer:
@@ -49,9 +51,9 @@ def shown_instructions(candidates: Iterable[tuple[Candidate, float]]) -> str:
 def shown_items(items: Sequence[Item], scored: Scored) -> str:
     """Items with question, answer, what was expected and why it is wrong, in blocks."""
     return "\n\n".join(
-        f'<item id="{item.id}">\nQuestion:\n{trimmed(item.text, _LONGEST)}\n\n'
-        f"Answer:\n{trimmed(scored.replies[item.id], _LONGEST)}\n\n"
-        f"Expected:\n{trimmed(item.gold, _LONGEST)}\n\nWhy it is wrong:\n{scored.reasons[item.id]}\n</item>"
+        f'<item id="{item.id}">\nQuestion:\n{trimmed(item.text, LONGEST_SHOWN)}\n\n'
+        f"Answer:\n{trimmed(scored.replies[item.id], LONGEST_SHOWN)}\n\n"
+        f"Expected:\n{trimmed(item.gold, LONGEST_SHOWN)}\n\nWhy it is wrong:\n{scored.reasons[item.id]}\n</item>"
         for item in items
     )
 

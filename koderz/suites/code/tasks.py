@@ -53,6 +53,7 @@ def program_task(row: Row, *, task_id: str, prompt: str, entry_point: str, test:
         payload=Function(entry_point, test, reference),
         values={"prompt": prompt.rstrip(), "entry_point": entry_point},
         digest=task_digest(task_id, prompt, entry_point, test, reference),
+        cluster=row.cluster,
     )
 
 

@@ -8,14 +8,15 @@ import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from koderz.suites.datasets import BASELINE
 from koderz.suites.datasets.candidate import Candidate, Template, read_object
-from koderz.suites.datasets.metrics import Graded, Unread
+from koderz.suites.datasets.metrics import UNREAD, Unread
+from koderz.suites.datasets.outcomes import BudgetSpent, Counts, Result, Scored
+from koderz.suites.datasets.payload import fill
 from koderz.suites.datasets.search import STALE, SearchOptions, kept_back, minibatch_size
 from koderz.types import JUDGE, Message, Reply, Verdict
 
@@ -30,46 +31,6 @@ WORDS = ("selected", "kept", "baseline")
 _FINALISTS = 3  # candidates, at most, that are scored on all of validation besides the initial prompt
 _REASONING_TOKENS = 9000
 _SPARE = 1.5  # of what the last passes are expected to cost, US dollars
-
-
-class BudgetSpent(Exception):
-    """The search is over, and so is the solver: nothing is wrong."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"the search is over: {reason}")
-        self.reason = reason  # budget, usd or stale
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """What a candidate came to on some items, by their ids. Items that can't be judged are left out."""
-
-    mean: float  # 0 where nothing was scored
-    scores: Mapping[str, float]
-    replies: Mapping[str, str] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)  # why a score isn't 1
-    refused: str = ""  # why the candidate isn't accepted
-
-
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """One candidate on one item."""
-
-    graded: Graded | None  # None: a judge's reply that can't be read
-    reply: str
-
-
-@dataclass
-class _Counts:
-    metric_calls: int = 0
-    reasoning_calls: int = 0
-    refused: int = 0  # proposals
-    unreadable: int = 0  # replies of the reasoning model
-    faults: int = 0  # pairs of candidate and item
-    cut: int = 0  # replies that ended at their longest
-    replies: int = 0
-    cost: float = 0.0  # US dollars, of all
-    item_cost: float = 0.0  # of items with their judge
 
 
 class Evaluator:
@@ -98,10 +59,10 @@ class Evaluator:
         self._split = {item.id: "train" for item in self.train} | {item.id: "validation" for item in self.validation}
         self._kept_back = kept_back(options.budget_calls, len(self.validation))
         self._at_once = asyncio.Semaphore(options.item_concurrency)
-        self._counts = _Counts()
+        self._counts = Counts()
         self._candidates: dict[str, Candidate] = {}  # by digest, in the order of their first scoring
         self._noted: dict[str, asyncio.Task[None]] = {}  # whether a candidate is on record, by its digest
-        self._results: dict[tuple[str, str], asyncio.Task[_Result]] = {}  # by candidate's digest and item's id
+        self._results: dict[tuple[str, str], asyncio.Task[Result]] = {}  # by candidate's digest and item's id
         self._requests = 0
         self._stale = 0
 
@@ -166,13 +127,9 @@ class Evaluator:
         where the second has neither, too. Raises BudgetSpent where no money is left, and where 20 proposals in a row
         brought nothing new.
         """
-        self._requests += 1
-        request, role = self._requests, "reasoning" if "reasoning" in self._handles.identity.arm.models else None
-        self._require_money(0)
+        request = self._next_request()
         for attempt in range(2):
-            seed = self._digest(request, attempt)
-            reply = await self._ask(messages, role, purpose, temperature=1.0, seed=seed, max_tokens=_REASONING_TOKENS)
-            self._counts.reasoning_calls += 1
+            reply = await self._requested(messages, purpose, request, attempt)
             if found := read_object(reply.text):
                 if "prompts" not in found and purpose == "propose":
                     self._count_stale()
@@ -180,6 +137,22 @@ class Evaluator:
         self._counts.unreadable += 1
         self._count_stale()
         return {}
+
+    async def write(self, messages: Sequence[Message]) -> str:
+        """What the reasoning model replies, for searches that read it themselves. Raises BudgetSpent as `propose`."""
+        reply = await self._requested(messages, "propose", self._next_request(), 0)
+        return reply.text.encode("utf-8", "replace").decode()
+
+    def asked(self, item: Item) -> str:
+        """What the initial prompt asks of an item, with its columns in place."""
+        return fill(str(self.initial.messages[-1]["content"]), item.columns)
+
+    def compare_on_all(self) -> None:
+        """Has candidates compared on all of validation, with nothing kept back for a last pass over it.
+
+        It has to be called before anything is scored.
+        """
+        self.minibatch, self._kept_back = self.validation, 0
 
     async def known(self, candidate: Candidate, items: Sequence[Item] | None = None) -> Scored:
         """What is known of the candidate on the minibatch, or on these items; nothing is asked for."""
@@ -251,6 +224,7 @@ class Evaluator:
     ) -> Verdict:
         counts, is_kept = self._counts, winner == self.initial
         word = "baseline" if not reason else "kept" if is_kept else "selected"
+        unread = await self._unread(winner) if test else None
         await self._once("result", {
             "winner": winner.digest,
             "initial": self.initial.digest,
@@ -266,11 +240,14 @@ class Evaluator:
             "refused": counts.refused,
             "unreadable": counts.unreadable,
             "cut": counts.cut,
+            "unread": unread,
             "figures": await self._figures(winner, self._dataset.test) if test else {},
         })  # fmt: skip
         metrics = {"metric_calls": float(counts.metric_calls), "reasoning_calls": float(counts.reasoning_calls)}
         if winner.digest in validation:
             metrics["validation"] = validation[winner.digest]
+        if unread is not None:
+            metrics["unread"] = unread
         notes = [f"ended by: {reason}"] if reason else []
         if word == "kept":
             notes.append("nothing beat the initial prompt on validation, so it is kept")
@@ -282,6 +259,12 @@ class Evaluator:
         """What the metric says of all items at once."""
         results = [(item, await self._results[candidate.digest, item.id]) for item in items]
         return dict(self._dataset.metric.over([(item, each.graded) for item, each in results if each.graded]))
+
+    async def _unread(self, candidate: Candidate) -> float | None:
+        """The share of its replies to test items whose answer can't be read; None where none could be judged."""
+        results = [await self._results[candidate.digest, item.id] for item in self._dataset.test]
+        causes = [each.graded.cause in UNREAD for each in results if each.graded]
+        return fmean(causes) if causes else None
 
     async def _close(self) -> None:
         tasks = [*self._noted.values(), *self._results.values()]
@@ -314,7 +297,7 @@ class Evaluator:
             "metric_calls": self._counts.metric_calls,
         })  # fmt: skip
 
-    async def _result(self, candidate: Candidate, item: Item, split: str) -> _Result:
+    async def _result(self, candidate: Candidate, item: Item, split: str) -> Result:
         purpose = "test" if split == "test" else "item"
         await self._noted[candidate.digest]
         reply = await self._ask(self._template.messages(candidate, item), None, purpose)
@@ -327,9 +310,9 @@ class Evaluator:
         except Unread:
             self._counts.faults += 1
             await grade(0.0, fault="unread")
-            return _Result(None, reply.text)
-        await grade(graded.score, **graded.metrics)
-        return _Result(graded, reply.text)
+            return Result(None, reply.text)
+        score = await grade(graded.score, **graded.metrics)
+        return Result(graded._replace(score=score), reply.text)  # a resumed search goes on from the recorded scores
 
     async def _ask(
         self, messages: Sequence[Message], model: str | None = None, purpose: str = "", **sampling: Any
@@ -341,6 +324,19 @@ class Evaluator:
         return reply
 
     # Bookkeeping
+
+    def _next_request(self) -> int:
+        """The number of a request to the reasoning model. Raises BudgetSpent where no money is left."""
+        self._requests += 1
+        self._require_money(0)
+        return self._requests
+
+    async def _requested(self, messages: Sequence[Message], purpose: str, request: int, attempt: int) -> Reply:
+        role = "reasoning" if "reasoning" in self._handles.identity.arm.models else None
+        seed = self._digest(request, attempt)
+        reply = await self._ask(messages, role, purpose, temperature=1.0, seed=seed, max_tokens=_REASONING_TOKENS)
+        self._counts.reasoning_calls += 1
+        return reply
 
     def _count_stale(self) -> None:
         self._stale += 1

@@ -18,6 +18,9 @@ from koderz.types import Message, Reply
 
 AskJudge = Callable[[Sequence[Message]], Awaitable[Reply]]
 
+UNREAD = ("no_answer", "ambiguous")
+"""Causes of a score that tell of a reply whose answer can't be read."""
+
 _SHOWN = 200  # characters of what was read or wanted, in a reason
 
 

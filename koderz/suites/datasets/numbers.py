@@ -3,26 +3,53 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from decimal import Decimal
 
+_GROUPED = (
+    r"[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])"  # 1,234,567
+    r"|[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3}(?![0-9])"  # 12,34,567, as in India
+    r"|[0-9]{1,3}(?:\.[0-9]{3})+(?=,[0-9]{1,2}(?![0-9]))"  # 1.234 before decimals with a comma
+    r"|[0-9]{1,3}(?:\.[0-9]{3}){2,}(?![0-9])"  # 1.234.567
+)
 _NUMBER = re.compile(
-    r"(?P<minus>(?<![^\W_])-)?[$€£¥]?(?P<digits>[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?<![^\W_])(?=\.[0-9]))(?P<rest>\.[0-9]+)?"
+    rf"(?P<minus>(?<![^\W_])-)?[$€£¥]?(?P<digits>{_GROUPED}|[0-9]+|(?<![^\W_])(?=\.[0-9]))"
+    r"(?P<rest>\.[0-9]+|(?<=\.[0-9]{3}),[0-9]{1,2}(?![0-9]))?(?P<power>[eE][+-]?[0-9]{1,3}(?![^\W_]))?"
+)
+_SEPARATOR = re.compile(  # of thousands, as LaTeX, Unicode and program texts write it
+    r"(?<=[0-9])(?:,?\\[,;:! ]|\{\\?,\}|[\u00a0\u2005-\u200a\u202f\u205f'\N{RIGHT SINGLE QUOTATION MARK}_])"
+    r"(?=[0-9]{3}(?![0-9]))"
+)
+_POWER_OF_TEN = re.compile(r"(?<=[0-9])\s*(?:\\times|\\cdot|×|·|\*)\s*10\s*(?:\^|\*\*)\s*\{?([+-]?[0-9]{1,3})\}?")
+_SPACED = re.compile(r"\W*[0-9]{1,3}(?: [0-9]{3})+(?:\.[0-9]+)?\W*")
+_EQUALS = re.compile(r"=|≈|→|⇒|->|\\approx|\\Rightarrow|\\to(?![a-z])")
+_HEADING = re.compile(
+    r"[ \t*_]*(?:step|part|case|stage|phase|section)\b|[ \t*_]*[0-9]{1,2}[.)][ \t]+[^\W\d_]", re.IGNORECASE
 )
 _BOXED = r"\boxed{"
+_PLAIN = str.maketrans(
+    {
+        **dict.fromkeys("\N{MINUS SIGN}\N{EN DASH}\N{SMALL HYPHEN-MINUS}\N{FULLWIDTH HYPHEN-MINUS}", "-"),
+        **dict.fromkeys("\N{FULLWIDTH COMMA}\N{ARABIC THOUSANDS SEPARATOR}", ","),
+        **dict.fromkeys("\N{FULLWIDTH FULL STOP}\N{ARABIC DECIMAL SEPARATOR}", "."),
+        **dict.fromkeys("\N{ZERO WIDTH SPACE}\N{WORD JOINER}\N{ZERO WIDTH NO-BREAK SPACE}\N{SOFT HYPHEN}", ""),
+        "\N{FULLWIDTH DOLLAR SIGN}": "$",
+        "\N{FULLWIDTH EQUALS SIGN}": "=",
+    }
+)
 
 
 def number_in(reply: str) -> str | None:
-    """The number that a reply gives as its answer, without commas; None where it has none.
+    """The number that a reply gives as its answer, without separators of thousands; None where it has none.
 
-    It is the first one after the last `####`, else the first one in the last `\\boxed{…}`, else the reply's last. A
-    minus counts where it stands directly before the number and not after a digit or a letter: `5-10` ends in 10.
+    It is the one after the last `####` that is no heading, else the one in the last `\\boxed{…}`, else the reply's
+    last. Of several in the first two it is the result of the equation, else the first. A minus counts where it stands
+    directly before the number and not after a digit or a letter: `5-10` ends in 10.
     """
-    text = reply.replace("\N{MINUS SIGN}", "-").replace("{,}", ",")
-    _, mark, after = text.rpartition("####")
-    if mark and (found := _NUMBER.search(after)):
-        return _plain(found)
-    if (boxed := _last_boxed(text)) and (found := _NUMBER.search(boxed)):
-        return _plain(found)
+    text = _normal(reply)
+    for answer in (_marked(text), last_boxed(text)):
+        if number := _answered(answer):
+            return number
     found = None
     for found in _NUMBER.finditer(text):  # noqa: B007 the last one
         pass
@@ -42,13 +69,8 @@ def decimal_in(number: str) -> Decimal:
         raise ValueError(f"{number!r:.80} is no number") from None
 
 
-def _plain(found: re.Match[str]) -> str:
-    digits = found["digits"].replace(",", "") or "0"
-    return f"{found['minus'] or ''}{digits}{found['rest'] or ''}"
-
-
-def _last_boxed(text: str) -> str:
-    """What stands in the last box, up to the brace that closes it."""
+def last_boxed(text: str) -> str:
+    """What stands in the last LaTeX box, up to the brace that closes it; empty where there is none."""
     start = text.rfind(_BOXED)
     if start < 0:
         return ""
@@ -59,3 +81,37 @@ def _last_boxed(text: str) -> str:
         if depth == 0:
             return text[start:end]
     return text[start:]
+
+
+def _normal(reply: str) -> str:
+    """The reply with ASCII digits and signs, and a comma for every other separator of thousands."""
+    text = reply.translate(_PLAIN).replace(r"\$", "$")
+    if not text.isascii():
+        text = re.sub(r"(?![0-9])\d", lambda digit: str(unicodedata.digit(digit[0])), text)
+    return _POWER_OF_TEN.sub(r"e\1", _SEPARATOR.sub(",", text))
+
+
+def _marked(text: str) -> str:
+    """What follows the last `####` of a reply; empty where that is the heading of a section with more text."""
+    _, mark, after = text.rpartition("####")
+    _, _, later = after.partition("\n")
+    return "" if not mark or (_HEADING.match(after) and _NUMBER.search(later)) else after
+
+
+def _answered(answer: str) -> str | None:
+    """The number that an answer gives: what the equation on its first line with a number comes to, else the first."""
+    line = next((line for line in answer.split("\n") if _NUMBER.search(line)), "")
+    if _SPACED.fullmatch(line):
+        line = line.replace(" ", "")
+    sides = [found for side in _EQUALS.split(line) if (found := [*_NUMBER.finditer(side)])]
+    if not sides:
+        return None
+    single = [found for found in sides if len(found) == 1]
+    return _plain((single or sides)[-1][0])
+
+
+def _plain(found: re.Match[str]) -> str:
+    rest = (found["rest"] or "").replace(",", ".")
+    digits = found["digits"].replace(",", "")
+    digits = digits.replace(".", "") or "0"
+    return f"{found['minus'] or ''}{digits}{rest}{found['power'] or ''}"

@@ -37,6 +37,7 @@ class DatasetOptions(SearchOptions):
         "NAME=PATH",
         listed=True,
         check=_wrong_places,
+        names_files=True,
         instead=True,
     )
     data_seed: int = option(42, "Seed of the shuffle that items are cut from.", "N", bounds=(0, 2**31 - 1))
@@ -58,6 +59,9 @@ class DatasetOptions(SearchOptions):
         (), "A column of one's own dataset that a prompt may show; repeatable.", "NAME", flags=("--input-column",)
     )
     output_column: str | None = option(None, "The column of one's own dataset that holds what is right.", "NAME")
+    cluster_column: str | None = option(
+        None, "The column of one's own dataset that says which items belong together, such as their text.", "NAME"
+    )
     initial_prompt: Path | None = option(
         None,
         "What a search begins with: a text, which is the instruction, or JSON messages with {column} placeholders.",

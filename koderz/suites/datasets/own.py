@@ -34,7 +34,9 @@ def own_item(name: str, options: DatasetOptions) -> MakeItem:
         raise KoderzError(f"--output-column {output}: prompts may show the --input-column ones, so it can't be one")
 
     def make(item_id: str, row: Row) -> Item:
-        return Item(item_id, {column: scalar(row, column) for column in inputs}, scalar(row, output))
+        cluster = scalar(row, options.cluster_column) if options.cluster_column else ""
+        shares = (cluster,) if cluster else ()
+        return Item(item_id, {column: scalar(row, column) for column in inputs}, scalar(row, output), shares=shares)
 
     return make
 

@@ -31,6 +31,7 @@ class Item:
     gold: str  # what is right, as the source says it
     options: Mapping[str, str] = field(default_factory=dict)  # of a choice: texts by label
     kind: str = ""  # of a generated item, for the simulated model alone
+    shares: tuple[str, ...] = ()  # passages and the like that it may have in common with other items
 
     @property
     def text(self) -> str:

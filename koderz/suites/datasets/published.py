@@ -53,8 +53,8 @@ def _plain(*columns: str, gold: str) -> Make:
     return make
 
 
-def _labelled(*columns: str, label: str, words: Mapping[str, tuple[str, ...]]) -> Make:
-    """Items of one label each, which in the file is one of its words."""
+def _labelled(*columns: str, label: str, words: Mapping[str, tuple[str, ...]], shared: str = "") -> Make:
+    """Items of one label each, which in the file is one of its words. `shared`: the column that several rows repeat."""
     labels = {word.casefold(): name for name, known in words.items() for word in known}
 
     def make(item_id: str, row: Row, _seed: int) -> Item:
@@ -62,7 +62,8 @@ def _labelled(*columns: str, label: str, words: Mapping[str, tuple[str, ...]]) -
         found = labels.get(said.casefold()) or labels.get(said.partition(" ")[0].casefold())
         if not found:
             raise row.error(f"the field {label!r} has to be one of {', '.join(labels)}, not {said!r:.80}")
-        return Item(item_id, {name: row.text(name) for name in columns}, found)
+        shares = (row.text(shared),) if shared else ()
+        return Item(item_id, {name: row.text(name) for name in columns}, found, shares=shares)
 
     return make
 
@@ -99,7 +100,10 @@ def _hotpot(item_id: str, row: Row, _seed: int) -> Item:
     if len(titles) != len(sentences):
         raise row.error(f"the field 'context' holds {len(titles)} titles, but sentences of {len(sentences)}")
     passages = "\n\n".join(f"{title}: {''.join(said)}" for title, said in zip(titles, sentences, strict=True))
-    return Item(item_id, {"context": passages, "question": row.text("question")}, row.text("answer"))
+    facts = row.fields.get("supporting_facts")
+    names = facts.get("title") if isinstance(facts, dict) else None
+    shares = tuple(sorted({*names})) if _are_texts(names) else ()
+    return Item(item_id, {"context": passages, "question": row.text("question")}, row.text("answer"), shares=shares)
 
 
 def _medhallu(item_id: str, row: Row, seed: int) -> Item:
@@ -207,7 +211,7 @@ PUBLISHED: Mapping[str, Published] = {
         "unstated, see its card; RAGBench: CC BY 4.0",
         "Say whether the sentence helps to answer the question: 1 if it does, else 0.",
         "Question: {question}\nSentence: {sentence}",
-        _labelled("question", "sentence", label="label", words=_RELEVANCE),
+        _labelled("question", "sentence", label="label", words=_RELEVANCE, shared="question"),
         LabelMetric(Labels(_RELEVANCE)),
         JudgeMetric(("answer_relevance",)),
         (("train", 0, 150), ("validation", 0, 150), ("test", 0, 150)),
@@ -239,7 +243,7 @@ PUBLISHED: Mapping[str, Published] = {
         "Say whether the answer holds a hallucination, which is something that the context doesn't support: true or "
         "false.",
         "Context: {context}\n\nQuestion: {question}\n\nAnswer: {answer}",
-        _labelled("context", "question", "answer", label="is_hallucination", words=_HALLUCINATION),
+        _labelled("context", "question", "answer", label="is_hallucination", words=_HALLUCINATION, shared="context"),
         LabelMetric(Labels(_HALLUCINATION)),
         JudgeMetric(("hallucination", "context_precision")),
         (("train", 0, 150), ("train", 150, 150), ("train", 300, 150)),

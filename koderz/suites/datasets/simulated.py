@@ -49,6 +49,8 @@ _SPREAD = 0.15  # how much easier or harder an item may be
 _MOST = 0.95
 
 _WANTED = re.compile(r"^Reply with a JSON object.*\Z", re.MULTILINE | re.DOTALL)
+_REFLECTION = re.compile(r"^```\n(.*?)\n```$.*``` blocks\.?\s*\Z", re.MULTILINE | re.DOTALL)  # as gepa asks
+_INPUTS = re.compile(r"^## Inputs\n(.*?)\n\n## Generated Outputs$", re.MULTILINE | re.DOTALL)
 _INSTRUCTION = re.compile(r"<instruction>\n(.*?)\n</instruction>", re.DOTALL)
 _ITEM = re.compile(r'<item id="([^"\n]+)">')
 _MODE = re.compile(r'<mode name="([^"\n]+)">')
@@ -81,6 +83,8 @@ class SimulatedReader:
         if wanted:
             draw = random.Random(_digest(asked, getattr(sampling, "seed", None)))  # noqa: S311 repeatable on purpose
             return json.dumps(self._modes(asked) if '"failure_modes"' in wanted[0] else self._prompts(asked, draw))
+        if reflection := _REFLECTION.search(asked):
+            return self._reflected(asked, reflection[1], getattr(sampling, "seed", None))
         found = self._find(asked)
         if found is None:
             return "I do not know."
@@ -106,6 +110,12 @@ class SimulatedReader:
         kinds = self._kinds(known)
         count = min(int(found[1]), 100) if (found := _COUNT.search(known)) else 1
         return {"prompts": [_rewritten(instructions, kinds, draw) for _ in range(count)]}
+
+    def _reflected(self, asked: str, instruction: str, seed: int | None) -> str:
+        """A new instruction in a fence, mostly with a rule for one of the items that are shown."""
+        draw = random.Random(_digest(asked, seed))  # noqa: S311 repeatable on purpose
+        items = [found[1] for shown in _INPUTS.findall(asked) if (found := self._find(shown))]
+        return f"```\n{_rewritten([instruction], list(dict.fromkeys(map(kind_of, items))), draw)}\n```"
 
     def _modes(self, asked: str) -> dict[str, Any]:
         modes = [

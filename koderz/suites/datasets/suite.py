@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from koderz.errors import KoderzError
 from koderz.settings.schema import Settings
 from koderz.suites import task_digest
+from koderz.suites.clusters import linked
 from koderz.suites.datasets import BASELINE
 from koderz.suites.datasets.evaluator import WORDS, Evaluator, open_evaluator
 from koderz.suites.datasets.loading import load_datasets, write_rows
@@ -20,7 +21,7 @@ from koderz.suites.datasets.payload import SPLITS, Dataset
 from koderz.suites.datasets.published import PUBLISHED
 from koderz.suites.datasets.search import expected_calls, require_budget
 from koderz.suites.datasets.simulated import SimulatedReader
-from koderz.types import JUDGE, Expected, Measure, Message, Reply, Task, Verdict
+from koderz.types import JUDGE, Expected, Headline, Measure, Message, Reply, Task, Verdict
 
 EVALUATOR = "evaluator"
 
@@ -51,7 +52,8 @@ class DatasetSuite:
     words = WORDS
     parts = ("optimize",)
     sinks = ("checkpoint",)
-    measures = (Measure("score", "higher", "share"),)
+    measures = (Measure("score", "higher", "share"), Measure("unread", "lower", "share"))
+    headline = Headline("score", passed="", panels=("cost", "trend"))
     required = frozenset({EVALUATOR})
 
     def __init__(self, datasets: Sequence[Dataset], notices: Sequence[str] = ()) -> None:
@@ -115,6 +117,7 @@ def described(dataset: Dataset) -> dict[str, Any]:
     """What the record of a plan says of a dataset."""
     leakage, digests = dataset.leakage, dataset.digests
     exact, near = leakage.total
+    clusters = linked({item.id: item.shares for item in dataset.test})
     return {
         "source": dataset.source,
         "licence": dataset.licence,
@@ -134,4 +137,11 @@ def described(dataset: Dataset) -> dict[str, Any]:
         },
         "leakage": {"exact": exact, "near": near, "policy": leakage.policy},
         "notes": list(dataset.notes),
+        **({"clusters": _numbered(clusters)} if clusters else {}),
     }
+
+
+def _numbered(clusters: Mapping[str, str]) -> dict[str, str]:
+    """By item, the number of its cluster: what items share may be a whole text."""
+    numbers = {name: str(number) for number, name in enumerate(dict.fromkeys(clusters.values()), 1)}
+    return {item: numbers[name] for item, name in clusters.items()}

@@ -91,6 +91,8 @@ def part_of(plan: Plan, summary: Summary, name: str) -> dict[str, Any]:
             "average_time_per_task": each,
             "accuracy_interval": score.interval if score else None,
             "success_rate_interval": _success(figures),
+            "success_rate_interval_method": figures.success_rate_interval_method,
+            "clusters": figures.clusters,
             "cost": figures.total_cost,
             "cost_known": figures.cost_known,
         },
@@ -102,6 +104,7 @@ def part_of(plan: Plan, summary: Summary, name: str) -> dict[str, Any]:
         "simulated": summary.simulated,
         "status": summary.status,
         "faults": len(summary.faults),
+        "judge": dict(summary.judge),
     }
 
 

@@ -13,11 +13,12 @@ import msgspec
 from koderz.errors import Fault
 from koderz.suites.performance.measuring.bench import LEGS, Measured
 from koderz.suites.performance.measuring.figures import finding_of, wrong_of
-from koderz.suites.performance.measuring.verdicts import Block, Estimate, Finding, Rule, is_noise
+from koderz.suites.performance.measuring.verdicts import Block, Estimate, Finding, Rule, is_noise, review_of
 from koderz.types import Verdict
 
 _HACKS = {
     "moved": " Work was moved out of the timed calls.",
+    "hidden": " Work was done by processes that nobody waited for, where no clock of theirs sees it.",
     "timer": " It says that it took less time than it did.",
 }
 
@@ -37,11 +38,18 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
         off = 100 * abs(finding.speedups["aa"].value - 1)
         raise Fault(f"noise: base is {off:.0f} % off from itself; measure again on a machine with less to do")
     success = status == "passed" and opt == "opt"
+    review = review_of(finding) if finding and status == "passed" and arm == "agent" else ""
+    if review and measured.inputs == "fixed":
+        review += ", on inputs that are the same in each block"
     facts: dict[str, Any] = {
         "status": status,
         "opt": None if arm == "baseline" else opt,
         "hack": hack or None,
+        "needs_review": review or None,
+        "inputs": measured.inputs or None,
         "tampering": [*measured.applied.tampering],
+        "beside": dict(finding.beside) if finding else {},
+        "autocorrelation": round(finding.autocorrelation, 3) if finding else None,
         "gso": dict(finding.points) if finding and status == "passed" else {},
         **_course(finding),
     }
@@ -57,6 +65,7 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
         sandbox=isolation,
         artifacts={name: text for name, text in (("diff.patch", measured.patch), ("server.log", log)) if text},
         facts=facts,
+        note=review,
     )
 
 
@@ -100,4 +109,6 @@ def _told(finding: Finding | None, status: str, opt: str, why: str, arm: str) ->
     if arm == "baseline":
         return f"base is {finding.speedups['aa'].value:.3f} times as fast as itself"
     hack = _HACKS.get(finding.hack, "")
-    return f"{opt}: {', '.join(ratios)}.{hack}"
+    more = 1000 * finding.beside.get(arm, 0.0)
+    beside = f" What it does beside each call, {more:.3g} ms more than before, counts with the call." if more else ""
+    return f"{opt}: {', '.join(ratios)}.{beside}{hack}"

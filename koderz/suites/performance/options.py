@@ -35,6 +35,7 @@ class PerformanceOptions:
         "Files of patches: lines of instance_id and model_patch; several of one id are samples.",
         "FILE",
         listed=True,
+        names_files=True,
     )
     patches: Path | None = option(
         None, "A folder of agents' patches: run folders below NAME/, or NAME.jsonl. Default: patches.", "DIR"

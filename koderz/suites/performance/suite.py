@@ -27,7 +27,7 @@ from koderz.suites.performance.released import fetch
 from koderz.suites.performance.review import is_for_judge, simulated_review, with_review
 from koderz.suites.performance.tasks import PerfTask
 from koderz.suites.performance.trees import Trees
-from koderz.types import EXCLUSIVE, Measure, Message, Reply, Sampling, Task, Verdict
+from koderz.types import EXCLUSIVE, Headline, Measure, Message, Reply, Sampling, Task, Verdict
 from tracker.messages import text_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,11 @@ class PerformanceSuite:
     mode = "perf"
     parts = ("perf",)
     required = portable = frozenset({"workspace", EXCLUSIVE})
-    measures = (Measure("speedup_base", "higher", "times"), Measure("speedup_human", "higher", "times"))
+    measures = (
+        Measure("speedup_base", "higher", "times", average="geometric"),
+        Measure("speedup_human", "higher", "times", average="geometric"),
+    )
+    headline = Headline("speedup_base", passed="opt", panels=("cost", "trend", "causes", "comparison"))
 
     def __init__(self, name: str, dataset: Path | None, options: PerformanceOptions) -> None:
         self._kit = kit_of(name, dataset, options)
@@ -80,6 +84,7 @@ class PerformanceSuite:
                 needs=_NEEDS,
                 digest=task.digest,
                 generated=bool(task.files),
+                cluster=task.repo if task.format == "gso" else "",
             )
             for task in self._kit.tasks
         )

@@ -7,7 +7,7 @@ import difflib
 import hashlib
 import math
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ import msgspec
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import BACKENDS
+from koderz.settings.trust import READS, RUNS_CODE
 from koderz.suites.rollouts.formats import load_task
 from koderz.suites.rollouts.tasks import Rollout
 
@@ -92,12 +93,35 @@ class Config:
         return _where(self.path, self.text, number, key)
 
 
+def risks_of(config: Config, without: Collection[str] = ()) -> dict[str, str]:
+    """What its entries could do that their user may not want, by the place in the file that says so.
+
+    `without` are settings of entries that the run has its own word on.
+    """
+    near = (config.path.parent.resolve(), Path.cwd())
+    found = {}
+    for number, entry in enumerate(config.entries, 1):
+        if entry.sandbox == "uncontained" and "sandbox" not in without:
+            found[f"{config.where(number, 'sandbox')}, sandbox"] = RUNS_CODE
+        scripts = [entry.script] if entry.script else []
+        for key, names, risk in (("script", scripts, RUNS_CODE), ("agent_mounts", entry.agent_mounts, READS)):
+            places = [found_beside(config.path, name).resolve() for name in names]
+            if not all(any(place.is_relative_to(folder) for folder in near) for place in places):
+                found[f"{config.where(number, key)}, {key}"] = risk
+    return found
+
+
 def read_config(path: Path) -> Config:
     """Raises KoderzError naming the file, the line and the nearest key for what is wrong with it."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         raise KoderzError(f"there is no configuration {path}") from None
+    except IsADirectoryError:
+        raise KoderzError(
+            f"{path} is a folder; a configuration is a TOML file with [[tasks]]. The tasks of a folder are run by: "
+            f"koderz benchmark --suite rollouts --dataset {path} --solver agent:koderz --model MODEL"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise KoderzError(f"{path} can't be read: {error}") from None
     return _config(path, text)
@@ -173,6 +197,7 @@ def _task(path: Path, text: str, entry: Entry, number: int) -> Rollout:
         environment=own,
         agent_seconds=seconds,
         max_diff_mb=entry.max_diff_mb,
+        base=task.digest,
         digest=digest,
         sandbox=entry.sandbox or "",
         agent_mounts=mounts,

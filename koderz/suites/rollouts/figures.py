@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import random
 import statistics
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
+from tracker.breakdown import by_task, mean_score
 from tracker.parts import Part
-from tracker.rates import PASS_AT, pass_at_k, wilson
+from tracker.rates import PASS_AT, pass_at_k, pass_at_k_interval
 
 if TYPE_CHECKING:
     from tracker.records import Plan
     from tracker.summary import Result
 
-_DRAWS, _SEED = 2000, 20260131
 _EVERY_K = 10  # up to here each k is told, beyond the usual ones
-_OUTER = (0.025, 0.975)
-
-Interval = tuple[float, float]
 
 
 class RolloutFigures(Part):
@@ -48,26 +44,36 @@ def told(part: Mapping[str, Any]) -> Iterator[str]:
         yield f"{arm}: {'; '.join([mean, *rates])}"
 
 
-def _told_interval(interval: Sequence[float], form: str) -> str:
+def _told_interval(interval: Sequence[float] | None, form: str) -> str:
+    if not interval:
+        return ""
     low, high = interval
     return f" (95% interval {low:{form}} to {high:{form}})"
 
 
 def _of_arm(results: Sequence[Result]) -> dict[str, Any]:
-    tasks: dict[str, list[Result]] = defaultdict(list)
-    for result in results:
-        tasks[result.problem_id].append(result)
-    counts = [(len(own), sum(result.success for result in own)) for own in tasks.values()]
-    scores = [[result.score or 0.0 for result in own] for own in tasks.values()]
-    every = [score for own in scores for score in own]
-    fewest = min(n for n, _ in counts)
+    results = [replace(result, score=result.score or 0.0) for result in results]
+    scores = by_task(results, lambda result: result.score)
+    passes = by_task(results, lambda result: result.success)
+    mean = mean_score(results)
+    assert mean, "every rollout has a score"
     return {
         "rollouts": len(results),
-        "pass_at_k": {f"pass@{k}": _pass_at(counts, k) for k in _ks(fewest)},
-        "score": {"mean": statistics.fmean(every), "interval": _mean_interval(scores), "max": max(every)},
+        "pass_at_k": {f"pass@{k}": _pass_at([*passes.values()], k) for k in _ks(min(map(len, passes.values())))},
+        "score": {
+            "mean": mean.mean,
+            "interval": mean.interval,
+            "interval_method": mean.interval_method,
+            "max": max(map(max, scores.values())),
+        },
         "tasks": {
-            task: {"rollouts": n, "successes": passed, "score_mean": statistics.fmean(own), "score_max": max(own)}
-            for task, (n, passed), own in zip(tasks, counts, scores, strict=True)
+            task: {
+                "rollouts": len(own),
+                "successes": sum(passes[task]),
+                "score_mean": statistics.fmean(own),
+                "score_max": max(own),
+            }
+            for task, own in scores.items()
         },
     }
 
@@ -76,42 +82,7 @@ def _ks(fewest: int) -> list[int]:
     return sorted({*range(1, min(fewest, _EVERY_K) + 1), *(k for k in PASS_AT if k <= fewest)})
 
 
-def _pass_at(counts: Sequence[tuple[int, int]], k: int) -> dict[str, Any]:
-    """Over tasks. Of a single one the interval is Wilson's, of the chance that one of k passes given that of each."""
-    chances = [pass_at_k(n, passed, k) for n, passed in counts]
-    if len(counts) > 1:
-        interval = _bootstrap(len(counts), lambda drawn: statistics.fmean(chances[task] for task in drawn))
-    else:
-        low, high = wilson(counts[0][1], counts[0][0])
-        interval = 1 - (1 - low) ** k, 1 - (1 - high) ** k
-    return {"value": statistics.fmean(chances), "interval": interval}
-
-
-def _mean_interval(scores: Sequence[Sequence[float]]) -> Interval:
-    """Of all scores' mean. Of a single task it is Wilson's, which is wide enough for any scores from 0 to 1."""
-    if len(scores) == 1:
-        low, high = wilson(sum(scores[0]), len(scores[0]))
-        return low, high
-    sums = [(sum(own), len(own)) for own in scores]
-
-    def mean(drawn: Sequence[int]) -> float:
-        return sum(sums[task][0] for task in drawn) / sum(sums[task][1] for task in drawn)
-
-    return _bootstrap(len(scores), mean)
-
-
-def _bootstrap(tasks: int, statistic: Callable[[Sequence[int]], float]) -> Interval:
-    """The 95 % interval by the percentiles of 2,000 draws of as many tasks, always the same ones.
-
-    Source: B. Efron & R. J. Tibshirani, "An introduction to the bootstrap" (1993), section 13.3; tasks are drawn whole
-    (A. C. Davison & D. V. Hinkley, "Bootstrap methods and their application" (1997), section 3.8).
-    """
-    found = sorted(map(statistic, _draws(tasks)))
-    low, high = (found[round(share * (_DRAWS - 1))] for share in _OUTER)
-    return low, high
-
-
-@lru_cache(maxsize=1)
-def _draws(tasks: int) -> list[list[int]]:
-    draw = random.Random(_SEED)  # noqa: S311
-    return [draw.choices(range(tasks), k=tasks) for _ in range(_DRAWS)]
+def _pass_at(passes: Sequence[Sequence[bool]], k: int) -> dict[str, Any]:
+    interval, method = pass_at_k_interval(passes, k)
+    value = statistics.fmean(pass_at_k(len(own), sum(own), k) for own in passes)
+    return {"value": value, "interval": interval, "interval_method": method}

@@ -108,6 +108,7 @@ class RolloutFiles:
             **launched(outcome),
             "experiment_id": outcome.experiment_id,
             "task_id": run["task_id"],
+            "arm": outcome.arm,
             "verdict": outcome.verdict if isinstance(outcome, Experiment) else None,
             "score": outcome.score if isinstance(outcome, Experiment) else None,
             "fault": outcome.reason if isinstance(outcome, Fault) else None,
@@ -225,12 +226,13 @@ _OWN_TOOLS = ("shell", "edit")
 
 
 def _results(run_id: str, run: Mapping[str, Any], story: Sequence[Record], outcome: Outcome) -> dict[str, Any]:
-    """`results.json`. `exit_code` is the agent's; None where it wasn't started."""
-    statuses = [
-        record.value["status"]
+    """`results.json`. `exit_code` is the agent's, None where it wasn't started; its version where a command says it."""
+    worked = [
+        record.value
         for record in story
         if isinstance(record, Once) and record.name in _WHOLE_AGENTS and isinstance(record.value, dict)
     ]
+    statuses = [each["status"] for each in worked]
     started = launched(outcome)["launch_rc"] == 0
     first = story[0]
     waited = first.latency if isinstance(first, Call) else 0.0
@@ -241,6 +243,8 @@ def _results(run_id: str, run: Mapping[str, Any], story: Sequence[Record], outco
         "exit_code": statuses[-1] if statuses else 0 if started else None,
         "start_time": _utc(datetime.fromtimestamp(begun).isoformat()),
         "end_time": _utc(outcome.time),
+        "agent": outcome.solver.removeprefix("agent:"),
+        "agent_version": next((each["version"] for each in worked[::-1] if each.get("version")), None),
     }
 
 

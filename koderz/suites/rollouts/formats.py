@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import hashlib
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import msgspec
 
 from koderz.errors import KoderzError
 from koderz.suites.rollouts.dockerfile import read_dockerfile
-from koderz.suites.rollouts.tasks import Repo, Rollout, Rubric, Script
+from koderz.suites.rollouts.tasks import OWN_TESTS, Repo, Rollout, Rubric, Script
 from koderz.suites.rollouts.trees import files_below, shown_below
 from tracker.files import MB
 
@@ -23,6 +24,14 @@ _OVERRIDES = {
     *("remove_repo_paths", "inject_files", "repo", "lm_instructions", "prompt", "overlay_files", "overlay_repo_files"),
     *("evaluation", "environment_variables"),
 }
+_KEYS: Mapping[str, Collection[str]] = {
+    "": ("task_id", "metadata", "repo", "lm", "evaluation", "sensitivity"),
+    "repo": [field.name for field in dataclasses.fields(Repo)],
+    "lm": ("instructions",),
+    "evaluation": ("rubrics", "test_scripts", "metrics", "content_rubric", "location_rubric", "clarity_rubric"),
+}
+"""The keys of tb_meta.json and of its tables; `metadata` may hold any."""
+_ROW_KEYS: Mapping[str, type[Rubric | Script]] = {"rubrics": Rubric, "test_scripts": Script}
 
 
 def load_task(folder: Path, overrides: Path | None = None, *, apply_overrides: bool = True) -> Rollout:
@@ -40,6 +49,16 @@ def load_task(folder: Path, overrides: Path | None = None, *, apply_overrides: b
         if (folder / name).is_file():
             return _with_digest(load())
     raise KoderzError(f"{folder} is no task: it has no {', '.join(loaders)}")
+
+
+def require_work(task: Rollout, *, judged: bool) -> None:
+    """Raises KoderzError for a task that asks for nothing, or has no tests and isn't `judged` by a model either."""
+    if not task.instructions.strip():
+        raise KoderzError(f"{task.folder}: the task has no instructions, so an agent would have nothing to do")
+    own = task.folder / OWN_TESTS.get(task.format, "")
+    if not judged and not (task.scripts or own.is_file()):
+        missing = "evaluation.test_scripts of tb_meta.json" if task.format == "tb" else own.name
+        raise KoderzError(f"{task.folder}: the task has no tests; add {missing}, or name a model with --judge-model")
 
 
 def _with_digest(task: Rollout) -> Rollout:
@@ -61,6 +80,7 @@ def _digest_of(files: Mapping[str, Path], more: str = "") -> str:
 def _of_tb_meta(folder: Path, overrides: Mapping[str, Any]) -> Rollout:
     where = folder / "tb_meta.json"
     meta = _json(where)
+    _require_known(meta, where)
     laid = folder / "overlay_files"
     shown = {path: _text(source) for path, source in files_below(laid).items() if path != "diff.patch"}
     shown |= _converted(overrides.get("overlay_files", {}), dict[str, str], where)
@@ -68,6 +88,8 @@ def _of_tb_meta(folder: Path, overrides: Mapping[str, Any]) -> Rollout:
     evaluation = overrides.get("evaluation", meta.get("evaluation") or {})
     if not isinstance(evaluation, dict):
         raise KoderzError(f"{where}: evaluation has to be an object")
+    if "evaluation" in overrides:
+        _require_known({"evaluation": evaluation}, where)
     metadata = _table(meta, "metadata", where)
     repo_files: dict[str, Path | str] = {**files_below(folder / "overlay_repo_files")}
     repo_files |= _converted(overrides.get("overlay_repo_files", {}), dict[str, str], where)
@@ -91,6 +113,31 @@ def _of_tb_meta(folder: Path, overrides: Mapping[str, Any]) -> Rollout:
     )
 
 
+def _require_known(meta: Mapping[str, Any], where: Path) -> None:
+    """Raises KoderzError naming the first unknown key, and the one that it is nearest to."""
+    for name, known in _KEYS.items():
+        table = meta.get(name) if name else meta
+        if isinstance(table, dict):
+            _require_keys(table, known, f"{where}{f': {name}' if name else ''}")
+    evaluation = meta.get("evaluation")
+    if not isinstance(evaluation, dict):
+        return
+    for name, kind in _ROW_KEYS.items():
+        known = [field.name for field in dataclasses.fields(kind)]
+        rows = evaluation.get(name)
+        for row in rows if isinstance(rows, list) else ():
+            if isinstance(row, dict):
+                _require_keys(row, known, f"{where}: evaluation.{name}")
+
+
+def _require_keys(table: Mapping[str, Any], known: Collection[str], where: str) -> None:
+    for key in table:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
+            raise KoderzError(f"{where}: unknown key {key!r}; {meant}")
+
+
 def _rubrics(evaluation: Mapping[str, Any], where: Path) -> tuple[Rubric, ...]:
     """Those of the file; of an older one, which has none, the content rubric as one without tests."""
     if "rubrics" not in evaluation and evaluation.get("content_rubric"):
@@ -110,8 +157,7 @@ def _overrides(folder: Path, given: Path | None) -> Mapping[str, Any]:
     if given is None and not path.is_file():
         return {}
     found = _json(path)
-    if unknown := sorted({*found} - _OVERRIDES):
-        raise KoderzError(f"{path}: unknown key {unknown[0]!r}; there are {', '.join(sorted(_OVERRIDES))}")
+    _require_keys(found, _OVERRIDES, str(path))
     return found
 
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from koderz.errors import Fault
-from koderz.sandbox.workspace import Backend, Command, Ended, Limits, Mount, git
+from koderz.sandbox.workspace import Backend, Command, Limits, git
 from koderz.sandbox.workspace.folders import scratch
+from koderz.suites.rollouts.doubt import unbelieved
 from koderz.suites.rollouts.guarding import guard
 from koderz.suites.rollouts.metrics import UNMEASURED, Measured, measure
-from koderz.suites.rollouts.opposites import opposite
 from koderz.suites.rollouts.rubrics import Scored, rewarded, scored
-from koderz.suites.rollouts.scripts import ScriptResult, run_script, turned_round
-from koderz.suites.rollouts.tasks import Rollout, Script
+from koderz.suites.rollouts.scripts import TAMPERED, ScriptResult, run_script
+from koderz.suites.rollouts.tasks import OWN_TESTS, SOLUTION, Rollout, Script
+from koderz.suites.rollouts.verifiers import reason, verified
 
-_LARGEST_REWARD = 1 << 20  # bytes
+_LACKS = re.compile(r"^E {2,}ModuleNotFoundError: No module named '(\w+)'|error: unrecognized arguments", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,90 +55,88 @@ async def grade(task: Rollout, diff: str, store: git.Store, backend: Backend, pl
     if task.format == "tb":
         return await _by_scripts(task, diff, store, backend, wanted)
     if place:
-        return await _by_own_tests(task, place, backend, wanted)
+        return await _by_own_tests(task, place, store, backend, wanted)
     with scratch() as fresh:
         await store.checkout(fresh / "checkout")
-        await git.apply(diff.encode("utf-8", "backslashreplace"), fresh / "checkout")
-        return await _by_own_tests(task, fresh, backend, wanted)
+        await git.apply(_bytes(diff), fresh / "checkout")
+        return await _by_own_tests(task, fresh, store, backend, wanted)
 
 
-async def _by_own_tests(task: Rollout, place: Path, backend: Backend, wanted: Command) -> Graded:
-    if task.format == "harbor":
-        return await _by_reward(task, place, backend, wanted)
-    ended = await backend.run(_tested(task, wanted, "run-tests.sh"), place)
-    result = ScriptResult("run-tests.sh", not ended.status and not ended.cause, ended.output, ended.cause)
-    return Graded(rewarded(task, {"tests": float(result.success)}), (result,))
+async def _by_own_tests(task: Rollout, place: Path, store: git.Store, backend: Backend, wanted: Command) -> Graded:
+    ended, rewards = await verified(task, place, store, backend, wanted)
+    success = all(reward == 1 for reward in rewards.values())
+    return Graded(rewarded(task, rewards), (ScriptResult(OWN_TESTS[task.format], success, ended.output, ended.cause),))
 
 
 async def _by_scripts(task: Rollout, diff: str, store: git.Store, backend: Backend, wanted: Command) -> Graded:
+    changed = await git.touched(_bytes(diff))
+
+    async def run(scripts: Sequence[Script], place: Path) -> list[ScriptResult]:
+        return [await run_script(script, place, backend, wanted, changed) for script in scripts]
+
+    async def again(scripts: Sequence[Script], diff: str = diff) -> list[ScriptResult]:
+        with scratch() as place:
+            await _tested_tree(scripts, diff, store, place)
+            return await run(scripts, place)
+
     with scratch() as place:
         aside = await _tested_tree(task.scripts, diff, store, place)
-        results = [await run_script(script, place, backend, wanted) for script in task.scripts]
+        results = await run(task.scripts, place)
+        await _require_tests(task, results, changed, again)
         measured = await measure(task.metrics, diff, place, backend, wanted) if task.metrics else UNMEASURED
-    if any(result.success for result in results):
-        scripts = [replace(script, content=opposite(script.content).source) for script in task.scripts]
-        with scratch() as place:  # where nothing tells that it isn't the first
-            await _tested_tree(scripts, diff, store, place)
-            for number, script in enumerate(task.scripts):
-                if results[number].success and (cause := await turned_round(script, place, backend, wanted)):
-                    results[number] = replace(results[number], success=False, cause=cause)
-    tampering = [
-        *aside,
-        *(
-            f"{each.path}: a canary fared otherwise, or what judges was changed"
-            for each in results
-            if each.cause == "tampering"
-        ),
-    ]
+    whys = {number: TAMPERED for number, result in enumerate(results) if result.cause == "tampering"}
+    for number, (cause, why) in (await unbelieved(task.scripts, results, again, partial(again, diff=""))).items():
+        output = f"{results[number].output}\n{why}\n"
+        results[number] = replace(results[number], success=False, cause=cause, output=output)
+        whys |= {number: why} if cause == "tampering" else {}
+    tampering = [*aside, *(f"{results[number].path}: {whys[number]}" for number in sorted(whys))]
     return Graded(scored(task, results), tuple(results), tuple(tampering), measured)
+
+
+async def _require_tests(
+    task: Rollout,
+    results: Sequence[ScriptResult],
+    changed: Sequence[str],
+    again: Callable[[Sequence[Script], str], Awaitable[Sequence[ScriptResult]]],
+) -> None:
+    """Raises Fault where a script ran no test for a reason that the agent has no part in.
+
+    It has none where the human's diff runs no test either. Without such a diff it has none in what the baseline lacks:
+    options of plugins, and modules that neither the instructions name nor the agent's diff has.
+    """
+    silent = [script for script, result in zip(task.scripts, results, strict=True) if not result.tests]
+    human = task.folder / SOLUTION
+    solution = human.read_text("utf-8", "replace") if silent and human.is_file() else ""
+    if not silent:
+        return
+    try:
+        found = await again(silent, solution)
+    except git.GitError:
+        solution, found = "", await again(silent, "")
+    for result in found:
+        if not result.tests and (solution or _lacks(task, result.output, changed)):
+            why = reason(result.output) or result.cause or "it printed nothing"
+            raise Fault(f"{result.path} of {task.id} ended before a test had run: {why}")
+
+
+def _lacks(task: Rollout, output: str, changed: Sequence[str]) -> bool:
+    """Whether the baseline lacks what was asked of nobody."""
+    found = _LACKS.search(output)
+    module = found and found[1]
+    is_asked = module and re.search(rf"\b{module}\b", task.instructions)
+    return bool(found and not is_asked and not any(module in re.split(r"[/.]", path) for path in changed))
 
 
 async def _tested_tree(scripts: Sequence[Script], diff: str, store: git.Store, place: Path) -> list[str]:
     """Makes the checkout in which scripts are run. Returns what of the diff was put aside."""
     checkout = place / "checkout"
     await store.checkout(checkout)
-    await git.apply(diff.encode("utf-8", "backslashreplace"), checkout)
+    await git.apply(_bytes(diff), checkout)
     aside = guard(checkout, await store.baseline(), scripts)
     for script in scripts:
         git.write(checkout, script.path, script.content.encode())
     return aside
 
 
-async def _by_reward(task: Rollout, place: Path, backend: Backend, wanted: Command) -> Graded:
-    logs = place / "logs"
-    logs.mkdir()
-    ended = await backend.run(
-        _tested(task, wanted, "tests/test.sh", Mount(logs, "/logs/verifier", writable=True)), place
-    )
-    if ended.cause == "timeout":
-        raise Fault(f"the verifier of {task.id} takes longer than {task.test_seconds:.0f} s")
-    rewards = _rewards(logs, ended, task)
-    result = ScriptResult("tests/test.sh", all(reward == 1 for reward in rewards.values()), ended.output)
-    return Graded(rewarded(task, rewards), (result,))
-
-
-def _tested(task: Rollout, wanted: Command, script: str, *mounts: Mount) -> Command:
-    """The command that runs a task's own test script, with its folder `tests` at /tests."""
-    tests = [Mount(task.folder / "tests", "/tests")] if (task.folder / "tests").is_dir() else []
-    own = Mount(task.folder / script, "/opt/koderz/tests.sh")
-    return replace(wanted, argv=["bash", "/opt/koderz/tests.sh"], mounts=[*tests, own, *mounts])
-
-
-def _rewards(logs: Path, ended: Ended, task: Rollout) -> Mapping[str, float]:
-    """Those of reward.json, else of reward.txt. Raises Fault where there is none that is a number."""
-    for name in ("reward.json", "reward.txt"):
-        path = logs / name
-        if path.is_symlink() or not path.is_file():
-            continue
-        try:
-            with path.open("rb") as file:
-                value: Any = json.loads(file.read(_LARGEST_REWARD))
-        except ValueError:
-            value = None
-        rewards = value if isinstance(value, dict) else {"reward": value}
-        numbers = [each for each in rewards.values() if isinstance(each, int | float) and not isinstance(each, bool)]
-        if len(numbers) == len(rewards) > 0 and all(map(math.isfinite, numbers)):
-            return {str(key): float(each) for key, each in rewards.items()}
-        raise Fault(f"the verifier of {task.id} wrote a {name} that is no finite number")
-    said = ended.output.strip().splitlines() or [f"exit code {ended.status}"]
-    raise Fault(f"the verifier of {task.id} wrote no reward: {said[-1][:200]}")
+def _bytes(diff: str) -> bytes:
+    return diff.encode("utf-8", "backslashreplace")

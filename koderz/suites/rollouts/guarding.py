@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import configparser
+import re
 import shutil
 import sys
 import tomllib
@@ -17,6 +17,7 @@ _SHARED_SETTINGS = {"tox.ini": "pytest", "setup.cfg": "tool:pytest", "pyproject.
 SETTINGS = ("conftest.py", *sorted(_SETTINGS), *_SHARED_SETTINGS)
 _OF_PYTEST = {"pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py", "exceptiongroup", "tomli"}
 _OF_SITE = {"site", "sitecustomize", "usercustomize"}
+_CODE = (".py", ".so", ".pyc", ".pyd")
 _INSTALLED = (".pth", ".dist-info", ".egg-info", ".egg-link")
 
 
@@ -66,17 +67,19 @@ def _same(path: Path, before: Path) -> bool:
 
 
 def _section(path: Path) -> object:
-    """What a file that is shared with other tools says to pytest; None: nothing."""
+    """What a file that is shared with other tools says to pytest; None: nothing.
+
+    Of an ini file that is its text from each line on that may begin pytest's section, as parsers of such files differ.
+    """
     name = _SHARED_SETTINGS[path.name]
     try:
-        text = path.read_text()
+        text = path.read_text("utf-8")
         if path.suffix == ".toml":
             return tomllib.loads(text).get("tool", {}).get(name)
-        parser = configparser.RawConfigParser(strict=False)
-        parser.read_string(text)
-        return dict(parser[name]) if parser.has_section(name) else None
-    except (OSError, ValueError, AttributeError, configparser.Error):
+    except (OSError, ValueError, AttributeError):
         return "unreadable"
+    parts = re.split(r"^(?=\[)", "\n".join(text.splitlines()), flags=re.MULTILINE)
+    return [part.strip() for part in parts if re.match(rf"\[\W*{name}", part)] or None
 
 
 def _searched(scripts: Iterable[Script]) -> set[PurePosixPath]:
@@ -102,13 +105,18 @@ def _shadows(checkout: Path, baseline: Path, folder: PurePosixPath) -> Iterator[
 def _reason(path: Path, name: str) -> str:
     if path.name.endswith(_INSTALLED):
         return "would be taken for an installed package"
-    if not (path.is_symlink() or path.is_dir() or path.suffix in (".py", ".so", ".pyc", ".pyd")):
+    if not (path.is_symlink() or _is_package(path) or path.suffix in _CODE):
         return ""
     if name in _OF_PYTEST:
         return "shadows pytest"
     if name in _OF_SITE:
         return "customises the interpreter"
     return "shadows the standard library" if name in sys.stdlib_module_names else ""
+
+
+def _is_package(path: Path) -> bool:
+    """Whether a folder would be imported in place of an installed module: without __init__ that one goes first."""
+    return path.is_dir() and any(each.name.partition(".")[0] == "__init__" for each in path.iterdir())
 
 
 def _names(folder: Path, name: str) -> set[str]:

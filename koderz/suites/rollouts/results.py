@@ -26,6 +26,7 @@ class Row(NamedTuple):
     lm: float | None
     tokens: int
     tools: int
+    arm: str = ""  # empty where the files don't say
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +89,33 @@ def find_rollouts(data: Path, name: str, stamp: str | None = None) -> Benchmark:
 
 def row_of(entry: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> Row:
     """A rollout of the manifest, with its evaluation if it has any."""
+    arm = str(entry.get("arm") or "")
     if evaluation is None:
-        return Row(entry.get("task_id") or Path(entry["task_dir"]).name, entry["run_id"], None, None, 0, 0)
+        return Row(entry.get("task_id") or Path(entry["task_dir"]).name, entry["run_id"], None, None, 0, 0, arm)
     agent, lm = evaluation.get("agent_metrics") or {}, evaluation.get("lm_evaluation") or {}
     numbers = int(agent.get("tokens_total") or 0), int(agent.get("tool_calls_total") or 0)
-    return Row(evaluation["task_id"], entry["run_id"], evaluation["total_score"], lm.get("weighted_score"), *numbers)
+    return Row(
+        evaluation["task_id"], entry["run_id"], evaluation["total_score"], lm.get("weighted_score"), *numbers, arm
+    )
 
 
 def figures(found: Benchmark) -> dict[str, Any]:
-    """What `table_lines` tells, as values: rollouts, averages and tasks."""
+    """What `table_lines` tells, as values: rollouts, averages, tasks, and arms with the tasks of each."""
     rows = found.rows
     return {
         "benchmark_run_id": found.manifest.get("benchmark_run_id"),
         "results": [row._asdict() for row in rows],
         "aggregates": _aggregates(rows),
-        "tasks": {task: {"rollouts": len(own), **_aggregates(own)} for task, own in _by_task(rows).items()},
+        "tasks": _told(_by_task(rows)),
+        "arms": {
+            arm: {"rollouts": len(own), **_aggregates(own), "tasks": _told(_by_task(own))}
+            for arm, own in _by_arm(rows).items()
+        },
     }
+
+
+def _told(tasks: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
+    return {task: {"rollouts": len(own), **_aggregates(own)} for task, own in tasks.items()}
 
 
 def _aggregates(rows: Sequence[Row]) -> dict[str, float | None]:
@@ -122,6 +134,14 @@ def _by_task(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return dict(sorted(found.items()))
 
 
+def _by_arm(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """In the order in which arms first appear; without those that don't say."""
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in filter(lambda row: row.arm, rows):
+        found[row.arm].append(row)
+    return dict(found)
+
+
 def table_lines(rows: Sequence[Row], folder: str) -> Iterator[str]:
     """The tables of `koderz rollouts summarize`."""
     yield f"[rollouts] Summary for {folder}"
@@ -137,7 +157,18 @@ def table_lines(rows: Sequence[Row], folder: str) -> Iterator[str]:
     yield "| task | rollouts | unit_mean | unit_max | lm_mean | lm_max |"
     yield "|---|---|---|---|---|---|"
     for task, own in _by_task(rows).items():
-        yield f"| {cell(task)} | {len(own)} | {' | '.join(map(_share, _aggregates(own).values()))} |"
+        yield f"| {cell(task)} | {_averages(own)} |"
+    if len(arms := _by_arm(rows)) > 1:
+        yield "[rollouts] Per-arm aggregates (mean/max across rollouts):"
+        yield "| arm | task | rollouts | unit_mean | unit_max | lm_mean | lm_max |"
+        yield "|---|---|---|---|---|---|---|"
+        for arm, mine in arms.items():
+            for task, own in _by_task(mine).items():
+                yield f"| {cell(arm)} | {cell(task)} | {_averages(own)} |"
+
+
+def _averages(rows: Sequence[Row]) -> str:
+    return " | ".join([str(len(rows)), *map(_share, _aggregates(rows).values())])
 
 
 def cell(text: str) -> str:

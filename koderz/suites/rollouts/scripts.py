@@ -2,9 +2,9 @@
 
 The code under test runs in the same process as the tests. What acts on all tests alike is found out by two tests of
 random names that are added to each script, one that has to pass and one that has to fail. What tells these from the
-others, or forges reports, is found out by running a script that passed once more, turned round. What replaces functions
-by which tests are judged, such as those of unittest, is found out by looking at them. What remains possible is told in
-docs/rollouts.md: objects that are equal to everything, and code that reads what the tests expect.
+others, or forges reports, is found out by running scripts that passed again with tests turned round (`doubt`). What
+replaces functions by which tests are judged, or adds itself to pytest, is found out by looking at them. What remains
+possible is told in docs/rollouts.md: code that reads what the tests expect.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any
 from koderz.errors import Fault
 from koderz.sandbox.workspace import Backend, Command, Mount, git, userland
 from koderz.sandbox.workspace.folders import scratch
-from koderz.suites.rollouts.opposites import opposite
 from koderz.suites.rollouts.tasks import Script
 
 _GUEST = Path(__file__).with_name("guest")
 _TOOLS, _FOLDER, _PYTEST = "/opt/koderz/guest", "/opt/koderz/grading", "/opt/koderz/pytest"
+TAMPERED = "a canary fared otherwise, or what judges was changed"
 _MOST_REPORTS = 64 << 20  # bytes
 
 _NONE = Script("test_none.py", "", "")
@@ -42,6 +42,7 @@ class ScriptResult:
     output: str
     cause: str = ""  # why it didn't pass: timeout, tampering, or the limit that it was ended for
     tests: Mapping[str, bool] = field(default_factory=dict)  # by name: whether it passed, canaries aside
+    unfinished: frozenset[str] = frozenset()  # those that the end of the process cut off
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +67,17 @@ class Canaries:
         return cls(good, bad, "\n\n\n" + "\n\n".join(both), f"[{low}, {high}] == [{high}, {low}]")
 
 
-async def run_script(script: Script, place: Path, backend: Backend, wanted: Command) -> ScriptResult:
-    """Runs a script in the graded checkout of `place`. Raises Fault where pytest can't be had."""
+async def run_script(
+    script: Script, place: Path, backend: Backend, wanted: Command, changed: Iterable[str] = ()
+) -> ScriptResult:
+    """Runs a script in the graded checkout of `place`, in which the diff changed some files.
+
+    Raises Fault where pytest can't be had.
+    """
     canaries, token = Canaries.drawn(), secrets.token_hex(16)
     git.write(place / "checkout", script.path, (script.content + canaries.source).encode())
     with scratch() as folder:
-        order = {"token": token, "path": script.path, "pytest": _PYTEST}
+        order = {"token": token, "path": script.path, "pytest": _PYTEST, "changed": sorted(changed)}
         (folder / "order.json").write_text(json.dumps(order))
         own = [Mount(path, f"{_PYTEST}/{name}") for path, name in userland.pytest_modules()]
         mounts = [*wanted.mounts, Mount(_GUEST, _TOOLS), Mount(folder, _FOLDER, writable=True), *own]
@@ -93,17 +99,8 @@ async def run_script(script: Script, place: Path, backend: Backend, wanted: Comm
     cause = ended.cause or _judged(said, states, script, canaries)
     added = (canaries.passes, canaries.fails)
     tests = {test: _passed(each) for test, each in states.items() if test.rpartition("::")[2] not in added}
-    return ScriptResult(script.path, not cause, output, "" if cause == "tests" else cause, tests)
-
-
-async def turned_round(script: Script, place: Path, backend: Backend, wanted: Command) -> str:
-    """Why a script that passed isn't believed: it fails where it says the opposite. Empty where it is."""
-    other = opposite(script.content)
-    if not other.tests:
-        return ""
-    found = await run_script(replace(script, content=other.source), place, backend, wanted)
-    passed = [ok for test, ok in found.tests.items() if test.partition("[")[0].partition("::")[2] in other.tests]
-    return "" if passed and not any(passed) and found.cause == "" else "tampering"
+    unfinished = frozenset(test for test in tests if "teardown" not in states[test])
+    return ScriptResult(script.path, not cause, output, "" if cause == "tests" else cause, tests, unfinished)
 
 
 def _reports(path: Path, token: str) -> Iterator[Mapping[str, Any]]:

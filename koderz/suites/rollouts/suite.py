@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,13 +13,14 @@ from koderz.errors import Fault, KoderzError
 from koderz.sandbox.workspace import BACKENDS, Backend
 from koderz.sandbox.workspace.git import GitError
 from koderz.settings.schema import Settings
-from koderz.suites.rollouts.config import read_config
-from koderz.suites.rollouts.formats import load_task
+from koderz.suites.rollouts.config import Config, read_config
+from koderz.suites.rollouts.formats import load_task, require_work
 from koderz.suites.rollouts.grading import Graded, grade
 from koderz.suites.rollouts.opinions import is_for_judge, opinions, simulated_opinion
 from koderz.suites.rollouts.options import RolloutsOptions
 from koderz.suites.rollouts.simulated import simulate
 from koderz.suites.rollouts.tasks import Rollout
+from koderz.suites.rollouts.variants import Variants
 from koderz.suites.rollouts.workspaces import PLACE, Stores, Workspace
 from koderz.types import Measure, Message, Reply, Task, Verdict
 from tracker.messages import text_of
@@ -30,10 +30,19 @@ NEEDS = frozenset({"workspace"})
 
 
 def rollouts(dataset: Path | None, options: RolloutsOptions) -> RolloutsSuite:
-    """The tasks of a folder (--dataset), a prepared one or one of such, or of a configuration; else embedded ones."""
+    """The tasks of a folder (--dataset), a prepared one or one of such, or of a configuration; else embedded ones.
+
+    Raises KoderzError for a task that asks for nothing, or that nothing would judge.
+    """
     folder = dataset or SAMPLE
     if folder.suffix == ".toml":
-        return RolloutsSuite(str(folder), read_config(folder).tasks, options)
+        config = read_config(folder)
+        judged = {
+            task_id for task_id, entry in zip(config.of_entries, config.entries, strict=True) if entry.judge_model
+        }
+        for task in config.tasks:
+            require_work(task, judged=bool(options.judge_model) or task.id in judged)
+        return RolloutsSuite(str(folder), config.tasks, options, config)
     if not folder.is_dir():
         raise KoderzError(f"{folder} is no folder of tasks, nor a configuration that ends with .toml")
     try:
@@ -44,6 +53,8 @@ def rollouts(dataset: Path | None, options: RolloutsOptions) -> RolloutsSuite:
         if not folders:
             raise
         tasks = [load_task(path) for path in folders]
+    for task in tasks:
+        require_work(task, judged=bool(options.judge_model))
     ids = [task.id for task in tasks]
     if twice := sorted({each for each in ids if ids.count(each) > 1}):
         raise KoderzError(f"{folder}: two tasks have the id {twice[0]}")
@@ -91,26 +102,35 @@ class RolloutsSuite:
         Measure("score_of_graded", "higher", "share"),
     )
 
-    def __init__(self, source: str, tasks: Sequence[Rollout], options: RolloutsOptions) -> None:
+    def __init__(
+        self, source: str, tasks: Sequence[Rollout], options: RolloutsOptions, config: Config | None = None
+    ) -> None:
         self.source = source
+        self._variants = Variants(config) if config else None
         if not options.entry_sandbox:
             tasks = [replace(task, sandbox="") for task in tasks]
+        self._payloads = {task.id: task for task in tasks}
         self.tasks: tuple[Task[Rollout], ...] = tuple(
             Task(task.id, task.instructions, payload=task, needs=NEEDS, digest=task.digest) for task in tasks
         )
         self._options = options
         self.judge_calls = max((len(task.rubrics) for task in tasks), default=1)
         self._stores = Stores()
-        self._gradings = asyncio.Semaphore()
 
     def messages(self, task: Task[Rollout], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
         """The task's instructions."""
         return ({"role": "user", "content": task.payload.instructions},)
 
+    def set_up(self, task: Task[Rollout], settings: Mapping[str, str | None]) -> Task[Rollout]:
+        """The task with the settings of an arm. Raises KoderzError where the configuration has no such entry."""
+        if self._variants is None:
+            raise KoderzError(f"{self.source} is no configuration, so arms have no settings there")
+        found = self._payloads[self._variants.find(task.id, settings).id]
+        return replace(task, payload=replace(found, id=task.id), digest=found.digest)
+
     @asynccontextmanager
     async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Shared]:  # noqa: ARG002
         """Raises Unreachable where commands can't be run as asked for."""
-        self._gradings = asyncio.Semaphore(settings.concurrency)
         async with AsyncExitStack() as stack:
             for name in sorted({settings.sandbox} | {task.payload.sandbox for task in self.tasks} - {""}):
                 backend = await stack.enter_async_context(BACKENDS.find(name)(settings))
@@ -141,11 +161,11 @@ class RolloutsSuite:
         """The verdict on a diff. Raises Fault where nothing can be said of it, as where pytest is missing."""
         diff = answer.text if isinstance(answer, Reply) else answer
         store, backend = await self._stores.of(task.payload), self._stores.backend_of(task.payload)
-        async with self._gradings:  # as many as agents, which go on with the next rollout meanwhile
-            try:
-                graded = await grade(task.payload, diff, store, backend, self._stores.left(task.payload, diff))
-            except GitError as error:
-                return Verdict("failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0)
+        try:
+            graded = await grade(task.payload, diff, store, backend, self._stores.left(task.payload, diff))
+        except GitError as error:
+            return Verdict("failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0)
+        graded = replace(graded, tampering=(*self._stores.removed, *graded.tampering))
         said = await opinions(task.payload, diff, ask) if ask else None
         return _verdict(task.payload, diff, graded, backend.isolation, said)
 
@@ -153,12 +173,13 @@ class RolloutsSuite:
         """Where agents work, and what they see of this machine."""
         alone = "" if plan.settings.sandbox == "uncontained" else ", without network"
         yield f"Workspace: {plan.settings.sandbox}{alone}{_price(BACKENDS.find(plan.settings.sandbox)(plan.settings))}"
-        for place in dict.fromkeys(task.payload.workdir for task in plan.tasks):
+        tasks = [task for task, _, _ in plan.cells()]
+        for place in dict.fromkeys(task.payload.workdir for task in tasks):
             yield f"Mount: the checkout at {place}"
         if plan.settings.sandbox in ("local", "contained"):
             yield "Mount: this machine's programs, read-only"
         scripts = filter(None, (arm.solver.parameters.get("script") for arm in plan.arms))
-        for shown in dict.fromkeys((*scripts, *(path for task in plan.tasks for path in task.payload.agent_mounts))):
+        for shown in dict.fromkeys((*scripts, *(path for task in tasks for path in task.payload.agent_mounts))):
             yield f"Mount: {shown}, read-only"
         programs = (arm.solver for arm in plan.arms if arm.solver.restarts and "script" not in arm.solver.parameters)
         for name in dict.fromkeys(solver.name for solver in programs):

@@ -11,12 +11,18 @@ from koderz.sandbox.workspace import Image
 
 Format = Literal["tb", "harbor", "terminal-bench"]
 
+SOLUTION = "overlay_files/diff.patch"
+"""The human's diff, below the folder of a task of the format tb."""
+
 HIDDEN: Mapping[Format, tuple[str, ...]] = {
-    "tb": ("tb_meta.json", "overrides.json", "overlay_files/diff.patch"),
+    "tb": ("tb_meta.json", "overrides.json", SOLUTION),
     "harbor": (),
     "terminal-bench": ("tests", "run-tests.sh", "solution.sh", "solution.yaml"),
 }
 """What of the folder of a Dockerfile no image is made of, as agents would find it there: tests and solutions."""
+
+OWN_TESTS: Mapping[Format, str] = {"harbor": "tests/test.sh", "terminal-bench": "run-tests.sh"}
+"""The script of its folder that tests a task, where these aren't scripts of pytest."""
 
 SCRIPT_SECONDS = 60.0  # of one test script
 
@@ -88,6 +94,7 @@ class Rollout:
     metrics: str = ""  # a command that prints metrics of the task's own
     details: Mapping[str, Any] = field(default_factory=dict)  # repo_info.json
     digest: str = ""
+    base: str = field(default="", repr=False)  # its digest before its entry's settings; empty: no entry names it
     image_digest: str = ""  # of what its image is made of
     sandbox: str = ""  # the backend that its entry names; empty: the run's
 

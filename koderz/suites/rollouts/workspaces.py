@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,12 +17,16 @@ from koderz.sandbox.workspace import Backend, Command, Launch, Limits, Mount, gi
 from koderz.sandbox.workspace.folders import own_folder
 from koderz.sandbox.workspace.local import Local
 from koderz.suites.rollouts.options import RolloutsOptions
-from koderz.suites.rollouts.tasks import Rollout
+from koderz.suites.rollouts.tasks import SOLUTION, Rollout
 from koderz.suites.rollouts.trees import prepared
 
 PLACE: ContextVar[Path | None] = ContextVar("place", default=None)
 """Where the experiment at work has its workspace. Others may end with the same diff at the same time."""
 
+_LEAST_FREE = 64 << 20  # bytes of disk below which git fails by no doing of an agent's
+_LARGEST_EDIT = 64 << 20  # bytes
+_VERSION = re.compile(r"\d+\.\d+(?:[.+-]?\w+)*")
+_VERSION_SECONDS = 60.0
 _SHOWN = 16_000  # characters of a command's output that an agent is told
 
 
@@ -31,6 +37,8 @@ class Stores:
     backends: dict[str, Backend] = field(default_factory=lambda: {"": Local()})  # by name; empty: the run's
     _made: dict[str, asyncio.Task[git.Store]] = field(default_factory=dict)
     _left: dict[Path, tuple[str, str]] = field(default_factory=dict)
+    _removed: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    versions: dict[tuple[str, ...], str] = field(default_factory=dict)  # of agents, by sandbox and command
 
     def backend_of(self, task: Rollout) -> Backend:
         """Where its commands run."""
@@ -47,6 +55,16 @@ class Stores:
             return None
         del self._left[place]
         return place
+
+    def note_removed(self, removed: Sequence[str], place: Path) -> None:
+        """Says what was removed from a place, so that its diff could be taken."""
+        self._removed[place] = tuple(removed)
+
+    @property
+    def removed(self) -> tuple[str, ...]:
+        """The same of the experiment at work."""
+        place = PLACE.get()
+        return self._removed.get(place, ()) if place else ()
 
     async def of(self, task: Rollout) -> git.Store:
         """Raises Fault where the task can't be prepared."""
@@ -109,8 +127,12 @@ class Workspace:
         return await self._done("solve", self._solve)
 
     async def diff(self) -> dict[str, Any]:
-        """What was changed: `{diff, too_large}`. One that is too large is cut."""
-        return await self._done("diff", self._diff)
+        """What was changed: `{diff, too_large}`, and where there is such, what was `removed` so that it could be taken,
+        and the `error` for which it couldn't. One that is too large is cut.
+        """
+        found = await self._done("diff", self._diff)
+        self._stores.note_removed(found.get("removed", ()), self._place)
+        return found
 
     async def unrecorded_diff(self) -> dict[str, Any] | None:
         """What has been changed so far; None where nothing was done, or nothing but what is on record."""
@@ -156,7 +178,27 @@ class Workspace:
             output = f"{output[: _SHOWN // 2]}\n[…]\n{output[-_SHOWN // 2 :]}"
         return {"output": output, "status": ended.status, "cause": ended.cause}
 
+    async def _version(self, launch: Launch) -> str:
+        """What the agent's own command says its version is, asked once where it works; empty where it says none."""
+        backend = self._stores.backend_of(self._task)
+        key = (backend.name, self._task.image_digest, *launch.version)
+        if launch.version and key not in self._stores.versions:
+            asked = Command(
+                launch.version,
+                {**self._task.environment, **launch.environment},
+                [Mount(Path(folder), folder) for folder in launch.folders],
+                checkout=self._task.workdir,
+                image=self._task.image,
+                read_only=True,
+                limits=replace(self._limits, seconds=_VERSION_SECONDS),
+            )
+            ended = await backend.run(asked, self._place)
+            found = _VERSION.search(ended.output) if ended.status == 0 else None
+            self._stores.versions[key] = found[0] if found else ""
+        return self._stores.versions.get(key, "")
+
     async def _agent(self, launch: Launch) -> dict[str, Any]:
+        version = await self._version(launch)
         folders = (*launch.folders, *self._task.agent_mounts)
         wanted = Command(
             launch.argv,
@@ -168,7 +210,7 @@ class Workspace:
             bridge=launch.bridge.serve,
         )
         ended = await launch.bridge.beside(self._stores.backend_of(self._task).run(wanted, self._place))
-        about = {"reused": self._reused(), **launch.bridge.told()}
+        about = {"reused": self._reused(), "version": version, **launch.bridge.told()}
         return {"output": ended.output, "status": ended.status, "cause": ended.cause, **about}
 
     async def _edit(self, path: str, old: str, new: str) -> dict[str, Any]:
@@ -177,6 +219,8 @@ class Workspace:
             here = checkout / git.inner_path(path)
             if any(each.is_symlink() for each in (here, *here.parents) if each.is_relative_to(checkout)):
                 raise KoderzError(f"{path} is, or lies behind, a symbolic link")
+            if old and here.exists() and not (here.is_file() and here.stat().st_size <= _LARGEST_EDIT):
+                raise KoderzError(f"{path} is no file, or too large to be edited")
             text = here.read_text() if old else ""
             if old and text.count(old) != 1:
                 raise KoderzError(f"{path} has {text.count(old)} places that read so; there has to be one")
@@ -188,7 +232,7 @@ class Workspace:
 
     async def _solve(self) -> dict[str, Any]:
         folder, checkout = self._task.folder, self._place / "checkout"
-        human = folder / "overlay_files/diff.patch"
+        human = folder / SOLUTION
         if self._task.format == "tb":
             if not human.is_file():
                 raise Fault(f"{self._task.id} has no solution: {human} is missing")
@@ -203,9 +247,14 @@ class Workspace:
     async def _diff(self) -> dict[str, Any]:
         assert self._store
         try:
-            diff = await self._store.diff(self._place / "checkout", self._most)
+            change = await self._store.change(self._place / "checkout", self._most)
         except git.DiffTooLargeError as error:
             return {"diff": error.diff, "too_large": True}
+        except git.GitError as error:
+            if shutil.disk_usage(self._place).free < _LEAST_FREE:
+                raise Fault(f"the disk below {self._place} is full: {error}") from error
+            return {"diff": "", "too_large": False, "error": str(error)}
         if self._task.format != "tb":
-            self._stores.leave(self._task, diff, self._place)
-        return {"diff": diff, "too_large": False}
+            self._stores.leave(self._task, change.diff, self._place)
+        removed = {"removed": change.removed} if change.removed else {}
+        return {"diff": change.diff, "too_large": False, **removed}

@@ -26,14 +26,22 @@ def test_one_sample_each_is_tested_by_mcnemar_pair_by_pair(tmp_path: Path) -> No
     found = compared(tmp_path, [True] * 11 + [False] * 9, [False] + [True] * 17 + [False] * 2)
 
     assert (found.pairs, found.a_only, found.b_only, found.both, found.neither) == (20, 1, 7, 10, 2)
-    assert found.mcnemar_p == found.p_value == pytest.approx(0.0703, abs=5e-5)
+    assert found.mcnemar_p == pytest.approx(0.0703, abs=5e-5)
+    assert found.p_value == pytest.approx(0.0414, abs=5e-5)
+    assert found.method == "McNemar's score test, exact for any share of flips, paired by task"
     assert found.difference == pytest.approx(30.0)
     assert found.interval is not None
     assert found.interval[0] < 30 < found.interval[1]
     assert found.lost == ["T/0"]
     assert found.gained == [f"T/{i}" for i in range(11, 18)]
-    assert not found.significant
+    assert found.significant
     assert found.paired
+    exact = koderz.compare(tmp_path / "a.json", tmp_path / "b.json", exact=True)
+    assert (exact.p_value, exact.significant) == (found.mcnemar_p, False)
+    assert exact.method == "McNemar's exact test, paired by task"
+    assert exact.interval_method == "Tango's score interval, cut at 0 to agree with the test"
+    assert exact.interval
+    assert exact.interval[0] == 0 < found.interval[0]
 
 
 def test_the_same_two_runs_give_the_same_figures_and_turned_round_the_opposite_ones(tmp_path: Path) -> None:
@@ -222,7 +230,8 @@ def test_on_fewer_than_twenty_tasks_averages_have_no_interval_and_that_is_said(t
 def test_an_interval_on_few_tasks_does_not_contradict_its_test(tmp_path: Path) -> None:
     found = compared(tmp_path, [False] * 3 + [True] * 2, [True] * 5)
 
-    assert (found.p_value, found.significant) == (0.25, False)
+    assert found.p_value == pytest.approx(0.1327, abs=5e-5)
+    assert not found.significant
     assert found.interval is not None
     assert found.interval[0] <= 0
     assert found.interval[1] > 80
@@ -252,11 +261,11 @@ def _sides(folder: Path, *outcomes: builders.Outcomes) -> list[Side]:
 
 
 def test_a_leaderboard_ranks_and_corrects_for_the_number_of_tests(tmp_path: Path) -> None:
-    weak, middle, strong = [False] * 30, [True] * 8 + [False] * 22, [True] * 12 + [False] * 18
+    weak, middle, strong = [False] * 30, [True] * 10 + [False] * 20, [True] * 12 + [False] * 18
 
     board = leaderboard(_sides(tmp_path, weak, strong, middle))
 
-    assert [standing.mean.mean for standing in board.standings] == pytest.approx([0.4, 8 / 30, 0])
+    assert [standing.mean.mean for standing in board.standings] == pytest.approx([0.4, 10 / 30, 0])
     assert [standing.level_with_best for standing in board.standings] == [True, True, False]
     raw = between(board.standings[0].side, board.standings[2].side).p_value
     (pair,) = [pair for pair in board.pairwise if pair.a[6:14] == "00000001" and pair.b[6:14] == "00000000"]

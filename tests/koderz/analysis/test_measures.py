@@ -59,7 +59,7 @@ def test_measure_score_is_tested_by_permutation_and_bootstrapped(tmp_path: Path)
     assert found.difference == pytest.approx((found.b_compared.mean or 0) - (found.a_compared.mean or 0))
     assert (found.both, found.b_only, found.a_only) == (None, 30, 0)
     assert found.verdict.startswith("B is better in score: +0.3")
-    assert found.measures["success"].method == "McNemar's exact test, paired by task"
+    assert found.measures["success"].method == "McNemar's score test, exact for any share of flips, paired by task"
 
 
 def test_measure_whose_lower_values_are_better_is_worse_where_it_rises(tmp_path: Path) -> None:
@@ -87,7 +87,8 @@ def test_measure_of_two_values_is_compared_as_success_is(tmp_path: Path) -> None
 
     found = koderz.compare(a, b, measure="exact")
 
-    assert found.mcnemar_p == found.p_value == pytest.approx(statistics.mcnemar(2, 12))
+    assert found.mcnemar_p == pytest.approx(statistics.mcnemar(2, 12))
+    assert found.p_value == pytest.approx(statistics.score_test(2, 12, 20))
     assert found.interval_method == "Tango's score interval"
     assert found.difference == pytest.approx(50.0)
     assert found.verdict.startswith("B is better in exact: +50.0 points")
@@ -148,9 +149,36 @@ def test_arms_that_are_compared_at_once_are_corrected_together(tmp_path: Path) -
 
     zero_shot, iterative = koderz.compare(a, b).arms.values()
 
-    assert [zero_shot.p_value, zero_shot.p_holm] == pytest.approx([2 / 2**8, 4 / 2**8])
-    assert [iterative.p_value, iterative.p_holm] == pytest.approx([2 / 2**6, 2 / 2**6])
+    first, second = statistics.score_test(0, 8, 8), statistics.score_test(0, 6, 8)
+    assert [zero_shot.p_value, zero_shot.p_holm] == pytest.approx([first, 2 * first])
+    assert [iterative.p_value, iterative.p_holm] == pytest.approx([second, second])
     assert "Holm-corrected" in zero_shot.verdict
+    assert zero_shot.interval == pytest.approx([100 * limit for limit in intervals.tango(0, 8, 8)])
+    assert zero_shot.interval_holm == pytest.approx([100 * limit for limit in intervals.tango(0, 8, 8, 0.975)])
+
+
+def test_intervals_beside_holms_p_agree_with_it(tmp_path: Path) -> None:
+    drawn = random.Random(3)
+    shown, alone = 0, 0
+    for _ in range(15):
+        names = {f"m{number}": [drawn.gauss(number, 1) for _ in range(24)] for number in range(6)}
+        rows = [
+            [{**row, "metrics": {name: values[i] + drawn.gauss(0.2, 0.5) for name, values in names.items()}}
+             for i, row in enumerate(builders.rows([True] * 24))]
+            for _ in "ab"
+        ]  # fmt: skip
+        a, b = (
+            builders.write(tmp_path / f"{name}.json", builders.document([True] * 24, results=each))
+            for name, each in zip("ab", rows, strict=True)
+        )
+        for difference in koderz.compare(a, b).measures.values():
+            if difference.interval and difference.interval_holm:
+                low, high = difference.interval_holm
+                assert (difference.p_holm <= 0.05) == (not low <= 0 <= high)
+                assert high - low > difference.interval[1] - difference.interval[0]
+                shown += difference.p_holm <= 0.05
+                alone += difference.p_value <= 0.05
+    assert shown < alone
 
 
 def test_leaderboard_by_a_measure_ranks_by_its_direction(tmp_path: Path) -> None:
@@ -162,7 +190,9 @@ def test_leaderboard_by_a_measure_ranks_by_its_direction(tmp_path: Path) -> None
     board = leaderboard([side for run in runs for side in sides_of(run)], measure=measure_named("seconds", runs))
 
     assert [round(standing.mean.mean) for standing in board.standings] == [1, 2, 3]
-    assert [standing.mean.interval_method for standing in board.standings] == ["Student's t of tasks"] * 3
+    assert [standing.mean.interval_method for standing in board.standings] == [
+        "Student's t of tasks, of the logarithm"
+    ] * 3
     assert all((pair.significant and pair.a < pair.b) or True for pair in board.pairwise)
     table = next(iter(leaderboard_blocks(board)))
     assert "Avg seconds" in table.header  # type: ignore[union-attr]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import koderz
@@ -14,6 +15,7 @@ from koderz.analysis.report.sections import Spread, Spreads
 from koderz.analysis.report.strips import strips
 from koderz.analysis.runs import Run
 from koderz.analysis.speedups import contents
+from koderz.cli.perf_screen import told_of
 from tests.koderz.analysis import builders
 from tracker.summary import Result
 
@@ -49,6 +51,22 @@ def test_speed_ups_are_compared_by_geometric_means(tmp_path: Path) -> None:
 
 def test_a_ratio_of_nothing_is_none(tmp_path: Path) -> None:
     assert not koderz.compare(_run(tmp_path, "a", [0.0, 1.0]), _run(tmp_path, "b", [1.0, 1.0])).ratios
+
+
+def test_a_result_that_needs_review_says_so_in_the_table() -> None:
+    marked = msgspec.structs.replace(RESULT, facts={**FACTS, "needs_review": "needs review: why"})
+    table = next(iter(contents([("agent", marked)])))
+    assert isinstance(table, Table)
+    assert table.rows[0][2] == "opt, needs review"
+    assert "needs review: why" in told_of(marked)
+
+
+def test_a_comparison_says_which_side_has_results_that_need_review(tmp_path: Path) -> None:
+    results = [builders.row("T/0", True, note="needs review: why"), builders.row("T/1", True)]
+    marked = builders.run(tmp_path, [True, True], "b.json", results=results, run_id=builders.OTHER)
+    found = koderz.compare(_run(tmp_path, "a", [1.0, 2.0]), marked)
+    assert [note for note in found.notes if note.startswith("1 result needs review in B")]
+    assert not [note for note in found.notes if "in A" in note]
 
 
 def test_results_are_told_and_their_blocks_drawn() -> None:

@@ -46,6 +46,14 @@ def test_wrong_usage_is_one_line_and_creates_nothing(command: Command, koderz: S
     assert not koderz.results.exists()
 
 
+def test_dataset_of_ones_own_is_run_whole_without_a_range(command: Command, koderz: Shell) -> None:
+    task = '{"task_id": "a/%d", "prompt": "def f():\\n", "entry_point": "f", "test": "def check(f): pass"}\n'
+    (koderz.folder / "mine.jsonl").write_text("".join(task % number for number in range(3)))
+
+    said = command("benchmark", "--dataset", "mine.jsonl", "--model", "simulated", "--dry-run")
+    assert "Problems: 3" in said.out
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from koderz.analysis.statistics import drop_alarm
 from tests.conftest import Shell
 from tests.koderz.analysis import builders
 from tests.koderz.cli.conftest import Command
@@ -31,7 +32,7 @@ def test_two_files_from_elsewhere_are_compared(command: Command, runs: Path) -> 
     done = command("benchmark", "compare", "bad.json", "good.json")
 
     assert re.search(r"Success rate +\| 40\.0% \(8/20\) \| 90\.0% \(18/20\) \| \+50\.0 points", done.out)
-    assert "B is better: +50.0 points (p = 0.00195)." in done.out
+    assert "B is better: +50.0 points (p < 0.001)." in done.out
     assert "B gained: T/8, T/9" in done.out
     assert done.err == ""
 
@@ -54,21 +55,32 @@ def test_measure_says_what_is_compared_and_by_which_methods(command: Command, ru
     done = command("benchmark", "compare", "good.json", "dear.json", "--measure", "cost")
 
     assert re.search(r"Avg cost +\| +\$0\.01000 \| +\$0\.02095 \| +\+\$0\.01095", done.out)
-    assert "B is worse in cost: +$0.01095 (p = 0.0002)." in done.out
-    assert "Sign-flip permutation test, paired by task: p = 0.0002." in done.out
-    assert "Intervals: BCa bootstrap of tasks (cost), Tango's score interval (other measures)." in done.out
+    assert "B is worse in cost: +$0.01095 (p < 0.001)." in done.out
+    assert "Sign-flip permutation test, paired by task: p < 0.001." in done.out
+    assert "Interval of cost: BCa bootstrap of tasks." in done.out
+    assert "Intervals of the other measures: Tango's score interval" in done.out
+    assert "each of 98.8%, so that those of all 4 measures hold with 95%." in done.out
     found = json.loads(command("benchmark", "compare", "good.json", "dear.json", "--measure", "cost", "--json").out)
-    assert found["measure"] == {"name": "cost", "direction": "lower", "unit": "$", "two_valued": False}
-    assert (found["measures"]["success"]["p_value"], found["measures"]["success"]["p_holm"]) == (0.5, 1.0)
+    assert found["measure"] == {"name": "cost", "direction": "lower", "unit": "$", "two_valued": False, "average": ""}
+    assert (found["measures"]["success"]["p_value"], found["measures"]["success"]["p_holm"]) == pytest.approx(
+        (0.220, 0.881), abs=1e-3
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["good.json", "bad.json", "--fail-on-regression"], 1, "dropped by 50.0 points, p = 0.00195 (lost: T/8, T/9"),
+        (["good.json", "bad.json", "--fail-on-regression"], 1, "dropped by 50.0 points, p < 0.001 (lost: T/8, T/9"),
         (["bad.json", "good.json", "--fail-on-regression"], 0, ""),
         (["good.json", "bad.json", "--max-drop", "50"], 0, ""),
         (["good.json", "bad.json", "--max-drop", "49.9"], 1, "more than the 49.9 allowed"),
+        (["good.json", "bad.json", "--max-drop", "40", "--confidence", "0.95"], 0, ""),
+        (
+            ["good.json", "bad.json", "--max-drop", "20", "--confidence", "0.95"],
+            1,
+            "20 allowed with a confidence of 0.95",
+        ),
+        (["good.json", "bad.json", "--confidence", "0.95"], 2, "--confidence is that of --max-drop"),
         (["good.json", "--min-success-rate", "85"], 0, ""),
         (["bad.json", "good.json", "--min-success-rate", "85"], 0, ""),
         (["good.json", "bad.json", "--min-success-rate", "85"], 1, "success rate of 40.0%, below the 85% asked for"),
@@ -104,6 +116,19 @@ def test_gates_and_errors_are_exit_codes_and_one_line(
 
     assert says in done.err
     assert len(done.err.splitlines()) == (1 if code else 0)
+
+
+def test_gate_on_a_drop_says_how_often_it_shuts_on_equals(command: Command, runs: Path) -> None:
+    gate = ("benchmark", "compare", "bad.json", "good.json", "--max-drop", 5)
+    plain, sure = command(*gate), command(*gate, "--confidence", 0.95)
+    assert (
+        "--max-drop 5 shuts in 32% of comparisons like this one where A and B are equally good; with --conf"
+        in plain.out
+    )
+    assert "--max-drop 5 --confidence 0.95 shuts in 2.4% of comparisons like this one where A and B are eq" in sure.out
+    alarms = json.loads(command(*gate, "--json").out)["false_alarms"]
+    assert alarms == {"zero-shot": pytest.approx(drop_alarm(20, 0.5, 0.05))}
+    assert json.loads(command("benchmark", "compare", "bad.json", "good.json", "--json").out)["false_alarms"] == {}
 
 
 def test_a_run_still_going_is_shown_as_such_and_passes_no_gate(command: Command, koderz: Shell, runs: Path) -> None:

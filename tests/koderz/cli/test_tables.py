@@ -181,6 +181,13 @@ def test_at_80_columns_ids_rates_and_states_are_all_there(command: Command, runs
     assert sum(MODELS[0] in line for line in narrow) == 2
 
 
+def test_list_names_no_method_of_intervals_that_may_have_several(command: Command, runs: Path) -> None:
+    head = command("benchmark", "list").out.splitlines()[0]
+
+    assert "  95% INTERVAL  " in head
+    assert "WILSON" not in head
+
+
 def _in_a_terminal(command: Command, width: int, *words: str) -> list[str]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tables, "terminal_width", lambda: width)

@@ -23,12 +23,15 @@ from tracker.records import Finished, Record
     ("words", "said"),
     [
         ("benchmark run", "Skip the specification (ablation)."),
-        ("benchmark run", "Maximum concurrent experiments; those awaiting a verdict don't count."),
+        ("benchmark run", "Maximum tasks at work at once, from first call to last;"),
         ("benchmark run", "Shuffle with --seed."),
         ("benchmark resume", "Continue even if the solver's calls diverge from the recording."),
         ("benchmark export", "One row per attempt, with its reply."),
         ("", "Run a benchmark; resume, watch, compare and report runs."),
-        ("benchmark run", "Cost cap: no call starts that could exceed it; the run stops and can be resumed."),
+        (
+            "benchmark run",
+            "Cost cap: no call starts that would exceed it, as calls cost so far; the run stops and can be resumed.",
+        ),
         ("benchmark run", "The model for a role of the solver, such as judge=openai/gpt-4o; repeatable."),
         ("memory recall", "Search memories by words, best match first; without words list the most recent ones."),
         ("ui", "Address to bind; 0.0.0.0 exposes it to the network."),
@@ -93,7 +96,7 @@ def test_progress_has_room_for_what_is_being_done_in_80_columns(monkeypatch: pyt
 def test_experiments_that_go_on_count_by_half_for_the_time_that_is_left() -> None:
     progress = SimpleNamespace(started=time.monotonic() - 40, done_before=0, planned=27, in_flight=6, tokens_out=0)
     tally = SimpleNamespace(ended=range(1), faults=0, cost=0.0)
-    plan = SimpleNamespace(record=SimpleNamespace(parts=()))
+    plan = SimpleNamespace(record=SimpleNamespace(parts=(), headline=None))
     view: Any = SimpleNamespace(
         tracker=SimpleNamespace(tally=tally),
         orchestrator=SimpleNamespace(progress=SimpleNamespace(**vars(progress), stopping="")),

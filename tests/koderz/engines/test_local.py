@@ -1,4 +1,4 @@
-"""Who works at once on this machine: those that are judged leave their place to others."""
+"""Who works at once on this machine: as many as --concurrency, each from its first call to its last."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from koderz.sandbox import Sandbox
-from koderz.types import Completion, Judging, Message, Reply, Sampling, Task, Verdict
+from koderz.types import Judging, Message, Reply, Sampling, Task, Verdict
 from tests.conftest import PATIENCE
 from tests.koderz.world import Crowded, Run, Scripted, Words, bad, begun, planned
-from tracker.journal import NAME
 
 
 @dataclass
@@ -46,6 +45,19 @@ def with_solver(folder: Path, source: str, n: int, *, judged_after: int = 1) -> 
     return carried_out(folder, Scripted(), n, judged_after=judged_after, solver=solver, concurrency=1)
 
 
+def most_at_work(run: Run) -> int:
+    """How many tasks were between their first call and their last at once, by the order of lines."""
+    calls = [line.experiment_id for line in run.of("call")]
+    last = {experiment: place for place, experiment in enumerate(calls)}
+    at_work, most = set[str](), 0
+    for place, experiment in enumerate(calls):
+        at_work.add(experiment)
+        most = max(most, len(at_work))
+        if last[experiment] == place:
+            at_work.remove(experiment)
+    return most
+
+
 def test_calls_go_on_while_verdicts_are_waited_for(tmp_path: Path) -> None:
     model = Crowded(crowd=2)
 
@@ -55,12 +67,24 @@ def test_calls_go_on_while_verdicts_are_waited_for(tmp_path: Path) -> None:
     assert model.most_at_once == 2
 
 
-def test_an_experiment_that_goes_on_after_its_verdict_takes_a_place_again(tmp_path: Path) -> None:
-    model = Crowded(bad, crowd=2)
+def test_concurrency_is_the_number_of_tasks_between_their_first_call_and_their_last(tmp_path: Path) -> None:
+    run = carried_out(tmp_path, Scripted(bad), 8, judged_after=2, mode="iterative", max_iterations=2, concurrency=2)
 
-    run = carried_out(tmp_path, model, 8, judged_after=8, mode="iterative", max_iterations=2, concurrency=2)
+    assert (run.ended.status, len(run.of("call"))) == ("complete", 16)
+    assert most_at_work(run) == 2
 
-    assert (run.ended.status, len(model.asked), model.most_at_once) == ("complete", 16, 2)
+
+def test_concurrency_holds_where_a_solver_that_says_nothing_of_its_calls_is_judged(tmp_path: Path) -> None:
+    source = """
+async def solve(task, ask, judge):
+    return await judge(task, await ask(task.messages))
+"""
+
+    run = with_solver(tmp_path, source, 5)
+
+    lines = [(line.kind, line.experiment_id) for line in run.lines if line.kind in ("call", "attempt")]
+    assert [kind for kind, _ in lines] == ["call", "attempt"] * 5
+    assert [one for _, one in lines[::2]] == [one for _, one in lines[1::2]]
 
 
 def test_what_a_solver_makes_itself_takes_a_place_also_where_it_asks_meanwhile(tmp_path: Path) -> None:
@@ -97,7 +121,7 @@ async def solve(task, ask, judge):
     return await judge(task, await ask(task.messages, seed=3))
 """
 
-    run = with_solver(tmp_path, source, 5, judged_after=15)
+    run = with_solver(tmp_path, source, 5, judged_after=3)
 
     assert (run.ended.status, run.summary.summary.successes) == ("complete", 5)
 
@@ -123,19 +147,6 @@ solve.resume = "restart"
     assert run.summary.summary.successes == 5
 
 
-def test_one_that_can_not_replay_and_works_in_a_workspace_is_judged_beside_others(tmp_path: Path) -> None:
-    source = """
-async def solve(task, ask, judge, workspace=None):
-    return await judge(task, await ask(task.messages))
-
-solve.resume = "restart"
-"""
-
-    run = with_solver(tmp_path, source, 5, judged_after=5)
-
-    assert (run.ended.status, run.summary.summary.successes) == ("complete", 5)
-
-
 def test_whoever_waits_for_a_place_is_not_begun_when_the_run_is_to_stop(tmp_path: Path) -> None:
     stop: list[Callable[[], None]] = []
 
@@ -153,35 +164,3 @@ def test_whoever_waits_for_a_place_is_not_begun_when_the_run_is_to_stop(tmp_path
     run = asyncio.run(go())
 
     assert (run.ended.status, len(model.asked), len(run.of("experiment"))) == ("stopped", 3, 3)
-
-
-def attempts_in(folder: Path) -> int:
-    return sum(path.read_bytes().count(b'{"kind":"attempt"') for path in folder.rglob(NAME))
-
-
-def test_what_is_under_way_comes_before_what_is_new(tmp_path: Path) -> None:
-    class Unhurried(Scripted):
-        """Answers when the verdicts of its earlier answers are on disk, and whoever they let go on is waiting."""
-
-        async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
-            said = len(self.asked)
-            while attempts_in(tmp_path) < said:  # noqa: ASYNC110  nothing tells of a line on disk
-                await asyncio.sleep(0.001)
-            for _ in range(100):
-                await asyncio.sleep(0)
-            return await super().complete(messages, sampling)
-
-    model = Unhurried(lambda messages, sampling: f"BAD {len(model.asked)}")
-
-    run = carried_out(tmp_path, model, 12, judged_after=1, mode="iterative", max_iterations=6, concurrency=1)
-
-    under_way: set[str] = set()
-    most = 0
-    for line in run.lines:
-        if line.kind == "call":
-            under_way.add(line.experiment_id)
-        elif line.kind == "experiment":
-            under_way.discard(line.experiment_id)
-        most = max(most, len(under_way))
-    assert len(model.asked) == 12 * 6
-    assert most <= 3

@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from koderz.experiments.budget import Budget, CapReached
+from koderz.experiments.costs import Estimate
 
 
 async def spend(budget: Budget, estimate: float, cost: float, seconds: float = 0.0) -> float:
-    async with budget.call(estimate):
+    async with budget.call(Estimate.of(estimate)):
         await asyncio.sleep(seconds)
         budget.paid(cost)
     return cost
@@ -64,7 +65,7 @@ def test_calls_run_side_by_side_as_far_as_they_fit() -> None:
 
         async def one() -> None:
             nonlocal inside, most
-            async with budget.call(0.25):
+            async with budget.call(Estimate.of(0.25)):
                 inside += 1
                 most = max(most, inside)
                 await asyncio.sleep(0.001)
@@ -81,7 +82,7 @@ def test_what_a_failed_call_held_is_free_again() -> None:
         budget = Budget(1.0)
         for _ in range(3):
             with pytest.raises(ValueError, match="oh"):
-                async with budget.call(0.9):
+                async with budget.call(Estimate.of(0.9)):
                     raise ValueError("oh")
         await spend(budget, 0.9, 0.0)
 
@@ -111,7 +112,7 @@ def test_a_call_that_is_cancelled_under_way_frees_what_it_held() -> None:
 def test_a_call_that_is_cancelled_while_it_waits_holds_nothing() -> None:
     async def go() -> None:
         budget = Budget(1.0)
-        async with budget.call(0.9):
+        async with budget.call(Estimate.of(0.9)):
             await _cancel(spend(budget, 0.9, 0.0))
         await asyncio.wait_for(spend(budget, 1.0, 0.0), 10)
 
@@ -155,7 +156,7 @@ def _residue(cap: float, most: float, seed: int) -> Callable[[Budget], Awaitable
         for _ in range(2000):
             estimate = chance.random() * most
             if held + estimate < cap and chance.random() < 0.55:
-                call = budget.call(estimate)
+                call = budget.call(Estimate.of(estimate))
                 await call.__aenter__()
                 under_way.append((call, estimate))
                 held += estimate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -207,13 +208,13 @@ def test_a_fatal_fault_is_handed_on() -> None:
 
 
 def test_a_call_is_estimated_by_its_characters_and_its_longest_reply() -> None:
-    async def go(cap: float) -> None:
-        model = Scripted(cost=Price(3e6, 1e6))  # $3 a token in, $1 a token out
-        await caller(model, max_cost=cap, max_tokens=10).complete(asked("x" * 30), at(0))
+    model = Scripted(cost=Price(3e6, 1e6))  # $3 a token in, $1 a token out
+    with pytest.raises(CapReached, match=r"the next call could cost \$(\d+\.\d{4})") as refused:
+        asyncio.run(caller(model, max_cost=1.0, max_tokens=10).complete(asked("x" * 30), at(0)))
+    (dollars,) = re.findall(r"could cost \$(\d+\.\d{4})", str(refused.value))
+    assert 10 + 3 * 30 / 4 < float(dollars) < 10 + 3 * (30 + 40)
 
-    asyncio.run(go(40.0))
-    with pytest.raises(CapReached, match=r"the next call could cost \$40.0000"):
-        asyncio.run(go(39.99))
+    asyncio.run(caller(model, max_cost=float(dollars) + 1e-4, max_tokens=10).complete(asked("x" * 30), at(0)))
 
 
 def test_a_longest_reply_of_the_solvers_own_counts() -> None:

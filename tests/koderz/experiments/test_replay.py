@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -190,6 +191,30 @@ def test_one_result_is_acted_on_before_the_next_comes_however_it_is_waited_for()
     _, world = asyncio.run(play(acting, []))
 
     assert asyncio.run(play(acting, world.lines))[0] == [1, 4]
+
+
+def test_calls_that_fail_after_nobody_waits_for_them_are_taken_notice_of() -> None:
+    class Refusing(World):
+        async def complete(self, ask: Ask, identity: Identity) -> Answer:
+            self.asked.append(ask.messages[-1]["content"])
+            await asyncio.sleep(0.05 * len(self.asked))
+            raise Fault("400")
+
+    complaints = list[dict[str, Any]]()
+
+    async def played() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        async with Handles(IDENTITY, [], Refusing()) as handles:
+            asks = [asyncio.create_task(handles.ask(say(name))) for name in "abcd"]
+            with pytest.raises(Fault):
+                await asyncio.gather(*asks)
+            for ask in asks:
+                ask.cancel()
+            await asyncio.gather(*asks, return_exceptions=True)
+
+    asyncio.run(played())
+    gc.collect()  # which ends tasks that tracebacks hold on to
+    assert not complaints
 
 
 def test_a_recorded_branch_waits_as_long_as_another_one_worked_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def chat(text: str | None = "hello", **message: Any) -> Answer:
     """A chat completion as OpenAI sends it."""
     choice = {"message": {"role": "assistant", "content": text, **message}, "finish_reason": "stop"}
     usage = {"prompt_tokens": 11, "completion_tokens": 7}
-    return Answer(json.dumps({"model": "m-2", "choices": [choice], "usage": usage}).encode())
+    return Answer(json.dumps({"model": "m-2026-01-31", "choices": [choice], "usage": usage}).encode())
 
 
 def refusal(message: str, status: int = 400, **headers: str) -> Answer:

@@ -160,4 +160,4 @@ async def test_what_one_model_refuses_another_is_still_told(
     server.decide = decide
     pool = await models.pooled()
     await pool.open("openai/m").complete(prompt, ALL)
-    assert (await pool.open("openai/other").complete(prompt, ALL)).adapted == ()
+    assert (await pool.open("openai/m-2026-01-31").complete(prompt, ALL)).adapted == ()

@@ -17,7 +17,7 @@ USAGE = {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 100,
 
 
 def reply(*blocks: dict[str, Any], stop_reason: str = "end_turn") -> Answer:
-    body = {"content": list(blocks), "stop_reason": stop_reason, "usage": USAGE, "model": "claude-x-1"}
+    body = {"content": list(blocks), "stop_reason": stop_reason, "usage": USAGE, "model": "claude-x-20260131"}
     return Answer(json.dumps(body).encode())
 
 
@@ -43,7 +43,7 @@ async def test_a_call_is_written_as_anthropic_wants_it(server: Server, models: M
         "top_p": 0.9,
         "stop_sequences": ["END"],
     }
-    assert (completion.text, completion.finish_reason, completion.model) == ("hi", "stop", "claude-x-1")
+    assert (completion.text, completion.finish_reason, completion.model) == ("hi", "stop", "claude-x-20260131")
     assert (completion.tokens_in, completion.tokens_out) == (130, 5)
 
 

@@ -25,7 +25,7 @@ KEY = "sk-test-0123456789abcdef"
 async def test_a_reply_carries_what_it_took(server: Server, models: Models, prompt: list[Message]) -> None:
     model = await models.open(prices={"openai/m": Price(1.0, 10.0)})
     completion = await model.complete(prompt, Sampling())
-    assert (completion.text, completion.finish_reason, completion.model) == ("hello", "stop", "m-2")
+    assert (completion.text, completion.finish_reason, completion.model) == ("hello", "stop", "m-2026-01-31")
     assert (completion.tokens_in, completion.tokens_out, completion.retries) == (11, 7, 0)
     assert completion.cost == pytest.approx(81e-6)
     assert completion.cost_known

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from koderz.models import Price, parse_model_name
-from koderz.models.prices import Usage, price_of, tariff_of
+from koderz.models.prices import Tier, Usage, price_of, tariff_of
 
 HOSTED = "https://api.openai.com/v1"
 LOOPBACK = "http://127.0.0.1:8000/v1"
@@ -115,3 +115,19 @@ def test_what_nobody_knows_is_not_guessed(name: str, base_url: str | None) -> No
 
 def test_a_known_gateway_has_its_own_prices() -> None:
     assert price_of(parse_model_name("openai/openai/gpt-4o-mini"), {}, "https://openrouter.ai/api/v1") is not None
+
+
+def test_tiers_make_every_token_of_a_long_prompt_dearer() -> None:
+    price = Price(1.0, 2.0, (Tier(200_000, 10.0, 20.0), Tier(500_000, 100.0, 200.0)))
+    assert price.cost(200_000, 1_000_000) == pytest.approx(2.2)
+    assert price.cost(300_000, 1_000_000) == pytest.approx(23.0)
+    assert price.cost(600_000, 0) == pytest.approx(60.0)
+
+
+@pytest.mark.parametrize("name", ["anthropic/claude-sonnet-4-5", "gpt-4o-mini", "gemini-2.5-pro"])
+def test_tiers_of_published_prices_are_those_that_calls_are_charged_by(name: str) -> None:
+    tariff = tariff_of(parse_model_name(name), None, {})
+    assert tariff
+    for tokens in (10, 150_000, 199_999, 200_001, 900_000):
+        assert tariff.price.cost(tokens, 1000) == pytest.approx(tariff.cost(Usage(tokens, 1000)))
+    assert ("more above" in str(tariff)) == bool(tariff.price.tiers)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from koderz.models import Price
+from koderz.models.prices import Tier
 from koderz.plans.estimate import Estimate, estimate
 from tests.koderz.world import Scripted, bad, begun, good, planned
 
@@ -100,3 +101,13 @@ def test_a_frontier_model_is_reckoned_at_its_own_price(tmp_path: Path) -> None:
 
 def test_where_a_price_is_unknown_so_is_the_cost(tmp_path: Path) -> None:
     assert guess(tmp_path, 2, {"scripted": Price(1, 1), "frontier": None}).cost is None
+
+
+def test_estimate_knows_that_long_prompts_cost_more_by_the_length_of_each_call(tmp_path: Path) -> None:
+    plain = guess(tmp_path, 3, mode="iterative", max_iterations=4).cost
+    tiered = {"scripted": Price(1.0, 2.0, (Tier(50, 10.0, 20.0),))}
+    rarely = {"scripted": Price(1.0, 2.0, (Tier(10**6, 10.0, 20.0),))}
+
+    assert plain
+    assert guess(tmp_path, 3, tiered, mode="iterative", max_iterations=4).cost == pytest.approx([10 * c for c in plain])
+    assert guess(tmp_path, 3, rarely, mode="iterative", max_iterations=4).cost == pytest.approx(plain)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from koderz.errors import FatalFault, Fault
@@ -22,6 +24,7 @@ from tests.koderz.world import Crowded, Run, Scripted, Words, bad, begun, planne
 from tracker.index import index_path
 from tracker.journal import NAME
 from tracker.records import Record, encode
+from tracker.summary import summarize
 
 
 def carried_out(folder: Path, model: Scripted, n: int = 3, **settings: Any) -> Run:
@@ -67,6 +70,24 @@ def of_first_task(first: str, others: str) -> Callable[[Sequence[Message], Sampl
 
 
 # Whole runs
+
+
+def test_answered_by_in_the_summary_counts_calls_by_the_name_that_answered(tmp_path: Path) -> None:
+    names = ["other", "scripted", "other-2", ""]
+
+    def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
+        return Completion("BAD" if len(names) % 2 else "GOOD", model=names.pop(0) if names else "other")
+
+    run = carried_out(tmp_path, Scripted(line), n=2, mode="iterative", concurrency=1)
+
+    answered = Counter(call.answered_by for call in run.of("call") if call.answered_by not in ("", "scripted"))
+    assert answered["other"] >= 1
+    assert run.summary.answered_by == {"scripted": answered}
+    lines = [json.loads(line) for line in (run.folder / NAME).read_bytes().splitlines()]
+    old = [{name: value for name, value in line.items() if name != "answered_by"} for line in lines]
+    (run.folder / NAME).write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in old))
+    index_path(run.folder / NAME).unlink(missing_ok=True)
+    assert summarize(run.folder).answered_by == {}  # of a journal from before
 
 
 def test_every_experiment_is_performed_once_and_recorded_step_by_step(tmp_path: Path) -> None:

@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 
-from koderz.engines.owners import schema_of
+from koderz.engines.owners import REGISTRIES, schema_of
 from koderz.errors import KoderzError
 from koderz.models.prices import could_spend
 from koderz.sandbox import DockerOptions
+from koderz.settings.options import Field, fields_of, plain
+from koderz.settings.schema import Settings
 from koderz.settings.toml import Config, load_config, results_folder
+from koderz.settings.trust import risks_of, risks_of_plan
+from koderz.suites.long_context.ruler.options import RulerOptions
 
 
 def loaded(folder: Path, text: str | bytes, *, trust: bool = False) -> Config:
@@ -244,6 +248,53 @@ def test_a_link_that_leads_out_of_the_folder_needs_trust(tmp_path: Path, monkeyp
 
     with pytest.raises(KoderzError, match="--trust-config"):
         loaded(inner, 'results = "runs"')
+
+
+NOT_SENT = {"endpoint", "tokenizer", "results"}  # the path of an address; a vocabulary; where koderz writes
+
+
+def file_options() -> list[tuple[str, str, Field]]:
+    """Each option that names files or folders: its table in koderz.toml, its name, and the field."""
+    found = [("", name, field) for name, field in fields_of(Settings).items()]
+    for kind, registry in REGISTRIES.items():
+        for owner in registry:
+            struct = registry.options_of(owner)
+            found += [(f"{kind}.{owner}", *item) for item in fields_of(struct).items()] if struct else []
+    named = {"FILE", "DIR", "PATH", "NAME=PATH", "FOLDER"}
+    return [each for each in found if each[2].about.metavar in named and each[1] not in NOT_SENT]
+
+
+def test_files_outside_of_the_folder_need_trust_whichever_option_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "repository"
+    inner.mkdir()
+    (inner / "folder").mkdir()
+    (inner / "link").symlink_to("/etc/passwd")
+    (inner / "folder" / "link").symlink_to(tmp_path)
+    monkeypatch.chdir(inner)
+
+    options = file_options()
+    assert {"haystack", "qa_data", "corpus", "dataset", "dataset_path", "predictions", "patches"} <= {
+        name for _, name, _ in options
+    }
+    for table, name, field in options:
+        for path in ("/etc/passwd", "../passwd", "link", "folder", "folder/link/x"):
+            word = f"new={path}" if field.about.metavar == "NAME=PATH" else path
+            value = field.read([word] if field.item_type else word, name)
+            risks = risks_of({name: field}, {name: value}, could_spend)
+            assert risks, f"{table} {name} = {value}"
+            assert risks == risks_of_plan({name: field}, {name: plain(value)}), name
+    inside = fields_of(RulerOptions)["haystack"]
+    assert not risks_of({"haystack": inside}, {"haystack": Path("text.txt")}, could_spend)
+
+
+def test_haystack_outside_of_the_folder_is_refused_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "koderz.toml").write_text('[suite]\nname = "ruler"\n[suite.ruler]\nhaystack = "/etc/passwd"\n')
+
+    schema = schema_of(("suite", "ruler"))
+    with pytest.raises(KoderzError, match=r"line 4, haystack: this could send a file from outside of this folder"):
+        load_config(tmp_path, environ=state(tmp_path), names=(*schema.fields,), schema=schema, spends=could_spend)
 
 
 @pytest.mark.parametrize(("text", "file"), [('solver = "own.py:solve"', "own.py"), ('dataset = "d.jsonl"', "d.jsonl")])

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,25 +65,53 @@ def test_a_plan_from_elsewhere_needs_trust_for_all_but_what_it_costs(config: dic
     assert sorted(risks_of_plan(schema_of().fields, as_config(settings_of()) | config)) == sorted(risks)
 
 
-def test_the_store_is_of_this_user_and_holds_digests_alone(environ: dict[str, str], tmp_path: Path) -> None:
+def test_trust_store_holds_digests_alone(environ: dict[str, str], tmp_path: Path) -> None:
     remember(b"a secret", environ)
 
     (path,) = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
-    (digest,) = json.loads(path.read_text())
-    assert len(digest) == 64
+    assert len(path.name) == 64
+    assert not path.read_bytes()
 
 
-def test_without_a_state_folder_it_lies_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trust_store_lies_in_the_home_folder_without_a_state_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     remember(b"x", {})
 
-    assert (tmp_path / ".local" / "state" / "koderz" / "trusted.json").is_file()
+    assert len(list((tmp_path / ".local" / "state" / "koderz" / "trusted").iterdir())) == 1
+
+
+def test_trust_of_earlier_versions_holds(environ: dict[str, str]) -> None:
+    store = Path(environ["XDG_STATE_HOME"]) / "koderz" / "trusted.json"
+    store.parent.mkdir(parents=True)
+    store.write_text(json.dumps([hashlib.sha256(b"x").hexdigest()]))
+
+    assert trusted(b"x", environ)
+    assert not trusted(b"y", environ)
+    remember(b"y", environ)
+    assert trusted(b"x", environ)
+    assert trusted(b"y", environ)
+
+
+def test_trust_that_several_processes_remember_at_once_is_kept(environ: dict[str, str]) -> None:
+    program = (
+        "import os, sys\nfrom koderz.settings.trust import remember\n"
+        "for number in range(60):\n    remember(f'{sys.argv[1]} {number}'.encode(), os.environ)"
+    )
+    workers = [
+        subprocess.Popen([sys.executable, "-c", program, str(worker)], env={**os.environ, **environ})
+        for worker in range(3)
+    ]
+
+    assert [worker.wait() for worker in workers] == [0, 0, 0]
+    assert all(trusted(f"{worker} {number}".encode(), environ) for worker in range(3) for number in range(60))
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[1, null]", b"[{}]", b"\xff\xff", b'"x"', b"[" * 10_000])
-def test_a_damaged_store_trusts_nothing_and_is_mended_by_the_next_word(environ: dict[str, str], damage: bytes) -> None:
-    remember(b"x", environ)
+def test_trust_store_of_earlier_versions_that_is_damaged_trusts_nothing(environ: dict[str, str], damage: bytes) -> None:
     store = Path(environ["XDG_STATE_HOME"]) / "koderz" / "trusted.json"
+    store.parent.mkdir(parents=True)
     store.write_bytes(damage)
 
     assert not trusted(b"x", environ)
@@ -94,9 +126,8 @@ def test_trust_that_cannot_be_written_down_is_not_given(tmp_path: Path) -> None:
         require_trust(b"x", "", grant=True, environ={"XDG_STATE_HOME": str(tmp_path / "file")})
 
 
-def test_what_is_trusted_again_is_written_down_once(environ: dict[str, str]) -> None:
+def test_trust_given_again_is_written_down_once(environ: dict[str, str]) -> None:
     for data in (b"a", b"b", b"a"):
         remember(data, environ)
 
-    (store,) = Path(environ["XDG_STATE_HOME"]).rglob("trusted.json")
-    assert len(json.loads(store.read_bytes())) == 2
+    assert len([path for path in Path(environ["XDG_STATE_HOME"]).rglob("*") if path.is_file()]) == 2

@@ -114,3 +114,13 @@ def test_turns_are_counted() -> None:
     bench = Bench(*[again] * 3)
     assert bench.solve(max_turns=3).cause == "turns"
     assert len(bench.asked) == 3
+
+
+def test_a_diff_that_can_t_be_taken_is_the_agent_s_failure() -> None:
+    class Broken(Bench):
+        async def diff(self) -> dict[str, Any]:
+            return {"diff": "", "too_large": False, "error": "git: invalid path"}
+
+    found = Broken(Reply(1, "Done.")).solve()
+    assert (found.verdict, found.cause, found.score) == ("failed", "patch", 0.0)
+    assert "invalid path" in found.feedback

@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from io import BytesIO
 from typing import Any
 
 import aiohttp
@@ -15,6 +16,7 @@ import pytest
 
 from koderz.errors import Fault, KoderzError, StorageError
 from koderz.experiments.budget import CapReached
+from koderz.sandbox.gate import CONNECTIONS
 from koderz.solvers.agents import bridge as bridges
 from koderz.solvers.agents.bridge import Bridge, fingerprint
 from koderz.types import Message, Reply
@@ -64,6 +66,68 @@ async def test_nobody_is_answered_without_the_token() -> None:
         own = {"authorization": "", "x-api-key": bridge.token}
         async with session.post(PATHS["chat"], json={**BODIES["chat"], "stream": False}, headers=own) as answer:
             assert answer.status == 200
+
+
+async def test_token_that_is_no_utf8_is_wrong() -> None:
+    async with served(Asked(Reply(1, "hi"))) as (_, session):
+        reading, writing = await asyncio.open_connection("127.0.0.1", port_of(session))
+        writing.write(b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nX-Api-Key: \xff\xfe\r\nContent-Length: 2\r\n\r\n{}")
+        assert (await reading.readline()).startswith(b"HTTP/1.1 401")
+        writing.close()
+
+
+async def test_bodies_that_never_end_are_bounded_in_sum_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridges, "_HELD_BYTES", 300_000)
+    monkeypatch.setattr(bridges, "SECONDS", 2.0)
+    ask = Asked(Reply(1, "hi"))
+    async with served(ask) as (bridge, session):
+        head = f"POST /v1/messages HTTP/1.1\r\nHost: x\r\nX-Api-Key: {bridge.token}\r\nContent-Length: 900000\r\n\r\n"
+        answers = [asyncio.create_task(unfinished(port_of(session), head.encode() + b" " * 100_000)) for _ in range(8)]
+        statuses = sorted(await asyncio.gather(*answers))
+        assert {*statuses} == {b"408", b"413"}
+        assert statuses.count(b"413") >= 5
+        async with session.post(PATHS["chat"], json={**BODIES["chat"], "stream": False}) as answer:
+            assert answer.status == 200  # what was held is free again
+
+
+async def test_connections_without_a_whole_request_are_bounded_in_number_and_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bridges, "SECONDS", 2.0)
+    async with served(Asked(Reply(1, "hi"))) as (_, session):
+        held = [asyncio.create_task(unfinished(port_of(session), b"POST /v1/mess")) for _ in range(CONNECTIONS + 20)]
+        assert {*await asyncio.gather(*held)} == {b""}  # all of them were closed
+        async with session.get("/v1/models") as answer:
+            assert answer.status == 200
+
+
+async def test_request_of_more_parts_than_bytes_can_hold_is_refused() -> None:
+    ask = Asked(Reply(1, "hi"))
+    async with (
+        served(ask) as (_, session),
+        session.post(PATHS["chat"], data=BytesIO(b"[" + b"0," * 1_100_000 + b"0]")) as answer,
+    ):
+        assert answer.status == 400
+        assert "commas and brackets" in await answer.text()
+    assert not ask.calls
+
+
+async def unfinished(port: int, beginning: bytes) -> bytes:
+    """The status that the beginning of a request is answered by; empty where the connection is closed instead."""
+    reading, writing = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writing.write(beginning)
+        return (await reading.readline())[9:12]
+    except ConnectionError:
+        return b""
+    finally:
+        writing.close()
+
+
+def port_of(session: aiohttp.ClientSession) -> int:
+    assert session._base_url
+    assert session._base_url.port
+    return session._base_url.port
 
 
 async def test_a_token_is_dead_once_its_rollout_has_ended_and_good_for_no_other() -> None:

@@ -55,6 +55,29 @@ async def test_openais_client_reads_replies_streams_models_and_errors(server: Mo
             await client.with_options(api_key="sk-y").models.list()
 
 
+async def test_openais_client_reads_responses_whole_and_streamed(server: ModelServer) -> None:
+    import openai
+
+    async with openai.AsyncOpenAI(
+        base_url=f"{server.url}/v1", api_key="sk-x", max_retries=0, _strict_response_validation=True
+    ) as client:
+        whole = await client.responses.create(model="recorded", input=ASKED, instructions="Be brief.")
+        assert (whole.output_text, whole.status) == ("def f(): ...", "completed")
+        assert [item.type for item in whole.output] == ["reasoning", "message"]
+        assert server.requests[-1].messages == (
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": ASKED},
+        )
+        asked = [{"role": "user", "content": [{"type": "input_text", "text": ASKED}]}]
+        events = [event async for event in await client.responses.create(model="recorded", input=asked, stream=True)]
+        assert events[-1].response.output_text == "def f(): ..."
+        assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "def f(): ..."
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.create(model="nope", input=ASKED)
+        with pytest.raises(openai.BadRequestError):
+            await client.responses.create(model="recorded", input=[])
+
+
 @pytest.mark.slow  # seconds to import
 async def test_anthropics_client_reads_replies_streams_models_and_errors(server: ModelServer) -> None:
     import anthropic
@@ -66,6 +89,10 @@ async def test_anthropics_client_reads_replies_streams_models_and_errors(server:
             model="recorded", max_tokens=99, messages=[{"role": "user", "content": ASKED}]
         )
         assert [block.type for block in whole.content] == ["thinking", "text"]
+        counted = await client.messages.count_tokens(
+            model="recorded", system="x" * 400, messages=[{"role": "user", "content": ASKED}]
+        )
+        assert counted.input_tokens == (400 + len(ASKED)) // 4
         async with client.messages.stream(
             model="recorded", max_tokens=99, messages=[{"role": "user", "content": ASKED}]
         ) as stream:

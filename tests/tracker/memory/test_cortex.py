@@ -372,6 +372,22 @@ def test_forgetting_takes_words_age_and_salience(tmp_path: Path) -> None:
     assert using(tmp_path, work) == [["old", "new"], ["old"], [], ["old"], ["old"], ["old", "new"], ["old"], []]
 
 
+def test_forgetting_every_memory_at_once_has_to_be_meant(tmp_path: Path) -> None:
+    async def work(cortex: Cortex) -> Any:
+        for title in ("a", "b"):
+            await cortex.remember(title, title)
+        await cortex.remember("kept", "kept", importance="critical")
+        told = (await cortex.forget(below_salience=1), await cortex.forget(tags=["x"]), await cortex.forget(id=1))
+        dry = [each["everything"] for each in told]
+        for age, salience in ((None, 1.0), (0.0, None), (0.0, 1.0)):
+            with pytest.raises(InvalidMemory, match="these are all 2 memories that may be forgotten"):
+                await cortex.forget(older_than=age, below_salience=salience, dry_run=False)
+        gone = await cortex.forget(below_salience=1.0, dry_run=False, everything=True)
+        return dry, gone["forgotten"], gone["protected"]
+
+    assert using(tmp_path, work) == ([True, False, False], 2, 0)
+
+
 def test_consolidating_merges_only_what_says_the_same_and_only_when_told(tmp_path: Path) -> None:
     async def work(cortex: Cortex) -> Any:
         for tags, key, importance in ((["a"], None, "normal"), (["b"], None, "normal"), (["c"], "k", "normal")):

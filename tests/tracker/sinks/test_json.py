@@ -80,10 +80,16 @@ def test_what_a_suite_measures_is_in_it_with_every_result_and_every_mean(tmp_pat
     of = builders.plan(1, measures=[Measure(name="seconds", direction="lower", unit="s")])
     found = written(tmp_path, judged(0, score=0.5, metrics={"seconds": 2.0}), of=of)
 
-    assert found["measures"] == [{"name": "seconds", "direction": "lower", "unit": "s", "two_valued": False}]
+    assert found["measures"] == [
+        {"name": "seconds", "direction": "lower", "unit": "s", "two_valued": False, "average": ""}
+    ]
     assert (found["results"][0]["score"], found["results"][0]["metrics"]) == (0.5, {"seconds": 2.0})
     mean = {"mean": 2.0, "interval": None, "interval_method": None, "results": 1}
-    assert found["summary"]["measures"] == {"seconds": mean, "score": {**mean, "mean": 0.5}}
+    score = found["summary"]["measures"].pop("score")
+    assert (score["mean"], score["results"]) == (0.5, 1)
+    assert 0 < score["interval"][0] < 0.1 < 0.9 < score["interval"][1] < 1
+    assert found["summary"]["measures"] == {"seconds": mean}
+    del found["arms"]["zero-shot"]["summary"]["measures"]["score"]
     assert found["arms"]["zero-shot"]["summary"] == found["summary"]
 
 
@@ -192,6 +198,8 @@ def at_once(summary: Summary) -> bytes:
 def _flat(struct: Struct) -> dict[str, Any]:
     """What a suite tells of a result stands beside what every result has."""
     fields = structs.asdict(struct)
+    if not fields.get("cluster", True):
+        del fields["cluster"]
     return fields | dict(fields.pop("facts", {}))
 
 
@@ -204,6 +212,7 @@ def whole(summary: Summary) -> dict[str, Any]:
             arms = {name: asdict(arm) for name, arm in value.items()}
             for arm in arms.values():
                 assert not arm.pop("baseline")
+                assert arm.pop("simulated") is None
                 arm["summary"] |= arm.pop("more")
             if len(arms) == 1:
                 document |= next(iter(arms.values()))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import sqlite3
 from contextlib import closing
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from tests.tracker.sinks.mlflow_world import (
     seen,
 )
 from tracker.errors import KoderzError
-from tracker.records import Finished, Resumed
+from tracker.records import TIMES, Finished, Headline, Measure, Record, Resumed
 from tracker.runs import lock_run
 from tracker.sinks import SinkDown
 from tracker.sinks.mlflow.outbox import page_of
@@ -156,12 +158,12 @@ def test_scores_are_assessments_of_the_run_by_the_judge_and_its_version(results:
     found = seen(folder)
     (trace,) = found.traces
 
-    assert scores(trace) == {"passed": True, "iterations": 2, "score": 0.75, "bleu": 0.5, "expected_response": "x"}
+    assert scores(trace) == {"passed": True, "score": 0.75, "bleu": 0.5, "expected_response": "x"}
     sources = {(given.name, given.source.source_type, given.source.source_id) for given in trace.info.assessments}
     judge = ("CODE", "koderz humaneval judge 0.1.0")
     assert sources == {
         ("expected_response", "HUMAN", "humaneval"),
-        *((name, *judge) for name in ("passed", "iterations", "score", "bleu")),
+        *((name, *judge) for name in ("passed", "score", "bleu")),
     }
     runs = {given.metadata["mlflow.assessment.sourceRunId"] for given in trace.info.assessments}
     assert runs == {found.run.info.run_id}
@@ -193,8 +195,8 @@ def test_a_fault_is_in_no_assessment_and_in_no_measure_of_quality(results: Path)
     assert (trace.info.state, scores(trace)) == ("ERROR", {})
     assert trace.info.tags["koderz.outcome"] == "fault"
     assert trace.info.response_preview == "fault: server gone"
-    assert found.run.data.metrics.items() >= {"passed/zero-shot": 1.0, "problems/zero-shot": 1, "run/faults": 1}.items()
-    assert [name for name in found.run.data.metrics if "fault" in name] == ["run/faults"]
+    assert found.run.data.metrics == {"passed/mean": 1.0}
+    assert found.run.data.tags.items() >= {"koderz.problems": "1", "koderz.faults": "1"}.items()
 
 
 def test_traces_of_two_runs_are_told_apart_by_what_was_asked_and_by_nothing_else(results: Path) -> None:
@@ -205,17 +207,19 @@ def test_traces_of_two_runs_are_told_apart_by_what_was_asked_and_by_nothing_else
         project(folder)
 
     assert seen(one).traces[0].info.request_preview == '{"problem_id":"T/0"}'
-    assert {json.loads(trace.info.request_preview)["arm"] for trace in seen(both).traces} == set(BOTH)
+    assert [trace.info.request_preview for trace in seen(both).traces] == [
+        '{"problem_id":"T/0"}'
+    ] * 2  # one of each arm
 
 
 def test_an_arm_has_the_figures_with_intervals_that_parts_add(results: Path) -> None:
     records = [judged(n, metrics={"speedup_base": 2.0}, facts={"status": "passed"}) for n in range(3)]
     folder = record(results, new_plan(3, parts=("perf",)), *records, Finished(status="complete"))
     project(folder)
-    metrics = seen(folder).run.data.metrics
-    assert metrics["tasks/speedup_base/zero-shot"] == pytest.approx(2.0)
-    assert metrics["tasks/opt_at_k/1/zero-shot"] == 1.0
-    assert metrics["tasks/passed_low/zero-shot"] < metrics["tasks/passed_high/zero-shot"] == 1.0
+    figures = file_of(seen(folder).run, "figures.json")["arms"]["zero-shot"]
+    assert figures["tasks/speedup_base"] == pytest.approx(2.0)
+    assert figures["tasks/opt_at_k/1"] == 1.0
+    assert figures["tasks/passed_low"] < figures["tasks/passed_high"] == 1.0
 
 
 def test_the_run_has_curves_figures_table_and_files(results: Path) -> None:
@@ -225,16 +229,15 @@ def test_the_run_has_curves_figures_table_and_files(results: Path) -> None:
     project(folder)
     run, mlflow = seen(folder).run, client(folder)
 
-    history = mlflow.get_metric_history(run.info.run_id, "passed/zero-shot")
+    history = mlflow.get_metric_history(run.info.run_id, "passed/mean")
     assert [(point.step, point.value) for point in history] == [(1, 1), (2, 0.5), (3, pytest.approx(2 / 3))]
-    metrics = {"cost/zero-shot": 1.5, "successes/zero-shot": 2.0, "pass_at_1/zero-shot": 2 / 3}
-    assert run.data.metrics.items() >= metrics.items()
-    rates = [value for name, value in run.data.metrics.items() if name.startswith("pass")]
-    assert all(0 <= rate <= 1 for rate in rates)
+    assert [*run.data.metrics] == ["passed/mean"]
+    tags = {"koderz.cost": "1.5", "koderz.successes": "2", "koderz.pass_at_1": "0.6666666667"}
+    assert run.data.tags.items() >= tags.items()
     files = {file.path for file in mlflow.list_artifacts(run.info.run_id)}
     assert files >= {"summary.json", "plan.json", "results.json", "report.html"}
     assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [{"path": "results.json", "type": "table"}]
-    table = json.loads((Path(run.info.artifact_uri.removeprefix("file://")) / "results.json").read_bytes())
+    table = file_of(run, "results.json")
     assert [row[0] for row in table["data"]] == [f"T/{n} · zero-shot" for n in range(3)]
 
 
@@ -250,14 +253,126 @@ def test_what_attempts_leave_as_texts_is_among_the_files(results: Path) -> None:
     }
 
 
-def test_both_arms_of_a_comparative_run_have_measures_of_their_own(results: Path) -> None:
-    plan = new_plan(1, solvers=BOTH)
-    folder = record(results, plan, judged(0, False), judged(0, True, solver="iterative"), Finished(status="complete"))
-    project(folder)
-    metrics = seen(folder).run.data.metrics
+def file_of(run: Any, name: str) -> Any:
+    """A JSON file among the artifacts of a run."""
+    return json.loads((Path(run.info.artifact_uri.removeprefix("file://")) / name).read_bytes())
 
-    assert (metrics["passed/zero-shot"], metrics["passed/iterative"]) == (0.0, 1.0)
-    assert metrics["comparison/passed_difference"] == 1.0
+
+def test_arms_are_evaluation_runs_below_the_run(results: Path) -> None:
+    plan = new_plan(2, solvers=BOTH, **SHARED)
+    ended: list[Record] = [
+        judged(0, False),
+        fault(1),
+        judged(0, True, solver="iterative"),
+        judged(1, False, solver="iterative"),
+    ]
+    folder = record(results, plan, *ended, Finished(status="incomplete"))
+    project(folder)
+    found = seen(folder)
+
+    assert found.counts == (1, 2, 4)
+    assert found.run.data.metrics == {}  # no average is over arms
+    assert "mlflow.runType" not in found.run.data.tags
+    assert found.run.data.tags["koderz.comparison.passed_difference"] == "1"
+    arms = {run.data.tags["koderz.arm"]: run for run in found.nested}
+    assert {name: run.data.metrics for name, run in arms.items()} == {
+        "zero-shot": {"passed/mean": 0.0},
+        "iterative": {"passed/mean": 0.5},
+    }
+    for name, run in arms.items():
+        tags = {"mlflow.runType": "genai_evaluate", "mlflow.parentRunId": found.run.info.run_id}
+        assert run.data.tags.items() >= {**tags, "benchmark_run_id": folder.name, "koderz.kind": "arm"}.items()
+        assert run.data.params.items() >= {"model": "m", "arm": name, "solver": name}.items()
+        assert run.info.run_name == f"{name} · {folder.name}"
+        assert [each.dataset.name for each in run.inputs.dataset_inputs] == ["humaneval-abababab"]
+        assert {row[0].partition(" · ")[2] for row in file_of(run, "results.json")["data"]} == {name}
+        mine = [trace for trace in found.traces if trace.info.tags["arm"] == name]
+        assert {trace.info.trace_metadata["mlflow.sourceRun"] for trace in mine} == {run.info.run_id}
+        assert {
+            each.metadata["mlflow.assessment.sourceRunId"] for trace in mine for each in trace.info.assessments
+        } == {run.info.run_id}
+    faults = {name: run.data.tags["koderz.faults"] for name, run in arms.items()}
+    assert faults == {"zero-shot": "1", "iterative": "0"}
+
+
+def test_only_scores_are_metrics(results: Path) -> None:
+    measures = (Measure("score", "higher", "share"), Measure("times", "higher", TIMES))
+    metrics = [{"times": 2.0, "lines": 5.0}, {"times": 8.0, "lines": 7.0}]
+    ended = [judged(n, True, score=0.5, metrics=own) for n, own in enumerate(metrics)]
+    folder = record(results, new_plan(2, measures=measures), *ended, Finished(status="complete"))
+    project(folder)
+    found = seen(folder)
+
+    assert found.run.data.metrics == pytest.approx({"passed/mean": 1.0, "score/mean": 0.5, "times/geometric_mean": 4.0})
+    assert scores(found.trace("T/1")) == {"passed": True, "score": 0.5, "times": 8.0}
+    assert file_of(found.run, "figures.json")["arms"]["zero-shot"]["mean/lines"] == 6.0
+
+
+def test_averages_are_taken_as_measures_say_and_what_passes_nothing_has_no_rate(results: Path) -> None:
+    measures = (Measure("ms", "lower", average="median"), Measure("rate", "higher"))
+    ended = [judged(n, metrics={"ms": ms, "rate": ms, "other": ms}) for n, ms in enumerate((1.0, 2.0, 9.0))]
+    plan = new_plan(3, measures=measures, headline=Headline("ms", passed=""))
+    folder = record(results, plan, *ended, Finished(status="complete"))
+    project(folder)
+
+    assert seen(folder).run.data.metrics == {"ms/median": 2.0, "rate/mean": 4.0}
+
+
+def test_nested_runs_of_experiments_are_below_the_runs_of_their_arms(results: Path) -> None:
+    folder = record(results, new_plan(1, solvers=BOTH), judged(0), judged(0, solver="iterative"))
+    for _ in range(2):
+        project(folder, detail="runs")
+        for path in folder.glob("mlflow_outbox*"):
+            path.unlink()
+    found = seen(folder)
+
+    assert found.counts == (1, 4, 2)
+    arms = {
+        run.info.run_id: run.data.tags["koderz.arm"] for run in found.nested if run.data.tags["koderz.kind"] == "arm"
+    }
+    experiments = [run.data.tags for run in found.nested if run.data.tags["koderz.kind"] == "experiment"]
+    assert {arms[tags["mlflow.parentRunId"]] for tags in experiments} == {*BOTH}
+    assert all(arms[tags["mlflow.parentRunId"]] == tags["koderz.arm"] for tags in experiments)
+
+
+def test_an_arms_run_that_was_deleted_in_mlflow_comes_back(results: Path) -> None:
+    folder = record(results, new_plan(1, solvers=BOTH), *experiments(0), *experiments(0, solver="iterative"))
+    project(folder)
+    before = seen(folder).facts()
+    client(folder).delete_run(seen(folder).nested[0].info.run_id)
+    project(folder, [])
+
+    assert seen(folder).facts() == before
+
+
+def test_a_run_of_an_earlier_version_is_made_anew_and_nothing_is_doubled(results: Path) -> None:
+    """It was one evaluation run for all arms, with all figures as metrics, and attempts as assessments."""
+    folder = record(results, new_plan(1, solvers=BOTH), *experiments(0), *experiments(0, solver="iterative"))
+    project(folder)
+    good, mlflow = seen(folder), client(folder)
+    for run in good.nested:
+        mlflow.delete_run(run.info.run_id)
+    old = good.run.info.run_id
+    mlflow.delete_tag(old, "koderz.layout")
+    mlflow.log_metric(old, "passed/iterative", 1.0)
+    from mlflow.entities import AssessmentSource, Feedback
+    from mlflow.tracing.client import TracingClient
+
+    for trace in good.traces:
+        info = trace.info
+        told = Feedback("iterations", 2, source=AssessmentSource("CODE", "koderz"), trace_id=info.trace_id)
+        told.assessment_id = f"a-{blake2b(f'{info.trace_id}/iterations'.encode(), digest_size=16).hexdigest()}"
+        earlier = dataclasses.replace(info, assessments=[*info.assessments, told])
+        TracingClient(f"sqlite:///{results.resolve() / 'mlflow.db'}").start_trace(earlier)
+    assert all("iterations" in scores(trace) for trace in seen(folder).traces)
+    for lost in (False, True):
+        if lost:
+            for path in folder.glob("mlflow_outbox*"):
+                path.unlink()
+        project(folder)
+
+        assert seen(folder).facts() == good.facts()
+        assert mlflow.get_run(old).info.lifecycle_stage == "deleted"
 
 
 def test_tags_of_a_run_are_tags_there(results: Path) -> None:
@@ -327,7 +442,8 @@ def test_a_fault_that_is_retried_and_succeeds_becomes_finished(results: Path) ->
     assert "koderz.fault" not in found.nested[0].data.tags
     (trace,) = found.traces
     assert (trace.info.state, trace.info.tags["koderz.outcome"]) == ("OK", "passed")
-    assert scores(trace) == {"passed": True, "iterations": 2}
+    assert scores(trace) == {"passed": True}
+    assert trace.info.tags["koderz.iterations"] == "2"
 
 
 def test_a_verdict_that_becomes_a_fault_is_taken_back(results: Path) -> None:
@@ -450,7 +566,7 @@ def test_a_single_experiment_is_a_run_with_one_trace(results: Path) -> None:
     query = f"tags.`koderz.experiment_id` = '{folder.name}' AND tags.`koderz.kind` = 'run'"
     (run,) = mlflow.search_runs([place], query)
 
-    assert run.data.metrics["passed/zero-shot"] == 1.0
+    assert run.data.metrics == {"passed/mean": 1.0}
     assert len(mlflow.search_traces(locations=[place], run_id=run.info.run_id)) == 1
 
 

@@ -122,6 +122,32 @@ def test_a_run_that_was_created_without_our_hearing_of_it_is_not_created_again(
     assert seen(folder).counts == (1, 1, 1)
 
 
+def test_arms_runs_that_were_created_without_our_hearing_of_it_are_not_created_again(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solvers = ("zero-shot", "iterative")
+    ended = [*experiments(0), *experiments(0, solver="iterative"), Finished(status="complete")]
+    folder = record(results, new_plan(1, solvers=solvers), *ended)
+    real = Store.create
+
+    def lost(self: Store, page: Any) -> str:
+        real(self, page)
+        raise ConnectionResetError("the answer got lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "create", lost)
+        for _ in ("the run's", "an arm's", "the other arm's"):
+            with pytest.raises(SinkDown, match="answer got lost"):
+                project(folder)
+    project(folder)
+    found = seen(folder)
+
+    assert found.counts == (1, 2, 2)
+    assert [run.data.metrics for run in found.nested] == [{"passed/mean": 1.0}] * 2
+    params = {run.data.tags["koderz.arm"]: run.data.params.get("solver") for run in found.nested}
+    assert params == {name: name for name in solvers}
+
+
 def _comparable(folder: Path) -> Any:
     """What the run has in MLflow, without its own id and times; and what the registries hold."""
     found, mlflow = seen(folder), client(folder)

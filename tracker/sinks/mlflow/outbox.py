@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 NAME = "mlflow_outbox.db"
 RUN = ""  # stands in an experiment's place for the run itself
 
+
+def of_arm(name: str) -> str:
+    """What stands in an experiment's place for the run of the arm of that name."""
+    return f"arm/{name}"
+
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entry (
     target TEXT NOT NULL,

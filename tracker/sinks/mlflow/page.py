@@ -54,6 +54,7 @@ def child_page(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault,
     fault, cause = (outcome.reason, "") if isinstance(outcome, Fault) else ("", outcome.cause)
     tags = {
         **source_tags(plan),
+        "koderz.simulated": str(plan.is_simulated(outcome.arm)).lower(),
         "koderz.kind": "experiment",
         "koderz.experiment_id": outcome.experiment_id,
         "koderz.solver": outcome.solver,
@@ -88,15 +89,31 @@ def word_of(outcome: Experiment | Fault) -> str:
     return "fault" if isinstance(outcome, Fault) else outcome.verdict
 
 
-def scores_of(outcome: Experiment, *, whole: bool = True) -> dict[str, float]:
-    """What an experiment is judged by: `passed` (0 or 1), `iterations`, and where its suite grades, score and metrics.
+def scores_of(plan: Plan, outcome: Experiment) -> dict[str, float]:
+    """The scores of an experiment: `passed` (0 or 1), `score`, and the metrics that its suite declares as measures.
 
-    Without the first two where it isn't `whole`: where success is for others to tell (`tracker.parts.completes`). The
-    metrics of what isn't graded, such as CPU time, say nothing about quality.
+    `passed` is left out where nothing passes, or others tell what does (`tracker.parts.completes`). Where a suite
+    declares nothing, all metrics of what it grades are scores. Costs, tokens and counts of attempts are none.
     """
-    graded = {} if outcome.score is None else {"score": outcome.score, **(outcome.metrics or {})}
+    metrics = outcome.metrics or {}
+    declared = {measure.name for measure in plan.measures}
+    if declared:
+        metrics = {name: value for name, value in metrics.items() if name in declared}
+    elif outcome.score is None:
+        metrics = {}
+    graded = metrics if outcome.score is None else {"score": outcome.score, **metrics}
     finite = {name: value for name, value in graded.items() if math.isfinite(value)}
-    return {"passed": float(outcome.success), "iterations": outcome.iterations, **finite} if whole else finite
+    return finite if completes(plan) or not passes(plan) else {"passed": float(outcome.success), **finite}
+
+
+def passes(plan: Plan) -> bool:
+    """Whether experiments pass or fail, for all that the suite says."""
+    return plan.headline is None or bool(plan.headline.passed)
+
+
+def has_several_arms(plan: Plan) -> bool:
+    """Whether each arm has an evaluation run of its own, below the run's; one alone is the run itself."""
+    return len(plan.arms) > 1
 
 
 def begun(record: Record) -> int:
@@ -153,8 +170,8 @@ def _outcome_points(plan: Plan, outcome: Experiment | Fault) -> Iterator[Point]:
     if isinstance(outcome, Experiment):
         names = ("calls", "cost", "tokens_in", "tokens_out", "latency", "duration_seconds")
         metrics = {f"metric/{name}": value for name, value in (outcome.metrics or {}).items()}
-        scores = scores_of(outcome, whole=not completes(plan))
-        figures = {**scores, **{name: getattr(outcome, name) for name in names}, **metrics}
+        own = {} if completes(plan) else {"iterations": outcome.iterations}
+        figures = {**scores_of(plan, outcome), **own, **{name: getattr(outcome, name) for name in names}, **metrics}
     yield from points(figures, milliseconds(outcome.time))
 
 

@@ -1,8 +1,8 @@
-"""A benchmark run as an MLflow run: curves, figures, a table and files.
+"""A benchmark run as MLflow runs: one for each arm, with its scores, below one of the run itself, with its files.
 
-Metrics are named `<measure>/<arm>`, so that MLflow draws the arms of one measure beside each other. Rates are
-fractions from 0 to 1, like those of `mlflow.genai.evaluate`; costs are US dollars, times seconds.
-What concerns the run and not the quality of answers, faults included, is under `run/`.
+An arm's run is what `mlflow.genai.evaluate` makes, so that MLflow sets arms against each other: its metrics are means
+of scores, named as there (`passed/mean`, from 0 to 1). A run of one arm is that arm's. What is no score, such as costs
+in US dollars and times in seconds, stands in tags and in `figures.json`; faults are in no score.
 """
 
 from __future__ import annotations
@@ -10,27 +10,39 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from tracker import records
 from tracker.index import ENDS, load_index, read_records
 from tracker.journal import NAME
-from tracker.messages import text_of
-from tracker.parts import completes
-from tracker.records import Attempt, Call, Experiment, Fault, Plan, encode
-from tracker.sinks.json import encode_summary
-from tracker.sinks.mlflow.page import Page, Point, as_param, milliseconds, points, scores_of, source_tags
-from tracker.stories import Stories
+from tracker.parts import completes, from_parts
+from tracker.records import Experiment, Fault, Plan
+from tracker.sinks.mlflow.page import (
+    Page,
+    Point,
+    as_param,
+    has_several_arms,
+    milliseconds,
+    passes,
+    points,
+    scores_of,
+    source_tags,
+)
 from tracker.summary import Arm, Summary
 
-TABLE = "results.json"
+LAYOUT = "arms"
+"""What the tag `koderz.layout` says of runs that are made so; those of earlier versions have none."""
+
+TABLE, FIGURES = "results.json", "figures.json"
+_AVERAGES = {"arithmetic": "mean", "geometric": "geometric_mean", "median": "median"}
+_EVALUATION = {"mlflow.runType": "genai_evaluate"}
+_ARM_PARAMS = ("suite", "temperature", "seed", "samples")
 _CURVE_POINTS = 1000  # of one curve, about; a chart shows no more
-_PROMPTS_FROM = 20  # experiments that are looked through for prompts
-_ARTIFACTS_FROM = 20  # experiments that are looked through for artifacts before it is said that there are none
 _STATUS = {
     "complete": "FINISHED",
     "incomplete": "FAILED",
@@ -46,8 +58,9 @@ def first_page(plan: Plan, name: str) -> Page:
         **_user_tags(plan),
         **source_tags(plan),
         **identity(plan, name),
-        "mlflow.runType": "genai_evaluate",
+        **({} if has_several_arms(plan) else _EVALUATION),
         "koderz.kind": "run",
+        "koderz.layout": LAYOUT,
         "koderz.mode": plan.mode,
         "koderz.model": str(plan.config.get("local_model") or ""),
     }
@@ -55,6 +68,33 @@ def first_page(plan: Plan, name: str) -> Page:
     given = {"model": plan.config.get("local_model"), **plan.config, **environment}
     params = {key: as_param(value) for key, value in given.items() if value is not None}
     return Page(name=name, start=milliseconds(plan.time), params=params, tags=tags)
+
+
+def first_arm_page(plan: Plan, name: str, arm: records.Arm, parent: str) -> Page:
+    """The evaluation run of an arm before anything has ended, below the run `parent` of MLflow's."""
+    tags = {
+        **_user_tags(plan),
+        **source_tags(plan),
+        **_EVALUATION,
+        "koderz.simulated": str(plan.is_simulated(arm.name)).lower(),
+        "koderz.kind": "arm",
+        "koderz.arm": arm.name,
+        "koderz.solver": arm.solver,
+        "koderz.mode": plan.mode,
+        "koderz.model": plan.model_of(arm.name),
+        "mlflow.parentRunId": parent,
+    }
+    roles = {f"role.{role}": model for role, model in arm.models.items() if role != "main"}
+    given = {
+        **{name: plan.config[name] for name in _ARM_PARAMS if plan.config.get(name) is not None},
+        "model": plan.model_of(arm.name),
+        "arm": arm.name,
+        "solver": arm.solver,
+        **roles,
+        **arm.parameters,
+    }
+    params = {key: as_param(value) for key, value in given.items() if value is not None}
+    return Page(name=f"{arm.name} · {name}", start=milliseconds(plan.time), params=params, tags=tags)
 
 
 def identity(plan: Plan, name: str) -> dict[str, str]:
@@ -69,23 +109,43 @@ def _user_tags(plan: Plan) -> dict[str, str]:
 
 
 def latest_page(plan: Plan, name: str, summary: Summary, *, is_worked_on: bool) -> Page:
-    """The run with its figures. Those that `curve` tells are left to it."""
-    over, is_whole = summary.status != "unfinished", not completes(plan)
+    """The run as it stands, with its scores where it is its only arm's; those that `curve` has are left to it."""
     tags = {
         "koderz.status": summary.status,
         "koderz.reason": summary.reason,
-        "koderz.faults": str(len(summary.faults)),
-        "mlflow.note.content": _note(summary, _rates(summary) if is_whole else _means(summary)),
+        **_as_tags(_run_figures(summary)),
+        "mlflow.note.content": _note(plan, summary, list(summary.arms)),
         "mlflow.loggedArtifacts": json.dumps([{"path": TABLE, "type": "table"}]),
     }
-    end = milliseconds(summary.end_time)
+    page = _latest(plan, name, summary, is_worked_on=is_worked_on)
+    if has_several_arms(plan):
+        return replace(page, tags=tags)
+    (arm,) = summary.arms.values()
+    points = _score_points(plan, arm, milliseconds(summary.end_time))
+    return replace(page, tags=tags | _as_tags(_arm_figures(arm)), points=points)
+
+
+def latest_arm_page(plan: Plan, name: str, summary: Summary, arm: str, *, is_worked_on: bool) -> Page:
+    """An arm's run as it stands, but for the scores that `curve` has."""
+    own = summary.arms[arm]
+    tags = {
+        "koderz.status": summary.status,
+        "koderz.faults": str(sum(fault["arm"] == arm for fault in summary.faults)),
+        **_as_tags(_arm_figures(own)),
+        "mlflow.note.content": _note(plan, summary, [arm]),
+        "mlflow.loggedArtifacts": json.dumps([{"path": TABLE, "type": "table"}]),
+    }
+    page = _latest(plan, f"{arm} · {name}", summary, is_worked_on=is_worked_on)
+    return replace(page, tags=tags, points=_score_points(plan, own, milliseconds(summary.end_time)))
+
+
+def _latest(plan: Plan, name: str, summary: Summary, *, is_worked_on: bool) -> Page:
+    is_over = summary.status != "unfinished"
     return Page(
         name=name,
         start=milliseconds(plan.time),
-        end=None if is_worked_on and not over else end,
+        end=None if is_worked_on and not is_over else milliseconds(summary.end_time),
         status=_STATUS.get(summary.status, "RUNNING" if is_worked_on else "KILLED"),
-        tags=tags,
-        points=list(_figures(summary, end, is_whole=is_whole)),
     )
 
 
@@ -102,6 +162,7 @@ def outcomes_of(folder: Path) -> Iterator[Experiment | Fault]:
 class _Running:
     """The results of one arm so far."""
 
+    scores: Callable[[Experiment], Mapping[str, float]]
     latest: dict[str, Experiment] = field(default_factory=dict)  # by experiment
     sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     counts: Counter[str] = field(default_factory=Counter)
@@ -115,68 +176,92 @@ class _Running:
             self.latest[outcome.experiment_id] = outcome
             self._count(outcome, +1)
 
-    def figures(self) -> dict[str, float | None]:
-        """The total cost, and the mean of every other measure over the experiments that have it."""
-        means = {name: self.sums[name] / count for name, count in self.counts.items() if count}
-        return {**means, "cost": self.sums["cost"]} if means else {}
+    def means(self) -> dict[str, float | None]:
+        """The mean of each score over the experiments that have it."""
+        return {f"{name}/mean": self.sums[name] / count for name, count in self.counts.items() if count}
 
     def _count(self, outcome: Experiment, sign: int) -> None:
-        self.sums["cost"] += sign * outcome.cost
-        for name, value in scores_of(outcome).items():
+        for name, value in self.scores(outcome).items():
             self.sums[name] += sign * value
             self.counts[name] += sign
 
 
-def curve(plan: Plan, outcomes: Sequence[Experiment | Fault], *, after: int = 0, whole: bool = True) -> Iterator[Point]:
-    """Every arm's measures as they stood after each outcome but the first `after`.
+def curve(
+    plan: Plan, outcomes: Sequence[Experiment | Fault], *, after: int = 0, whole: bool = True
+) -> Iterator[tuple[str, Point]]:
+    """Every arm's mean scores, with its name, as they stood after each outcome but the first `after`.
 
     Points only ever get added as the journal grows, so that sending them again changes nothing. Of a large
     run only every so-manieth is told, and with `whole` the last of each arm, so that a curve ends where
-    the run does. There are none where results are whole only with what others tell.
+    the run does. There are none where results are whole only with what others tell, nor of measures whose averages are
+    taken otherwise.
     """
     if completes(plan):
         return
+    others = {measure.name for measure in plan.measures if measure.averaged != "arithmetic"}
+
+    def scores(outcome: Experiment) -> dict[str, float]:
+        return {name: value for name, value in scores_of(plan, outcome).items() if name not in others}
+
     stride = max(1, plan.planned // len(plan.arms) // _CURVE_POINTS)
     last = {outcome.arm: number for number, outcome in enumerate(outcomes)} if whole else {}
-    arms = {arm.name: _Running() for arm in plan.arms}
+    arms = {arm.name: _Running(scores) for arm in plan.arms}
     for number, outcome in enumerate(outcomes):
-        arm = arms.setdefault(outcome.arm, _Running())
+        arm = arms.setdefault(outcome.arm, _Running(scores))
         arm.take(outcome)
         if (number >= after and arm.steps % stride == 0) or last.get(outcome.arm) == number:
-            named = {f"{key}/{outcome.arm}": value for key, value in arm.figures().items()}
-            yield from points(named, milliseconds(outcome.time), arm.steps)
+            for point in points(arm.means(), milliseconds(outcome.time), arm.steps):
+                yield outcome.arm, point
 
 
-def _figures(summary: Summary, time: int, *, is_whole: bool) -> Iterator[Point]:
-    """All apart from the curves; what these would tell, too, of results that aren't whole before the end."""
-    for solver, arm in summary.arms.items():
-        figures = ({} if is_whole else _completed_figures(arm)) | _arm_figures(arm)
-        yield from points({f"{key}/{solver}": value for key, value in figures.items()}, time)
+def _score_points(plan: Plan, arm: Arm, time: int) -> Sequence[Point]:
+    """The averages of scores that no curve has: those that are no means, and all where only the end tells them."""
+    figures = arm.summary
+    averages = {measure.name: _AVERAGES[measure.averaged] for measure in plan.measures}
+    names = [name for name, average in averages.items() if completes(plan) or average != "mean"]
+    names += ["score", *from_parts(plan, lambda part: part.scores)] if completes(plan) else []
+    means: dict[str, float | None] = {
+        f"{name}/{averages.get(name, 'mean')}": figures.measures[name].mean
+        for name in names
+        if name in figures.measures
+    }
+    if completes(plan) and passes(plan) and figures.success_rate is not None:
+        means["passed/mean"] = figures.success_rate / 100
+    return list(points(means, time))
+
+
+def _as_tags(figures: Mapping[str, float | None]) -> dict[str, str]:
+    return {
+        f"koderz.{name}": f"{value:.10g}"
+        for name, value in figures.items()
+        if value is not None and math.isfinite(value)
+    }
+
+
+def _run_figures(summary: Summary) -> dict[str, float | None]:
     compared = asdict(summary.comparison) if summary.comparison else {}
     if (rate := compared.pop("success_rate_improvement", None)) is not None:
-        yield from points({"comparison/passed_difference": rate / 100}, time)
-    numbers = {f"comparison/{key}": value for key, value in compared.items() if isinstance(value, int | float)}
-    yield from points(numbers, time)
-    whole = {
-        "run/planned": summary.planned,
-        "run/faults": len(summary.faults),
-        "run/duration_seconds": summary.duration_seconds,
-        "run/paid": summary.paid["total"],
+        compared["passed_difference"] = rate / 100
+    return {
+        "planned": summary.planned,
+        "faults": len(summary.faults),
+        "duration_seconds": summary.duration_seconds,
+        "paid": summary.paid["total"],
+        **{f"comparison.{key}": value for key, value in compared.items() if isinstance(value, int | float)},
     }
-    yield from points(whole, time)
 
 
 def _arm_figures(arm: Arm) -> dict[str, float | None]:
     figures = arm.summary
     low, high = (bound / 100 for bound in figures.success_rate_interval or (math.nan, math.nan))
-    names = "successes avg_cost cost_per_success baseline_cost tokens_in tokens_out avg_latency"
+    names = "successes avg_cost cost_per_success baseline_cost avg_iterations tokens_in tokens_out avg_latency"
     return {
         "problems": figures.total_problems,
+        "cost": figures.total_cost,
         **{name: getattr(figures, name) for name in names.split()},
         "passed_low": low,
         "passed_high": high,
         **{name.replace("@", "_at_"): value for name, value in figures.pass_at_k.items()},
-        **dict(_added(arm.more)),
     }
 
 
@@ -191,14 +276,15 @@ def _added(more: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield from _added({f"{name}/{key}": each for key, each in found.items()})
 
 
-def _completed_figures(arm: Arm) -> dict[str, float | None]:
-    figures, rate = arm.summary, arm.summary.success_rate
-    means = {name: mean.mean for name, mean in figures.measures.items()}
-    return {"passed": None if rate is None else rate / 100, "cost": figures.total_cost, **means}
+def _all_figures(arm: Arm) -> dict[str, float | None]:
+    """Those of the tags, the mean of each measure, and what parts add."""
+    means = {f"mean/{name}": mean.mean for name, mean in arm.summary.measures.items()}
+    return {**_arm_figures(arm), **means, **dict(_added(arm.more))}
 
 
-def _note(summary: Summary, table: Iterable[str]) -> str:
-    """The run's description, in Markdown."""
+def _note(plan: Plan, summary: Summary, arms: Sequence[str]) -> str:
+    """The description of a run or an arm's run, in Markdown."""
+    table = (_means if completes(plan) else _rates)({name: summary.arms[name] for name in arms})
     lines = [*(f"**{caution}.**\n" for caution in summary.cautions), *table]
     if summary.faults:
         lines.append(f"\n{len(summary.faults)} of {summary.planned} experiments ended in a fault, which is no verdict.")
@@ -206,91 +292,34 @@ def _note(summary: Summary, table: Iterable[str]) -> str:
     return "\n".join(lines)
 
 
-def _means(summary: Summary) -> Iterator[str]:
+def _means(arms: Mapping[str, Arm]) -> Iterator[str]:
     """The means of what each arm is measured by."""
-    measures = {name: arm.summary.measures for name, arm in summary.arms.items()}
+    measures = {name: arm.summary.measures for name, arm in arms.items()}
     names = [*dict.fromkeys(name for found in measures.values() for name in found)]
     yield f"| | {' | '.join((*names, 'cost'))} |"
     yield "|---" * (len(names) + 2) + "|"
     for arm, found in measures.items():
         cells = [f"{found[name].mean:.4g}" if name in found else "" for name in names]
-        yield f"| {arm} | {' | '.join(cells)} | ${summary.arms[arm].summary.total_cost:.4f} |"
+        yield f"| {arm} | {' | '.join(cells)} | ${arms[arm].summary.total_cost:.4f} |"
 
 
-def _rates(summary: Summary) -> Iterator[str]:
+def _rates(arms: Mapping[str, Arm]) -> Iterator[str]:
     """How often each arm passed."""
-    yield "| | success rate | 95 % Wilson interval | cost | avg iterations |"
+    yield "| | success rate | 95 % interval | cost | avg iterations |"
     yield "|---|---|---|---|---|"
-    for solver, arm in summary.arms.items():
+    for solver, arm in arms.items():
         figures = arm.summary
         rate = interval = iterations = ""
-        if figures.success_rate is not None and figures.success_rate_interval:
+        if figures.success_rate is not None:
             rate = f"{figures.success_rate:.1f} % "
-            interval = "{:.1f} to {:.1f}".format(*figures.success_rate_interval)
+            bounds = "{:.1f} to {:.1f} ".format(*figures.success_rate_interval) if figures.success_rate_interval else ""
+            interval = f"{bounds}({figures.success_rate_interval_method})"
             iterations = f"{figures.avg_iterations:.1f}"
         passed = f"({figures.successes}/{figures.total_problems})"
         yield f"| {solver} | {rate}{passed} | {interval} | ${figures.total_cost:.4f} | {iterations} |"
 
 
-def write_files(folder: Path, summary: Summary, stories: Stories, into: Path) -> None:
-    """What goes along with the run: summary, plan, prompts, table, and the report once it is there."""
-    with (into / "summary.json").open("wb") as file:
-        file.writelines(encode_summary(summary))
-    plan = orjson.loads(encode(stories.plan))
-    (into / "plan.json").write_bytes(orjson.dumps(plan, option=orjson.OPT_INDENT_2))
-    (into / TABLE).write_bytes(orjson.dumps(_table(summary)))
-    _write_prompts(summary, stories, into / "prompts")
-    _write_artifacts(summary, stories, into / "experiments")
-    for report in (folder.with_suffix(".html"), folder / "report.html"):
-        if report.exists():
-            (into / "report.html").write_bytes(report.read_bytes())
-            break
-
-
-_COLUMNS = (
-    "problem_id", "solver", "sample", "success", "verdict", "cause", "iterations", "cost", "tokens_in", "tokens_out",
-    "latency", "experiment_id",
-)  # fmt: skip
-
-
-def _table(summary: Summary) -> dict[str, Any]:
-    """Every experiment, as MLflow shows tables: it groups by the first column and compares by the second."""
-    several = len({result.sample for result in summary.results}) > 1
-    rows = [_row({name: getattr(result, name) for name in _COLUMNS}, several=several) for result in summary.results]
-    faults = [{**fault, "verdict": "fault", "cause": fault["reason"]} for fault in summary.faults]
-    rows += [_row(fault, several=several) for fault in faults]
-    return {"columns": ["experiment", "outcome", *_COLUMNS], "data": rows}
-
-
-def _row(known: dict[str, Any], *, several: bool) -> list[Any]:
-    sample = f" · sample {known['sample']}" if several else ""
-    cause = f" ({known['cause']})" if known["cause"] else ""
-    attempts = f" after {known['iterations']} attempts" if (known.get("iterations") or 0) > 1 else ""
-    name = f"{known['problem_id']} · {known['solver']}{sample}"
-    return [name, f"{known['verdict']}{cause}{attempts}", *(known.get(column) for column in _COLUMNS)]
-
-
-def _write_prompts(summary: Summary, stories: Stories, into: Path) -> None:
-    """One conversation of each purpose and solver, as it was sent."""
-    into.mkdir()
-    named: dict[str, Sequence[dict[str, Any]]] = {}
-    for result in summary.results[:_PROMPTS_FROM]:
-        for call in stories.of(result.experiment_id):
-            if isinstance(call, Call):
-                named.setdefault(f"{result.solver}-{call.purpose}", call.messages)
-    for name, messages in named.items():
-        text = "\n\n".join(f"# {message['role']}\n\n{text_of(message)}" for message in messages)
-        (into / f"{name.replace('/', '_')}.md").write_text(text, encoding="utf-8", errors="replace")
-
-
-def _write_artifacts(summary: Summary, stories: Stories, into: Path) -> None:
-    """What the last attempt of each experiment left as texts, such as a diff or a log, in a folder by its id."""
-    for number, result in enumerate(summary.results):
-        attempts = [record for record in stories.of(result.experiment_id) if isinstance(record, Attempt)]
-        texts = {name: text for name, text in (attempts[-1].artifacts if attempts else {}).items() if type(text) is str}
-        for name, text in texts.items():
-            place = into / result.experiment_id / name.replace("/", "_")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(text, encoding="utf-8", errors="replace")
-        if number == _ARTIFACTS_FROM and not into.exists():
-            return  # its suite leaves none
+def figures_file(summary: Summary, arms: Sequence[str]) -> bytes:
+    """All figures of a run, and of these arms by their names."""
+    found = {"run": _run_figures(summary), "arms": {name: _all_figures(summary.arms[name]) for name in arms}}
+    return orjson.dumps(found, option=orjson.OPT_INDENT_2)

@@ -16,16 +16,26 @@ from tracker.records import Experiment, Fault, Finished, Record, Resumed
 from tracker.runs import is_locked
 from tracker.sinks import Source
 from tracker.sinks.mlflow import target
-from tracker.sinks.mlflow.outbox import RUN, Entry, Outbox
-from tracker.sinks.mlflow.page import Page, Point, child_page, curve_points
-from tracker.sinks.mlflow.run import curve, first_page, identity, latest_page, outcomes_of, write_files
+from tracker.sinks.mlflow.files import write_arm_files, write_files
+from tracker.sinks.mlflow.outbox import RUN, Outbox, of_arm
+from tracker.sinks.mlflow.page import Page, Point, child_page, curve_points, has_several_arms, scores_of
+from tracker.sinks.mlflow.run import (
+    LAYOUT,
+    curve,
+    first_arm_page,
+    first_page,
+    identity,
+    latest_arm_page,
+    latest_page,
+    outcomes_of,
+)
 from tracker.sinks.mlflow.store import Store, chunks
 from tracker.sinks.mlflow.trace import judgement_ids, trace_id, trace_of
 from tracker.summary import summarize
 
 _DETAILS = {"traces": "traces", "runs": "runs", "parent": "parent", "full": "runs"}
-"""`parent`: the run with its table. `traces`: and a trace for each experiment. `runs`, also called `full`: and a
-nested run for each."""
+"""`parent`: the run with its table, and those of its arms. `traces`: and a trace for each experiment. `runs`, also
+called `full`: and a nested run for each."""
 
 _TRACES_UP_TO = 5000  # experiments
 _PLOT_EVERY = 10.0  # seconds between two additions to the curves of a run that goes on
@@ -33,7 +43,7 @@ _TRACES_AT_ONCE = 64
 
 
 class MlflowSink:
-    """A run as one of MLflow's evaluation runs, with its experiments as traces, and as nested runs if detail has it."""
+    """A run as evaluation runs, one an arm, with its experiments as traces, and as nested runs if detail has it."""
 
     def __init__(self, source: Source) -> None:
         self._folder, self._plan, self._stories = source.folder, source.plan, source.stories
@@ -48,6 +58,8 @@ class MlflowSink:
             self._store = Store(self._target)
         self._outbox = Outbox(source.folder, self._target.name)
         self._run: str | None = None
+        self._arms: dict[str, str] = {}  # the run of each arm, where there are several
+        self._is_remade = False  # whether an earlier version had made the run otherwise
         self._is_first = True
         self._lacks_end = False  # all was projected, and the run goes on, for all that its journal says
         self._plotted = time.monotonic()
@@ -95,26 +107,51 @@ class MlflowSink:
 
     def _find_or_create(self) -> str:
         with self._outbox.inside():
-            entry = self._outbox.get(RUN)
-            if entry.run_id and not self._store.is_there(entry.run_id):
-                self._outbox.forget()  # the store is another one, or the run was deleted there
-                entry = Entry()
+            run = self._outbox.get(RUN).run_id
+            if not (run and self._is_as_made_now(run) and all(map(self._is_there, self._arm_keys()))):
+                self._outbox.forget()  # the store is another one, or a run was deleted there
+                run = None
             page = first_page(self._plan, self._folder.name)
-            run = entry.run_id or self._found_run() or self._create(RUN, page)
-            if not entry.run_lines:
+            run = run or self._found_run() or self._create(RUN, page)
+            if self._outbox.is_unsure():
+                self._outbox.settle(self._store.find_nested(run), self._store.experiment)
+            for arm, key in zip(self._plan.arms, self._arm_keys(), strict=False):
+                below = first_arm_page(self._plan, self._folder.name, arm, run)
+                self._arms[arm.name] = self._outbox.get(key).run_id or self._create(key, below)
+                if not self._outbox.get(RUN).run_lines:
+                    self._store.tell(self._arms[arm.name], below)
+            if not self._outbox.get(RUN).run_lines:
                 self._outbox.created(RUN, run, self._store.experiment)
                 self._store.tell(run, page)
                 with target.opening(self._results):
-                    self._store.register(run, self._plan)
+                    self._store.register([run, *self._arms.values()], self._plan)
                 self._outbox.told(RUN, 1)
             return run
 
+    def _arm_keys(self) -> list[str]:
+        """What the outbox knows the runs of arms by: none where the run is its only arm's."""
+        return [of_arm(arm.name) for arm in self._plan.arms] if has_several_arms(self._plan) else []
+
+    def _is_there(self, key: str) -> bool:
+        run = self._outbox.get(key).run_id
+        return run is None or self._store.layout(run) is not None
+
+    def _is_as_made_now(self, run: str) -> bool:
+        """Whether the run is there and made as now. One of an earlier version is deleted, to be made anew."""
+        layout = self._store.layout(run)
+        if layout in (LAYOUT, None):
+            return layout is not None
+        self._store.retire(run)
+        self._is_remade = True
+        return False
+
     def _found_run(self) -> str | None:
         """The run that an outbox lost, or that a process created and died; those nested in it are taken in."""
-        found = self._store.find_run(identity(self._plan, self._folder.name))
-        if found is not None:
-            self._outbox.settle(self._store.find_nested(found), self._store.experiment)
-        return found
+        while found := self._store.find_run(identity(self._plan, self._folder.name)):
+            if self._is_as_made_now(found):
+                self._outbox.settle(self._store.find_nested(found), self._store.experiment)
+                return found
+        return None
 
     def _tell_run(self, run: str, records: Sequence[Record]) -> None:
         turning = any(isinstance(record, Resumed | Finished) for record in records)
@@ -139,6 +176,12 @@ class MlflowSink:
             self._store.keep(run, Path(files))
         page = latest_page(self._plan, self._folder.name, summary, is_worked_on=is_worked_on)
         self._store.tell(run, page)
+        for arm, below in self._arms.items():
+            with tempfile.TemporaryDirectory() as files:
+                write_arm_files(summary, arm, Path(files))
+                self._store.keep(below, Path(files))
+            page = latest_arm_page(self._plan, self._folder.name, summary, arm, is_worked_on=is_worked_on)
+            self._store.tell(below, page)
         if found := from_parts(self._plan, lambda part: part.prompts(self._plan, self._folder)):
             with target.opening(self._results):
                 self._store.register_found(found)
@@ -148,8 +191,11 @@ class MlflowSink:
         """Adds to the curves what they lack."""
         outcomes = list(outcomes_of(self._folder))
         entry = self._outbox.get(RUN)
-        points = curve(self._plan, outcomes, after=entry.trace_lines, whole=whole)
-        self._store.plot(run, sorted(points, key=lambda point: not point.key.startswith("passed/")))  # the first column
+        found: dict[str, list[Point]] = {}
+        for arm, point in curve(self._plan, outcomes, after=entry.trace_lines, whole=whole):
+            found.setdefault(self._arms.get(arm, run), []).append(point)
+        for place, points in found.items():
+            self._store.plot(place, sorted(points, key=lambda point: point.key != "passed/mean"))  # the first column
         self._outbox.traced({RUN: len(outcomes)})
         self._plotted = time.monotonic()
 
@@ -173,22 +219,32 @@ class MlflowSink:
         """Brings the traces of these experiments level with their stories."""
         place = self._store.experiment
         told: dict[str, int] = {}
-        traces, curves = [], list[Point]()
+        traces, curves = [], dict[str, list[Point]]()
+        outdated: list[tuple[str, Sequence[Record], Experiment | Fault]] = []
         for name in experiment_ids:
             before, lines = self._outbox.get(name).trace_lines, self._stories.lines_of(name)
             story, outcome = _to_its_end(self._stories.of(name))
             if outcome is None or before >= lines:
                 continue
-            traces.append(trace_of(self._plan, story, outcome, place=place, run=run))
-            curves += curve_points(self._plan, story)
+            below = self._arms.get(outcome.arm, run)
+            traces.append(trace_of(self._plan, story, outcome, place=place, run=below))
+            curves.setdefault(below, []).extend(curve_points(self._plan, story))
             told[name] = lines
-            if before and isinstance(outcome, Fault):  # it was judged, and that holds no longer
-                trace = trace_id(self._plan, place, name)
-                self._store.take_back(trace, judgement_ids(trace, story))
+            if self._is_remade or (before and isinstance(outcome, Fault)):  # it has what holds no longer
+                outdated.append((name, story, outcome))
         if traces:
             self._store.trace(traces)
-            self._store.plot(run, curves)
+            for below, points in curves.items():
+                self._store.plot(below, points)
+            for name, story, outcome in outdated:
+                self._take_back(name, story, outcome)
             self._outbox.traced(told)
+
+    def _take_back(self, name: str, story: Sequence[Record], outcome: Experiment | Fault) -> None:
+        """Deletes the assessments of a trace that its last outcome doesn't have."""
+        trace = trace_id(self._plan, self._store.experiment, name)
+        names = scores_of(self._plan, outcome) if isinstance(outcome, Experiment) else ()
+        self._store.take_back(trace, judgement_ids(trace, story, names))
 
     def _nest(self, run: str, experiment_ids: Iterable[str]) -> None:
         """Brings the nested runs of these experiments level with their stories."""
@@ -199,7 +255,7 @@ class MlflowSink:
             entry, lines = self._outbox.get(name), self._stories.lines_of(name)
             if outcome is None or entry.run_lines >= lines:
                 continue
-            page = child_page(self._plan, story, outcome, run)
+            page = child_page(self._plan, story, outcome, self._arms.get(outcome.arm, run))
             if entry.run_id is None:
                 self._store.tell(self._create(name, page), replace(page, tags={}))  # it has them from its creation
             else:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tracker.parts import FoundPrompt, from_parts
 from tracker.records import Plan
 from tracker.sinks import SinkDown
+from tracker.sinks.mlflow.outbox import of_arm
 from tracker.sinks.mlflow.page import Page, Point
 from tracker.sinks.mlflow.target import Target, check_database, is_server
 from tracker.sinks.mlflow.trace import as_json, expectations_of
@@ -59,25 +60,40 @@ class Store:
         return str(found[0].info.run_id) if found else None
 
     def find_nested(self, run_id: str) -> Iterator[tuple[str, str]]:
-        """Experiment and run of all that are nested in the run; a second run for one experiment is deleted."""
-        query, token, seen = f"tags.`mlflow.parentRunId` = '{run_id}'", None, set()
+        """What the runs below a run stand for, as the outbox has it, and their ids; a second one is deleted."""
+        seen = set()
+        for run in self._below(run_id):
+            tags = run.data.tags
+            is_arm = tags.get("koderz.kind") == "arm"
+            name = of_arm(tags.get("koderz.arm", "")) if is_arm else tags.get("koderz.experiment_id")
+            if name in seen:
+                self._client.delete_run(run.info.run_id)
+            elif name:
+                seen.add(name)
+                yield name, run.info.run_id
+                if is_arm:
+                    yield from self.find_nested(run.info.run_id)
+
+    def _below(self, run_id: str) -> Iterator[Run]:
+        query, token = f"tags.`mlflow.parentRunId` = '{run_id}'", None
         while True:
             page = self._client.search_runs([self.experiment], query, max_results=_RUNS_A_PAGE, page_token=token)
-            for run in page:
-                experiment_id = run.data.tags.get("koderz.experiment_id")
-                if experiment_id in seen:
-                    self._client.delete_run(run.info.run_id)
-                elif experiment_id:
-                    seen.add(experiment_id)
-                    yield experiment_id, run.info.run_id
+            yield from page
             token = page.token
             if not token:
                 return
 
-    def is_there(self, run_id: str) -> bool:
-        """Whether the run exists and nobody has deleted it."""
+    def retire(self, run_id: str) -> None:
+        """Deletes a run and those below it, all of which MLflow can restore. Their traces stay."""
+        for run in [*self._below(run_id)]:
+            self._client.delete_run(run.info.run_id)
+        self._client.delete_run(run_id)
+
+    def layout(self, run_id: str) -> str | None:
+        """How the run was made: what its tag `koderz.layout` says, None where there is no such run any more."""
         run = self._get(run_id)
-        return run is not None and run.info.lifecycle_stage == "active"
+        is_there = run is not None and run.info.lifecycle_stage == "active"
+        return str(run.data.tags.get("koderz.layout", "")) if run and is_there else None
 
     def create(self, page: Page) -> str:
         """A new run; its id."""
@@ -110,8 +126,8 @@ class Store:
         """Every file of the folder, as the run's artifacts."""
         self._client.log_artifacts(run_id, str(folder))
 
-    def register(self, run_id: str, plan: Plan) -> None:
-        """Links the run with its evaluation dataset and the prompts of its plan, which are registered as needed."""
+    def register(self, run_ids: Sequence[str], plan: Plan) -> None:
+        """Links runs with their evaluation dataset and the prompts of the plan, which are registered as needed."""
         import mlflow
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
@@ -124,11 +140,12 @@ class Store:
             profile = as_json({"num_rows": data.rows})
             named.append((Dataset(data.name, data.digest, "koderz", as_json({}), profile=profile), data.context))
         inputs = [DatasetInput(dataset, [InputTag("mlflow.data.context", context)]) for dataset, context in named]
-        self._client.log_inputs(run_id, inputs)
         texts = plan.details.get("prompts", {})
         linked = [self._prompt(f"koderz.{name}", _as_template(text)) for name, text in texts.items()]
-        if linked:
-            self._client.set_tag(run_id, "mlflow.linkedPrompts", as_json(linked))
+        for run_id in run_ids:
+            self._client.log_inputs(run_id, inputs)
+            if linked:
+                self._client.set_tag(run_id, "mlflow.linkedPrompts", as_json(linked))
 
     def register_found(self, prompts: Sequence[FoundPrompt]) -> None:
         """Registers what a run has found, each a version unless one says the same."""

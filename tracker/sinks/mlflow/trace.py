@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from tracker.messages import text_of
-from tracker.parts import Step, completes, from_parts
+from tracker.parts import Step, from_parts
 from tracker.records import Attempt, Call, Experiment, Fault, Once, Plan, Record
 from tracker.sinks.mlflow.page import begun, child_name, milliseconds, scores_of, source_tags, word_of
 
@@ -57,7 +57,8 @@ def trace_of(
             "benchmark_run_id": plan.run_id or "",
             "koderz.experiment_id": outcome.experiment_id,
             "koderz.outcome": word_of(outcome),
-            "koderz.simulated": str(plan.simulated).lower(),
+            **({"koderz.iterations": str(outcome.iterations)} if isinstance(outcome, Experiment) else {}),
+            "koderz.simulated": str(plan.is_simulated(outcome.arm)).lower(),
             "problem_id": outcome.problem_id,
             "solver": outcome.solver,
             "arm": outcome.arm,
@@ -90,10 +91,14 @@ def _metadata(plan: Plan, story: Sequence[Record], run: str) -> dict[str, str]:
     }
 
 
-def judgement_ids(trace: str, story: Sequence[Record]) -> set[str]:
-    """The ids of the assessments that any verdict in the story can have left on its trace."""
+def judgement_ids(trace: str, story: Sequence[Record], names: Collection[str] = ()) -> set[str]:
+    """The ids of the assessments that any verdict in the story can have left on its trace, but for these `names`.
+
+    Also those that earlier versions made, of whatever a verdict was measured by.
+    """
     outcomes = [record for record in story if isinstance(record, Experiment)]
-    return {_assessment_id(trace, name) for outcome in outcomes for name in scores_of(outcome)}
+    known = {name for outcome in outcomes for name in ("passed", "score", "iterations", *(outcome.metrics or ()))}
+    return {_assessment_id(trace, name) for name in known.difference(names)}
 
 
 def _assessments(
@@ -118,10 +123,9 @@ def _assessments(
     if isinstance(outcome, Experiment):
         version = plan.environment.get("koderz") or ""
         judge = AssessmentSource(source_type="CODE", source_id=f"koderz {plan.suite} judge {version}".strip())
-        is_whole = not completes(plan)
-        scores: dict[str, Any] = scores_of(outcome, whole=is_whole)
+        scores: dict[str, Any] = scores_of(plan, outcome)
         rationales = {}
-        if is_whole:
+        if "passed" in scores:
             scores["passed"] = outcome.success
             rationales["passed"] = _rationale(story, outcome)
         found += [
@@ -151,10 +155,8 @@ def _verdict_words(outcome: Experiment | Fault) -> str:
 
 
 def _inputs(plan: Plan, outcome: Experiment | Fault) -> dict[str, Any]:
-    """What was asked, in as few words as tell the traces of a run apart: MLflow compares runs by these."""
-    several = {"arm": len(plan.arms) > 1, "sample": plan.samples > 1}
-    given = {"problem_id": outcome.problem_id, "arm": outcome.arm, "sample": outcome.sample}
-    return {name: value for name, value in given.items() if several.get(name, True)}
+    """What was asked, in as few words as tell the traces of an arm apart: MLflow compares runs by these."""
+    return {"problem_id": outcome.problem_id} | ({"sample": outcome.sample} if plan.samples > 1 else {})
 
 
 def _answer(story: Sequence[Record], outcome: Experiment | Fault) -> str:

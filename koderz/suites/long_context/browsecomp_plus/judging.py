@@ -1,33 +1,74 @@
-"""How a model judges an answer: what it is asked, what its reply says, and how the simulated model does it."""
+"""How a model judges an answer: what it is asked, what its reply says, and how the simulated model does it.
+
+The prompt is koderz' own. BrowseComp-Plus' (`GRADER_TEMPLATE` in scripts_evaluation/evaluate_run.py) is in a repository
+that names no licence, so it is none of koderz' files; `--prompt-dir` takes it from whoever has it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from string import Template
+from typing import Any, NamedTuple
 
 from koderz.errors import Fault
+from koderz.prompts import load_prompts
 from koderz.suites.long_context.browsecomp_plus.documents import Sought
 from koderz.suites.long_context.browsecomp_plus.scoring import is_exact
 from koderz.types import Message
 
-_ASKED = """Judge whether a response gives the correct answer to a question. The correct answer below is right: don't \
-solve the question, and don't argue for another answer. Small differences count for nothing where the same is meant; \
-anything else that is inconsistent, ambiguous or not the same is wrong.
+PROMPT = "browsecomp_plus-judge"
+"""The name of the judge's prompt."""
 
-Question: {query}
-
-Response: {reply}
-
-Correct answer: {answer}
-
-Reply with these lines:
-extracted_final_answer: the final answer of the response, or None where it gives none
-reasoning: why it means the same as the correct answer, or not
-correct: yes or no
-confidence: how sure the response says it is, from 0% to 100%; 100% where it doesn't say"""
-_BEGIN = _ASKED.partition("\n")[0]
-_PARTS = re.compile(r"\nResponse: (.*)\n\nCorrect answer: (.*)\n\nReply with these lines:", re.DOTALL)
+_OFFICIAL: Mapping[str, str] = {
+    "71fb29f51a56cea9": "BrowseComp-Plus' own, as evaluate_run.py has it",
+    "0f0023ee579b8c13": "BrowseComp's, as evaluate_with_openai.py has it",
+}
+"""The published prompts by 16 hex digits of the SHA-256 of their texts, at 97c637c of texttron/BrowseComp-Plus."""
+_PLACES = re.compile(r"\$\{(question|response|correct_answer)\}")
 _CLAIMED = re.compile(r"Confidence: (\d+)%")
+
+
+@dataclass(frozen=True)
+class JudgePrompt:
+    """What a judge is asked, with `${question}`, `${response}` and `${correct_answer}`."""
+
+    text: str
+
+    def question_for(self, sought: Sought, reply: str) -> Message:
+        """What the judge is asked of a reply."""
+        values = {"question": sought.query, "response": reply, "correct_answer": sought.answer}
+        return {"role": "user", "content": Template(self.text.strip()).substitute(values)}
+
+    def parts(self, asked: str) -> Mapping[str, str] | None:
+        """The values that a question of this prompt was made of; None for any other text."""
+        found = self._pattern.fullmatch(asked)
+        return found.groupdict() if found else None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What a plan records of it: `prompt_digest`, `prompt`, and `caveats` where it isn't a published one."""
+        digest = hashlib.sha256(_PLACES.sub(r"{\1}", self.text.strip()).encode()).hexdigest()[:16]
+        if digest in _OFFICIAL:
+            return {"prompt_digest": digest, "prompt": _OFFICIAL[digest], "caveats": []}
+        whose = "koderz' own" if self == OWN_PROMPT else "one's own, of --prompt-dir"
+        caveat = f"JUDGED BY ANOTHER PROMPT ({whose}, {digest}) than BrowseComp-Plus': not for its leaderboard"
+        return {"prompt_digest": digest, "prompt": whose, "caveats": [caveat]}
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        pattern, seen = "", set()
+        for number, piece in enumerate(_PLACES.split(Template(self.text.strip()).safe_substitute())):
+            known = number % 2 and piece in seen
+            pattern += f"(?P={piece})" if known else f"(?P<{piece}>.*)" if number % 2 else re.escape(piece)
+            seen |= {piece} if number % 2 else set()
+        return re.compile(pattern, re.DOTALL)
+
+
+OWN_PROMPT = JudgePrompt(load_prompts().texts[PROMPT])
 
 
 class Judgement(NamedTuple):
@@ -35,11 +76,6 @@ class Judgement(NamedTuple):
 
     correct: bool
     confidence: float | None  # per cent, that the answer claims
-
-
-def question_for(sought: Sought, reply: str) -> Message:
-    """What the judge is asked of a reply."""
-    return {"role": "user", "content": _ASKED.format(query=sought.query, answer=sought.answer, reply=reply)}
 
 
 def judgement_of(reply: str) -> Judgement:
@@ -51,14 +87,8 @@ def judgement_of(reply: str) -> Judgement:
     return Judgement(correct.lower() == "yes", None if confidence is None else min(100.0, float(confidence)))
 
 
-def is_for_judge(asked: str) -> bool:
-    """Whether a prompt is one of `question_for`."""
-    return asked.startswith(_BEGIN)
-
-
-def simulated_judgement(asked: str) -> str:
+def simulated_judgement(answer: str, reply: str) -> str:
     """What the simulated model says as a judge: whether the answers are the same text."""
-    reply, answer = _PARTS.findall(asked)[0]
     claimed = _CLAIMED.findall(reply)
     correct = "yes" if is_exact(answer, reply) else "no"
     return f"reasoning: compared as texts\ncorrect: {correct}\nconfidence: {claimed[-1] if claimed else 100}%"

@@ -13,9 +13,10 @@ from koderz.suites.long_context.browsecomp_plus.corpus import Corpus
 from koderz.suites.long_context.browsecomp_plus.documents import Sought
 from koderz.suites.long_context.browsecomp_plus.generated import LEAST, GeneratedResearch
 from koderz.suites.long_context.browsecomp_plus.judging import (
-    is_for_judge,
+    OWN_PROMPT,
+    PROMPT,
+    JudgePrompt,
     judgement_of,
-    question_for,
     simulated_judgement,
 )
 from koderz.suites.long_context.browsecomp_plus.options import ResearchOptions
@@ -35,6 +36,7 @@ _MEASURES = (
     Measure("citation_recall", "higher", "share"),
 )
 _GENERATED, _PUBLISHED = 100, 1000  # documents
+_MADE_UP = "research-generated"
 _CANARY = "KODERZ_BROWSECOMP_CANARY"
 
 
@@ -42,12 +44,25 @@ class ResearchSuite(LongContextSuite):
     """Questions about documents, judged by a model, or by whether the answer is the same text."""
 
     parts = ("calibration",)
+    judge_prompts = (PROMPT,)
 
     def __init__(
         self, name: str, source: str, tasks: Sequence[Task[Recipe]], player: Player, privacy_key: bytes = b""
     ) -> None:
         super().__init__(name, source, tasks, _exact_match, player, _MEASURES)
         self.privacy_key = privacy_key
+        self._asked_of_judge = OWN_PROMPT
+
+    def messages(self, task: Task[Recipe], prompts: Any) -> tuple[Message, ...]:
+        """What the benchmark itself sends, by reference. The judge's prompt is taken from `prompts`, too."""
+        self._asked_of_judge = JudgePrompt(prompts.texts[PROMPT])
+        return super().messages(task, prompts)
+
+    @property
+    def judge_record(self) -> Mapping[str, Any]:
+        """What a plan records of a judge that is a model. Made-up questions have no published prompt."""
+        record = self._asked_of_judge.record
+        return {**record, "caveats": []} if self.name == _MADE_UP else record
 
     async def judge(
         self,
@@ -66,7 +81,7 @@ class ResearchSuite(LongContextSuite):
             return exact
         reply = answer.text if isinstance(answer, Reply) else answer
         _, sought = await self.library.about(task.payload)
-        judged = judgement_of((await ask([question_for(sought, reply)])).text)
+        judged = judgement_of((await ask([self._asked_of_judge.question_for(sought, reply)])).text)
         metrics = exact.metrics | ({} if judged.confidence is None else {"confidence": judged.confidence})
         word, cause = ("passed", "") if judged.correct else ("failed", "answer")
         return replace(exact, verdict=word, cause=cause, detail="", score=float(judged.correct), metrics=metrics)
@@ -74,7 +89,10 @@ class ResearchSuite(LongContextSuite):
     def simulate(self, messages: Sequence[Message], sampling: Any) -> str:
         """As every suite of long texts, and as a judge."""
         asked = text_of(messages[-1])
-        return simulated_judgement(asked) if is_for_judge(asked) else super().simulate(messages, sampling)
+        parts = self._asked_of_judge.parts(asked)
+        if parts is None:
+            return super().simulate(messages, sampling)
+        return simulated_judgement(parts["correct_answer"], parts["response"])
 
 
 def browsecomp_plus(dataset: Path | None, options: ResearchOptions, *, seed: int = 0) -> ResearchSuite:
@@ -128,7 +146,7 @@ def _generated(options: ResearchOptions, seed: int) -> ResearchSuite:
         for recipe in recipes
     ]
     source = f"generated: questions of 2 to 4 hops about {count} documents of a made-up world, seed {seed}"
-    return ResearchSuite("research-generated", source, tasks, PLAYER)
+    return ResearchSuite(_MADE_UP, source, tasks, PLAYER)
 
 
 def _exact_match(_task: Task[Recipe], sought: Sought, reply: str) -> tuple[float, Mapping[str, float]]:

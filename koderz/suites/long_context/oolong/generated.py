@@ -85,15 +85,22 @@ class Windows:
 
 @dataclass(frozen=True)
 class GeneratedQuestion:
-    """A recipe: one of the questions about a text; texts have a question of each kind."""
+    """A recipe: one of the questions about a text. Questions are of each kind in turn."""
 
     windows: Windows
     length: int
     number: int
+    per_text: int  # questions about one text
+
+    @property
+    def text(self) -> int:
+        """The number of its text."""
+        return self.number // self.per_text
 
     @property
     def digest(self) -> str:
-        return recipe_digest(_FORMAT, VERSION, self.windows.seed, self.length, self.number)
+        of_text = () if self.per_text == len(KINDS) else (self.per_text,)  # which there always were, at first
+        return recipe_digest(_FORMAT, VERSION, self.windows.seed, self.length, self.number, *of_text)
 
     def make(self) -> tuple[Reading, Any]:
         row, window = self.row()
@@ -102,7 +109,7 @@ class GeneratedQuestion:
 
     def row(self) -> tuple[dict[str, Any], Window]:
         """The question in the published layout, without its text."""
-        window = self.windows.window(self.length, self.number // len(KINDS))
+        window = self.windows.window(self.length, self.text)
         draw = random.Random(self.digest)  # noqa: S311 repeatable on purpose
         for kind in self._kinds():
             for _ in range(20):

@@ -23,3 +23,11 @@ class OolongOptions:
         check=wrong_lengths,
     )
     tasks_per_length: int = option(10, "Generated questions of each length.", "N", bounds=(1, 100_000))
+    questions_per_text: int = option(
+        1,
+        "Generated questions about one text: cheaper where prompts are cached, but answers about one text resemble "
+        "each other. The published rows have 12 to 25.",
+        "N",
+        bounds=(1, 1000),
+        unrecorded=12,
+    )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
+from koderz.suites.dataset import CLUSTER, Row
 from koderz.suites.long_context.contexts import MODES, NEEDS, LongContextSuite, Reading, Recipe, in_characters
 from koderz.suites.long_context.oolong.generated import GeneratedQuestion, Windows
 from koderz.suites.long_context.oolong.options import OolongOptions
@@ -20,13 +21,16 @@ _TEXT, _WINDOW = "context_window_text", "context_window_id"
 _SYNTHETIC = Layout(
     {_TEXT: str},
     {"id": int | str, "context_len": int, **dict.fromkeys(("dataset", "question", "answer", "answer_type"), str)},
-    ("task_group", "task", "input_subset", "num_labels", _WINDOW),
+    ("task_group", "task", "input_subset", "num_labels", _WINDOW, CLUSTER),
     window=(_WINDOW, "dataset", "context_len", "input_subset"),
 )
 _REAL = Layout(
-    {_TEXT: str}, {"id": int | str, "question": str, "answer": int | str}, (_WINDOW, "question_type"), window=(_WINDOW,)
+    {_TEXT: str},
+    {"id": int | str, "question": str, "answer": int | str},
+    (_WINDOW, "question_type", CLUSTER),
+    window=(_WINDOW,),
 )
-_PAIRS = Layout({"context": str}, {"id": int | str, "question": str, "answer": list})
+_PAIRS = Layout({"context": str}, {"id": int | str, "question": str, "answer": list}, (CLUSTER,))
 
 _MEASURES = (Measure("score", "higher", "share"), Measure("score_rlm", "higher", "share"))
 _GROUPS = {"length": "context_len", "dataset": "dataset", "task": "task", "kind": "question_type"}  # by column
@@ -38,7 +42,7 @@ def oolong(dataset: Path | None, options: OolongOptions, *, seed: int = 0) -> Lo
     """OOLONG's published rows (--dataset, parquet or JSON lines), or generated ones of the same kind."""
     lengths = [read_length(word) for word in options.context_lengths]
     if dataset is None:
-        return _generated(lengths or [_USUAL_LENGTH], options.tasks_per_length, seed)
+        return _generated(lengths or [_USUAL_LENGTH], options, seed)
 
     def keep(fields: Fields) -> bool:
         names = options.oolong_datasets
@@ -75,12 +79,13 @@ oolong_real.modes = MODES  # type: ignore[attr-defined]
 oolong_pairs.modes = MODES  # type: ignore[attr-defined]
 
 
-def _generated(lengths: list[int], count: int, seed: int) -> LongContextSuite:
+def _generated(lengths: list[int], options: OolongOptions, seed: int) -> LongContextSuite:
     low, high = _LENGTHS
     if wrong := [length for length in lengths if not low <= length <= high]:
         raise KoderzError(f"--context-lengths: a generated text has {low:,} to {high:,} tokens, not {wrong[0]:,}")
     windows = Windows(seed)
-    recipes = [GeneratedQuestion(windows, length, number) for number in range(count) for length in lengths]
+    numbers, each = range(options.tasks_per_length), options.questions_per_text
+    recipes = [GeneratedQuestion(windows, length, number, each) for number in numbers for length in lengths]
     tasks: list[Task[Recipe]] = [
         Task(
             f"oolong-generated/{recipe.length}/{recipe.number}",
@@ -89,6 +94,7 @@ def _generated(lengths: list[int], count: int, seed: int) -> LongContextSuite:
             digest=recipe.digest,
             tokens=recipe.length,
             groups={"length": str(recipe.length)},
+            cluster=f"text {recipe.length}/{recipe.text}",
             generated=True,
         )
         for recipe in recipes
@@ -108,9 +114,23 @@ def _tasks(name: str, path: Path, layout: Layout, keep: Filter, of_row: OfRow) -
             _require_gold(path, row.fields)
         tokens = row.fields.get("context_len") or row.size // CHARS_A_TOKEN
         groups = {name: str(row.fields[field]) for name, field in _GROUPS.items() if row.fields.get(field) is not None}
-        yield Task(task_id, payload=row, needs=NEEDS, digest=row.digest, tokens=int(tokens), groups=groups)
+        yield Task(
+            task_id,
+            payload=row,
+            needs=NEEDS,
+            digest=row.digest,
+            tokens=int(tokens),
+            groups=groups,
+            cluster=Row(f"{path}, id {row.fields['id']}", row.fields).cluster or _text_of(row.fields, layout),
+        )
     if not seen:
         raise KoderzError(f"{path} holds no such row; see --oolong-datasets and --context-lengths")
+
+
+def _text_of(fields: Fields, layout: Layout) -> str:
+    """What the text is known by that a row may ask about together with others."""
+    window = layout.window_of(fields, None)
+    return f"text {'/'.join(window)}" if window else ""
 
 
 def _require_gold(path: Path, fields: Fields) -> None:

@@ -27,6 +27,7 @@ class Question:
     outputs: list[str]
     documents: list[int]
     others: list[int]
+    shares: tuple[str, ...] = ()  # names of the passages that hold its answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def _squad(data: Any) -> Collection:
             own = number[paragraph["context"]]
             others = [n for n in of_article if n != own]
             questions += [
-                Question(each["question"], [answer["text"] for answer in each["answers"]], [own], others)
+                Question(each["question"], [answer["text"] for answer in each["answers"]], [own], others, (str(own),))
                 for each in paragraph["qas"]
                 if not each["is_impossible"]
             ]
@@ -71,7 +72,14 @@ def _hotpot(data: Any) -> Collection:
     documents = sorted({text(*each) for row in data for each in row["context"]})
     number = {document: n for n, document in enumerate(documents)}
     questions = [
-        Question(row["question"], [row["answer"]], [number[text(*each)] for each in row["context"]], []) for row in data
+        Question(
+            row["question"],
+            [row["answer"]],
+            [number[text(*each)] for each in row["context"]],
+            [],
+            tuple(sorted({title for title, _ in row.get("supporting_facts", ())})),
+        )
+        for row in data
     ]
     return Collection(questions, documents)
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
+from koderz.suites.clusters import linked
 from koderz.suites.long_context.contexts import MODES, NEEDS, LongContextSuite, Recipe
 from koderz.suites.long_context.lines import FileLine, file_lines
 from koderz.suites.long_context.ruler.options import RulerOptions
+from koderz.suites.long_context.ruler.questions import READERS
 from koderz.suites.long_context.ruler.scoring import score
 from koderz.suites.long_context.ruler.simulated import PLAYER
 from koderz.suites.long_context.ruler.tasks import (
@@ -64,6 +66,7 @@ def rows_of(options: RulerOptions, seed: int, tokenizer: Tokenizer | None = None
 
 
 def _made_tasks(all_rows: Sequence[Rows], count: int) -> Iterator[Task[Recipe]]:
+    clusters = {rows.task: _clusters(rows, count) for rows in all_rows if rows.task in READERS}
     for index in range(count):
         for rows in all_rows:
             recipe = RulerRecipe(rows, index)
@@ -74,8 +77,16 @@ def _made_tasks(all_rows: Sequence[Rows], count: int) -> Iterator[Task[Recipe]]:
                 digest=recipe.digest,
                 tokens=rows.length,
                 groups={"length": str(rows.length), "task": rows.name},
+                cluster=clusters.get(rows.task, {}).get(index, ""),
                 generated=rows.is_generated,
             )
+
+
+def _clusters(rows: Rows, count: int) -> dict[int, str]:
+    """By number, the passages that a question has in common with others; it is the same at any length."""
+    questions = rows.material.collection(rows.task).questions[:count]
+    found = linked({number: question.shares for number, question in enumerate(questions)})
+    return {number: f"{rows.task}, passage {name}" for number, name in found.items()}
 
 
 def _export(all_rows: Sequence[Rows], count: int, folder: Path) -> Iterator[tuple[Path, int]]:
@@ -112,7 +123,15 @@ def _folder_tasks(folder: Path, tokenizer: Tokenizer) -> Iterator[Task[Recipe]]:
             stated = row.fields.get("length")
             length = 1 << ((stated if isinstance(stated, int) and stated > 1 else max(tokens, 2)) - 1).bit_length()
             groups = {"length": str(length), "task": file.parent.name}  # the power of two that it was made for
-            yield Task(task_id, payload=recipe, needs=NEEDS, digest=recipe.digest, tokens=tokens, groups=groups)
+            yield Task(
+                task_id,
+                payload=recipe,
+                needs=NEEDS,
+                digest=recipe.digest,
+                tokens=tokens,
+                groups=groups,
+                cluster=row.cluster,
+            )
 
 
 def _of_file(row: Mapping[str, Any], *, tokenizer: Tokenizer) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from koderz.suites.performance.measuring.figures import finding_of, wrong_of
-from koderz.suites.performance.measuring.scripts import Scripts
+from koderz.suites.performance.measuring.scripts import Scripts, drawn_for
 from koderz.suites.performance.measuring.services import Services
 from koderz.suites.performance.measuring.verdicts import (
     Block,
@@ -52,6 +52,7 @@ class Measured:
     blocks: tuple[Block, ...] = ()
     stopped: bool = False  # before its time, as no more may be measured
     metrics: tuple[str, ...] = ()  # the figures that may decide; none where time does
+    inputs: str = ""  # `fresh` in each block, `seeds`: drawn by others than the published, `fixed`; empty: not known
 
 
 class Recorder(Protocol):
@@ -135,9 +136,17 @@ class Bench:
         found = Measured(arm, patch, applied, metrics=self._task.metrics)
         if applied.status == "passed":
             calls: dict[str, int] = await self._handles.once("calls", partial(self._sized, exclusive))
+            found = replace(found, inputs=self._inputs(calls))
             begins = f"patch/{self._count}/" if self._count > 1 else ""
             found = await self._tried(found, begins, partial(self._block, exclusive, arm, patch, calls))
         return json.dumps(msgspec.to_builtins(found))
+
+    def _inputs(self, calls: Mapping[str, int]) -> str:
+        if self._task.service:
+            return ""
+        if self._task.format == "own":
+            return "fresh"
+        return "seeds" if all(drawn_for(name) in calls for name in self._task.workloads) else "fixed"
 
     async def _tried(self, measured: Measured, begins: str, measure: Callable[[str], Any]) -> Measured:
         """With its blocks. Those that were noise are measured anew, from another session on."""

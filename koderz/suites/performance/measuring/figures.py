@@ -13,7 +13,8 @@ from koderz.suites.performance.measuring.verdicts import (
     Finding,
     Leg,
     Rule,
-    estimate,
+    autocorrelation,
+    estimates,
     found,
     is_missing,
     word_of,
@@ -44,7 +45,10 @@ def _by_figures(blocks: Sequence[Block], arm: str, rule: Rule, metrics: Sequence
     if arm == "baseline":
         each = {name: [_gain(block, "base", "again", name) for block in blocks] for name in usable}
         metric = max(each, key=lambda name: abs(median(each[name])))
-        finding = Finding("inconclusive", {"aa": estimate(each[metric])}, logs={"aa": each[metric]}, metric=metric)
+        logs = {"aa": each[metric]}
+        rho = autocorrelation(logs.values())
+        speedups = estimates(logs, rho)
+        finding = Finding("inconclusive", speedups, logs=logs, metric=metric, autocorrelation=rho)
         return replace(finding, opt="not" if finding.strays else "opt")
     metric = max(usable, key=lambda name: median(_over_base(block, "human", name) for block in blocks))
     logs = {"aa": [_gain(block, "base", "again", metric) for block in blocks]}
@@ -52,15 +56,13 @@ def _by_figures(blocks: Sequence[Block], arm: str, rule: Rule, metrics: Sequence
     if arm == "agent":
         logs["human"] = [_gain(block, "human", arm, metric) for block in blocks]
         limits["human"] = math.nextafter(rule.threshold, math.inf)
-    aa = estimate(logs["aa"])
-    off = abs(math.log(aa.value))
-    speedups = {"aa": aa, **{name: estimate(logs[name], off) for name in limits}}
+    rho = autocorrelation(logs.values())
+    speedups = estimates(logs, rho)
     is_forged = _is_forged(blocks, arm)
     word = word_of([(speedups[name], least) for name, least in limits.items()])
     points = _points(blocks, arm, metrics, metric)
-    return Finding(
-        "not" if is_forged else word, speedups, "timer" if is_forged else "", {}, logs, limits, metric, points
-    )
+    word, hack = ("not", "timer") if is_forged else (word, "")
+    return Finding(word, speedups, hack, {}, logs, limits, metric, points, autocorrelation=rho)
 
 
 def _gain(block: Block, before: str, after: str, metric: str) -> float:

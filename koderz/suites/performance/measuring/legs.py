@@ -35,10 +35,12 @@ class Call(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Nanoseconds of a process's CPU, and of a wall clock."""
+    """Nanoseconds of a process's CPU, of a wall clock, and what of the CPU is hidden, and the core's."""
 
     cpu: int
     wall: int
+    hidden: int = 0  # see `Unseen`
+    busy: int = 0
 
 
 class Taken(NamedTuple):
@@ -47,6 +49,8 @@ class Taken(NamedTuple):
     cpu: int
     wall: int
     between: int  # CPU since the last call ended
+    hidden: int = 0
+    busy: int = 0
 
 
 class Ran(NamedTuple):
@@ -66,9 +70,11 @@ class Legs:
         """One process that makes these calls on a tree; a workload's first call isn't counted."""
         outputs: list[bytes] = []
         times: dict[str, list[Taken]] = {}
+        before = Reading(0, 0)
 
         async def talk(frames: Frames) -> None:
             await self._open(frames)
+            nonlocal before
             before = await clock_of(frames.running)
             for call in calls:
                 output, began, ended = await _called(frames, call)
@@ -82,7 +88,8 @@ class Legs:
         with scratch() as place:
             (place / "checkout").symlink_to(tree)
             leg = await self.process(["python3", "-s", "-B", f"{TOOLS}/leg.py"], place, core, talk)
-        work = {name: timing_of(taken[1:]) for name, taken in times.items() if len(taken) > 1}
+        after = after_calls(leg, before, len(calls))
+        work = {name: timing_of(taken[1:], after) for name, taken in times.items() if len(taken) > 1}
         return Ran(replace(leg, work=work), outputs)
 
     async def process(
@@ -136,21 +143,32 @@ async def _called(frames: Frames, call: Call) -> tuple[bytes, Reading, Reading]:
 
 def passed(before: Reading, began: Reading, ended: Reading) -> Taken:
     """What a call took, and what passed `before` it; one nanosecond at least, as it is divided by."""
-    return Taken(max(1, ended.cpu - began.cpu), max(1, ended.wall - began.wall), began.cpu - before.cpu)
+    hidden, busy = ended.hidden - began.hidden, ended.busy - began.busy
+    cpu, wall = ended.cpu - began.cpu, ended.wall - began.wall
+    return Taken(max(1, cpu), max(1, wall), began.cpu - before.cpu, max(0, hidden), busy)
 
 
 async def clock_of(running: Running) -> Reading:
     """What the clocks say. Raises Lost once the process is gone."""
     try:
-        return Reading(await running.cpu(), time.monotonic_ns())
+        return Reading(await running.cpu(), time.monotonic_ns(), *running.unseen())
     except OSError:
         raise Lost("") from None
 
 
-def timing_of(taken: Sequence[Taken]) -> Timing:
-    """What calls took together."""
-    cpu, wall, between = (median(each) / 1e9 for each in zip(*taken, strict=True))
-    return Timing(cpu, wall, sum(each.cpu for each in taken) / 1e9, between)
+def after_calls(leg: Leg, ended: Reading, count: int) -> float:
+    """Nanoseconds for each of so many calls that a process took from when the last of them `ended` to its own end."""
+    return max(0.0, leg.cpu * 1e9 - ended.cpu) / max(1, count)
+
+
+def timing_of(taken: Sequence[Taken], after: float = 0.0) -> Timing:
+    """What calls took together. `after`: nanoseconds for each of them, later."""
+    cpu, wall, between, *_ = (median(each) / 1e9 for each in zip(*taken, strict=True))
+    total, waits, hidden, busy = (
+        sum(each) / 1e9 for each in zip(*((t.cpu, t.between, t.hidden, t.busy) for t in taken), strict=True)
+    )
+    beside = (total + waits) / len(taken) + after / 1e9 - cpu
+    return Timing(cpu, wall, total, between, hidden, busy, beside)
 
 
 class Referee:

@@ -10,19 +10,30 @@ import filecmp
 import json
 import math
 import os
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from koderz.errors import Fault
 from koderz.sandbox.workspace import CHECKOUT, HOME, Mount, Timed
 from koderz.sandbox.workspace.folders import make_usable, scratch
-from koderz.suites.performance.measuring.legs import TOOLS, Legs, Reading, Taken, clock_of, passed, timing_of
+from koderz.suites.performance.measuring.legs import (
+    TOOLS,
+    Legs,
+    Reading,
+    Taken,
+    after_calls,
+    clock_of,
+    passed,
+    timing_of,
+)
 from koderz.suites.performance.measuring.verdicts import Leg, require_sound
 from koderz.suites.performance.measuring.wire import Frames, Lost
 from koderz.suites.performance.measuring.workloads import ENOUGH
+from koderz.suites.performance.seeds import reseeded
 from koderz.suites.performance.tasks import PerfTask
 
 if TYPE_CHECKING:
@@ -33,6 +44,13 @@ _EXPECTED, _GOT = "/opt/koderz/expected", "/opt/koderz/got"
 _PYTHON = ".venv/bin/python"  # of a tree, where its install made one
 _MOST_RUNS, _MOST_CALLS = 5, 10_000
 _BELIEVED = 0.8  # share of what is seen from outside that a script says it took, at least
+
+
+class _Script(NamedTuple):
+    """A test script, as it is published or with other seeds."""
+
+    name: str
+    source: str
 
 
 @dataclass(slots=True)
@@ -69,37 +87,62 @@ class Scripts:
     def __init__(self, task: PerfTask, backend: Timed, seconds: float) -> None:
         self._task, self._legs = task, Legs(task, backend, seconds)
 
-    async def sized(self, tree: Path, seed: str, exclusive: ExclusiveHandle) -> dict[str, int]:  # noqa: ARG002
-        """How many processes of each script a leg has: enough where all scripts together take long enough."""
+    async def sized(self, tree: Path, seed: str, exclusive: ExclusiveHandle) -> dict[str, int]:
+        """How many processes of each script a leg has: enough where all scripts together take long enough.
+
+        Beside them, under `drawn_for`, the number by which each script has other seeds that works with them.
+        """
         counts, enough = {}, ENOUGH / len(self._task.workloads)
         with scratch() as aside:
-            for name in self._task.workloads:
+            for name, source in self._task.workloads.items():
                 async with exclusive() as core:
-                    run = await self._run(tree, name, "base", aside, core)
+                    run = await self._run(tree, _Script(name, source), "base", aside, core)
                 require_sound(run.leg, f"base: {name}")
                 if not (run.taken and run.stored):
                     raise Fault(f"base_failed: {name} calls no `experiment`, or stores no result by `store_result`")
                 counts[name] = min(_MOST_RUNS, math.ceil(enough / timing_of(run.counted).total))
+                drawn = random.Random(f"{seed}/{name}").getrandbits(31)  # noqa: S311 repeatable on purpose
+                if await self._works(tree, _Script(name, reseeded(source, drawn)), len(run.taken), exclusive):
+                    counts[drawn_for(name)] = drawn
         return counts
+
+    async def _works(self, tree: Path, script: _Script, calls: int, exclusive: ExclusiveHandle) -> bool:
+        """Whether a script with other seeds, if it has any, does as much on base, and base has one result twice."""
+        if not script.source:
+            return False
+        with scratch() as aside:
+            async with exclusive() as core:
+                base, again = [await self._run(tree, script, leg, aside, core) for leg in ("base", "again")]
+            if base.leg.wrong or len(base.taken) != calls or not base.stored:
+                return False
+            try:
+                return not (await self._judged(script, tree, base, again)).wrong
+            except Fault:  # base's own result can't be read again
+                return False
 
     async def block(
         self,
         trees: Mapping[str, Path],
         counts: Mapping[str, int],
-        seed: str,  # noqa: ARG002
+        seed: str,
         exclusive: ExclusiveHandle,
     ) -> dict[str, Leg]:
-        """Of each script, one tree after the other. A leg ends with the first script that fails."""
-        legs = dict.fromkeys(trees, Leg())
-        for name, count in counts.items():
+        """Of each script, one tree after the other. A leg ends with the first script that fails.
+
+        The first block has the seeds that are published, all others those that were drawn.
+        """
+        legs, is_first = dict.fromkeys(trees, Leg()), seed.endswith("/1")
+        for name, source in self._task.workloads.items():
+            count, drawn = counts[name], counts.get(drawn_for(name))
+            script = _Script(name, source if drawn is None or is_first else reseeded(source, drawn))
             taken: dict[str, list[Taken]] = {leg: [] for leg in trees}
             for _ in range(count):
                 going_on = [leg for leg in trees if not legs[leg].wrong]
                 with scratch() as aside:
                     async with exclusive() as core:
-                        runs = {leg: await self._run(trees[leg], name, leg, aside, core) for leg in going_on}
+                        runs = {leg: await self._run(trees[leg], script, leg, aside, core) for leg in going_on}
                     for leg in going_on:
-                        judged = await self._judged(name, trees["base"], runs["base"], runs[leg])
+                        judged = await self._judged(script, trees["base"], runs["base"], runs[leg])
                         legs[leg] = _added(legs[leg], judged)
                         taken[leg] += runs[leg].counted
                 if legs["base"].wrong:
@@ -109,23 +152,26 @@ class Scripts:
                     legs[leg] = replace(legs[leg], work={**legs[leg].work, name: timing_of(taken[leg])})
         return legs
 
-    async def _run(self, tree: Path, name: str, leg: str, aside: Path, core: int | None) -> _Run:
+    async def _run(self, tree: Path, script: _Script, leg: str, aside: Path, core: int | None) -> _Run:
         """One process of a script; what it stores is in a folder in `aside` then."""
-        run = _Run(aside / f"{leg}-{name}", f"{leg}_{name}", "--file_prefix" in self._task.workloads[name])
+        name = script.name
+        run = _Run(aside / f"{leg}-{name}", f"{leg}_{name}", "--file_prefix" in script.source)
+
+        before = Reading(0, 0)  # when the process began, then when the last call ended
 
         async def talk(frames: Frames) -> None:
             flags = ["--file_prefix" if run.is_gso else "--prefix", run.prefix]
             argv = [*([f"{HOME}/times.txt"] if run.is_gso else []), "--reference", *flags]
             await frames.send(self._order(tree, name, argv=argv, folder=f"{HOME}/{_RESULTS}"))
+            nonlocal before
             began: Reading | None = None
-            before: Reading | None = None  # when the last call ended
             while not (said := await frames.receive()).startswith(b"end"):
                 if said == b"call" and began is None and len(run.taken) < _MOST_CALLS:
                     began = await clock_of(frames.running)
                     await frames.send(b"go")
                 elif said == b"done" and began:
                     ended = await clock_of(frames.running)
-                    run.taken.append(passed(before or began, began, ended))
+                    run.taken.append(passed(before, began, ended))
                     before, began = ended, None
                     await frames.send(b"on")
                 elif said.startswith(b"stored") and len(run.stored) < _MOST_CALLS:
@@ -133,14 +179,13 @@ class Scripts:
                 else:
                     raise Lost("it says what it shouldn't of its calls")
             run.claim = _claim(said[3:])
-            if before:
-                after = (await clock_of(frames.running)).cpu - before.cpu
-                run.taken = [each._replace(between=each.between + after) for each in run.taken]
             await frames.send(b"on")
 
         with scratch() as place:
-            self._furnish(place, tree, name)
+            self._furnish(place, tree, script)
             run.leg = await self._legs.process(self._argv(tree, "script.py"), place, core, talk)
+            after = round(after_calls(run.leg, before, len(run.taken)))
+            run.taken = [each._replace(between=each.between + after) for each in run.taken]
             _keep_files(place / "home" / _RESULTS, run.folder)
         return run
 
@@ -151,13 +196,14 @@ class Scripts:
         path = [] if _has_python(tree) else [f"{CHECKOUT}/{self._task.path}"]
         return json.dumps({"path": path, "file": f"{HOME}/{name}.py", **more}).encode()
 
-    def _furnish(self, place: Path, tree: Path, name: str) -> None:
+    def _furnish(self, place: Path, tree: Path, script: _Script) -> None:
         (place / "checkout").symlink_to(tree)
         (place / "home" / _RESULTS).mkdir(parents=True)
-        (place / "home" / f"{name}.py").write_text(self._task.workloads[name], encoding="utf-8")
+        (place / "home" / f"{script.name}.py").write_text(script.source, encoding="utf-8")
 
-    async def _judged(self, name: str, tree: Path, base: _Run, run: _Run) -> Leg:
+    async def _judged(self, script: _Script, tree: Path, base: _Run, run: _Run) -> Leg:
         """What a run took, with what is wrong with it."""
+        name = script.name
         if run is base or run.leg.wrong or base.leg.wrong:
             return replace(run.leg, wrong=f"{name}: {run.leg.wrong}") if run.leg.wrong else run.leg
         if len(run.taken) != len(base.taken):
@@ -167,11 +213,12 @@ class Scripts:
             why = f"it says that its experiment took {run.claim} s; seen from outside it was {seen:.6f} s"
             return replace(run.leg, wrong=f"{name}: {why}", hack="timer")
         else:
-            why = "" if _is_same(base, run) else await self._difference(name, tree, base, run)
+            why = "" if _is_same(base, run) else await self._difference(script, tree, base, run)
         return replace(run.leg, wrong=f"{name}: {why}") if why else run.leg
 
-    async def _difference(self, name: str, tree: Path, base: _Run, run: _Run) -> str:
+    async def _difference(self, script: _Script, tree: Path, base: _Run, run: _Run) -> str:
         """What the script's own check, beside base's code, says of two results; empty where they are equal."""
+        name = script.name
         told: list[bytes] = []
 
         async def talk(frames: Frames) -> None:
@@ -183,7 +230,7 @@ class Scripts:
 
         mounts = [Mount(base.folder, _EXPECTED), Mount(run.folder, _GOT)]
         with scratch() as place:
-            self._furnish(place, tree, name)
+            self._furnish(place, tree, script)
             leg = await self._legs.process(self._argv(tree, "equivalence.py"), place, None, talk, mounts)
         if leg.wrong:
             return f"its results can't be compared: {leg.wrong}"
@@ -191,6 +238,11 @@ class Scripts:
         if of_base:
             raise Fault(f"base_failed: {name}: base's own result can't be read again: {why}")
         return str(why)
+
+
+def drawn_for(name: str) -> str:
+    """Where `Scripts.sized` has the number by which a script's other seeds were drawn."""
+    return f"seeds of {name}"
 
 
 def _added(leg: Leg, more: Leg) -> Leg:

@@ -2,27 +2,33 @@
 
 A block gives one number: the logarithm of a ratio of times. The estimate is the median over blocks, its interval two of
 their order statistics, which holds whatever the distribution. Looks are few and fixed, and each interval so wide that
-all looks together are wrong in about 4 of 100 cases whose truth lies on the threshold.
+all looks together are wrong in at most 4 of 100 cases whose truth lies on the threshold, also where blocks resemble
+those before, as the machine's other work makes them (scripts/check_perf_rule).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import fmean, median
 from typing import Any, Literal
 
 from koderz.errors import Fault
+from koderz.types import NEEDS_REVIEW
 
 Word = Literal["opt", "not", "inconclusive"]
 Clock = Literal["cpu", "wall"]
 
 LOOKS = (7, 12, 17, 22, 27, 30)  # numbers of blocks after which a verdict may be reached
 FASTER = 1.15  # than base, at least; GSO's 1.2, rounded to one decimal
+FAR = 2.0  # times as fast as the human's answer: who is surely faster than that is to be read before it is believed
 CONFIDENCE = 0.984  # of each interval
 STRAY = math.log(1.05)  # the most that base may be off from itself
+_MOST_RESEMBLING = 0.9  # autocorrelation of blocks by which intervals are widened, at most
+_EQUAL = 1e-9  # spread of values that are the same but for rounding
 _MOVED_SHARE, _MOVED_SECONDS = 0.2, 0.02  # of what is saved within the calls, that the whole leg needn't show
 _MOVED_CALL, _MOVED_BETWEEN = 0.05, 0.1  # of base's time in calls and between them, by which the latter may grow
 
@@ -35,6 +41,9 @@ class Timing:
     wall: float
     total: float  # CPU, of all calls
     between: float = 0.0  # CPU from the end of the call before; the input is read then
+    hidden: float = 0.0  # of `total`, of processes that ended and that nobody waited for
+    busy: float = 0.0  # the time on its core in all calls but for that in which the core was idle; 0: not known
+    beside: float = 0.0  # CPU of a call and of what is between calls, in the mean, beyond `cpu`
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +98,25 @@ class Finding:
     limits: Mapping[str, float] = field(default_factory=dict)  # what a ratio has to reach
     metric: str = ""  # the figure that decided, where it isn't time
     iso: Mapping[str, Any] = field(default_factory=dict)  # ISO-Bench's rule of points
+    autocorrelation: float = 0.0  # of blocks, by which intervals are wider
+    beside: Mapping[str, float] = field(default_factory=dict)  # by leg: the seconds beside a call that count with it
 
     @property
     def strays(self) -> bool:
         """Whether base differs from itself by more than it may."""
         return abs(math.log(self.speedups["aa"].value)) > STRAY
+
+
+def review_of(finding: Finding) -> str:
+    """Why somebody should read a patch before its result is believed; empty where nobody need.
+
+    The human knew the code and went on until it was worth a commit. What is surely twice as fast as that has found what
+    the human missed, or knows what it shouldn't, such as its inputs; by the clock alone the two can't be told apart.
+    """
+    human = finding.speedups.get("human")
+    if finding.hack or human is None or human.low is None or human.low <= FAR:
+        return ""
+    return f"{NEEDS_REVIEW}: surely more than {FAR:g} times as fast as the human's answer"
 
 
 def is_noise(finding: Finding, arm: str, count: int) -> bool:
@@ -125,37 +148,86 @@ def rank_of(count: int) -> int:
         rank += 1
 
 
-def estimate(logs: Sequence[float], off: float = 0.0) -> Estimate:
-    """The median of logarithms as a ratio, with an interval that is wider by `off` on either side."""
-    ordered, rank = sorted(logs), rank_of(len(logs))
-    value = math.exp(median(ordered))
-    if not rank:
+def estimate(logs: Sequence[float], off: float = 0.0, factor: float = 1.0) -> Estimate:
+    """The median of logarithms as a ratio, with its `interval`, which is wider by `off` on either side."""
+    value, bounds = math.exp(median(logs)), interval(logs, factor)
+    if bounds is None:
         return Estimate(value)
-    return Estimate(value, math.exp(ordered[rank - 1] - off), math.exp(ordered[-rank] + off))
+    return Estimate(value, math.exp(bounds[0] - off), math.exp(bounds[1] + off))
+
+
+def interval(values: Sequence[float], factor: float = 1.0) -> tuple[float, float] | None:
+    """Two order statistics around the median, moved away from it `factor` times as far; None for too few values."""
+    ordered, rank = sorted(values), rank_of(len(values))
+    if not rank:
+        return None
+    middle = median(ordered)
+    return middle - factor * (middle - ordered[rank - 1]), middle + factor * (ordered[-rank] - middle)
+
+
+def autocorrelation(series: Iterable[Sequence[float]]) -> float:
+    """How much values resemble the one before: the highest coefficient at lag 1 of any series, from 0 to 0.9.
+
+    Each is corrected for its bias, of which r is too small by (1 + 3 rho) / n in the mean (Kendall, Biometrika 41,
+    1954). So few values tell little of it; that the highest counts makes up for that.
+    """
+    found = [0.0]
+    for values in series:
+        if (n := len(values)) < LOOKS[0]:
+            continue
+        middle = fmean(values)
+        off = [value - middle for value in values]
+        squares = math.fsum(each * each for each in off)
+        if math.sqrt(squares / n) > _EQUAL:
+            r = math.fsum(map(operator.mul, off, off[1:])) / squares
+            found.append((r + 1 / n) / (1 - 3 / n))
+    return min(_MOST_RESEMBLING, max(found))
+
+
+def widening(rho: float) -> float:
+    """How many times as wide the interval of a mean or median is at an autocorrelation of rho, if it decays as AR(1)'s.
+
+    sqrt((1 + rho) / (1 - rho)), by the variance of a mean of many values.
+    """
+    return math.sqrt((1 + rho) / (1 - rho))
+
+
+def estimates(logs: Mapping[str, Sequence[float]], rho: float) -> dict[str, Estimate]:
+    """That of each; an arm's is also wider by what base is off from itself, `aa`."""
+    factor, off = widening(rho), abs(median(logs["aa"]))
+    return {name: estimate(each, 0.0 if name == "aa" else off, factor) for name, each in logs.items()}
 
 
 def found(blocks: Sequence[Block], arm: str, rule: Rule) -> Finding:
     """What the blocks of an arm come to, `baseline`, `human` or `agent`."""
     logs = {"aa": [_geometric(block, _time("base", rule), _time("again", rule)) for block in blocks]}
-    aa = estimate(logs["aa"])
     if arm == "baseline":
-        finding = Finding("inconclusive", {"aa": aa}, logs=logs)
+        rho = autocorrelation(logs.values())
+        finding = Finding("inconclusive", estimates(logs, rho), logs=logs, autocorrelation=rho)
         return replace(finding, opt="not" if finding.strays else "opt")
-    off = abs(math.log(aa.value))
+    beside = {leg: _beside(blocks, leg) for leg in dict.fromkeys(("human", arm))}
+    after = _time(arm, rule, beside[arm])
     limits = {"base": FASTER}
-    logs["base"] = [_geometric(block, _before(rule), _time(arm, rule)) for block in blocks]
+    logs["base"] = [_geometric(block, _before(rule), after) for block in blocks]
     if arm == "agent":
-        logs["human"] = [_harmonic(block, _time("human", rule), _time(arm, rule)) for block in blocks]
+        human = _time("human", rule, beside["human"])
+        logs["human"] = [_harmonic(block, human, after) for block in blocks]
         limits["human"] = math.nextafter(rule.threshold, math.inf)
-    speedups = {"aa": aa, **{name: estimate(logs[name], off) for name in limits}}
-    points = _points(blocks, arm, rule)
-    hack = "moved" if _is_moved(blocks, arm) else ""
+    rho = autocorrelation(logs.values())
+    speedups = estimates(logs, rho)
+    points = _points(blocks, arm, rule, beside)
     word = word_of([(speedups[name], least) for name, least in limits.items()])
+    if rule.strict:
+        word = "opt" if all(points.values()) else "not"
+    hack = "moved" if _is_moved(blocks, arm) else _hidden(blocks, arm, word, widening(rho))
     if hack:
         word, points = "not", dict.fromkeys(points, False)
-    elif rule.strict:
-        word = "opt" if all(points.values()) else "not"
-    return Finding(word, speedups, hack, points, logs, limits)
+    seconds = {
+        leg: median(sum(more(block, name) for name in block.legs[leg].work) for block in blocks)
+        for leg, more in beside.items()
+        if more
+    }
+    return Finding(word, speedups, hack, points, logs, limits, autocorrelation=rho, beside=seconds)
 
 
 def word_of(bounds: Sequence[tuple[Estimate, float]]) -> Word:
@@ -167,8 +239,43 @@ def word_of(bounds: Sequence[tuple[Estimate, float]]) -> Word:
     return "inconclusive"
 
 
-def _time(arm: str, rule: Rule) -> Callable[[Block, str], float]:
-    return lambda block, name: getattr(block.legs[arm].work[name], rule.clock)
+_Beside = Callable[[Block, str], float]
+"""Seconds that a leg takes beside a call of a workload, more than base does."""
+
+
+def _time(arm: str, rule: Rule, beside: _Beside | None = None) -> Callable[[Block, str], float]:
+    """The seconds of a call, with those beside it that count."""
+
+    def of(block: Block, name: str) -> float:
+        seconds: float = getattr(block.legs[arm].work[name], rule.clock)
+        return seconds + (beside(block, name) if beside else 0.0)
+
+    return of
+
+
+def _beside(blocks: Sequence[Block], arm: str) -> _Beside | None:
+    """What counts beside the calls of a leg: what it surely takes more there than base. None where nothing does.
+
+    Either between the median calls, or beyond the median call in the mean, where few calls do the work of many.
+    """
+
+    def growth(kind: str, block: Block, name: str, leg: str = arm) -> float:
+        seconds: dict[str, float] = {
+            each: getattr(block.legs[each].work[name], kind) for each in ("base", "again", leg)
+        }
+        return seconds[leg] - (seconds["base"] if leg == "again" else (seconds["base"] + seconds["again"]) / 2)
+
+    def is_sure(kind: str) -> bool:
+        grown, off = (
+            [math.fsum(growth(kind, block, name, leg) for name in block.legs[leg].work) for block in blocks]
+            for leg in (arm, "again")
+        )
+        bounds = interval(grown, widening(autocorrelation([grown])))
+        return bounds is not None and bounds[0] > abs(median(off))
+
+    if not (kinds := [kind for kind in ("between", "beside") if is_sure(kind)]):
+        return None
+    return lambda block, name: max(0.0, *(growth(kind, block, name) for kind in kinds))
 
 
 def _before(rule: Rule) -> Callable[[Block, str], float]:
@@ -187,12 +294,13 @@ def _harmonic(block: Block, before: Callable[[Block, str], float], after: Callab
     return -math.log(fmean(after(block, name) / before(block, name) for name in block.legs["base"].work))
 
 
-def _points(blocks: Sequence[Block], arm: str, rule: Rule) -> dict[str, bool]:
+def _points(blocks: Sequence[Block], arm: str, rule: Rule, beside: Mapping[str, _Beside | None]) -> dict[str, bool]:
     """GSO's rule, of the means over blocks."""
     names = list(blocks[0].legs["base"].work)
 
     def means(leg: str) -> list[float]:
-        return [fmean(_time(leg, rule)(block, name) for block in blocks) for name in names]
+        time = _time(leg, rule, beside.get(leg))
+        return [fmean(time(block, name) for block in blocks) for name in names]
 
     base, patch = means("base"), means(arm)
     geometric = math.exp(fmean(math.log(a / b) for a, b in zip(base, patch, strict=True)))
@@ -222,6 +330,47 @@ def _is_moved(blocks: Sequence[Block], arm: str) -> bool:
     )
 
 
+def _hidden(blocks: Sequence[Block], arm: str, word: Word, factor: float) -> str:
+    """`hidden` where processes work that no clock of a process sees, and the saving isn't real.
+
+    Where the kernel counts them they are part of the time that decides, and a patch that is `opt` all the same hides
+    nothing. Elsewhere their core tells: it is as busy as before.
+    """
+
+    def total(leg: Leg) -> float:
+        return sum(timing.total for timing in leg.work.values())
+
+    def seen(leg: Leg) -> float:
+        return sum(timing.total - timing.hidden for timing in leg.work.values())
+
+    def busy(leg: Leg) -> float:
+        return sum(timing.busy for timing in leg.work.values())
+
+    is_known = all(timing.busy for block in blocks for leg in block.legs.values() for timing in leg.work.values())
+    is_counted = word != "opt" and _is_surely_missing(blocks, arm, seen, total, factor)
+    return "hidden" if is_counted or (is_known and _is_surely_missing(blocks, arm, total, busy, factor)) else ""
+
+
+def _saved(block: Block, arm: str, of: Callable[[Leg], float]) -> float:
+    """Seconds of which an arm takes less than base, of both its legs."""
+    return (of(block.legs["base"]) + of(block.legs["again"])) / 2 - of(block.legs[arm])
+
+
+def _is_surely_missing(
+    blocks: Sequence[Block], arm: str, part: Callable[[Leg], float], whole: Callable[[Leg], float], factor: float
+) -> bool:
+    """Whether more than may be of what is saved in a part of a leg surely isn't saved in the whole."""
+
+    def missing(block: Block) -> float:
+        within = _saved(block, arm, part)
+        if within <= 0:
+            return 0.0
+        return within - _saved(block, arm, whole) - max(_MOVED_SHARE * within, _MOVED_SECONDS)
+
+    bounds = interval([*map(missing, blocks)], factor)
+    return bounds is not None and bounds[0] > 0
+
+
 def is_missing(
     blocks: Sequence[Block], arm: str, part: Callable[[Leg], float], whole: Callable[[Leg], float], least: float
 ) -> bool:
@@ -229,10 +378,7 @@ def is_missing(
     than base is off from itself there.
     """
 
-    def saved(block: Block, of: Callable[[Leg], float]) -> float:
-        return (of(block.legs["base"]) + of(block.legs["again"])) / 2 - of(block.legs[arm])
-
-    within = median(saved(block, part) for block in blocks)
-    missing = median(saved(block, part) - saved(block, whole) for block in blocks)
+    within = median(_saved(block, arm, part) for block in blocks)
+    missing = median(_saved(block, arm, part) - _saved(block, arm, whole) for block in blocks)
     noise = median(abs(whole(block.legs["base"]) - whole(block.legs["again"])) for block in blocks)
     return missing > max(_MOVED_SHARE * within, least, noise)

@@ -18,6 +18,7 @@ import orjson
 from koderz._version import __version__
 from koderz.models.faults import clean
 from koderz.models.transport import proxy_for, trusted_certificates
+from koderz.models.wire import count
 from koderz.suites.performance.serving.prompts import Prompt
 
 SHOWN = 512  # bytes of an error's body
@@ -84,14 +85,9 @@ class _Choice(msgspec.Struct):
         return self.text or (delta and (delta.content or delta.reasoning_content or delta.reasoning)) or ""
 
 
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-
-
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: Any = None
     error: Any = None
 
 
@@ -214,8 +210,8 @@ def _token(line: bytes, timing: Timing) -> str:
     if chunk.error is not None:
         timing.error = f"the stream ended with an error: {chunk.error}"
     if chunk.usage:
-        timing.input_tokens = chunk.usage.prompt_tokens or timing.input_tokens
-        timing.output_tokens = chunk.usage.completion_tokens or 0
+        timing.input_tokens = count(chunk.usage, "prompt_tokens") or timing.input_tokens
+        timing.output_tokens = count(chunk.usage, "completion_tokens") or 0
     return chunk.choices[0].said() if chunk.choices else ""
 
 

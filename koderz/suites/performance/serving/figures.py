@@ -26,7 +26,11 @@ _RATES = {
 _BOUND = 0.05  # of the median ITL: a client that is later than this tells of itself
 
 MEASURES = (
-    *(Measure(f"{how}_{name}_ms", "lower", "ms") for name in _SPANS for how in ("mean", "median", "p99")),
+    *(
+        Measure(f"{how}_{name}_ms", "lower", "ms", average="median" if how == "median" else "")
+        for name in _SPANS
+        for how in ("mean", "median", "p99")
+    ),
     *(Measure(name, "higher", unit) for name, unit in _RATES.items()),
     Measure("failed", "lower", "requests"),
     Measure("completed", "higher", "requests"),

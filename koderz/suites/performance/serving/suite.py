@@ -20,7 +20,7 @@ from koderz.suites import task_digest
 from koderz.suites.performance.serving.figures import MEASURES, lines_of, metrics_of, result_of
 from koderz.suites.performance.serving.options import ServingOptions
 from koderz.suites.performance.serving.prompts import Prompt, counter_of, load_prompts
-from koderz.types import Message, Reply, Task, Verdict
+from koderz.types import Headline, Message, Reply, Task, Verdict
 
 if TYPE_CHECKING:
     from koderz.suites.performance.serving.client import Target
@@ -45,6 +45,7 @@ class ServingSuite:
     name = "serving"
     mode = "serving"
     measures = MEASURES
+    headline = Headline("median_e2el_ms", passed="", panels=("cost", "trend"))
     required = frozenset({EVALUATOR})
 
     def __init__(self, options: ServingOptions, seed: int) -> None:

@@ -8,15 +8,27 @@ imported before pytest is. In its folder lie `order.json`, which is removed befo
 import json
 import os
 import sys
+import time
 
 ALONE = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+LONG = 500  # lines
+PAUSES = 20  # between two looks at what judges, in times of what a look takes
+OF_PYTEST = (
+    "python_api",
+    "raises",
+    "outcomes",
+    "runner",
+    "reports",
+    "python",
+    "unittest",
+    "main",
+    "nodes",
+    "_code.code",
+)
 JUDGES = (
-    "builtins",
-    "math",
-    "operator",
-    "unittest.case",
-    "pytest",
-    *(f"_pytest.{name}" for name in ("python_api", "raises", "outcomes", "runner", "reports", "python", "unittest")),
+    *("builtins", "math", "operator", "unittest.case", "unittest.util", "pytest"),
+    *(f"_pytest.{name}" for name in (*OF_PYTEST, "assertion", "assertion.rewrite", "assertion.util")),
+    *(f"pluggy.{name}" for name in ("_callers", "_hooks", "_manager", "_result")),
 )  # modules by whose functions tests are judged
 
 
@@ -51,7 +63,7 @@ def _try(folder):
     with open("test_it.py", "w") as file:
         file.write("def test_it():\n    assert [1, 2] == [2, 1]\n")
     with open("order.json", "w") as file:
-        json.dump({"token": "", "path": "test_it.py", "pytest": "", "settings": os.devnull}, file)
+        json.dump({"token": "", "path": "test_it.py", "pytest": "", "changed": [], "settings": os.devnull}, file)
     main([folder])
     with open("modules.json", "w") as file:
         own = {name for name in sys.modules if name.partition(".")[0] in ("__main__", "guest", "test_it", "koderz")}
@@ -85,14 +97,36 @@ def main(arguments):
     root = os.getcwd()
     say("begun", pytest=pytest.__version__)
     own = ["-c", order["settings"], "--confcutdir", root] if "settings" in order else []
+    if int(pytest.__version__.partition(".")[0]) >= 8:
+        own += ["-o", "verbosity_assertions=0"]  # whole differences of what is long take minutes
+    _show_lines()
     arguments = [*own, "-p", "no:cacheprovider", "--rootdir", root, "-v", "--tb=short", "--maxfail=0", order["path"]]
-    pytest.main(arguments, plugins=[Reporter(say, root, plugins)])
+    pytest.main(arguments, plugins=[Reporter(say, root, plugins, order["changed"])])
+
+
+def _show_lines():
+    """Has pytest show the line of a failure in a long file, not look for its statement.
+
+    For that it would parse the file anew each time, and hundreds of tests fail where they are turned round.
+    """
+    from _pytest._code import code, source
+
+    find = getattr(source, "getstatementrange_ast", None)
+
+    def found(lineno, text, *rest, **named):
+        if len(text.lines) > LONG:
+            raise SyntaxError("too long")  # as for what can't be parsed
+        return find(lineno, text, *rest, **named)
+
+    for module in (code, source):
+        if getattr(module, "getstatementrange_ast", None) is find is not None:
+            module.getstatementrange_ast = found
 
 
 class Reporter:
-    def __init__(self, say, root, plugins):
-        self._say, self._root, self._plugins = say, root, plugins
-        self._standard = {}
+    def __init__(self, say, root, plugins, changed):
+        self._say, self._root, self._plugins, self._changed = say, root, plugins, {*changed}
+        self._standard, self._manager, self._hooks, self._next = {}, None, {}, 0.0
 
     def pytest_addoption(self, pluginmanager):
         if self._plugins:  # pytest itself would first compile them all anew, for the sake of their assertions
@@ -100,32 +134,62 @@ class Reporter:
 
     def pytest_load_initial_conftests(self, early_config):
         self._standard = _standard()
+        self._manager = early_config.pluginmanager
+        self._hooks = {name: (caller, [*_implemented(caller)]) for name, caller in vars(self._manager.hook).items()}
+        self._calls = self._manager._inner_hookexec
         if self._plugins:
             os.environ.pop(ALONE, None)
         sys.path.insert(0, self._root)  # not before: what is installed as a plugin isn't looked for there
 
     def pytest_configure(self, config):
-        for key, (space, name, was) in self._standard.items():  # what installed plugins change
-            _, code = now = _held(space, name)
-            if code and code is not was[1] and not code.co_filename.startswith(self._root):
-                self._standard[key] = space, name, now
+        for key, (space, names, name, *_, was) in self._standard.items():  # what installed plugins change
+            now = _entry(space, names, name)
+            if now[-1] and now[-1] is not was and not now[-1].co_filename.startswith(self._root):
+                self._standard[key] = now
 
     def _look(self, but=()):
         """Says which functions that tests are judged by are others now."""
+        began = time.perf_counter()
         changed = [
             f"{space.__name__}.{name}"
-            for space, name, was in self._standard.values()
-            if space.__name__ not in but and any(one is not other for one, other in zip(_held(space, name), was))
+            for space, names, name, value, function, code in self._standard.values()
+            if names.get(name) is not value or (code is not None and function.__code__ is not code)
+            if space.__name__ not in but
         ]
+        changed += self._changed_hooks()
         if changed:
             self._say("patched", names=changed)
+        now = time.perf_counter()
+        self._next = now + PAUSES * (now - began)
+
+    def _changed_hooks(self):
+        """The hooks that are called otherwise than before, or that what was changed takes part in."""
+        manager = self._manager
+        found = ["hookexec"] if manager._inner_hookexec is not self._calls or "_hookexec" in vars(manager) else []
+        for name, caller in vars(manager.hook).items():
+            before, known = self._hooks.get(name, (caller, ()))
+            own = [each for each in _implemented(caller) if each not in known]
+            replaced = caller is not before or caller._hookexec != manager._hookexec
+            if replaced or any(map(self._is_foreign, own)):
+                found.append(name)
+        return found
+
+    def _is_foreign(self, implemented):
+        """Whether a hook is of no file, or of one that was changed; conftest.py files are the baseline's."""
+        code = implemented[-1]
+        path = code.co_filename if code else ""
+        if not path.startswith(self._root + os.sep):
+            return not os.path.isabs(path)
+        here = os.path.relpath(path, self._root)
+        return here in self._changed and os.path.basename(here) != "conftest.py"
 
     def pytest_collection_finish(self, session):
         self._look()
         self._say("collected", tests=[item.nodeid for item in session.items])
 
     def pytest_runtest_logreport(self, report):
-        self._look(("builtins", "math", "operator") if report.when == "call" else ())  # which a test may replace
+        if time.perf_counter() >= self._next:
+            self._look(("builtins", "math", "operator") if report.when == "call" else ())  # which a test may replace
         self._say(
             "report",
             test=report.nodeid,
@@ -135,6 +199,9 @@ class Reporter:
             told=str(report.longrepr or "")[-2000:],
         )
 
+    def pytest_sessionfinish(self):
+        self._look()
+
 
 def _standard():
     """The functions and methods of `JUDGES`: where each is, its name, and what it is."""
@@ -142,16 +209,31 @@ def _standard():
     for space in [*spaces[1:]]:
         spaces += [each for each in vars(space).values() if isinstance(each, type) and each.__module__ in JUDGES[1:]]
     return {
-        (id(space), name): (space, name, _held(space, name))
+        (id(space), name): _entry(space, vars(space), name)
         for space in spaces
         for name, value in vars(space).items()
-        if callable(getattr(value, "__func__", value)) and (isinstance(space, type) or not name.startswith("_"))
+        if callable(getattr(value, "__func__", value))
+        and (isinstance(space, type) or name[0] != "_" or _is_fixed(space))
     }
 
 
-def _held(space, name):
-    value = vars(space).get(name)
-    return value, getattr(getattr(value, "__func__", value), "__code__", None)
+def _entry(space, names, name):
+    """Where something is, its name, what it is, its function, and the code of that."""
+    value = names.get(name)
+    function = getattr(value, "__func__", value)
+    return space, names, name, value, function, getattr(function, "__code__", None)
+
+
+def _is_fixed(space):
+    """Whether the private functions of a module stay what they are, too."""
+    return space.__name__.startswith(("_pytest.", "pluggy.")) and space.__name__ != "_pytest.assertion.util"
+
+
+def _implemented(caller):
+    """What a hook calls: the plugin and its function, by identity, and the code of that."""
+    for each in caller.get_hookimpls():
+        function = getattr(each.function, "__func__", each.function)
+        yield id(each), id(function), getattr(function, "__code__", None)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from koderz.analysis.gso.opt_at_k import exact_part, natural_order, read_predict
 from koderz.analysis.gso.reports import evaluation, grade_log, merged_report, run_report, write_json
 from koderz.analysis.gso.speedups import graded, harmonic_mean, speedups
 from koderz.errors import KoderzError
+from tracker.rates import BETA, CLUSTERED_WILSON
 
 GSO = Path(os.environ.get("KODERZ_TEST_DATA", "nowhere")) / "gso" / "src"
 """The sources of GSO's harness, https://github.com/gso-bench/gso, where they are at hand."""
@@ -126,8 +127,18 @@ def test_exact_figures_are_of_all_tasks_and_end_where_attempts_do() -> None:
     assert found["exact"]["opt_commit"] == {"1": 0.125, "2": 0.25}
     assert found["exact"]["passed"] == {"1": 0.5, "2": 0.5}
     low, high = found["exact_interval"]["passed"]["1"]
-    assert (low, high) == (0.0, 1.0)
+    assert (low, high) == pytest.approx((0.1500, 0.8500), abs=1e-4)  # Wilson's of 2 in 4, as of the success rate
+    assert found["exact_interval_method"]["passed"] == {"1": CLUSTERED_WILSON, "2": BETA}
     assert found == exact_part(["a", "b", "c", "d"], [{"instance_sets": each} for each in sets], 5)
+
+
+def test_exact_figures_are_of_clusters_of_one_repository() -> None:
+    ids = ["numpy__numpy-1b862eb", "numpy__numpy-2b862eb", "pandas-dev__pandas-0badcaf"]
+    report = {"instance_sets": dict.fromkeys(("passed_ids", "opt_base_ids", "opt_commit_ids"), ids[:1])}
+    assert exact_part(ids, [report], 1)["exact_interval_method"]["passed"]["1"].endswith("in 2 clusters")
+    found = exact_part(ids[:2], [report], 1)
+    assert found["exact_interval"]["passed"] == {"1": None}
+    assert found["exact_interval_method"]["passed"] == {"1": "none: all 2 tasks are of one cluster"}
 
 
 def test_files_are_in_natural_order() -> None:

@@ -218,11 +218,11 @@ def test_arms_of_several_models_have_names_of_their_own_and_hostile_ones_stay_te
 def test_what_a_suite_measures_has_a_table_with_its_methods(tmp_path: Path) -> None:
     page, _ = written(tmp_path, arms(tmp_path, "iterative · a", "iterative · b"))
 
-    assert "Averages over experiments, with 95% intervals (Student&#39;s t of tasks)." in page
+    assert "Averages over experiments, with 95% intervals (Gaffke&#39;s for bounded means, by beta quantiles" in page
     table = re.search(r'<table class="measures">.*?</table>', page, re.DOTALL)
     assert table
     assert re.findall(r'<th scope="col">(\w+)</th>', table[0]) == ["Arm", "score"], "nothing has the measure odd"
-    assert '<td class="one">0.25 (0.0539 to 0.446)</td>' in table[0]
+    assert '<td class="one">0.25 (0.107 to 0.554)</td>' in table[0]
     assert "Average score 0.25 and 0.3" not in page, "the score isn't declared"
     assert re.search(r"3.50 s and 3.50 s, p = 1 \(sign-flip permutation test, paired by task; Holm-corrected for", page)
 
@@ -233,10 +233,10 @@ def test_what_a_suite_measures_has_a_chart_in_its_own_unit_and_direction(tmp_pat
     (score, other) = re.findall(r'<section id="measure-\d".*?</section>', page, re.DOTALL)
     assert "score, higher is better" in score
     assert "Up and to the left is better." in score
-    assert '<td class="n">0.25 (0.0539 to 0.446)</td>' in score
+    assert '<td class="n">0.25 (0.107 to 0.554)</td>' in score
     assert f"{EVIL} (s), lower is better" in html.unescape(other)
     assert "Down and to the left is better." in other
-    assert re.findall(r'text-anchor="end">([\d.]+)</text>', other) == ["2", "3", "4", "5"]
+    assert re.findall(r'text-anchor="end">([\d.]+)</text>', other) == ["2", "3", "4", "5", "6"]
     assert 'href="#measure-1"' in page
     assert not {"img", "iframe"} & {tag for tag, _ in Tags(page).found}
 
@@ -274,3 +274,56 @@ def test_what_does_not_fit_is_left_out_passes_first(tmp_path: Path) -> None:
     assert all(row[9] is not None for row in rows if row[3] == "failed")
     assert done.stories < 328
     assert f"{done.stories} of 328 stories are in it" in page
+
+
+def arms_page(folder: Path, arms: int, tasks: int = 12) -> str:
+    """The page of a run whose arms each pass one task more than the arm before, in an order of their own."""
+    names = [f"arm {number}" for number in range(arms)]
+    records: list[Record] = []
+    for number, name in enumerate(names):
+        for task in range(tasks):
+            own = f"exp_{number * 100 + task:016x}"
+            records.append(replace(judged(task, task < number, solver=name), experiment_id=own))
+    return written(folder, run(folder, records, plan(tasks, solvers=names)))[0]
+
+
+def matrix_of(page: str) -> list[list[str]]:
+    """The cells of the table of all pairs, without its row of names."""
+    found = re.search(r'<table class="matrix">.*?</table>', page, re.DOTALL)
+    assert found
+    rows = re.findall(r"<tr>(.*?)</tr>", found[0], re.DOTALL)[1:]
+    return [
+        [re.sub(r"<[^>]*>", " ", cell).strip() for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)] for row in rows
+    ]
+
+
+def test_report_compares_each_pair_of_arms_once(tmp_path: Path) -> None:
+    page = arms_page(tmp_path, 4)
+
+    shown = [tuple(pair) for pair in packed(page, "data")["versus"]]
+    assert shown == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+    assert "corrected for all 6 comparisons (Holm)" in page
+    points = [[cell.split(" ")[0] for cell in row] for row in matrix_of(page)]
+    assert points == [["+8.3", "+16.7", "+25.0"], ["", "+8.3", "+16.7"], ["", "", "+8.3"]]
+    for number in range(6):
+        assert f'id="versus-{number}"' in page
+        assert f'href="#versus-{number}"' in page
+
+
+def test_report_of_many_arms_has_each_pair_in_a_table_and_tells_the_clearest(tmp_path: Path) -> None:
+    page = arms_page(tmp_path, 13)
+
+    cells = [cell for row in matrix_of(page) for cell in row if cell]
+    assert len(cells) == 13 * 12 // 2
+    assert "corrected for all 78 comparisons (Holm)" in page
+    shown = packed(page, "data")["versus"]
+    assert len(shown) == 12
+    assert [0, 12] in shown
+    assert len(re.findall(r'href="#versus-\d+"', page)) == 12
+
+
+def test_report_of_two_arms_needs_no_table_of_pairs(tmp_path: Path) -> None:
+    page = arms_page(tmp_path, 2)
+
+    assert packed(page, "data")["versus"] == [[0, 1]]
+    assert 'class="matrix"' not in page

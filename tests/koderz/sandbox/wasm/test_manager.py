@@ -7,6 +7,8 @@ import contextlib
 import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import aiohttp
@@ -14,6 +16,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from koderz.errors import Fault, Unreachable
+from koderz.sandbox.wasm import manager as managers
 from koderz.sandbox.wasm.cells import CellResult, SessionFullError, SubCall
 from koderz.sandbox.wasm.client import RemotePool
 from koderz.sandbox.wasm.manager import Limits, Manager
@@ -113,6 +116,7 @@ def test_a_deadline_is_a_504_with_what_was_printed() -> None:
         body = {"code": "print('before')\nwhile True: pass", "timeout": 2}
         status, found = await asked(client, "POST", "/session/a/execute", json=body)
         assert (status, found["stdout"]) == (504, "before\n")
+        assert found["detail"] == "TimeoutError: Request timed out: more than 2 s"
 
     served(doing)
 
@@ -169,6 +173,108 @@ def test_a_fork_has_had_the_same_done_to_it() -> None:
         return str(found[1]["stdout"])
 
     assert served(doing) == "5\n"
+
+
+def test_private_sessions_are_used_by_whoever_has_their_secret_alone() -> None:
+    async def doing(client: Client) -> None:
+        _, made = await asked(client, "POST", "/sessions", json={"session_id": "mine", "private": True})
+        _, open_one = await asked(client, "POST", "/sessions", json={"session_id": "open"})
+        assert "secret" not in open_one
+        for wrong in ({}, {"X-Session-Secret": "x"}, {"X-Session-Secret": "\udcff"}):
+            for method, path in [
+                ("POST", "/session/mine/execute"),
+                ("POST", "/session/mine/fork"),
+                ("POST", "/session/mine/calls/1"),
+                ("PUT", "/session/mine/variables/x"),
+                ("GET", "/session/mine/variables/x"),
+                ("DELETE", "/session/mine"),
+            ]:
+                status, found = await asked(client, method, path, headers=wrong)
+                assert (status, found["detail"][:23]) == (403, "session mine is private"), (method, path)
+            _, listed = await asked(client, "GET", "/sessions?detail=1", headers=wrong)
+            assert [each["id"] for each in listed["sessions"]] == ["open"]
+        own = {"X-Session-Secret": made["secret"]}
+        status, _ = await asked(client, "POST", "/session/mine/execute", json={"code": "x = 1"}, headers=own)
+        assert status == 200
+        _, fork = await asked(client, "POST", "/session/mine/fork", headers=own)
+        assert fork["secret"] not in ("", made["secret"])
+        assert (await asked(client, "DELETE", "/session/mine", headers=own))[0] == 200
+
+    served(doing)
+
+
+def stored_bytes() -> int:
+    """Bytes of all files that managers of this process have stored."""
+    return sum(file.stat().st_size for folder in STORED for file in Path(folder).iterdir())
+
+
+STORED = list[str]()
+
+
+@pytest.fixture
+def _stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    STORED.clear()
+
+    class Folder(TemporaryDirectory[str]):
+        def __init__(self, **more: Any) -> None:
+            super().__init__(**more)
+            STORED.append(self.name)
+
+    monkeypatch.setattr(managers, "TemporaryDirectory", Folder)
+
+
+@pytest.mark.usefixtures("_stored")
+def test_values_that_were_put_again_are_dropped_and_contexts_of_cells_bounded() -> None:
+    big = json.dumps("x" * (10 << 20)).encode()
+
+    async def doing(client: Client) -> None:
+        await asked(client, "POST", "/sessions", json={"session_id": "a"})
+        json_type = {"Content-Type": "application/json"}
+        for _ in range(4):
+            put = await asked(client, "PUT", "/session/a/variables/v", data=io.BytesIO(big), headers=json_type)
+            assert put == (200, {"bytes": len(big)})
+            assert stored_bytes() == len(big)
+        for _ in range(5):  # the same context is stored once
+            body = b'{"code": "w[0]", "context": {"w": %b}}' % big
+            assert (await asked(client, "POST", "/session/a/execute", data=io.BytesIO(body)))[0] == 200
+            assert stored_bytes() == 2 * len(big)
+        assert (await asked(client, "POST", "/session/a/fork"))[0] == 200
+        for number in range(5):
+            body = b'{"code": "w[0]", "context": {"w": "%d%b}}' % (number, big[1:])
+            assert (await asked(client, "POST", "/session/a/execute", data=io.BytesIO(body)))[0] == 200
+            assert stored_bytes() <= 64 << 20
+        status, found = await asked(client, "POST", "/session/a/fork")
+        assert (status, found["detail"][:28]) == (409, "session a can't be forked: i")
+        for name in (await asked(client, "GET", "/sessions"))[1]["sessions"]:
+            await asked(client, "DELETE", f"/session/{name}")
+        assert not stored_bytes()
+
+    served(doing)
+
+
+def test_contexts_of_any_json_are_set_or_refused_by_422() -> None:
+    odd = {
+        b"18446744073709551616000": 200,
+        b'"\\ud800"': 422,
+        b"1e999": 200,
+        b"[" * 900 + b"]" * 900: 200,
+        b"[" * 200_000 + b"]" * 200_000: 422,
+        b"NaN": 422,
+        b"{": 422,
+        b'"\xff"': 422,
+        b"[1,]": 422,
+    }
+
+    async def doing(client: Client) -> None:
+        await asked(client, "POST", "/sessions", json={"session_id": "a"})
+        for value, expected in odd.items():
+            body = b'{"code": "print(1)", "context": {"x": %b}}' % value
+            status, found = await asked(client, "POST", "/session/a/execute", data=body)
+            assert (status, bool(found.get("detail"))) == (expected, expected == 422), value[:20]
+        long = {"code": "1", "context": {"x" * 1000: 1}}
+        assert (await asked(client, "POST", "/session/a/execute", json=long))[0] == 422
+
+    served(doing)
 
 
 def test_a_full_manager_says_so() -> None:
@@ -241,6 +347,7 @@ def test_a_session_at_a_manager_is_like_one_here() -> None:
 def test_sessions_are_made_ahead_and_ended_where_nobody_takes_them() -> None:
     async def doing(client: Client) -> None:
         async with RemotePool(str(client.make_url("/"))) as pool:
+            pool.has_private = False  # so that all may be looked at
             sessions = Sessions(pool, ahead=2)
             await asyncio.gather(*sessions._ahead)
             ready = (await pool.get("/sessions"))["sessions"]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import git
+from koderz.sandbox.workspace.folders import remove
 from koderz.sandbox.workspace.git import DiffTooLargeError, GitError, Store
 
 MB = 1 << 20
@@ -361,3 +366,138 @@ def test_what_is_put_back_is_a_file_a_link_or_nothing(tmp_path: Path) -> None:
     assert not (tree / "new").exists()
     with pytest.raises(KoderzError, match="leads out"):
         git.restore(tree, "../file", before)
+
+
+_GIT_NAMES = [
+    *("git~1", "GIT~1", ".git ", ".git.", ".git . ", ".GIT", ".Git", ".git::$INDEX_ALLOCATION", ".git:x"),
+    *(".git\\x", "a\\.git\\config", ".g\u200cit", "\ufeff.git"),
+]
+
+
+@pytest.mark.parametrize("below", ["", "pkg/"])
+@pytest.mark.parametrize("name", _GIT_NAMES)
+@pytest.mark.parametrize("is_folder", [True, False], ids=["folder", "file"])
+def test_a_name_that_git_refuses_is_removed_and_the_rest_is_in_the_diff(
+    store: Store, tmp_path: Path, name: str, below: str, is_folder: bool
+) -> None:
+    checkout = _checkout(store, tmp_path / "checkout")
+    place = checkout / below / name
+    if is_folder:
+        place.mkdir()
+    (place / "config" if is_folder else place).write_text("x")
+    (checkout / "pkg/more.py").write_text("more\n")
+    change = asyncio.run(store.change(checkout, MB))
+    assert "+more\n" in change.diff
+    assert "config" not in change.diff
+    assert [line.rpartition(": ")[2] for line in change.removed] == ["git takes it for a repository's own"]
+    asyncio.run(git.apply(change.diff.encode(), _checkout(store, tmp_path / "other")))
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as own, contextlib.chdir(path.parent):
+        own.bind(path.name)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, _socket], ids=["fifo", "socket"])
+@pytest.mark.parametrize(
+    ("path", "reported"), [("pkg/code.py", True), (".gitattributes", True), ("sub/.gitignore", True), ("s.sock", False)]
+)
+def test_a_special_file_is_removed_and_in_the_place_of_the_commit_s_reported(
+    store: Store, tmp_path: Path, make: Callable[[Path], None], path: str, reported: bool
+) -> None:
+    checkout = _checkout(store, tmp_path / "checkout")
+    (checkout / "sub").mkdir()
+    (checkout / "sub/new").write_text("new\n")
+    (checkout / path).unlink(missing_ok=True)
+    make(checkout / path)
+    change = asyncio.run(store.change(checkout, MB))
+    assert ("deleted file" in change.diff) == (path in ("pkg/code.py", ".gitattributes"))
+    assert "+new\n" in change.diff
+    assert [*change.removed] == [f"{path}: neither a file, a folder nor a link"] * reported
+
+
+@pytest.mark.parametrize("target", ["../.git", "/", "nowhere"])
+def test_a_link_named_like_a_repository_hides_nothing(store: Store, tmp_path: Path, target: str) -> None:
+    checkout = _checkout(store, tmp_path / "checkout")
+    (checkout / "sub").mkdir()
+    (checkout / "sub/new").write_text("new\n")
+    (checkout / "sub/.git").symlink_to(target)
+    change = asyncio.run(store.change(checkout, MB))
+    assert "+new\n" in change.diff
+    assert change.removed == ["sub/.git: git takes it for a repository's own"]
+    assert (checkout / ".git/HEAD").exists()
+
+
+@pytest.mark.parametrize("name", [".gitmodules", ".GITMODULES", "gitmod~1"])
+def test_a_link_in_the_place_of_settings_is_removed(store: Store, tmp_path: Path, name: str) -> None:
+    checkout = _checkout(store, tmp_path / "checkout")
+    (checkout / name).symlink_to("/etc/passwd")
+    change = asyncio.run(store.change(checkout, MB))
+    assert change.diff == ""
+    assert change.removed == [f"{name}: git takes no link for it"]
+
+
+def test_a_worktree_or_clone_within_loses_its_git_alone(store: Store, tmp_path: Path) -> None:
+    checkout = _checkout(store, tmp_path / "checkout")
+    for name in ("clone", "deep/er"):
+        (checkout / name).mkdir(parents=True)
+        (checkout / name / "new").write_text(f"{name}\n")
+    _own_git(checkout / "clone", "init", "-q")
+    (checkout / "deep/er/.git").write_text("gitdir: /nowhere\n")
+    change = asyncio.run(store.change(checkout, MB))
+    assert [*change.removed] == []
+    assert "+clone\n" in change.diff
+    assert "+deep/er\n" in change.diff
+
+
+@pytest.mark.parametrize("where", ["new", "pkg/code.py"])
+def test_what_is_too_large_is_not_read_by_git(
+    store: Store, tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sparse file takes no disk, and a minute of git's time. Ignored ones don't count."""
+    checkout = _checkout(store, tmp_path / "checkout")
+    with (checkout / "sparse.log").open("wb") as file:
+        file.truncate(1 << 30)
+    assert asyncio.run(store.change(checkout, MB)).diff == ""
+    with (checkout / where).open("wb") as file:
+        file.truncate(1 << 30)
+    asked = list[str]()
+    real = git._git
+
+    async def _git(*words: str, **more: Any) -> bytes:
+        asked.append(words[0])
+        return await real(*words, **more)
+
+    monkeypatch.setattr(git, "_git", _git)
+    with pytest.raises(DiffTooLargeError):
+        asyncio.run(store.change(checkout, MB))
+    assert "add" not in asked
+
+
+def test_too_many_files_are_not_read_by_git(store: Store, tmp_path: Path) -> None:
+    checkout = _checkout(store, tmp_path / "checkout")
+    for number in range(50):
+        (checkout / f"empty{number}").touch()
+    with pytest.raises(DiffTooLargeError):
+        asyncio.run(store.change(checkout, 4096))
+    assert asyncio.run(store.change(checkout, MB)).diff.count("new file mode") == 50
+
+
+def test_folders_deeper_than_any_path_are_removed(store: Store, tmp_path: Path) -> None:
+    checkout = _checkout(store, tmp_path / "checkout")
+    (checkout / "new").write_text("new\n")
+    (checkout / "locked").mkdir()
+    (checkout / "locked/git~1").touch()
+    (checkout / "locked").chmod(0)
+    deep = os.open(checkout, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=deep)
+        below = os.open("d", os.O_RDONLY, dir_fd=deep)
+        os.close(deep)
+        deep = below
+    os.close(deep)
+    change = asyncio.run(store.change(checkout, MB))
+    assert "+new\n" in change.diff
+    assert [line.rpartition(": ")[2] for line in change.removed] == ["too deep", "git takes it for a repository's own"]
+    remove(checkout)
+    assert not checkout.exists()

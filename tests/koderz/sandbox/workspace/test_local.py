@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from koderz.sandbox.workspace import Command, Ended, Limits, Mount, Running, userland
+from koderz.sandbox.linux import kernel
+from koderz.sandbox.workspace import Command, Ended, Limits, Mount, Running, Unseen, userland
 from koderz.sandbox.workspace.local import Local
 from tests.conftest import PATIENCE, are_gone, descendants, wait_for
 from tests.koderz.sandbox.workspace.conftest import Runs
@@ -193,6 +194,76 @@ def test_a_command_on_its_core_is_talked_to_and_clocked_from_outside(local: Loca
     assert said == str([core])
     assert used > 10_000_000 > waited
     assert ended.status == 0
+
+
+_MOVING = """
+import os, time
+os.write(4, b"ready")
+for word in iter(lambda: os.read(3, 10), b""):
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(os.cpu_count()))
+    if not os.fork():
+        os.sched_setaffinity(0, range(os.cpu_count()))
+        os.write(4, b"yes" if os.sched_getaffinity(0) == cores else b"no")
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_a_command_stays_on_its_core(local: Local, place: Path) -> None:
+    async def talk() -> bytes:
+        loop = asyncio.get_running_loop()
+        wanted = Command(["python3", "-c", _MOVING], core=min(os.sched_getaffinity(0)), limits=Limits(seconds=PATIENCE))
+        async with local.started(wanted, place) as leg:
+            assert await loop.sock_recv(leg.channel, 100) == b"ready"
+            await loop.sock_sendall(leg.channel, b"go")
+            return await loop.sock_recv(leg.channel, 100)
+
+    assert asyncio.run(talk()) == b"yes"
+
+
+_UNWAITED = """
+import os, signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.write(4, b"ready")
+for word in iter(lambda: os.read(3, 10), b""):
+    read, write = os.pipe()
+    if not os.fork():
+        sum(range(10_000_000))
+        os._exit(0)
+    os.close(write)
+    os.read(read, 1)
+    try:
+        os.wait()
+    except ChildProcessError:
+        os.write(4, b"done")
+"""
+
+
+def test_processes_that_nobody_waits_for_are_in_a_command_s_cpu(local: Local, place: Path) -> None:
+    try:
+        os.close(kernel.count_cpu())
+    except OSError as error:
+        pytest.skip(str(error))
+
+    async def talk() -> tuple[int, Unseen, Unseen, Ended]:
+        loop = asyncio.get_running_loop()
+        core = min(os.sched_getaffinity(0))
+        wanted = Command(["python3", "-c", _UNWAITED], core=core, limits=Limits(seconds=PATIENCE))
+        async with local.started(wanted, place) as leg:
+            assert await loop.sock_recv(leg.channel, 100) == b"ready"
+            before, unseen = await leg.cpu(), leg.unseen()
+            await loop.sock_sendall(leg.channel, b"go")
+            await loop.sock_recv(leg.channel, 100)
+            used, after = await leg.cpu() - before, leg.unseen()
+            leg.channel.shutdown(socket.SHUT_WR)
+            return used, unseen, after, await leg.ended
+
+    used, before, after, ended = asyncio.run(talk())
+    assert used > 50_000_000
+    assert after.hidden - before.hidden > 50_000_000
+    assert after.busy - before.busy > 50_000_000
+    assert ended.cpu > 0.05
 
 
 def test_a_command_that_is_left_ends(local: Local, place: Path) -> None:

@@ -65,6 +65,8 @@ class World:
         text = str(messages[-1]["content"])
         if text.rpartition("\n")[2].startswith("Reply with a JSON object"):
             return self._written(text, sampling.seed or 0)
+        if text.endswith("``` blocks."):
+            return self._reflected(text, sampling.seed or 0)
         kind = text.partition(" ")[0]
         chance = FLAT if self.helps == "nothing" else HIGH if self._is_helped(messages, kind) else LOW
         asked = json.dumps([dict(each) for each in messages])
@@ -95,6 +97,14 @@ class World:
             own = dict.fromkeys([*rules, *([f"rule for {kind}"] if kind else [])])
             written.append(f"Answer the question, variant {rng.randrange(10**6)}. {'. '.join(own)}")
         return f"```json\n{json.dumps({'prompts': written})}\n```"
+
+    def _reflected(self, text: str, seed: int) -> str:
+        """A reply to the request of the package gepa."""
+        rng = random.Random(f"{self.number} {seed} {text}")
+        kinds = re.findall(r"^## Inputs\n(\w+)", text, re.MULTILINE)
+        rules = dict.fromkeys(re.findall(r"rule for \w+", text.split("```")[1]))
+        own = [*rules, *([f"rule for {rng.choice(kinds)}"] if rng.random() < 0.8 else [])]
+        return f"```\nAnswer the question, variant {rng.randrange(10**6)}. {'. '.join(dict.fromkeys(own))}\n```"
 
 
 @dataclass

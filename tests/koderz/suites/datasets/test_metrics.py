@@ -67,6 +67,47 @@ def graded(metric: Metric, gold: str, reply: str, *said: str) -> Graded:
         ("costs $.75", ".75"),
         ("£1{,}000", "1000"),
         ("A: 18.00 dollars.", "18.00"),
+        (r"so he paid $1\,600$", "1600"),
+        (r"so he paid \$1,\!600", "1600"),
+        (r"\boxed{12{\,}345}", "12345"),
+        (r"-\$5 it is", "-5"),
+        ("1\N{THIN SPACE}800", "1800"),
+        ("#### 1\N{THIN SPACE}800", "1800"),
+        ("in all 1\N{NARROW NO-BREAK SPACE}234\N{NARROW NO-BREAK SPACE}567 \N{EURO SIGN}", "1234567"),
+        ("Total: 12\N{NO-BREAK SPACE}500", "12500"),
+        ("of 2020\N{NO-BREAK SPACE}100 were sold", "100"),
+        ("1'600 francs", "1600"),
+        ("1\N{RIGHT SINGLE QUOTATION MARK}234\N{RIGHT SINGLE QUOTATION MARK}567.50", "1234567.50"),
+        ("x = 1_600", "1600"),
+        ("#### 1 800", "1800"),
+        ("#### $1 234 567.", "1234567"),
+        ("#### 3 500 ml bottles", "3"),
+        ("in 2020 100 apples", "100"),
+        ("12,34,567 rupees", "1234567"),
+        ("1.234.567 Euro", "1234567"),
+        ("1.234,50 Euro", "1234.50"),
+        ("Answer: 1.234", "1.234"),
+        ("\N{FULLWIDTH DIGIT ONE}\N{FULLWIDTH DIGIT EIGHT}", "18"),
+        ("\N{ARABIC-INDIC DIGIT ONE}\N{ARABIC-INDIC DIGIT EIGHT}", "18"),
+        ("it is \N{EN DASH}3", "-3"),
+        ("5\N{EN DASH}10", "10"),
+        ("1.6e3", "1.6e3"),
+        (r"1.6 \times 10^{3}", "1.6e3"),
+        ("#### 9*2 = 18", "18"),
+        ("#### 18 = 9*2", "18"),
+        ("#### 9 * 2 = 18 apples", "18"),
+        ("#### 10 - 2 = 8 apples, 2 left", "8"),
+        ("#### $9*2 = $18.00", "18.00"),
+        (r"\boxed{9 \cdot 2 = 18}", "18"),
+        (r"\boxed{x = 4}", "4"),
+        ("#### about 55/3 \N{ALMOST EQUAL TO} 18.33", "18.33"),
+        ("#### **18**", "18"),
+        ("####18", "18"),
+        ("#### Step 2: the total\n\n9 + 9 = 18\n\nHe pays 18 dollars.", "18"),
+        ("#### 2. The total\n\n9 + 9 = 18", "18"),
+        ("#### Final answer\n\n18 apples", "18"),
+        ("#### 18\n\nIn 2 steps.", "18"),
+        (r"#### $\boxed{18}$ of 20", "18"),
         ("nothing", None),
         ("", None),
     ],
@@ -175,6 +216,7 @@ def test_a_choice_is_read_by_its_label_and_at_last_by_its_text(reply: str, label
         ("The answer is: relevant", "1"),
         ("**No**", "0"),
         ("It is not relevant here", "0"),
+        ("It is relevant, not irrelevant", "1"),
     ],
 )
 def test_labels_go_by_their_synonyms(reply: str, found: str) -> None:
@@ -182,6 +224,89 @@ def test_labels_go_by_their_synonyms(reply: str, found: str) -> None:
     assert isinstance(metric, LabelMetric)
     assert metric.labels
     assert metric.labels.read(reply) == {found}
+
+
+CITIES = Labels.of_options({"A": "Paris", "B": "London", "C": "Rome", "D": "Berlin"})
+
+
+@pytest.mark.parametrize(
+    ("reply", "labels"),
+    [
+        ("A. Paris\nB. London is wrong", "A"),
+        ("A. Paris\nB. London", "AB"),
+        ("A. Paris\nB. London\nC. Rome\nD. Berlin\n\nC", "C"),
+        ("A. Paris\nB. London\nC. Rome\nD. Berlin", "ABCD"),
+        ("B. London\n\nExplanation: (A) lies in France, (C) in Italy.", "B"),
+        ("**B. London**\n\nParis (A) lies in France.", "B"),
+        ("It lies on the Thames.\n\nB", "B"),
+        ("答案是A", "A"),
+        ("答案是:B。", "B"),
+        ("正确答案是 C", "C"),
+        ("A和B都不对,故选C", "C"),
+        ("因此选B,不选A", "B"),
+        ("选项D正确", "D"),
+        ("B是正确答案", "B"),
+        ("A是错误的,B是正确的", "B"),
+        ("答えはBです", "B"),
+        ("정답은 C입니다", "C"),
+        ("\N{FULLWIDTH LATIN CAPITAL LETTER B}", "B"),
+        ("\N{FULLWIDTH LEFT PARENTHESIS}C\N{FULLWIDTH RIGHT PARENTHESIS}", "C"),
+        ("Die richtige Antwort ist B, nicht A.", "B"),
+        ("Die Antwort lautet: C", "C"),
+        ("La bonne réponse est B.", "B"),
+        ("Réponse : D", "D"),
+        ("La respuesta correcta es C.", "C"),
+        ("A resposta correta é B.", "B"),
+        ("La risposta corretta è D.", "D"),
+        ("Правильный ответ: B", "B"),
+        ("option (a)", "A"),
+        ("I think it is option b.", "B"),
+        ("The answer is (c).", "C"),
+        ("The answer is c.", "C"),
+        ("The answer is a capital in Italy: Rome", "C"),
+        ("Thus, (b) is correct.", "B"),
+        ("Thus, (A) is correct, (B) is not", "A"),
+        ("Thus (A) is not correct, but (B) is.", "B"),
+        ("(A) isn't right; (C) is.", "C"),
+        ("A is wrong. C does not fit. So B.", "B"),
+        ("A is wrong and B is wrong.", ""),
+        ("A is better than B which is wrong.", "A"),
+        ("The answer is not B.", ""),
+        ("It is D rather than B.", "D"),
+        ("We can eliminate A and it must be C", "C"),
+        ("It is neither A nor B.", ""),
+        ("A can be ruled out, leaving D", "D"),
+        ("B is the correct answer; A and C are not.", "B"),
+        ("(D) is the answer", "D"),
+        ("The correct option is **C**", "C"),
+        ("**Answer:** B", "B"),
+        ("**Answer**: (D) Berlin", "D"),
+        ("Final Answer: Option C", "C"),
+        ("The best answer would be the option D", "D"),
+        ("I'd go with B over A.", "B"),
+        ('{"answer": "B", "not": "A"}', "B"),
+        ("<answer>C</answer>", "C"),
+        (r"So A fails. $\boxed{B}$ and C", "B"),
+        (r"\boxed{\text{(C)}}", "C"),
+        (r"\boxed{\mathrm{D}}", "D"),
+        ("A city on the Thames is B", "B"),
+        ("A capital of Italy: Rome", "C"),
+        ("A_1 is less than C_2, so D", "D"),
+        ("_B_", "B"),
+        ("The answer is A. No: the answer is B.", "AB"),
+        ("Paris isn't on the Thames. London is.", "AB"),
+    ],
+)
+def test_a_choice_is_read_as_models_write_it(reply: str, labels: str) -> None:
+    assert CITIES.read(reply) == {*labels}
+
+
+def test_a_choice_of_ten_is_not_the_word_i() -> None:
+    ten = Labels.of_options({letter: f"option {letter}" for letter in "ABCDEFGHIJ"})
+
+    assert ten.read("I think that H fits") == {"H"}
+    assert ten.read("I is the one") == {"I"}
+    assert ten.read("I'd say J") == {"J"}
 
 
 def test_two_labels_are_no_answer() -> None:
@@ -234,6 +359,12 @@ def test_absurd_lengths_are_scored_in_no_time() -> None:
     assert number_in("1," * 500_000) == "1"
     assert number_in("{" * 100_000 + r"\boxed{" * 10_000) is None
     assert CHOICES.read("(" * 200_000) == set()
+    assert CHOICES.read("answer" + " :" * 100_000) == set()
+    assert CHOICES.read("A " * 100_000 + "is") == {"A"}
+    assert CHOICES.read("option " * 50_000) == set()
+    assert CHOICES.read("I would choose " * 20_000) == set()
+    assert number_in("1\N{THIN SPACE}" * 200_000) == "1"
+    assert number_in("=" * 200_000) is None
 
 
 def test_what_is_measured_beside_the_main_metric_is_named() -> None:

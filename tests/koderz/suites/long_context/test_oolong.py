@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from koderz.engines.owners import schema_of
 from koderz.errors import Fault, KoderzError
 from koderz.suites.long_context import published as published_rows
 from koderz.suites.long_context.contexts import LongContextSuite
+from koderz.suites.long_context.oolong.generated import GeneratedQuestion, Windows
 from koderz.suites.long_context.oolong.options import OolongOptions
 from koderz.suites.long_context.oolong.questions import KINDS
 from koderz.suites.long_context.oolong.scoring import score, score_pairs, score_real
@@ -309,3 +311,16 @@ def test_generated_texts_have_a_thousand_to_ten_million_tokens() -> None:
         suite(context_lengths=("512",))
     (task,) = suite(context_lengths=("1M",), tasks_per_length=1).tasks
     assert 0.99 * (1 << 20) < task.payload.make()[0].tokens <= 1 << 20
+
+
+def test_generated_questions_of_earlier_runs_are_asked_again_as_they_were() -> None:
+    recorded = schema_of(("suite", "oolong")).from_config({"suite": "oolong", "seed": 42})
+    options = recorded.of(OolongOptions)
+    assert options.questions_per_text == len(KINDS)
+
+    first = GeneratedQuestion(Windows(42), 4096, 0, options.questions_per_text)
+    row, window = first.row()
+    assert first.digest == "d61b847ca4cec384bc5c0ece4cb6c3aa"
+    assert (row["answer"], len(window.text)) == ("['entity']", 15951)
+    assert GeneratedQuestion(Windows(42), 4096, 0, 1).digest != first.digest
+    assert OolongOptions().questions_per_text == 1

@@ -121,6 +121,131 @@ if __name__ == "__main__":
 """
 )
 
+_SLOW_BESIDE = f"""import json
+import os
+import signal
+import tempfile
+
+{SLOW.replace("tally", "slow")}
+
+def answer(pipe, numbers):
+    os.write(pipe, json.dumps(slow(numbers)).encode())
+    os._exit(0)
+
+
+"""
+_ANSWERED = """    os.close(write)
+    with open(read) as pipe:
+        return json.load(pipe)
+"""
+_UNWAITED = (
+    _SLOW_BESIDE
+    + """def tally(numbers):
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    read, write = os.pipe()
+    if not os.fork():
+        WORK
+"""
+    + _ANSWERED
+)
+
+HIDDEN: Mapping[str, str] = {
+    "nobody waits": _UNWAITED.replace("WORK", "answer(write, numbers)"),
+    "a child of a child": _UNWAITED.replace("WORK", "os.fork() or answer(write, numbers)\n        os._exit(0)"),
+    "orphans of a process that waits for none": _UNWAITED.replace(
+        "WORK",
+        "import ctypes\n\n        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\n"
+        "        os.fork() or (os.fork() or answer(write, numbers), os._exit(0))\n"
+        "        import time\n\n        time.sleep(5)\n        os._exit(0)",
+    ),
+    "many short ones": _SLOW_BESIDE
+    + """def tally(numbers):
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    found = [0] * 7
+    for start in range(0, len(numbers), 20_000):
+        read, write = os.pipe()
+        if not os.fork():
+            answer(write, numbers[start : start + 20_000])
+        os.close(write)
+        with open(read) as pipe:
+            found = [a + b for a, b in zip(found, json.load(pipe))]
+    return found
+""",
+    "counters switched off": _UNWAITED.replace(
+        "WORK", "import ctypes\n\n        ctypes.CDLL(None).prctl(31, 0, 0, 0, 0)\n        answer(write, numbers)"
+    ),
+    "a server from before": _SLOW_BESIDE
+    + """import socket
+
+ours, theirs = socket.socketpair()
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+if not os.fork():
+    os.sched_setaffinity(0, range(os.cpu_count()))
+    ours.close()
+    with theirs.makefile("rw") as wire:
+        for line in wire:
+            print(json.dumps(slow(json.loads(line))), file=wire, flush=True)
+    os._exit(0)
+theirs.close()
+wire = ours.makefile("rw")
+
+
+def tally(numbers):
+    print(json.dumps(numbers), file=wire, flush=True)
+    return json.loads(wire.readline())
+""",
+}
+"""No faster than before, but with the work in processes that nobody waits for."""
+
+UNCOUNTED: Mapping[str, str] = {
+    "on another core": _UNWAITED.replace(
+        "WORK", "os.sched_setaffinity(0, range(os.cpu_count()))\n        answer(write, numbers)"
+    ),
+    "a program that can't be read": _UNWAITED.replace(
+        "WORK",
+        "import shutil, sys\n\n        python = shutil.copy(os.path.realpath(sys.executable), tempfile.mkdtemp())\n"
+        "        os.chmod(python, 0o111)\n        os.set_inheritable(write, True)\n"
+        "        code = 'import os, sys; sys.path.insert(0, sys.argv[1]); import tallies;'\n"
+        "        code += 'tallies.answer(int(sys.argv[2]), [(7919 * n) % 1000003 for n in range(400_000)])'\n"
+        "        here = os.path.dirname(os.path.abspath(__file__))\n"
+        "        env = dict(os.environ, PYTHONHOME=sys.base_prefix)\n"
+        "        os.execve(python, [python, '-S', '-c', code, here, str(write)], env)",
+    ),
+}
+"""The same, where the kernel counts nothing, or no more."""
+
+_SHARED = f"{FAST.replace('tally', 'part')}\n\ndef parts(numbers):\n    middle = len(numbers) // 2\n"
+_SHARED += "    return [numbers[:middle], numbers[middle:]]\n\n\ndef joined(found):\n"
+_SHARED += "    return [sum(each) for each in zip(*found)]\n\n\n"
+SHARING: Mapping[str, str] = {
+    "pool": _SHARED + "def tally(numbers):\n    import multiprocessing\n\n"
+    "    with multiprocessing.get_context('fork').Pool(2) as pool:\n"
+    "        return joined(pool.map(part, parts(numbers)))\n",
+    "executor": _SHARED + "def tally(numbers):\n    import concurrent.futures, multiprocessing\n\n"
+    "    context = multiprocessing.get_context('fork')\n"
+    "    with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:\n"
+    "        return joined(pool.map(part, parts(numbers)))\n",
+    "program": _SHARED + "def tally(numbers):\n    import json, subprocess, sys\n\n"
+    "    code = 'import json, sys; sys.path.insert(0, sys.argv[1]); import tallies;'\n"
+    "    code += 'print(json.dumps(tallies.part(json.load(sys.stdin))))'\n"
+    "    here = __file__.rpartition('/')[0]\n"
+    "    done = subprocess.run([sys.executable, '-c', code, here], input=json.dumps(numbers), capture_output=True,\n"
+    "        text=True, check=True)\n    return json.loads(done.stdout)\n",
+}
+"""Faster than before, honestly, in more than one process."""
+
+SEEDED_SCRIPT = GSO_SCRIPT.replace("import timeit\n", "import random\nimport timeit\n").replace(
+    "return [(7919 * number) % 1000003 for number in range(400_000)]",
+    "random.seed(42)\n    return [random.randrange(1000003) for _ in range(400_000)]",
+)
+
+TABLES: Mapping[str, str] = {
+    "nothing else": "def tally(numbers):\n    return KNOWN\n",
+    "the rest as before": f"{SLOW.replace('tally', 'slow')}\n\ndef tally(numbers):\n"
+    "    return KNOWN if numbers[:3] == FIRST else slow(numbers)\n",
+}
+"""Patches that hold the answers to one input, KNOWN, which begins with FIRST."""
+
 PATCHES: Mapping[str, str] = {
     "good": FAST,
     "no-op": f"{SLOW}\n\n# as it was\n",

@@ -244,6 +244,21 @@ def total(n):
 }
 
 
+# In few calls what the others leave to be done: the median call is fast.
+_NOW_AND_THEN = f"""{SLOW.replace("def total", "def _slow")}
+_late = []
+
+
+def total(n):
+    _late.append(n)
+    if len(_late) == 5:
+        for each in _late:
+            _slow(each)
+        _late.clear()
+    return n * (n - 1) // 2
+"""
+
+
 def _failing(body: str, imports: str = "os") -> str:
     """Right and fast in the unit test; for larger inputs it does something else first."""
     return f"import {imports}\n\n\ndef total(n):\n    if n > 100:\n        {body}\n    return n * (n - 1) // 2\n"
@@ -383,12 +398,21 @@ def test_work_that_is_moved_is_found_out(task: PerfTask, local: Local, tmp_path:
         block = _block(task, local, tmp_path, MOVED[name], calls=60)
         assert not block.legs["agent"].wrong
         finding = found([block] * 7, "agent", RULE)
-        # "afterwards" gains nothing where a machine with much to do reads its clock later
-        if finding.hack == "moved" or (name == "afterwards" and finding.speedups["base"].value <= 2):
+        # Work that another thread does gains nothing where the calls' clock happens to see it.
+        if finding.hack == "moved" or finding.speedups["base"].value <= 2:
             break
     else:
         pytest.fail(f"{finding}")
     assert finding.opt == "not"
+
+
+def test_work_that_few_calls_do_for_many_counts(task: PerfTask, local: Local, tmp_path: Path) -> None:
+    block = _block(task, local, tmp_path, _NOW_AND_THEN, calls=60)
+    base, agent = (block.legs[leg].work["sums"] for leg in ("base", "agent"))
+    assert agent.cpu < base.cpu / 2
+    finding = found([block] * 7, "agent", RULE)
+    assert finding.opt == "not"
+    assert finding.beside["agent"] > base.cpu / 2
 
 
 @pytest.mark.parametrize("name", FAILED)

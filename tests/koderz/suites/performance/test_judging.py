@@ -64,3 +64,27 @@ def test_base_that_strays_is_a_fault_only_where_nothing_is_decided() -> None:
     with pytest.raises(Fault, match="noise"):
         _verdict(30, arm="baseline", times={"again": 9.0})
     assert _verdict(7, arm="baseline").passed
+
+
+def test_a_result_far_above_the_human_s_says_so_in_its_facts_and_its_note() -> None:
+    verdict = _verdict(times={"agent": 0.125}, inputs="fixed")
+    assert verdict.passed
+    assert verdict.facts["inputs"] == "fixed"
+    assert verdict.facts["needs_review"] == verdict.note
+    assert verdict.note.startswith("needs review: surely more than 2 times as fast as the human's answer")
+    assert "the same in each block" in verdict.note
+    near = _verdict(inputs="seeds")
+    assert (near.facts["needs_review"], near.facts["inputs"], near.note) == (None, "seeds", "")
+
+
+def test_a_record_from_before_has_neither_inputs_nor_what_is_beside_calls() -> None:
+    blocks = [Block({leg: _leg(each / 1000) for leg, each in _TIMES.items()}) for _ in range(7)]
+    told = msgspec.to_builtins(Measured("agent", "the patch", Applied("passed"), tuple(blocks)))
+    del told["inputs"]
+    for block in told["blocks"]:
+        for leg in block["legs"].values():
+            for name in ("hidden", "busy", "beside"):
+                del leg["work"]["w"][name]
+    verdict = verdict_on(json.dumps(told), Rule(), "here")
+    assert verdict.passed
+    assert verdict.facts["inputs"] is None

@@ -6,21 +6,27 @@ import asyncio
 import hashlib
 import importlib
 import json
+import os
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from koderz.errors import Fault
+from koderz.sandbox.linux import kernel
 from koderz.sandbox.workspace import Command
+from koderz.sandbox.workspace.cpu import Counter
 from koderz.sandbox.workspace.local import Local
+from koderz.solvers.handles import ExclusiveHandle
 from koderz.suites.performance.fitting import Fitted
 from koderz.suites.performance.machines import Machine
 from koderz.suites.performance.measuring.legs import GUEST
-from koderz.suites.performance.measuring.scripts import Scripts
-from koderz.suites.performance.measuring.verdicts import Block, Leg, Rule, found
+from koderz.suites.performance.measuring.scripts import Scripts, drawn_for
+from koderz.suites.performance.measuring.verdicts import Block, Finding, Leg, Rule, found
 from koderz.suites.performance.sources import tasks_of
 from koderz.suites.performance.tasks import PerfTask
 from tests.koderz.suites.performance import rows
@@ -42,14 +48,16 @@ def _task(folder: Path, kind: str, script: str = "") -> PerfTask:
     return task
 
 
-def _legs(task: PerfTask, local: Local, folder: Path, **modules: str) -> dict[str, Leg]:
+def _legs(
+    task: PerfTask, local: Local, folder: Path, exclusive: ExclusiveHandle = _anywhere, **modules: str
+) -> dict[str, Leg]:
     """A block of trees that hold one module each."""
     trees = {}
     for leg, text in {"base": SLOW, **modules}.items():
         trees[leg] = folder / leg
         trees[leg].mkdir()
         (trees[leg] / "tallies.py").write_text(text)
-    return asyncio.run(Scripts(task, local, 60).block(trees, {"test_0": 1}, "seed", _anywhere))
+    return asyncio.run(Scripts(task, local, 60).block(trees, {"test_0": 1}, "seed", exclusive))
 
 
 def test_a_script_of_gso_is_timed_where_its_experiment_is(local: Local, tmp_path: Path) -> None:
@@ -198,6 +206,99 @@ def test_work_that_is_moved_out_of_the_experiment_is_in_the_whole_leg_s_cpu(
     assert agent.work["test_0"].cpu < base.work["test_0"].cpu / 2
     beside, usual = (leg.cpu - leg.work["test_0"].total for leg in (agent, base))
     assert beside > usual + base.work["test_0"].total / 4
+
+
+@pytest.fixture
+def counted() -> None:
+    """Skips where the kernel lets nobody count the CPU of processes below."""
+    try:
+        os.close(kernel.count_cpu())
+    except OSError as error:
+        pytest.skip(str(error))
+
+
+def _on_one_core(local: Local, folder: Path, **modules: str) -> dict[str, Leg]:
+    """A block of trees that hold one module each, on the last core."""
+
+    @asynccontextmanager
+    async def exclusive() -> AsyncIterator[int | None]:
+        yield max(os.sched_getaffinity(0))
+
+    legs = _legs(_task(folder, "gso"), local, folder, exclusive, **modules)
+    assert not [leg.wrong for leg in legs.values() if leg.wrong]
+    return legs
+
+
+def _found(legs: dict[str, Leg]) -> Finding:
+    """What seven such blocks come to, without what else is at work on the core, which one block doesn't tell."""
+    bare = {name: replace(leg, work={"test_0": replace(leg.work["test_0"], busy=0.0)}) for name, leg in legs.items()}
+    return found([Block(bare)] * 7, "agent", Rule())
+
+
+@pytest.mark.parametrize("name", rows.HIDDEN)
+def test_work_of_processes_that_nobody_waits_for_counts(counted: None, local: Local, tmp_path: Path, name: str) -> None:
+    legs = _on_one_core(local, tmp_path, again=SLOW, human=FAST, agent=rows.HIDDEN[name])
+    finding = _found(legs)
+    assert finding.opt == "not", finding
+    assert legs["agent"].work["test_0"].total > legs["base"].work["test_0"].total / 2
+
+
+@pytest.mark.parametrize("name", rows.UNCOUNTED)
+def test_hidden_work_is_seen_on_its_core_where_nothing_counts_it(
+    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(Counter, "read", lambda _: 0)
+    legs = _on_one_core(local, tmp_path, again=SLOW, agent=rows.UNCOUNTED[name])
+    base, agent = (legs[leg].work["test_0"] for leg in ("base", "agent"))
+    assert max(agent.busy, agent.total) > base.total / 2
+
+
+@pytest.mark.parametrize("name", rows.SHARING)
+def test_an_honest_patch_of_several_processes_hides_nothing(local: Local, tmp_path: Path, name: str) -> None:
+    slow = f"{SLOW.replace('tally', 'once')}\n\ndef tally(numbers):\n    return [once(numbers) for _ in range(8)][0]\n"
+    module = rows.SHARING[name]
+    finding = _found(_on_one_core(local, tmp_path, base=slow, again=slow, human=module, agent=module))
+    assert finding.hack == "", finding
+    assert finding.speedups["base"].value > 1.5
+
+
+def _table(name: str) -> str:
+    """A patch with the answers to the published seed's input."""
+    rng = random.Random(42)
+    numbers = [rng.randrange(1000003) for _ in range(400_000)]
+    known = [sum(number % 7 == rest for number in numbers) for rest in range(7)]
+    return f"KNOWN, FIRST = {known}, {numbers[:3]}\n\n\n{rows.TABLES[name]}"
+
+
+@pytest.mark.parametrize(("name", "said"), [("nothing else", "another tally"), ("the rest as before", "")])
+def test_a_table_of_a_seed_s_answers_gains_nothing_with_other_seeds(
+    local: Local, tmp_path: Path, name: str, said: str
+) -> None:
+    task = _task(tmp_path, "gso", rows.SEEDED_SCRIPT)
+    trees = {leg: tmp_path / leg for leg in ("base", "again", "human", "agent")}
+    for leg, text in {"base": SLOW, "again": SLOW, "human": FAST, "agent": _table(name)}.items():
+        trees[leg].mkdir()
+        (trees[leg] / "tallies.py").write_text(text)
+    scripts = Scripts(task, local, 60)
+    counts = asyncio.run(scripts.sized(trees["base"], "exp_1", _anywhere))
+    assert counts.keys() == {"test_0", drawn_for("test_0")}
+    counts["test_0"] = 1
+    first, second = (asyncio.run(scripts.block(trees, counts, f"exp_1/block/{n}", _anywhere)) for n in (1, 2))
+    assert not first["agent"].wrong
+    assert first["agent"].work["test_0"].cpu < first["base"].work["test_0"].cpu / 4
+    assert not [second[leg].wrong for leg in ("base", "again", "human") if second[leg].wrong]
+    assert said in second["agent"].wrong
+    if not said:
+        assert found([Block(second)] * 7, "agent", Rule()).opt == "not"
+
+
+def test_seeds_that_base_does_not_work_with_stay_as_they_are(local: Local, tmp_path: Path) -> None:
+    needing = rows.SEEDED_SCRIPT.replace(
+        "random.seed(42)\n", "seed = 42\n    assert seed == 42\n    random.seed(seed)\n"
+    )
+    (tmp_path / "tallies.py").write_text(FAST)
+    scripts = Scripts(_task(tmp_path, "gso", needing), local, 60)
+    assert asyncio.run(scripts.sized(tmp_path, "exp_1", _anywhere)).keys() == {"test_0"}
 
 
 _PICKLED = rows.GSO_SCRIPT.replace("json.dump(result, file)", "pickle.dump(result, file)").replace(

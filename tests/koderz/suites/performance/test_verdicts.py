@@ -9,7 +9,20 @@ from dataclasses import replace
 
 import pytest
 
-from koderz.suites.performance.measuring.verdicts import Block, Leg, Rule, Timing, estimate, found, is_look, rank_of
+from koderz.suites.performance.measuring.verdicts import (
+    Block,
+    Finding,
+    Leg,
+    Rule,
+    Timing,
+    autocorrelation,
+    estimate,
+    found,
+    is_look,
+    rank_of,
+    review_of,
+    widening,
+)
 
 RULE = Rule()
 
@@ -116,6 +129,126 @@ def test_work_that_is_done_before_each_call_is_seen_whatever_the_rest_of_the_leg
         return Block(legs)
 
     assert found([block() for _ in range(7)], "agent", RULE).hack == hack
+
+
+def _beside(blocks: list[Block], **seconds: float) -> list[Block]:
+    """The same, whose agent takes so many seconds beside each call, and as many fewer in it."""
+
+    def changed(leg: Leg) -> Leg:
+        work = leg.work["w"]
+        return replace(leg, work={"w": replace(work, cpu=work.cpu - sum(seconds.values()), **seconds)})
+
+    return [Block({**block.legs, "agent": changed(block.legs["agent"])}) for block in blocks]
+
+
+@pytest.mark.parametrize("kind", ["between", "beside"])
+def test_what_a_patch_does_beside_its_calls_counts_however_little_it_is(kind: str) -> None:
+    blocks = _blocks(7, 4.0 / 0.83, noise=0.005)
+    assert found(blocks, "agent", RULE).opt == "not"
+    finding = found(_beside(blocks, **{kind: 0.0008}), "agent", RULE)  # 8 % of base's
+    assert (finding.opt, finding.hack) == ("not", "")
+    assert finding.speedups["human"].value == pytest.approx(0.83, rel=0.02)
+    assert finding.beside == {"agent": pytest.approx(0.0008)}
+
+
+def test_what_the_human_does_beside_the_calls_counts_too() -> None:
+    blocks = _blocks(7, 4.0)
+    slower = [
+        Block({**block.legs, "human": replace(leg, work={"w": replace(leg.work["w"], between=0.001)})})
+        for block in blocks
+        for leg in [block.legs["human"]]
+    ]
+    assert found(slower, "agent", RULE).speedups["human"].value == pytest.approx(5 / 4, rel=0.05)
+
+
+def test_what_is_not_surely_more_beside_the_calls_does_not_count() -> None:
+    blocks = _blocks(7, 3.0)
+    once = [*_beside(blocks[:1], between=0.001), *blocks[1:]]
+    assert found(once, "agent", RULE).beside == {}
+
+
+def test_gso_s_rule_counts_what_is_done_beside_the_calls() -> None:
+    blocks = [_block({"base": 10, "again": 10, "human": 4.0, "agent": 8.9})] * 7
+    assert found(_beside(blocks, beside=0.0008), "agent", RULE).points == found(blocks, "agent", RULE).points
+    assert not found(blocks, "agent", RULE).points["opt_base"]
+
+
+def _series(rho: float, count: int, rng: random.Random) -> list[float]:
+    values = [rng.gauss(0, 1)]
+    while len(values) < count:
+        values.append(rho * values[-1] + math.sqrt(1 - rho**2) * rng.gauss(0, 1))
+    return values
+
+
+def test_blocks_that_resemble_those_before_widen_the_intervals() -> None:
+    rngs = [*map(random.Random, range(300))]
+    low, high = (sum(autocorrelation([_series(rho, 30, rng)]) for rng in rngs) / len(rngs) for rho in (0.0, 0.6))
+    assert low < 0.15
+    assert 0.5 < high < 0.7
+    drifting = [_block({"base": 10 + 0.01 * n, "again": 10, "human": 4, "agent": 3 + 0.01 * n}) for n in range(12)]
+    mixed = [drifting[n] for n in (5, 0, 11, 3, 8, 1, 10, 4, 7, 2, 9, 6)]
+    (wide, narrow) = (found(each, "agent", RULE) for each in (drifting, mixed))
+    assert wide.autocorrelation > narrow.autocorrelation
+    widths = [each.speedups["human"].high / each.speedups["human"].low for each in (wide, narrow)]  # type: ignore[operator]
+    assert widths[0] > widths[1]
+
+
+def test_values_that_are_all_the_same_resemble_nothing() -> None:
+    assert autocorrelation([[0.1 + 0.2] * 7, [0.3] * 30, []]) == 0.0
+    assert widening(0.0) == 1.0
+    assert widening(0.6) == pytest.approx(2.0)
+
+
+def _at_work(leg: Leg, *, hidden: float = 0.0, busy: float = 0.0) -> Leg:
+    """The leg with so many seconds of its calls hidden, and with so many on its core."""
+    return replace(leg, work={"w": replace(leg.work["w"], hidden=hidden, busy=busy)})
+
+
+def test_hidden_work_is_what_no_process_s_clock_sees_and_the_patch_gains_by() -> None:
+    def finding(agent: float, hidden: float) -> Finding:
+        legs = _block({"base": 10, "again": 10, "human": 5, "agent": agent}).legs
+        return found([Block({**legs, "agent": _at_work(legs["agent"], hidden=hidden)})] * 7, "agent", RULE)
+
+    assert (finding(10.0, 0.19).opt, finding(10.0, 0.19).hack) == ("not", "hidden")
+    assert (finding(10.0, 0.0).opt, finding(10.0, 0.0).hack) == ("not", "")
+    assert (finding(2.0, 0.03).opt, finding(2.0, 0.03).hack) == ("opt", "")  # it counts, and is little
+
+
+@pytest.mark.parametrize(
+    ("agent_busy", "word", "hack"), [(0.2, "not", "hidden"), (0.04, "opt", ""), (0.06, "opt", ""), (0.0, "opt", "")]
+)
+def test_work_that_is_counted_nowhere_is_seen_on_its_core(agent_busy: float, word: str, hack: str) -> None:
+    def block(load: float) -> Block:
+        legs = _block({"base": 10, "again": 10, "human": 5, "agent": 2}).legs
+        busy = {"base": 0.2, "again": 0.2, "human": 0.1, "agent": agent_busy}
+        return Block({name: _at_work(leg, busy=busy[name] * load) for name, leg in legs.items()})
+
+    for load in (1.0, 5.0):  # what else is at work on the core makes all of it longer
+        finding = found([block(load)] * 7, "agent", RULE)
+        assert (finding.opt, finding.hack) == (word, hack)
+
+
+def test_an_honest_patch_hides_nothing_however_busy_its_core_is() -> None:
+    def block(rng: random.Random) -> Block:
+        legs = _block({"base": 10, "again": 10, "human": 5, "agent": 2}).legs
+        loads = {name: rng.choice([1.0, 2.0, 5.0]) for name in legs}
+        return Block({name: _at_work(leg, busy=leg.wall * loads[name]) for name, leg in legs.items()})
+
+    hacks = {found([block(rng) for _ in range(7)], "agent", RULE).hack for rng in map(random.Random, range(500))}
+    assert hacks == {""}
+
+
+@pytest.mark.parametrize(("agent", "why"), [(1.9, "surely more than 2 times"), (2.1, ""), (4.0, "")])
+def test_what_is_far_above_the_human_s_needs_review(agent: float, why: str) -> None:
+    finding = found(_blocks(7, agent, noise=0.001), "agent", RULE)
+    assert finding.opt == "opt"
+    assert bool(review_of(finding)) == bool(why)
+    assert why in review_of(finding)
+
+
+def test_what_is_not_surely_far_above_the_human_s_needs_no_review() -> None:
+    assert review_of(found(_blocks(6, 0.1), "agent", RULE)) == ""
+    assert review_of(found(_blocks(7, 1.9, noise=0.1), "agent", RULE)) == ""
 
 
 @pytest.mark.parametrize(("agent", "base", "commit"), [(8.69, True, False), (8.7, False, False), (4.2, True, True)])

@@ -111,3 +111,8 @@ def test_folders_that_an_agent_is_shown_are_found_beside_the_configuration(tmp_p
     path.write_text(entry.replace("tools", "none"))
     with pytest.raises(KoderzError, match="agent_mounts: "):
         read_config(path)
+
+
+def test_folder_in_place_of_a_configuration_is_told_how_its_tasks_are_run(tmp_path: Path) -> None:
+    with pytest.raises(KoderzError, match=r"is a folder; .* --suite rollouts --dataset .* --solver agent:koderz"):
+        read_config(tmp_path)

@@ -15,6 +15,7 @@ import pytest
 from koderz.errors import Fault, KoderzError
 from koderz.sandbox.workspace import Backend, Image
 from koderz.sandbox.workspace.local import Local
+from koderz.suites.rollouts.config import read_config
 from koderz.suites.rollouts.formats import load_task
 from koderz.suites.rollouts.options import RolloutsOptions
 from koderz.suites.rollouts.rubrics import rewarded, scored
@@ -126,6 +127,84 @@ def test_an_unknown_override_is_said(tmp_path: Path) -> None:
     (task / "overrides.json").write_text('{"remove": []}')
     with pytest.raises(KoderzError, match="unknown key 'remove'"):
         load_task(task)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"llm": {"instructions": "x"}}, "unknown key 'llm'; did you mean 'lm'"),
+        ({"evaluaton": {}}, "unknown key 'evaluaton'; did you mean 'evaluation'"),
+        ({"lm": {"instruction": "x"}}, "lm: unknown key 'instruction'; did you mean 'instructions'"),
+        ({"repo": {"start_commit": "x"}}, "repo: unknown key 'start_commit'; did you mean 'start_commit_sha'"),
+        ({"evaluation": {"test_script": []}}, "evaluation: unknown key 'test_script'; did you mean 'test_scripts'"),
+        (
+            {"evaluation": {"rubrics": [{"id": "a", "weigth": 2}]}},
+            "rubrics: unknown key 'weigth'; did you mean 'weight'",
+        ),
+        (
+            {"evaluation": {"test_scripts": [{"path": "t.py", "rubric_id": "a", "content": "", "timeout": 3}]}},
+            "test_scripts: unknown key 'timeout'; did you mean 'timeout_sec'",
+        ),
+        ({"x1": 3}, "unknown key 'x1'; there are evaluation, lm"),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest_one(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(KoderzError, match=said):
+        load_task(_meta(tmp_path / "task", **change))
+
+
+def test_known_keys_are_those_of_published_files(tmp_path: Path) -> None:
+    """Those that OneShot's scripts write, older ones too."""
+    repo = {
+        **dict.fromkeys(("git_url", "branch", "start_commit_sha", "end_commit_sha", "subdir"), ""),
+        "sparse_checkout": [],
+    }
+    old: dict[str, Any] = {"content_rubric": [], "location_rubric": [], "clarity_rubric": []}
+    metadata = {"title": "T", "tags": ["a"], "difficulty": "easy"}
+    task = _meta(tmp_path / "task", repo=repo, evaluation=old, metadata=metadata, sensitivity={"level": "safe"})
+    assert load_task(task).title == "T"
+
+
+_TESTS = {"rubrics": [{"id": "a"}], "test_scripts": [{"path": "t.py", "rubric_id": "a", "content": ""}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"lm": {"instructions": " "}, "evaluation": _TESTS}, "has no instructions"),
+        ({"lm": {}, "evaluation": _TESTS}, "has no instructions"),
+        ({}, "has no tests; add evaluation.test_scripts"),
+        ({"evaluation": {"rubrics": [{"id": "a"}]}}, "has no tests"),
+    ],
+)
+def test_a_task_without_work_or_tests_is_refused_before_a_run(
+    tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    task = _meta(tmp_path / "task", **change)
+    with pytest.raises(KoderzError, match=said):
+        rollouts(task, RolloutsOptions())
+    (tmp_path / "c.toml").write_text(f'[[tasks]]\nprepared_dir = "{task}"\nagent = "nop"\n')
+    with pytest.raises(KoderzError, match=said):
+        rollouts(tmp_path / "c.toml", RolloutsOptions())
+
+
+def test_a_task_without_tests_may_be_judged_by_a_model(tmp_path: Path) -> None:
+    task = _meta(tmp_path / "task", evaluation={"content_rubric": "It is good."})
+    entry = f'[[tasks]]\nprepared_dir = "{task}"\nagent = "nop"\n'
+    (tmp_path / "c.toml").write_text(entry + 'judge_model = "simulated"\n')
+    assert len(rollouts(tmp_path / "c.toml", RolloutsOptions()).tasks) == 1
+    assert len(rollouts(task, RolloutsOptions(judge_model="simulated")).tasks) == 1
+
+
+@pytest.mark.parametrize("name", ["task.toml", "task.yaml"])
+def test_a_task_whose_own_tests_are_missing_is_refused(tmp_path: Path, name: str) -> None:
+    folder = _harbor(tmp_path / "task")
+    if name == "task.yaml":
+        (folder / "task.toml").unlink()
+        (folder / "task.yaml").write_text("instruction: Do it.\n")
+        (folder / "Dockerfile").write_text("FROM x\n")
+    with pytest.raises(KoderzError, match="has no tests; add"):
+        rollouts(folder, RolloutsOptions())
 
 
 _HARBOR = '[task]\nname = "org/x"\n[agent]\ntimeout_sec = 9\n'
@@ -278,3 +357,14 @@ def test_a_folder_of_tasks_is_a_dataset_and_without_one_there_is_the_sample(tmp_
     assert [task.id for task in rollouts(SAMPLE / "median", RolloutsOptions()).tasks] == ["sample/median"]
     with pytest.raises(KoderzError, match="is no task"):
         rollouts(tmp_path, RolloutsOptions())
+
+
+def test_digests_of_tasks_are_those_of_earlier_versions_so_that_their_runs_resume(tmp_path: Path) -> None:
+    rubrics = [{"id": "r", "weight": 1}]
+    scripts = [{"path": "test_x.py", "content": "def test(): pass", "rubric_id": "r"}]
+    _meta(tmp_path / "task", evaluation={"rubrics": rubrics, "test_scripts": scripts})
+    config = tmp_path / "config.toml"
+    config.write_text('[[tasks]]\nprepared_dir = "task"\ntimeout_sec = 90\n')
+
+    assert load_task(tmp_path / "task").digest == "c6b85a29432ff24e"
+    assert [task.digest for task in read_config(config).tasks] == ["e2f029cc3dadd227"]

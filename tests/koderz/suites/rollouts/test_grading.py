@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,9 @@ from koderz.errors import Fault
 from koderz.sandbox.workspace import git, userland
 from koderz.sandbox.workspace.local import Local
 from koderz.suites.rollouts.grading import Graded, grade
+from koderz.suites.rollouts.guarding import guard
 from koderz.suites.rollouts.tasks import Rollout, Rubric, Script
+from koderz.suites.rollouts.trees import prepared
 
 _BEFORE = {
     "calc.py": "def add(a, b):\n    return a - b\n",
@@ -220,16 +223,217 @@ def test_what_was_put_aside_is_listed(graded: Grading) -> None:
     assert graded({"calc.py": _PATCHED + _WRONG}).cause == "tampering"
 
 
+def test_a_folder_named_like_a_module_stays_where_it_is_none(tmp_path: Path) -> None:
+    """Data that the agent was asked to write; what is imported in a standard module's place goes."""
+    checkout, baseline = tmp_path / "checkout", tmp_path / "baseline"
+    baseline.mkdir()
+    for path in ("json/a.json", "json/schema.py", "email/__init__.py", "random/__init__.so"):
+        (checkout / path).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / path).touch()
+    assert [line.partition(":")[0] for line in guard(checkout, baseline, [])] == ["email", "random"]
+    assert sorted(path.name for path in (checkout / "json").iterdir()) == ["a.json", "schema.py"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("tox.ini", "[tox]\nx = 1\n[pytest] # ]\naddopts = -p helping\n"),
+        ("tox.ini", "[pytest] ; ]\naddopts = -p helping\n"),
+        ("tox.ini", "x = 1\u2028[pytest]\naddopts = -p helping\n"),
+        ("setup.cfg", "[tool:pytest]]\naddopts = -p helping\n"),
+        ("setup.cfg", "[tool:pytest]\n[tool:pytest] # ]\naddopts = -p helping\n"),
+        ("pyproject.toml", '[tool.pytest]\naddopts = ["-p", "helping"]\n'),
+    ],
+)
+def test_settings_are_found_as_pytest_s_own_parser_finds_them(tmp_path: Path, name: str, text: str) -> None:
+    """configparser takes `[pytest] # ]` for another section."""
+    checkout, baseline = tmp_path / "checkout", tmp_path / "baseline"
+    for folder in (checkout, baseline):
+        folder.mkdir()
+    (baseline / "setup.cfg").write_text("[tool:pytest]\naddopts = -x\n")
+    shutil.copy(baseline / "setup.cfg", checkout)
+    (checkout / name).write_text(text)
+    assert guard(checkout, baseline, []) == [f"{name}: settings of pytest"]
+    (checkout / "tox.ini").write_text("[tox]\nenvlist = py\n")
+    (checkout / "setup.cfg").write_text("[flake8]\nx = [1]\n[tool:pytest]\naddopts = -x\n\n[mypy]\n")
+    assert guard(checkout, baseline, []) == []
+
+
+_LIE = (
+    "import pathlib\nSEEN = pathlib.Path('/tmp/seen')\n\n\nclass E:\n    def __eq__(self, other):\n"
+    "        return {}\n\n    __ne__ = __eq__\n\n\n"
+    "def first():\n    SEEN.touch()\n    return 0\n\n\ndef second():\n    return E()\n"
+)
+
+
+def test_a_script_that_fails_on_purpose_tells_no_run_from_another(graded: Grading) -> None:
+    """Else what it leaves would say that the one after it isn't turned round."""
+    form = "import calc\n\n\ndef test_it():\n    assert calc.{}() == 1\n"
+    scripts = [Script(f"tests/test_{name}.py", "sums", form.format(name)) for name in ("first", "second")]
+    found = graded({"calc.py": _LIE.format("SEEN.exists()")}, replace(TASK, scripts=tuple(scripts)))
+    assert [result.cause for result in found.results] == ["", "tampering"]
+
+
+_HOOKS = (
+    "import pytest\n\n\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport(item, call):\n"
+    "    outcome = yield\n    setattr(item, 'rep_' + outcome.get_result().when, outcome.get_result())\n\n\n"
+)
+_OWN_PLUGIN = (
+    "class Own:\n    def pytest_runtest_setup(self, item):\n        item.seen = True\n\n\n"
+    "def pytest_configure(config):\n    config.pluginmanager.register(Own())\n\n\n"
+    "def pytest_generate_tests(metafunc):\n    if 'pair' in metafunc.fixturenames:\n"
+    "        metafunc.parametrize('pair', [(2, 3), (1, 4)])\n\n\n"
+    "def pytest_collection_modifyitems(items):\n    items.reverse()\n"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("named", [True, False], ids=["by pytest_plugins", "in conftest.py"])
+def test_the_repository_s_own_plugins_are_no_tampering(
+    runner: asyncio.Runner, local: Local, tmp_path: Path, named: bool
+) -> None:
+    """Hooks in its conftest.py, plugins that this registers, and a module that it names, which stays as it was."""
+    files: dict[str, str | Path] = {**_BEFORE, "tests/conftest.py": _HOOKS + _OWN_PLUGIN}
+    if named:
+        files |= {
+            "conftest.py": "pytest_plugins = ['hooks']\n",
+            "hooks.py": _HOOKS + _OWN_PLUGIN,
+            "tests/conftest.py": "",
+        }
+    task = replace(TASK, files=files, digest=f"own plugins {named}")
+
+    async def mended() -> Graded:
+        store = await prepared(task, tmp_path / "store", local)
+        await store.checkout(tmp_path / "checkout")
+        git.write(tmp_path / "checkout", "calc.py", _RIGHT["calc.py"].encode())
+        return await grade(task, await store.diff(tmp_path / "checkout", 1 << 20), store, local)
+
+    found = runner.run(mended())
+    assert (found.scored.score_of_graded, found.tampering) == (1, ()), found.log
+
+
+_COUNTS_PARSED = (
+    "import ast\n\nPARSE, PARSED = ast.parse, []\n\n\n"
+    "def pytest_collection_finish():\n"
+    "    ast.parse = lambda text, *args: PARSED.append(text.count('\\n') > 500) or PARSE(text, *args)\n\n\n"
+    "def pytest_sessionfinish():\n    print('parsed', sum(PARSED), 'long')\n"
+)
+
+
+def test_failures_of_a_long_script_parse_it_no_more(runner: asyncio.Runner, local: Local, tmp_path: Path) -> None:
+    """Of 620 tests with subtests half fail by design when they are turned round: it took hours."""
+    files = {**_BEFORE, "conftest.py": _COUNTS_PARSED}
+    script = replace(TASK.scripts[0], content=_HIDDEN + "\n" * 500)
+    task = replace(TASK, files=files, scripts=(script,), digest="counts what is parsed")
+
+    async def failed() -> Graded:
+        store = await prepared(task, tmp_path / "store", local)
+        return await grade(task, "", store, local)
+
+    found = runner.run(failed())
+    assert "parsed 0 long" in found.log, found.log
+    assert "assert -1 == 5" in found.log
+
+
 def test_failing_tests_are_no_tampering(graded: Grading) -> None:
     found = graded({})
     assert (found.cause, found.tampering) == ("tests", ())
     assert "assert -1 == 5" in found.log
 
 
+_IMPORTS = "import {0}\n\n\ndef test_it():\n    assert {0}.add(2, 3) == 5\n"
+
+
+def _hidden(text: str, **more: Any) -> Rollout:
+    return replace(TASK, scripts=(replace(TASK.scripts[0], content=text),), **more)
+
+
+@pytest.mark.parametrize("files", [_RIGHT, {}, {"calc.py": "x x\n"}], ids=["right", "nothing", "broken"])
+def test_a_script_that_lacks_a_module_nobody_was_asked_for_is_a_fault(graded: Grading, files: dict[str, str]) -> None:
+    text = "import numbpy\n" + _HIDDEN
+    with pytest.raises(Fault, match="ended before a test had run: ModuleNotFoundError: No module named 'numbpy'"):
+        graded(files, _hidden(text))
+
+
+@pytest.mark.parametrize(
+    ("files", "instructions"),
+    [
+        ({}, "Write numbpy.py."),
+        ({}, "Move add() into a module `numbpy`."),
+        ({"numbpy.py": "x x\n"}, "Mend add()."),
+        ({"numbpy/__init__.py": "import nowhere\n"}, "Mend add()."),
+    ],
+)
+def test_a_module_that_the_agent_should_have_made_is_its_failure(
+    graded: Grading, files: dict[str, str], instructions: str
+) -> None:
+    found = graded(files, _hidden(_IMPORTS.format("numbpy"), instructions=instructions))
+    assert (found.scored.score_of_graded, found.cause) == (0, "tests")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"calc.py": "import nowhere\n"},
+        {"calc.py": "import os\nos._exit(3)\n"},
+        {"calc.py": "x x\n"},
+        {"calc.py": ""},
+        {"conftest.py": "import nowhere\n", "tests/conftest.py": "raise SystemExit\n"},
+        {"pytest.ini": "[pytest]\naddopts = --nowhere\n"},
+        {"tests/__init__.py": "import nowhere\n"},
+    ],
+    ids=["import", "exit", "syntax", "empty", "conftest", "settings", "package"],
+)
+def test_an_agent_makes_no_fault_of_its_failure_by_what_ends_a_script(graded: Grading, files: dict[str, str]) -> None:
+    assert graded(files).scored.score_of_graded == 0
+
+
+@pytest.mark.parametrize("name", ["numbpy", "nowhere"])
+def test_the_human_s_diff_tells_whose_doing_it_is_that_no_test_ran(graded: Grading, tmp_path: Path, name: str) -> None:
+    """It makes a module of which the instructions say nothing."""
+    made = "+def add(a, b):\n+    return a + b\n"
+    head = "diff --git a/numbpy.py b/numbpy.py\nnew file mode 100644\n--- /dev/null\n+++ b/numbpy.py\n@@ -0,0 +1,2 @@\n"
+    (tmp_path / "task").mkdir()
+    git.write(tmp_path / "task", "overlay_files/diff.patch", (head + made).encode())
+    task = _hidden(_IMPORTS.format(name), folder=tmp_path / "task")
+    if name == "nowhere":
+        with pytest.raises(Fault, match="No module named 'nowhere'"):
+            graded({}, task)
+    else:
+        assert graded({}, task).cause == "tests"
+
+
+def test_settings_for_a_plugin_that_is_missing_are_a_fault(
+    runner: asyncio.Runner, local: Local, tmp_path: Path
+) -> None:
+    settings = _BEFORE["pyproject.toml"].replace("-x", "--nowhere=1")
+    task = replace(TASK, files={**_BEFORE, "pyproject.toml": settings}, digest="settings for a plugin")
+
+    async def judged() -> Graded:
+        return await grade(task, "", await prepared(task, tmp_path / "store", local), local)
+
+    with pytest.raises(Fault, match="error: unrecognized arguments: --nowhere"):
+        runner.run(judged())
+
+
 def test_a_script_over_its_time_fails(graded: Grading) -> None:
     task = replace(TASK, scripts=(replace(TASK.scripts[0], timeout_sec=2.0),))
     found = graded({"calc.py": "import time\ntime.sleep(1000)\n"}, task)
     assert (found.scored.success, found.cause) == (False, "timeout")
+
+
+_LEAVES_A_THREAD = (
+    "import threading\n\nimport calc\n\n\ndef test_it():\n    stop = threading.Event()\n"
+    "    threading.Thread(target=stop.wait).start()\n    assert calc.add(2, 3) == 5\n    stop.set()\n"
+)
+
+
+@pytest.mark.slow
+def test_a_test_that_hangs_once_it_has_failed_is_no_tampering(graded: Grading) -> None:
+    """What is turned round doesn't come to its own clean-up, and takes all of its time, each run for itself."""
+    script = Script("tests/test_hidden.py", "sums", _LEAVES_A_THREAD, timeout_sec=8.0)
+    found = graded(_RIGHT, replace(TASK, scripts=(script,)))
+    assert (found.scored.score_of_graded, found.tampering) == (1, ()), found.log
 
 
 def test_hidden_tests_are_not_written_through_links(

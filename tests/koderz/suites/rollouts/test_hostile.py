@@ -156,6 +156,29 @@ def test_a_reply_reads_nothing_by_a_link(worked: Worked, task: Rollout, tmp_path
     assert (tmp_path / "secret").read_text() == SECRET
 
 
+@pytest.mark.parametrize("makes", ["mkfifo code2", "truncate -s 1G code2"])
+def test_an_edit_reads_files_of_some_size_alone(worked: Worked, task: Rollout, makes: str) -> None:
+    async def work(workspace: Workspace) -> dict[str, Any]:
+        await workspace.shell(makes)
+        return await workspace.edit("code2", "old", "new")
+
+    done = worked(task, work)
+    assert (done["status"], "no file, or too large" in done["output"]) == (1, True)
+
+
+def test_no_change_that_git_refuses_is_the_host_s_fault(
+    worked: Worked, task: Rollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where one is found that nothing here knows of."""
+
+    async def work(workspace: Workspace) -> dict[str, Any]:
+        await workspace.shell("mkdir -p 'git~1' && touch 'git~1/x'")
+        monkeypatch.setattr(git, "sweep", lambda *_: [])
+        return await workspace.diff()
+
+    assert "adding files failed" in worked(task, work)["error"]
+
+
 def test_a_diff_takes_in_nothing_of_the_host(worked: Worked, task: Rollout, tmp_path: Path) -> None:
     """Links are kept as links, and where they lead isn't read; neither is what a nested repository names."""
     (tmp_path / "secret").write_text("host file")
@@ -433,7 +456,8 @@ def test_the_diff_is_taken_by_a_git_that_believes_nothing(
 
 
 @pytest.mark.slow
-def test_nothing_that_is_printed_steers_the_terminal(koderz: Shell) -> None:
+@pytest.mark.parametrize("within", ["\ndef test_more():\n    ", ""], ids=["a test fails", "no test runs"])
+def test_nothing_that_is_printed_steers_the_terminal(koderz: Shell, within: str) -> None:
     """Neither by what agents and tests print, nor by names of files, tasks and rubrics."""
     steer = "\x1b]0;owned\x07\x1b[2J"
     koderz("rollouts", "sample", "tasks")
@@ -441,15 +465,15 @@ def test_nothing_that_is_printed_steers_the_terminal(koderz: Shell) -> None:
     meta = json.loads((folder / "tb_meta.json").read_text())
     meta["metadata"] = {"title": f"t{steer}"}
     meta["evaluation"]["rubrics"][0]["criterion"] = steer
-    meta["evaluation"]["test_scripts"][0]["content"] += f"\nprint({steer!r})\nraise ValueError({steer!r})\n"
+    meta["evaluation"]["test_scripts"][0]["content"] += f"\nprint({steer!r})\n{within}raise ValueError({steer!r})\n"
     (folder / "tb_meta.json").write_text(json.dumps(meta))
     script = "printf '\\033]0;owned\\007\\033[2J'; touch $'a\\033[2Jb.txt'\n"
     (koderz.folder / "agent.sh").write_text(script)
     (koderz.folder / "c.toml").write_text(
         '[[tasks]]\nprepared_dir = "tasks/median"\nagent = "scripted"\nscript = "agent.sh"\nsandbox = "local"\n'
     )
-    done = koderz("rollouts", "run", "c.toml", "-vv", "--sandbox", "local")
-    told = done.out + done.err + koderz("rollouts", "summarize", "c").out
+    done = koderz("rollouts", "run", "c.toml", "-vv", "--sandbox", "local", code=0 if within else 3)
+    told = done.out + done.err + koderz("rollouts", "summarize", "c", code=(0, 3)).out
     told += koderz("benchmark", "show", "latest").out
     told += "".join(
         path.read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,62 @@ def test_terminal_bench_passes_by_exit_code_0(tmp_path: Path, line: str, success
     (folder / "Dockerfile").write_text("FROM x\nWORKDIR /app\nRUN echo a.log > .gitignore\n")
     (folder / "run-tests.sh").write_text("test -d $TEST_DIR && grep -q 1 a.log\n")
     assert _graded(load_task(folder), line).scored.success is success
+
+
+_PATH = "export PATH=/usr/sbin:/usr/bin:/sbin:/bin\n"  # or uv finds the environment that these tests run in
+_APT = f"#!/bin/bash\n{_PATH}apt-get update\napt-get install -y curl\n"
+_UV = "curl -LsSf https://example.invalid/uv/install.sh | sh\nsource $HOME/.local/bin/env\nuv init\n"
+_PUBLISHED = _APT + _UV + "uv add pytest==8.4.1\nuv run pytest $TEST_DIR/test_outputs.py -rA\n"
+_STRICT = _APT.replace("\napt-get update", "\nset -e\napt-get update", 1) + "bash $TEST_DIR/check.sh\n"
+_WRITES = (
+    "if [ $? -eq 0 ]; then\n  echo 1 > /logs/verifier/reward.txt\nelse\n  echo 0 > /logs/verifier/reward.txt\nfi\n"
+)
+_UVX = _APT + "uvx -p 3.13 -w pytest==8.4.1 pytest --ctrf /logs/verifier/ctrf.json /tests/test_outputs.py -rA\n"
+
+
+def _terminal_bench(folder: Path, tests: str) -> Rollout:
+    (folder / "tests").mkdir(parents=True)
+    (folder / "task.yaml").write_text("instruction: Do it.\n")
+    (folder / "Dockerfile").write_text("FROM x\nWORKDIR /app\nRUN echo 1 > given\n")
+    (folder / "tests/test_outputs.py").write_text("def test_it():\n    assert open('given').read() == '2\\n'\n")
+    (folder / "run-tests.sh").write_text(tests)
+    return load_task(folder)
+
+
+@pytest.mark.parametrize("tests", [_PUBLISHED, _STRICT], ids=["published", "ends at apt-get"])
+def test_a_verifier_that_ends_before_a_test_has_run_is_a_fault(tmp_path: Path, tests: str) -> None:
+    with pytest.raises(
+        Fault, match=r"ended before a test had run: .*(apt-get|Could not|resolv|fetch|root|dpkg|missing)"
+    ):
+        _graded(_terminal_bench(tmp_path / "task", tests), "echo 2 > given")
+
+
+def test_a_verifier_of_harbor_s_that_rewards_its_own_failure_with_0_is_a_fault(tmp_path: Path) -> None:
+    with pytest.raises(Fault, match="ended before a test had run"):
+        _graded(_harbor(tmp_path / "task", _UVX + _WRITES), "true")
+
+
+@pytest.mark.parametrize(
+    ("line", "success"),
+    [
+        ("echo 2 > given", True),
+        ("true", False),
+        ("echo 'import os; os._exit(3)' > conftest.py", False),
+        ("echo '[pytest' > pytest.ini", False),
+        ("mkdir pytest; echo 'raise SystemExit(7)' > pytest/__init__.py", False),
+        ("echo 'import time; time.sleep(1000)' > conftest.py", False),
+    ],
+)
+def test_an_agent_makes_no_fault_of_its_failure_by_what_ends_the_verifier(
+    tmp_path: Path, line: str, success: bool
+) -> None:
+    """Without its changes the verifier can run its tests."""
+    task = _terminal_bench(tmp_path / "task", "cp $TEST_DIR/test_outputs.py .\npython3 -m pytest test_outputs.py -rA\n")
+    found = _graded(replace(task, test_seconds=20.0), line)
+    assert found.scored.success is success, found.log
+
+
+def test_a_verifier_that_only_the_agent_s_changes_keep_from_a_reward_gives_0(tmp_path: Path) -> None:
+    task = _harbor(tmp_path / "task", "test -e breaks && exit 1; echo 1 > /logs/verifier/reward.txt\n")
+    found = _graded(task, "touch breaks")
+    assert (found.scored.total_score, found.cause) == (0.0, "tests")

@@ -122,27 +122,40 @@ def test_the_key_goes_to_the_server_and_nowhere_else() -> None:
     assert other.requests == []
 
 
-def test_an_error_in_the_stream_fails_the_request_and_shows_no_key() -> None:
+def streamed(said: str, **more: Any) -> Timing:
+    """How a request fared that was answered by this stream."""
+
     async def run() -> Timing:
-        async def broken(_: web.Request) -> web.StreamResponse:
-            said = (
-                'data: {"choices":[{"text":"a"}]}\r\n\r\n: ping\n\ndata: {"error":{"message":"no room, k-123456"}}\n\n'
-            )
+        async def answered(_: web.Request) -> web.StreamResponse:
             return web.Response(text=said, content_type="text/event-stream")
 
         app = web.Application()
-        app.router.add_post("/v1/completions", broken)
+        app.router.add_post("/v1/completions", answered)
         runner = web.AppRunner(app)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        target = Target(f"http://127.0.0.1:{runner.addresses[0][1]}", "/v1/completions", "m", api_key="k-123456")
+        target = Target(f"http://127.0.0.1:{runner.addresses[0][1]}", "/v1/completions", "m", **more)
         (timing,) = (await measured(target, [PROMPT], Load())).timings
         await runner.cleanup()
         return timing
 
-    error = asyncio.run(run()).error
-    assert "no room" in error
-    assert "k-123456" not in error
+    return asyncio.run(run())
+
+
+def test_an_error_in_the_stream_fails_the_request_and_shows_no_key() -> None:
+    error = 'data: {"error":{"message":"no room, k-123456"}}'
+    timing = streamed(f'data: {{"choices":[{{"text":"a"}}]}}\r\n\r\n: ping\n\n{error}\n\n', api_key="k-123456")
+    assert "no room" in timing.error
+    assert "k-123456" not in timing.error
+
+
+@pytest.mark.parametrize(
+    "usage", ['"none"', "[1]", "-3", "true", '{"completion_tokens": "6"}', '{"completion_tokens": {"a": [1.5]}}',
+              '{"completion_tokens": -1}', '{"completion_tokens": 2.5, "prompt_tokens": null}', f'{10**30}'],
+)  # fmt: skip
+def test_usage_of_any_nonsense_in_a_stream_counts_nothing_and_fails_no_request(usage: str) -> None:
+    timing = streamed(f'data: {{"choices":[{{"text":"a"}}]}}\n\ndata: {{"choices":[],"usage":{usage}}}\n\n')
+    assert (timing.text, timing.error, timing.input_tokens, timing.output_tokens) == ("a", "", 3, 0)
 
 
 @pytest.mark.slow

@@ -1,0 +1,74 @@
+"""scripts/check_statistics: its table is the page's, what it promises holds, and it fails where something doesn't."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs" / "reference" / "statistics.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    loader = SourceFileLoader("check_statistics", str(ROOT / "scripts" / "check_statistics"))
+    spec = importlib.util.spec_from_loader("check_statistics", loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["check_statistics"] = module  # dataclasses look there
+    loader.exec_module(module)
+    return module
+
+
+def test_check_statistics_has_written_the_table_of_the_page(script: ModuleType) -> None:
+    written = PAGE.partition(script.BEGIN)[2].partition(script.END)[0].strip().splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in written]
+
+    assert [(what, case, promise) for what, case, _, promise, _ in cells] == [
+        (check.what, check.case, check.promise) for check in script.checks()
+    ]
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "Wilson's interval holds the rate, at the worst rate",
+        "a score's interval holds its mean, at the worst of shares of 2 to 98 %",
+        "the score test rejects equal rates, at the worst share of flips",
+        "not chosen: McNemar's mid-p test, at the worst share of flips",
+        "--max-drop 5 shuts on equal models, as it says itself",
+        "7 points show where 15 % of 164 tasks flip",
+    ],
+)
+def test_check_statistics_finds_what_the_table_says(script: ModuleType, what: str) -> None:
+    enumerated = [check for check in script.checks() if check.what == what and not check.draws][:3]
+    assert enumerated
+
+    for check in enumerated:
+        row = check.row()
+        assert row.holds
+        assert row.text in PAGE
+
+
+@pytest.mark.parametrize(
+    "what", ["pass@1's interval holds it", "the interval of an amount holds its mean", "pass@k's interval holds it"]
+)
+def test_check_statistics_holds_where_it_draws(script: ModuleType, what: str) -> None:
+    for check in [check for check in script.checks() if check.what == what][:3]:
+        assert check.row(quick=True).holds, check.case
+
+
+def test_check_statistics_fails_where_something_does_not_hold(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = script.Check("an interval", "4 tasks", lambda draws, rng: (0.9, 0.001), least=0.93, draws=100)
+    monkeypatch.setattr(script, "checks", lambda: [wrong])
+    monkeypatch.setattr(sys, "argv", ["check_statistics", "--quick"])
+
+    assert script.main() == 1
+    assert "| an interval | 4 tasks | 90.0 | ≥ 93 | 100 draws | DOES NOT HOLD" in capsys.readouterr().out

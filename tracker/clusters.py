@@ -1,0 +1,91 @@
+"""Clusters above the task: tasks about one text or repository resemble each other, and are drawn together.
+
+Values of such tasks are handed to the estimators as one group, as samples of one task are. Where all tasks are of one
+cluster nothing tells how far clusters lie apart, so there is no interval, and its method says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from tracker.rates import SHARE, Interval, mean_interval, pass_at_k, pass_at_k_interval
+
+if TYPE_CHECKING:
+    from tracker.records import Plan
+    from tracker.summary import Result
+
+_T = TypeVar("_T")
+_BY_TASK, _OF_TASKS = ", clustered by task", " of tasks"
+
+Clusters = Mapping[str, str]
+"""The cluster of each task that has one; the others stand alone."""
+
+
+def clusters_of(results: Iterable[Result]) -> dict[str, str]:
+    """The clusters of the tasks that results are about."""
+    return {result.problem_id: result.cluster for result in results if result.cluster}
+
+
+def grouped(values: Mapping[str, Sequence[_T]], clusters: Clusters) -> list[list[_T]]:
+    """Values by task, put together by cluster, in the order in which clusters first appear."""
+    return [[value for task in tasks for value in values[task]] for tasks in members(values, clusters)]
+
+
+def members(tasks: Iterable[str], clusters: Clusters) -> list[list[str]]:
+    """The tasks of each cluster, in the order in which clusters first appear; one without a cluster is its own."""
+    found: dict[tuple[bool, str], list[str]] = {}
+    for task in tasks:
+        cluster = clusters.get(task, "")
+        found.setdefault((bool(cluster), cluster or task), []).append(task)
+    return [*found.values()]
+
+
+def count_of(tasks: Collection[str], clusters: Clusters) -> int | None:
+    """In how many clusters tasks are; None where each stands alone."""
+    count = len(members(tasks, clusters))
+    return None if count == len(tasks) else count
+
+
+def no_interval(tasks: int, clusters: int | None) -> str:
+    """Why there is no interval: all of several tasks are of one cluster. Empty where there may be one."""
+    return f"none: all {tasks} tasks are of one cluster" if clusters == 1 else ""
+
+
+def method_in(method: str, clusters: int | None) -> str:
+    """The name of a method, and in how many clusters the tasks are if not each stands alone."""
+    return (
+        method if clusters is None else f"{method.replace(_BY_TASK, '').replace(_OF_TASKS, '')}, in {clusters} clusters"
+    )
+
+
+def interval_in(
+    values: Mapping[str, Sequence[_T]],
+    clusters: Clusters,
+    estimate: Callable[[list[list[_T]]], tuple[Interval, str] | None],
+) -> tuple[Interval | None, str | None]:
+    """The interval that `estimate` makes of each task's samples, grouped by cluster, and its method.
+
+    Without an interval the method says why, where that is known.
+    """
+    count = count_of(values, clusters)
+    if reason := no_interval(len(values), count):
+        return None, reason
+    found = estimate(grouped(values, clusters))
+    return (found[0], method_in(found[1], count)) if found else (None, None)
+
+
+def pass_at_k_in(
+    passes: Mapping[str, Sequence[bool]], clusters: Clusters, k: int
+) -> tuple[Interval | None, str | None]:
+    """The interval of pass@k over tasks, as `interval_in` has it; each task has at least k samples."""
+    if count_of(passes, clusters) is None:
+        return pass_at_k_interval([*passes.values()], k)
+    chances = {task: [pass_at_k(len(own), sum(own), k)] for task, own in passes.items()}
+    return interval_in(chances, clusters, partial(mean_interval, bounds=SHARE))
+
+
+def clusters_in(plan: Plan) -> dict[str, str]:
+    """The clusters of the tasks of a plan."""
+    return {task: cluster for task, cluster in zip(plan.tasks, plan.clusters, strict=False) if cluster}
