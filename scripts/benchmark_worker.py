@@ -10,11 +10,24 @@ import modal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from koderz.errors import KoderzError
 from koderz.modal.admin import describe
 from koderz.modal.app import app, volume
+from koderz.modal.cloud import require_access, spoken
 
 __all__ = ["app"]
 
+
+async def _say_what_is_deployed() -> None:
+    await require_access()
+    with spoken("the volume of the app"):
+        await volume.hydrate.aio()
+        await describe()
+
+
 if modal.is_local() and "deploy" in sys.argv:
-    volume.hydrate()
-    asyncio.run(describe())
+    try:
+        asyncio.run(_say_what_is_deployed())
+    except KoderzError as error:
+        sys.stderr.write(f"koderz: {error}\n")
+        sys.exit(error.exit_code)

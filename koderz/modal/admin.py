@@ -12,7 +12,7 @@ import orjson
 from koderz._version import __version__
 from koderz.engines.portable import source_digest
 from koderz.errors import KoderzError, Unreachable
-from koderz.modal.cloud import ABOUT, Cloud, MissingError, require_network, spoken, write_file
+from koderz.modal.cloud import ABOUT, Cloud, MissingError, require_access, spoken, write_file
 from koderz.modal.names import SERVE_SECRET, SERVING, gpu_cost, names_of
 
 _KEYS = "OPENAI_API_KEY=… ANTHROPIC_API_KEY=…"
@@ -46,7 +46,7 @@ class Served:
 async def deploy() -> Deployment:
     """Deploys the app, its volume and what is known of it. Raises Unreachable, KoderzError."""
     names = names_of(os.environ)
-    await require_network()
+    await require_access()
     await _require_secret(names.secret, _KEYS)
     with spoken(f"the app {names.app}"):
         from koderz.modal.app import app
@@ -67,7 +67,7 @@ async def describe() -> None:
 async def status() -> Deployment:
     """What is deployed. Raises Unreachable where nothing is."""
     cloud = Cloud(names_of(os.environ))
-    await require_network()
+    await require_access()
     await cloud.look_up()
     about = await cloud.about()
     await _require_secret(cloud.names.secret, _KEYS)
@@ -80,7 +80,7 @@ async def serve(model: str, gpu: str, vllm: str, idle: int) -> Served:
     """Deploys a server of `model`, which starts with the first request. `idle`: seconds until it ends without one."""
     names = names_of(os.environ)
     rate = gpu_cost(gpu)
-    await require_network()
+    await require_access()
     await _require_secret(SERVE_SECRET, "VLLM_API_KEY=…")
     serving = {"model": model, "gpu": gpu, "vllm": vllm, "idle": idle}
     os.environ[SERVING] = orjson.dumps(serving).decode()  # the app reads it
@@ -96,7 +96,7 @@ async def stop() -> list[str]:
     """Takes the apps away; what is on the volume stays. Returns their names. KoderzError where there is none."""
     names = names_of(os.environ)
     stopped: list[str] = []
-    await require_network()
+    await require_access()
     for name in (names.app, names.server):
         with suppress(MissingError), spoken(f"the app {name}"):
             app = await modal.App.lookup.aio(name)

@@ -46,7 +46,7 @@ class Cloud:
 
     async def about(self) -> dict[str, Any]:
         """What was deployed: koderz' version, source digest, secret."""
-        await require_network()
+        await require_access()
         with spoken(f"the volume {self.names.volume}"):
             data = await read_file(self.names.volume, ABOUT)
         try:
@@ -129,28 +129,49 @@ async def list_files(volume: str, folder: str) -> list[str]:
         return []
 
 
-async def require_network() -> None:
-    """Raises Unreachable at once where the SDK would try for a minute to reach Modal."""
+async def require_access() -> None:
+    """Raises Unreachable without a token, and at once where the SDK would try for a minute to reach Modal."""
+    import modal
     from modal.config import config
 
-    server = urlsplit(config["server_url"])
-    if server.scheme not in ("http", "https") or {"https_proxy", "all_proxy"} & {*map(str.lower, os.environ)}:
+    given = {name for name, value in config.to_dict().items() if value}
+    if modal.is_local() and not given & {"token_id", "oauth_refresh_token"}:
+        raise Unreachable(
+            "there is no token of Modal's here; run: modal setup, or modal token new, "
+            "or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
+        )
+    if {"https_proxy", "all_proxy"} & {*map(str.lower, os.environ)}:
         return
+    failures = []
+    for server in config["server_url"].split(","):  # any of them will do
+        failure = await _failure(server.strip())
+        if not failure:
+            return
+        failures.append(failure)
+    raise Unreachable(f"{failures[0]}; is there a network?")
+
+
+async def _failure(url: str) -> str:
+    """Why a server can't be reached; empty where it can."""
+    server = urlsplit(url)
+    port = server.port or {"http": 80, "https": 443}.get(server.scheme)
+    if port is None:
+        return ""
     try:
         async with asyncio.timeout(REACH_SECONDS):
-            port = server.port or {"http": 80, "https": 443}[server.scheme]
             _, connection = await asyncio.open_connection(server.hostname, port)
-        connection.close()
-    except TimeoutError as error:
-        raise Unreachable(f"Modal doesn't answer at {server.netloc}; is there a network?") from error
+    except TimeoutError:
+        return f"Modal doesn't answer at {server.netloc}"
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else _line(error)
-        raise Unreachable(f"Modal can't be reached at {server.netloc} ({reason}); is there a network?") from error
+        return f"Modal can't be reached at {server.netloc} ({reason})"
+    connection.close()
+    return ""
 
 
 async def has_app(app: str) -> bool:
     """Whether the app is deployed. Raises Unreachable without a network or a token that holds."""
-    await require_network()
+    await require_access()
     try:
         await Cloud(Names(app)).look_up()
     except MissingError:

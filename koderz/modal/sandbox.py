@@ -66,11 +66,11 @@ async def make_ready(app: str) -> modal.App:
     try:
         import modal
 
-        from koderz.modal.cloud import require_network, spoken
+        from koderz.modal.cloud import require_access, spoken
     except ImportError:
         raise Unreachable("--sandbox modal needs Modal's SDK; run: pip install modal") from None
     try:
-        await require_network()
+        await require_access()
         with spoken(f"the app {app}", offline="is there a network?"):
             found = await modal.App.lookup.aio(app, create_if_missing=True)
             await modal.Image.debian_slim(python_version=PYTHON).build.aio(found)

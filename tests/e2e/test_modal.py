@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -148,11 +150,32 @@ def test_without_the_secret_the_command_that_makes_it_is_named(koderz: Shell, em
     assert "modal secret create llm-api-keys" in one_line(done.err)
 
 
-def test_without_a_token_the_command_that_gets_one_is_named(koderz: Shell, empty: ModalServer) -> None:
-    environment = {**empty.environment, "MODAL_TOKEN_ID": "", "MODAL_TOKEN_SECRET": ""}
-    done = koderz("modal", "status", code=4, env=environment)
+def test_without_a_token_the_command_that_gets_one_is_named(koderz: Shell) -> None:
+    done = koderz("modal", "deploy", code=4, env={"MODAL_CONFIG_PATH": "/nowhere"})
 
-    assert "modal setup" in one_line(done.err)
+    assert done.err.splitlines() == [one_line(done.err)]
+    assert "modal token new" in done.err
+    assert "MODAL_TOKEN_ID" in done.err
+
+
+@pytest.mark.parametrize("script", ["benchmark_worker.py", "eval/modal_benchmark.py"])
+def test_without_a_token_modal_deploys_no_script_and_says_so_in_one_line(koderz: Shell, script: str) -> None:
+    program, path = Path(sys.executable).with_name("modal"), Path(__file__).parents[2] / "scripts" / script
+    environ = koderz.environment({"MODAL_CONFIG_PATH": "/nowhere"})
+    done = subprocess.run(
+        [program, "deploy", path], cwd=koderz.folder, env=environ, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 4
+    assert (done.stdout + done.stderr).splitlines() == [one_line(done.stderr)]
+    assert "modal token new" in done.stderr
+
+
+def test_any_of_several_servers_will_do(koderz: Shell, empty: ModalServer) -> None:
+    several = f"http://127.0.0.1:9,{empty.url}"
+    done = koderz("modal", "status", code=4, env={**empty.environment, "MODAL_SERVER_URL": several})
+
+    assert "run: koderz modal deploy" in one_line(done.err)
 
 
 def test_without_a_network_it_says_so(koderz: Shell, empty: ModalServer) -> None:
