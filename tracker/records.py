@@ -283,6 +283,15 @@ class Experiment(OfTask, frozen=True, kw_only=True):
     answered_by: dict[str, dict[str, int]] = {}  # calls by the model asked and the other name that the server gave
 
 
+class Frame(Struct, frozen=True):
+    """A line of somebody's code that an error passed through."""
+
+    file: str
+    line: int
+    function: str
+    source: str = ""  # the line's text
+
+
 class Fault(OfTask, frozen=True, kw_only=True):
     """An experiment that could not be judged."""
 
@@ -291,6 +300,7 @@ class Fault(OfTask, frozen=True, kw_only=True):
     reason: str
     cost: float = 0.0  # US dollars already paid
     calls: int = 0
+    frames: list[Frame] = []  # in the user's own files, where their code raised an error, the raising line last
 
 
 class Resumed(Line, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from tracker.breakdown import Mean, Slice, breakdown, by_task, mean_of, mean_score
 from tracker.clusters import clusters_in, clusters_of, count_of, interval_in
@@ -247,7 +248,7 @@ def summarize(folder: Path) -> Summary:
         config=plan.config,
         arms=arms,
         comparison=compare_modes(arms, plan.compared or USUAL),
-        faults=[{name: getattr(fault, name) for name in _OF_FAULT} for fault in faults],
+        faults=[_fault(fault) for fault in faults],
         paid=_paid(lines.paid, results, faults),
         simulated=plan.simulated,
         answered_by=answered_by,
@@ -327,6 +328,11 @@ def _arm(arm: ArmRecord, results: Iterable[Result], costs: Sequence[float], plan
 _OF_FAULT = ("experiment_id", "problem_id", "solver", "arm", "sample", "reason", "cost")
 _TAKEN = tuple(name for name in Result.__struct_fields__ if name in Experiment.__struct_fields__)
 _WORDS = ("problem_id", "solver", "arm", "model", "verdict", "cause")  # the same few a hundred thousand times
+
+
+def _fault(fault: Fault) -> dict[str, Any]:
+    told = {name: getattr(fault, name) for name in _OF_FAULT}
+    return told | ({"frames": [asdict(frame) for frame in fault.frames]} if fault.frames else {})
 
 
 def _result(experiment: Experiment, cluster: str) -> Result:

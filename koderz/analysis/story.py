@@ -11,7 +11,7 @@ from typing import Any
 from koderz.errors import KoderzError
 from tracker.index import load_index, read_records
 from tracker.journal import NAME
-from tracker.records import Attempt, Call, Experiment, Fault, Grade, Once, Record
+from tracker.records import Attempt, Call, Experiment, Fault, Frame, Grade, Once, Record
 from tracker.stories import Stories
 
 _GRADES_TOLD = 20
@@ -102,6 +102,12 @@ def journal_folder(path: Path) -> Path:
     if not (folder / NAME).exists():
         raise KoderzError(f"{path}: its journal {folder / NAME} isn't there, and only that holds programs and replies")
     return folder
+
+
+def told_frames(frames: Sequence[Frame]) -> str:
+    """The frames as Python's tracebacks have them, without a newline at the end."""
+    lines = [f"  File {frame.file}, line {frame.line}, in {frame.function}\n    {frame.source}" for frame in frames]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def told_grades(grades: Sequence[Grade]) -> Iterator[str]:

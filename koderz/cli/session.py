@@ -281,9 +281,10 @@ def _causes(figures: Figures) -> str:
 def next_steps(summary: Summary, run: str) -> Iterator[str]:
     """What went otherwise than planned, and the command that fixes it."""
     if summary.faults:
-        yield f"{len(summary.faults)} of {summary.planned} experiments ended in a fault, the first with: " + str(
-            summary.faults[0]["reason"]
-        )
+        first = summary.faults[0]
+        where = f" ({first['frames'][-1]['file']}, line {first['frames'][-1]['line']})" if first.get("frames") else ""
+        count = f"{len(summary.faults)} of {summary.planned} experiments"
+        yield f"{count} ended in a fault, the first with: {first['reason']}{where}"
         again = "rescore" if summary.config.get("imported") else "retry"  # nobody is there to be asked again
         yield f"run them again with: koderz benchmark {again} {run}"
     if summary.status in ("interrupted", "stopped", "failed", "incomplete") and summary.reason:

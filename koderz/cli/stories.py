@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from koderz.analysis.story import told_grade, told_grades
+from koderz.analysis.story import told_frames, told_grade, told_grades
 from koderz.cli.console import counted, say, warn
 from koderz.runs.observer import SessionView
 from tracker.messages import text_of
@@ -57,6 +57,8 @@ class StoryPrinter:
                 self._say(record.note)
         elif isinstance(record, Fault):
             warn(f"fault: {record.reason}")
+            if record.frames:
+                warn(told_frames(record.frames))
 
     def notice(self, text: str) -> None:
         warn(f"note: {text}")
@@ -145,7 +147,8 @@ def _attempt(attempt: Attempt, step: Step) -> Iterator[str]:
 def _outcome(story: Story) -> str:
     ended = story.outcome
     if isinstance(ended, Fault):
-        return _ink(f"FAULT after {ended.calls} calls, ${ended.cost:.4f}: {ended.reason}", _RED)
+        text = _ink(f"FAULT after {ended.calls} calls, ${ended.cost:.4f}: {ended.reason}", _RED)
+        return text + (f"\n{plain(told_frames(ended.frames))}" if ended.frames else "")
     what = f"{ended.verdict.upper()} after {counted(ended.iterations, 'attempt')}"
     text = f"{what}, ${ended.cost:.4f}, {ended.latency:.1f} s of calls"
     return _ink(text, _GREEN if ended.success else _RED) + (f"\n{plain(ended.note)}" if ended.note else "")

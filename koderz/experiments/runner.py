@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import orjson
 
-from koderz.errors import FatalFault, Fault, StorageError
+from koderz.errors import FatalFault, Fault, StorageError, UserCodeFault
 from koderz.experiments.budget import CapReached
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import SANDBOX, UNPRICED, ExperimentOutcome, Ledger, PendingExperiment
+from koderz.experiments.frames import frames_of
 from koderz.experiments.lines import refers
 from koderz.experiments.opening import concluded, opened
 from koderz.experiments.recall import Lessons, recall_for
@@ -147,12 +148,12 @@ class ExperimentRunner:
                     raise
                 raise Fault("the solver cancelled itself") from None
             except Exception as error:  # a solver may be anybody's code
-                raise Fault(_writable(f"the solver raised {type(error).__name__}: {error}")) from error
+                raise UserCodeFault(_writable(f"the solver raised {type(error).__name__}: {error}")) from error
         verdict = _checked(verdict, self._words)
         try:
             handles.lesson = lesson_of(self._plan.suite, handles.identity.task, handles.verdicts)
         except Exception as error:  # so may a suite
-            raise Fault(_writable(f"the suite's lesson raised {type(error).__name__}: {error}")) from error
+            raise UserCodeFault(_writable(f"the suite's lesson raised {type(error).__name__}: {error}")) from error
         return verdict
 
     async def _opened_and_solved(self, solver: Solver, handles: Handles) -> Verdict:
@@ -170,7 +171,7 @@ class ExperimentRunner:
                 verdict, handles.is_concluded = await concluded(solving, others)
                 return cast("Verdict", verdict)
         except SystemExit as error:  # which the event loop would let through, and end everything
-            raise Fault(f"the solver raised SystemExit: {error}") from error
+            raise UserCodeFault(f"the solver raised SystemExit: {error}") from error
 
 
 def experiment_of(
@@ -209,7 +210,9 @@ def experiment_of(
 
 def fault_of(identity: Identity, fault: Fault, *, cost: float, calls: int) -> records.Fault:
     """The outcome of an experiment that came to none, with the US dollars and calls that it took."""
-    return records.Fault(**identity.of_line, reason=str(fault), cost=cost, calls=calls)
+    cause = fault.__cause__ if isinstance(fault, UserCodeFault) else None
+    frames = frames_of(cause) if cause else []
+    return records.Fault(**identity.of_line, reason=str(fault), cost=cost, calls=calls, frames=frames)
 
 
 def _asks_once(identity: Identity) -> bool:

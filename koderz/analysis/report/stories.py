@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 import orjson
 
 from koderz.analysis.report.view import Row, View
-from koderz.analysis.story import Experiments, Step, Story, told_grades
+from koderz.analysis.story import Experiments, Step, Story, told_frames, told_grades
 from koderz.errors import JournalError
 from tracker.messages import text_of
 from tracker.records import Fault
@@ -100,7 +100,7 @@ def _blocks(story: Story) -> Iterator[Block]:
         heading, *grades = told_grades(story.grades)
         yield "said", heading, "\n".join(grades)
     if isinstance(story.outcome, Fault):
-        yield "verdict-fault", "Fault", story.outcome.reason
+        yield "verdict-fault", "Fault", "\n".join((story.outcome.reason, told_frames(story.outcome.frames))).rstrip()
     elif story.outcome.note:
         yield "said", "Note", story.outcome.note
 

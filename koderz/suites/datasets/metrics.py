@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, NamedTuple, Protocol
 
-from koderz.errors import Fault
+from koderz.errors import Fault, UserCodeFault
 from koderz.suites.datasets.labels import Labels
 from koderz.suites.datasets.numbers import decimal_in, gold_number, number_in
 from koderz.suites.datasets.payload import Item
@@ -191,7 +191,9 @@ class OwnMetric:
             if inspect.isawaitable(said):
                 said = await said
         except Exception as error:  # the user's own function may do anything
-            raise Fault(f"the metric {self.name} failed on {item.id}: {type(error).__name__}: {error}") from error
+            raise UserCodeFault(
+                f"the metric {self.name} failed on {item.id}: {type(error).__name__}: {error}"
+            ) from error
         if not isinstance(said, int | float) or not 0 <= said <= 1:
             raise Fault(f"the metric {self.name} said {said!r:.80} of {item.id}, which is no number from 0 to 1")
         score = float(said)
