@@ -49,8 +49,9 @@ async def resume(run: str = "latest", *, results: Path | None = None, **changes:
     """Resumes a run where it stopped; nothing on record is asked, judged or paid for again.
 
     `run` is named as on the command line: by its id, a unique prefix, a summary file, `latest` or `latest~1`; `results`
-    is its folder. `changes` are settings that may differ from the run's, such as `max_cost`. Raises KoderzError where
-    there is no such run, or where it can't be resumed as it is.
+    is its folder. `changes` are settings that may differ from the run's, such as `max_cost`. Unlike on the command
+    line, runs that were planned together with it are left as they are. Raises KoderzError where there is no such run,
+    or where it can't be resumed as it is.
     """
     return await _resume(run, ResumeOptions("resume"), results, changes)
 

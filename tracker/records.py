@@ -141,6 +141,7 @@ class Plan(Line, frozen=True, kw_only=True):
     clusters: Sequence[str] = ()  # for each of the tasks, what it shares with others; empty: no task shares anything
     headline: Headline | None = None  # as the suite declares it; None: whether experiments passed
     compared: Sequence[str] = ()  # the arms whose comparison the summary has; empty: zero-shot and iterative
+    together: Sequence[str] = ()  # ids of the runs that were planned together, its own among them; empty: it is alone
 
     @property
     def planned(self) -> int:
@@ -367,7 +368,7 @@ def encode(record: Record) -> bytes:
 
 
 _SELDOM: dict[type[Struct], tuple[str, ...]] = {
-    Plan: ("generated", "measures", "parts", "groups", "clusters", "compared", "headline"),
+    Plan: ("generated", "measures", "parts", "groups", "clusters", "compared", "together", "headline"),
     Measure: ("average",),
     Arm: ("baseline", "settings", "simulated"),
     Call: ("depth", "parent", "tool_calls", "body"),

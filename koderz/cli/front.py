@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,7 +149,7 @@ class Front:
             take_up(before.name, {"results": before.parent}, self.shown, screen=screen, trust_config=self.trust_config)
         from koderz.runs.session import begin
 
-        finish(begin(complete(plan), screen, detach=self.detach), self.shown, tell=screen.results)
+        finish(one(begin(complete(plan), screen, detach=self.detach)), self.shown, tell=screen.results)
 
 
 def run_options(
@@ -175,7 +175,10 @@ def run_options(
 
 def add_resume_commands(app: typer.Typer) -> None:
     """Adds the commands that take a run up again: resume, retry and rescore."""
-    text = "Resume a run where it stopped. Nothing recorded is asked, judged or paid for again."
+    text = (
+        "Resume a run where it stopped, and with it, in their order, the runs that were planned together with it. "
+        "Nothing recorded is asked, judged or paid for again."
+    )
     app.command(name="resume", cls=PanelCommand, help=text)(_resuming("resume", _OF_RESUMING))
     text = "Run the experiments that ended in a fault again, from what they have on record."
     app.command(name="retry", cls=PanelCommand, help=text)(_resuming("retry", _OF_RESUMING))
@@ -198,14 +201,17 @@ def _shown(flags: dict[str, Any]) -> Shown:
 
 
 def take_up(run: str, given: dict[str, Any], shown: Shown, *, screen: SessionScreen | None = None, **way: Any) -> None:
-    """Resumes, retries or rescores a run, and ends with its exit code. `way`: the fields of `ResumeOptions`."""
+    """Resumes, retries or rescores a run, and ends with its exit code. `way`: the fields of `ResumeOptions`.
+
+    With a run that is resumed, those that were planned together with it are.
+    """
     from koderz.cli.session import SessionScreen
-    from koderz.runs.resume import ResumeOptions, resume_run
+    from koderz.runs.resume import ResumeOptions, resume_together
 
     screen = screen or SessionScreen(shown)
     results: Path | None = given.pop("results", None)
-    session = resume_run(run, ResumeOptions(**way), results=results, changes=given, observer=screen)
-    finish(session, shown, tell=screen.results)
+    sessions = resume_together(run, ResumeOptions(**way), results=results, changes=given, observer=screen)
+    finish(sessions, shown, tell=screen.results)
 
 
 def _last_of(plan: Plan) -> Path | None:
@@ -220,32 +226,50 @@ def _last_of(plan: Plan) -> Path | None:
 
 
 def exit_code(session: Session) -> int:
-    """What a command that was one session ends with."""
+    """What a command ends with after the session."""
+    if session.ended.was_called_off and session.unbegun:
+        return EXIT_CODES["interrupted"]
     return EXIT_CODES.get(session.ended.status, 3)
 
 
+async def one(session: Awaitable[Session]) -> AsyncIterator[Session]:
+    """The session alone, for `finish`."""
+    yield await session
+
+
 def finish(
-    session: Coroutine[Any, Any, Session],
+    sessions: AsyncIterator[Session],
     shown: Shown,
     *,
     tell: Callable[[Session], object],
     code: Callable[[Session], int] = exit_code,
 ) -> None:
-    """Sees a session through, tells its results, leaves or waits for its sinks, and ends with its exit code."""
+    """Sees sessions through and tells the results of each, leaves or waits for their sinks, and ends with an exit code.
+
+    That is the highest of theirs, the one of what went most wrong.
+    """
     import asyncio
 
-    with interruptible():
-        done = asyncio.run(session)
-    tell(done)
-    if shown.json:
-        from tracker.sinks.json import encode_summary
-
-        with while_read():
-            data_output().writelines(encode_summary(done.summary))
     from koderz.cli.sink_progress import catch_up_session
 
-    catch_up_session(done, quiet=shown.quiet, wait=shown.wait or shown.json)
-    raise typer.Exit(code(done))
+    with interruptible():
+        ended = asyncio.run(_told(sessions, shown, tell))
+    for session in ended:
+        catch_up_session(session, quiet=shown.quiet, wait=shown.wait or shown.json)
+    raise typer.Exit(max(map(code, ended)))
+
+
+async def _told(sessions: AsyncIterator[Session], shown: Shown, tell: Callable[[Session], object]) -> Sequence[Session]:
+    ended = []
+    async for session in sessions:
+        tell(session)
+        if shown.json:
+            from tracker.sinks.json import encode_summary
+
+            with while_read():
+                data_output().writelines(encode_summary(session.summary))
+        ended.append(session)
+    return ended
 
 
 @contextmanager

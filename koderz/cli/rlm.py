@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from koderz.cli.console import say, say_all, warn
-from koderz.cli.front import EXIT_CODES, Front, interruptible, run_options
+from koderz.cli.front import Front, exit_code, interruptible, run_options
 from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.session import SessionScreen, next_steps
 from koderz.errors import KoderzError
@@ -89,7 +89,7 @@ def run(
         typer.Option("--async", help="--concurrency tasks at once, and --pool-size cells; else one after another."),
     ] = False,
 ) -> None:
-    """Run the benchmarks in turn. All are planned before the first call, and each can be resumed.
+    """Run the benchmarks in turn. All are planned before the first call, and koderz benchmark resume goes on with all.
 
     The model is a name of an OpenAI-compatible server. LLM_API_KEY, LLM_MODEL, LLM_BASE_URL and
     WASM_MANAGER_SERVICE_URL count where no flag is given.
@@ -143,20 +143,16 @@ async def _run(front: Front, names: Sequence[str], wish: Wish, *, enable_logging
             show_plan(plan, json=front.shown.json)
         return 0
     await lay_down([*plans.values()], os.environ)
-    screen.begin()
+    runs = {name: plan.name for name, plan in plans.items()}
+    screen.begin(runs)
     ended: dict[str, Session] = {}
-    for name, plan in plans.items():
-        screen.section(name, plan)
-        ended[name] = await carry_out(plan, os.environ, screen)
-        screen.ended(name, plan, ended[name])
-        if ended[name].ended.status == "failed" or ended[name].ended.was_called_off:
-            break
-    screen.end(ended, {name: plan.name for name, plan in plans.items()})
+    async for session in carry_out([*plans.values()], os.environ, screen):
+        name = list(plans)[len(ended)]
+        ended[name] = session
+        screen.ended(name, plans[name], session)
+    screen.end(ended, runs)
     _catch_up(front, [*ended.values()])
-    codes = [EXIT_CODES.get(session.ended.status, 3) for session in ended.values()]
-    if len(ended) < len(plans) and ended[name].ended.was_called_off:
-        codes.append(EXIT_CODES["interrupted"])
-    return max(codes)
+    return max(map(exit_code, ended.values()))
 
 
 def _catch_up(front: Front, sessions: Sequence[Session]) -> None:
@@ -173,16 +169,15 @@ class _Screen(SessionScreen):
         super().__init__(front.shown)
         self._json, self._wish, self._is_logging = front.shown.json, wish, enable_logging
         self._steps: Any = None
-
-    def header(self, plan: Plan) -> None:
-        """There is one for all."""
+        self._names: Mapping[str, str] = {}  # the benchmarks by their runs
 
     def recorded(self, record: Record) -> None:
         if self._is_logging and (said := self._steps.tell_record(record)):
             warn(said)
 
-    def begin(self) -> None:
-        wish = self._wish
+    def begin(self, runs: Mapping[str, str]) -> None:
+        """The header of all; `runs`: by the benchmarks' names."""
+        wish, self._names = self._wish, {run: name for name, run in runs.items()}
         at_once = [("Max Concurrency", wish.concurrency), ("RLM Pool Size", wish.pool_size)]
         told = [("Model", wish.model), ("Max Depth", wish.max_depth), ("Max Tasks", wish.max_tasks)]
         told += [*(at_once if wish.pool_size is not None else ()), ("Output Directory", wish.output or "none")]
@@ -191,10 +186,11 @@ class _Screen(SessionScreen):
         self._print(*(f"  {name}: {value}" for name, value in told))
         self._print(f"  WASM: {_place(wish)}")
 
-    def section(self, name: str, plan: Plan) -> None:
+    def header(self, plan: Plan) -> None:
         from koderz.runs.steps import Steps
 
         self._steps = Steps(plan.record)
+        name = self._names[plan.name]
         what, kinds = _TESTS[name]
         heading = name.replace("_", " ").upper()
         self._print("", _THIN, f"{heading} BENCHMARK", _THIN, "")

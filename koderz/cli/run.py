@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from koderz.cli.console import Shown
-from koderz.cli.front import Json, Quiet, Trust, exit_code, finish
+from koderz.cli.front import Json, Quiet, Trust, exit_code, finish, one
 from koderz.cli.options import with_settings
 from koderz.settings.schema import OF_SINKS
 
@@ -41,7 +41,7 @@ def run(
     printer = StoryPrinter(quiet=quiet or json)
     given |= {"problems": (task,)}
     plan = asyncio.run(prepare(given, None, single=True, trust_config=trust_config, observer=printer))
-    finish(begin(plan, printer), Shown(json=json, quiet=quiet), tell=lambda _: None, code=_exit_code)
+    finish(one(begin(plan, printer)), Shown(json=json, quiet=quiet), tell=lambda _: None, code=_exit_code)
 
 
 def _exit_code(session: Session) -> int:

@@ -116,6 +116,8 @@ class SessionScreen:
             warn(f"{session.folder.name}: nothing to do")
         for line in next_steps(summary, session.folder.name):
             warn(line)
+        if session.unbegun:
+            warn(f"{counted(session.unbegun, 'run')} planned together with it not begun; the same command begins them")
 
     def _tell(self, session: Session) -> None:
         summary = session.summary

@@ -205,9 +205,10 @@ async def _run(
     plans = await plan_benchmarks(names, wish, rlm.environ)
     await lay_down([*plans.values()], rlm.environ)
     runs = {name: plan.name for name, plan in plans.items()}
-    found = {}
-    for name, plan in plans.items():
-        session = await settle_sinks(await carry_out(plan, rlm.environ, rlm.observer))
+    found: dict[str, dict[str, Any]] = {}
+    async for session in carry_out([*plans.values()], rlm.environ, rlm.observer):
+        name = list(plans)[len(found)]
+        await settle_sinks(session)
         if session.ended.was_called_off:
             raise KeyboardInterrupt
         document = benchmark_document(session.folder, raise_if_failed(session), about(name, runs, wish))

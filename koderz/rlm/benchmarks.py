@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from koderz.plans.plan import Plan
 from koderz.runs.documents import documented
 from koderz.runs.observer import Observer
 from koderz.runs.prepare import prepare
-from koderz.runs.resume import ResumeOptions, resume_run
+from koderz.runs.resume import ResumeOptions, resume_together
 from koderz.runs.session import Session
 from koderz.settings.layers import fields_in, secrets_in
 from koderz.settings.options import flag_of
@@ -145,11 +145,14 @@ def about(benchmark: str, runs: Mapping[str, str], wish: Wish) -> dict[str, Any]
     }
 
 
-async def carry_out(plan: Plan, environ: Mapping[str, str], observer: Observer | None = None) -> Session:
-    """A run that was laid down."""
-    environ = {**environ, **secrets_in(plan.settings)}
-    results = plan.settings.results
-    return await resume_run(plan.name, ResumeOptions(), results=results, observer=observer, environ=environ)
+def carry_out(
+    plans: Sequence[Plan], environ: Mapping[str, str], observer: Observer | None = None
+) -> AsyncIterator[Session]:
+    """Sessions of the runs that were laid down, one after the other. They have one model, and so one set of secrets."""
+    first = plans[0]
+    environ = {**environ, **secrets_in(first.settings)}
+    results = first.settings.results
+    return resume_together(first.name, ResumeOptions(), results=results, observer=observer, environ=environ)
 
 
 def _settings_of(benchmark: Benchmark, wish: Wish, environ: Mapping[str, str], *, shared: bool) -> dict[str, Any]:

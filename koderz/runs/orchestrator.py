@@ -47,6 +47,11 @@ class Ended(NamedTuple):
     reason: str = ""
     was_called_off: bool = False  # by the user, though the experiments under way may have been the last ones
 
+    @property
+    def ends_all(self) -> bool:
+        """Whether the runs that were to follow don't begin: nothing could be asked, or the user has called it off."""
+        return self.status == "failed" or self.was_called_off
+
 
 class Orchestrator:
     """One session of one run: the `Driver` of its engine."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from koderz.settings.layers import fields_in, replaced
 from koderz.settings.options import Field, flag_of, plain
 from koderz.settings.toml import results_folder
 from koderz.settings.trust import require_trust, risks_of_plan
-from tracker.runs import plan_and_line
+from tracker.runs import RUN_ID, plan_and_line, read_plan
 from tracker.sinks import check_names
 from tracker.tracker import Tracker
 
@@ -49,6 +49,30 @@ class ResumeOptions:
             calls_allowed=self.calls or self.how != "rescore",
             begins_new=self.how != "retry",
         )
+
+
+async def resume_together(
+    name: str,
+    way: ResumeOptions,
+    *,
+    results: Path | None = None,
+    changes: Mapping[str, Any] | None = None,
+    observer: Observer | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> AsyncIterator[Session]:
+    """Takes up a run and, in resuming it, all runs that were planned together with it, in their order.
+
+    Yields a session for each, see `resume_run`; one that failed or was called off is the last.
+    """
+    observer = observer or NullObserver()
+    folder = await find_anywhere(results_folder(results, environ, trust_config=way.trust_config), name, environ)
+    left = await _planned_together(folder, observer, environ) if way.how == "resume" else [folder]
+    while left:
+        run = str(left.pop(0))
+        session = await resume_run(run, way, results=results, changes=changes, observer=observer, environ=environ)
+        if session.ended.ends_all:
+            session, left = session._replace(unbegun=len(left)), []
+        yield session
 
 
 async def resume_run(
@@ -80,6 +104,23 @@ async def resume_run(
         return await carry_on(
             plan, tracker, way.replaying(), observer, environ, how=way.how, changes=given, detach=way.detach
         )
+
+
+async def _planned_together(folder: Path, observer: Observer, environ: Mapping[str, str]) -> list[Path]:
+    """The folders of the runs that the plan of the run in `folder` names, those that are there; else its own.
+
+    Their plans name the same runs: one from elsewhere can't have other runs of the user's resumed.
+    """
+    together, found = read_plan(folder).together, []
+    for name in filter(RUN_ID.fullmatch, together):
+        try:
+            other = folder if name == folder.name else await find_anywhere(folder.parent, name, environ)
+            if read_plan(other).together != together:
+                raise KoderzError("its plan names other runs")
+            found.append(other)
+        except KoderzError as error:
+            observer.notice(f"{name}, which was planned together with {folder.name}, is left out: {error}")
+    return found if folder in found else [folder]
 
 
 def _require_own(tracker: Tracker, fields: Mapping[str, Field], trust: bool, environ: Mapping[str, str]) -> None:

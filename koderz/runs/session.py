@@ -31,6 +31,7 @@ class Session(NamedTuple):
     summary: Summary
     summary_path: Path | None  # None: a single experiment, or json is not among the sinks
     sinks: Submission | None = None  # which goes on by itself; to be waited for by whoever has the session
+    unbegun: int = 0  # runs planned together with it that didn't get their turn, since it ended as it did
 
 
 async def begin(
@@ -50,14 +51,16 @@ async def begin(
 
 
 async def lay_down(plans: Sequence[Plan], environ: Mapping[str, str] = os.environ) -> None:
-    """Creates runs that `resume_run` carries out, so that all of them are there before the first call.
+    """Creates runs that are carried out in this order, so that all of them are there before the first call.
 
-    They ask the same models in the same sessions. Nothing is created where these can't be reached.
+    They ask the same models in the same sessions. Nothing is created where these can't be reached. The plan of each
+    names all of them, so that they are resumed together.
     """
     async with open_engine(plans[0], environ) as engine:
         facts = await engine.check()
+    together = [plan.name for plan in plans] if len(plans) > 1 else ()
     for plan in plans:
-        laid = plan.having(environment=plan.record.environment | facts)
+        laid = plan.having(environment=plan.record.environment | facts, together=together)
         trust_own(laid, environ)
         with Tracker.create(plan.settings.results, plan.name, laid.record):
             pass

@@ -235,15 +235,14 @@ def test_what_is_interrupted_says_so_and_how_it_goes_on(koderz: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_every_benchmark_can_be_resumed(koderz: Shell) -> None:
+def test_killed_in_the_middle_all_benchmarks_are_resumed_by_one_command(koderz: Shell) -> None:
     with answering(deep, latency=0.15) as (environ, asked):
         environ = {"LLM_BASE_URL": environ["OPENAI_BASE_URL"], "LLM_API_KEY": KEY, "LLM_MODEL": "recorded"}
         own = ("--max-tasks", 2, "--context-lengths", "1K", "--max-depth", 2, "--async", "--quiet")
         running = koderz.start("rlm", "run", *own, env=environ)
         _, err = kill_after(7, lambda: asked, running)
         assert len(runs(koderz)) == 3, err
-        for folder in runs(koderz).values():
-            koderz("benchmark", "resume", folder.name, "--quiet", env=environ)
+        koderz("benchmark", "resume", "latest", "--quiet", env=environ)
 
     summary = documents(koderz)["summary.json"]
     assert [part["metrics"]["total_tasks"] for part in summary["benchmarks"].values()] == [2, 1, 2]
