@@ -25,7 +25,8 @@ _SIZE = 150  # items of each split of one's own dataset
 _TEST_MODE = 5
 _NONE_HERE = (
     "No dataset is named and none of the published ones is here, so this run uses {}, which are GENERATED: their "
-    "results say little about any real task. Name others with --demo-datasets and --dataset."
+    "results say little about any real task. Name others with --demo-datasets, which says how to get a published one, "
+    "and your own with --dataset."
 )
 
 
@@ -82,16 +83,17 @@ def _published(name: str, places: Mapping[str, Path], options: DatasetOptions) -
     about = PUBLISHED[name]
     if name not in places:
         raise KoderzError(
-            f"{name} isn't here: get {about.source} from Hugging Face (licence: {about.licence}), then "
-            f"koderz suites add {name} PATH, or name it with --dataset {name}=PATH"
+            f"{name} isn't here (licence: {about.licence}); get it with hf of the package huggingface_hub: "
+            f"{about.download} ~/data/{name}; then run: koderz suites add {name} ~/data/{name}; or name a place for "
+            f"one run with --dataset {name}=PATH"
         )
 
     def make(item_id: str, row: Row) -> Item:
         return about.make(item_id, row, options.data_seed)
 
     usual = about.preset["test"].source if len({piece.source for piece in about.preset.values()}) == 1 else "train"
-    sources = source_splits(name, places[name], make, usual, (about.config, "data"))
-    found = _cut(name, sources, about.preset, options)
+    sources = source_splits(name, places[name], make, usual, (about.config, "data"), about.unnamed)
+    found = _cut(name, sources, about.preset, options, about.unlabelled)
     user = about.closed_book if options.closed_book and about.closed_book else about.user
     source = f"{about.source}, {places[name]}"
     return _dataset(name, found, _system(about.instruction, user), options, source=source, licence=about.licence)
@@ -144,17 +146,20 @@ def metric_of(name: str, splits: Mapping[SplitName, Sequence[Item]], options: Da
     return usual.metric if usual else chosen_metric("exact_match", ())
 
 
-def _cut(name: str, sources: list[FileRows], preset: Preset, options: DatasetOptions) -> Cut:
+def _cut(name: str, sources: list[FileRows], preset: Preset, options: DatasetOptions, unlabelled: str = "") -> Cut:
     rows = {each.name: each for each in sources}
-    preset = _sized(_of_sources(name, preset, [*rows]), options)
+    preset = _sized(_of_sources(name, preset, [*rows], unlabelled), options)
     wanted = {piece.source for piece in preset.values()}
     used = {source: rows[source] for source in rows if source in wanted}
     return cut(name, used, preset, seed=options.data_seed, policy=options.on_leak)
 
 
-def _of_sources(name: str, preset: Preset, sources: list[str]) -> Preset:
-    """The preset for the source splits that there are."""
-    if {piece.source for piece in preset.values()} <= {*sources}:
+def _of_sources(name: str, preset: Preset, sources: list[str], unlabelled: str) -> Preset:
+    """The preset, where there are just the source splits that it names; else one in which each split has its own.
+
+    `unlabelled`: a source split that may be there and isn't used by the preset, as it has no answers.
+    """
+    if {piece.source for piece in preset.values()} == {*sources} - {unlabelled}:
         return preset
     if len(sources) == 1:
         start, pieces = 0, dict[SplitName, Piece]()

@@ -35,6 +35,8 @@ class Published:
     pieces: tuple[tuple[str, int, int], ...]  # of train, validation and test: source split, first and how many
     config: str = ""
     closed_book: str = ""  # the user's message without the passages
+    unnamed: str = ""  # a pattern of the files, where their names don't begin with their source split's
+    unlabelled: str = ""  # a source split that has no answers
 
     @cached_property
     def preset(self) -> Preset:
@@ -44,6 +46,12 @@ class Published:
     @property
     def source(self) -> str:
         return f"{self.place} ({self.config})" if self.config else self.place
+
+    @property
+    def download(self) -> str:
+        """The shell command that gets the files that are read, but for the folder that they go to."""
+        files = self.unnamed or f"{self.config or 'data'}/*"
+        return f"hf download {self.place} --repo-type dataset --include '{files}' --local-dir"
 
 
 def _plain(*columns: str, gold: str) -> Make:
@@ -194,6 +202,7 @@ PUBLISHED: Mapping[str, Published] = {
         (("train", 0, 150), ("train", 150, 300), ("validation", 0, 300)),
         config="fullwiki",
         closed_book="Question: {question}",
+        unlabelled="test",
     ),
     "ai2_arc": Published(
         "allenai/ai2_arc",
@@ -218,13 +227,14 @@ PUBLISHED: Mapping[str, Published] = {
     ),
     "election_questions": Published(
         "Anthropic/election_questions",
-        "see its card",
+        "CC BY-NC-SA 4.0, see its card",
         "Say whether the question about an election is harmless or harmful.",
         "{question}",
         _labelled("question", label="label", words=_HARM),
         LabelMetric(Labels(_HARM)),
         JudgeMetric(("hallucination",)),
         (("test", 0, 150), ("test", 150, 150), ("test", 300, 150)),
+        unnamed="*_eval.csv",
     ),
     "medhallu": Published(
         "UTAustin-AIHealth/MedHallu",
@@ -247,6 +257,7 @@ PUBLISHED: Mapping[str, Published] = {
         LabelMetric(Labels(_HALLUCINATION)),
         JudgeMetric(("hallucination", "context_precision")),
         (("train", 0, 150), ("train", 150, 150), ("train", 300, 150)),
+        unnamed="rag_hallucinations_dataset.json",
     ),
     "truthful_qa": Published(
         "truthfulqa/truthful_qa",
@@ -257,7 +268,7 @@ PUBLISHED: Mapping[str, Published] = {
         LabelMetric(),
         JudgeMetric(("hallucination", "answer_relevance")),
         (("validation", 0, 150), ("validation", 150, 150), ("validation", 300, 150)),
-        config="generation or multiple_choice",
+        config="generation",
     ),
     "cnn_dailymail": Published(
         "abisee/cnn_dailymail",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from koderz.errors import KoderzError
@@ -45,16 +46,17 @@ class FileRows:
 
 
 def source_splits(
-    dataset: str, path: Path, make: MakeItem, usual: str, folders: Collection[str] = ()
+    dataset: str, path: Path, make: MakeItem, usual: str, folders: Collection[str] = (), unnamed: str = ""
 ) -> list[FileRows]:
     """The source splits of a file or folder; those of a folder are told by how the files' names begin.
 
-    `usual`: the name of a single file's split that doesn't say it; `folders`: where files may lie in a folder that
-    has none itself. Raises KoderzError where there is nothing of the kind.
+    `usual`: the name of the split of a single file, and of files that match the pattern `unnamed`, whose names don't
+    say it; `folders`: where files may lie in a folder that has none itself. Raises KoderzError where there is nothing
+    of the kind.
     """
     if path.is_dir():
         for folder in (path, *(path / name for name in folders)):
-            if found := _in_folder(folder):
+            if found := _in_folder(folder, unnamed, usual):
                 return [FileRows(dataset, name, tuple(files), make) for name, files in found.items()]
         raise KoderzError(
             f"{path}: there is no train, validation or test file as {', '.join(KINDS)} (also .gz) for {dataset}"
@@ -64,10 +66,11 @@ def source_splits(
     return [FileRows(dataset, _split_of(path) or usual, (path,), make)]
 
 
-def _in_folder(folder: Path) -> dict[str, list[Path]]:
+def _in_folder(folder: Path, unnamed: str, usual: str) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.is_file() and kind_of(path) and (name := _split_of(path)):
+        name = _split_of(path) or (usual if fnmatch(path.name, unnamed) else "")
+        if name and path.is_file() and kind_of(path):
             found.setdefault(name, []).append(path)
     return found
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from koderz.errors import KoderzError
 from koderz.settings.schema import Settings
 from koderz.suites import add_dataset, load_suite
 from koderz.suites.datasets.options import DatasetOptions
-from koderz.suites.datasets.payload import Dataset, fill
+from koderz.suites.datasets.payload import SPLITS, Dataset, fill
 from koderz.suites.datasets.published import PUBLISHED
 from koderz.suites.datasets.suite import DatasetSuite, datasets
 from koderz.types import Task
@@ -269,17 +271,84 @@ def test_what_is_no_parquet_or_not_there_is_said(tmp_path: Path) -> None:
     assert "there is no train, validation or test file" in complaint(f"gsm8k={tmp_path / 'empty'}")
 
 
-def test_an_absent_dataset_is_one_line_with_its_source_licence_and_place() -> None:
-    told = complaint(options=replace(SMALL, demo_datasets=("hotpot_300",)))
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_an_absent_dataset_is_one_line_with_its_licence_download_and_place(name: str) -> None:
+    told = complaint(options=replace(SMALL, demo_datasets=(name,)))
 
     assert "\n" not in told
     for part in (
-        "hotpotqa/hotpot_qa (fullwiki)",
-        "CC BY-SA 4.0",
-        "suites add hotpot_300 PATH",
-        "--dataset hotpot_300=",
+        f"(licence: {PUBLISHED[name].licence})",
+        f"hf download {PUBLISHED[name].place} --repo-type dataset --include '",
+        f"--local-dir ~/data/{name};",
+        f"koderz suites add {name} ~/data/{name};",
+        f"--dataset {name}=PATH",
     ):
         assert part in told
+    docs = Path(__file__).parents[4] / "docs" / "optimizers.md"
+    assert f"| `{name}` | `{PUBLISHED[name].download} ~/data/{name}` | `" in docs.read_text(encoding="utf-8")
+
+
+FILES: Mapping[str, Mapping[str, str]] = {
+    "gsm8k": {"main/train-00000-of-00001.parquet": "train", "main/test-00000-of-00001.parquet": "test"},
+    "hotpot_300": {
+        "fullwiki/train-00000-of-00002.parquet": "train",
+        "fullwiki/train-00001-of-00002.parquet": "train",
+        "fullwiki/validation-00000-of-00001.parquet": "validation",
+        "fullwiki/test-00000-of-00001.parquet": "",
+    },
+    "ai2_arc": {f"ARC-Challenge/{split}-00000-of-00001.parquet": split for split in SPLITS},
+    "ragbench_sentence_relevance": {f"data/{split}-00000-of-00001.parquet": split for split in SPLITS},
+    "election_questions": {"harmlessness_eval.csv": "test", "persuasion_targeting_eval.csv": "test"},
+    "medhallu": {"pqa_labeled/train-00000-of-00001.parquet": "train"},
+    "rag_hallucinations": {"rag_hallucinations_dataset.json": "train"},
+    "truthful_qa": {"generation/validation-00000-of-00001.parquet": "validation"},
+    "cnn_dailymail": {
+        **{f"3.0.0/train-0000{n}-of-00003.parquet": "train" for n in range(3)},
+        "3.0.0/validation-00000-of-00001.parquet": "validation",
+        "3.0.0/test-00000-of-00001.parquet": "test",
+    },
+}
+"""By dataset, the files in its repository that are wanted, and the source split that each is of."""
+
+OTHERS: Mapping[str, Sequence[str]] = {
+    "gsm8k": ["socratic/train-00000-of-00001.parquet", "socratic/test-00000-of-00001.parquet"],
+    "election_questions": ["eu_accuracy_questions.csv"],
+    "medhallu": ["pqa_artificial/train-00000-of-00001.parquet"],
+    "truthful_qa": ["multiple_choice/validation-00000-of-00001.parquet"],
+}
+"""By dataset, other files in its repository."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_files_that_are_downloaded_are_read_as_they_lie(tmp_path: Path, name: str) -> None:
+    words = shlex.split(PUBLISHED[name].download)
+    pattern = words[words.index("--include") + 1]
+    for number, file in enumerate(FILES[name]):
+        rows = rows_of(name, 12 * (number + 1))[12 * number :]
+        write(tmp_path / file, rows if FILES[name][file] else [{"question": "?"}])
+    for file in (*OTHERS.get(name, ()), "README.md"):
+        write(tmp_path / file, [{"no": "columns of its own"}])
+
+    dataset = load(f"{name}={tmp_path}")
+
+    found = {item.id.split("/")[1] for items in dataset.splits.values() for item in items}
+    assert found == {*FILES[name].values()} - {""}
+    assert not dataset.notes
+    assert all(fnmatch(file, pattern) for file in FILES[name])
+    assert not any(fnmatch(file, pattern) for file in (*OTHERS.get(name, ()), "README.md"))
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "medhallu", "rag_hallucinations"])
+def test_a_file_for_each_split_is_used_in_place_of_the_preset(tmp_path: Path, name: str) -> None:
+    rows = rows_of(name, 36)
+    for number, split in enumerate(SPLITS):
+        write(tmp_path / f"{split}.jsonl", rows[12 * number : 12 * number + 12])
+
+    dataset = load(f"{name}={tmp_path}")
+
+    assert {split: {item.id.split("/")[1] for item in dataset.splits[split]} for split in SPLITS} == {
+        split: {split} for split in SPLITS
+    }
 
 
 def test_an_added_dataset_is_found_wherever_none_is_named(tmp_path: Path) -> None:
