@@ -11,9 +11,31 @@ KoderzError            wrong usage, configuration or input file (exit 2)
 
 from __future__ import annotations
 
+import os
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from tracker.errors import JournalError, KoderzError, StorageError
 
-__all__ = ["FatalFault", "Fault", "JournalError", "KoderzError", "StorageError", "Unreachable", "UserCodeFault"]
+__all__ = [
+    "FatalFault",
+    "Fault",
+    "JournalError",
+    "KoderzError",
+    "StorageError",
+    "Unreachable",
+    "UserCodeFault",
+    "frames_of",
+    "raised_at",
+]
+
+if TYPE_CHECKING:
+    from tracker.records import Frame
+
+_MOST_FRAMES = 20
+_LONGEST = 200  # characters of a line or a name
 
 
 class Unreachable(KoderzError):
@@ -36,3 +58,41 @@ class FatalFault(Fault):
     """A bad key or an unknown model: no further call can succeed, so the run ends."""
 
     exit_code = 4
+
+
+def frames_of(error: BaseException) -> list[Frame]:
+    """The innermost 20 frames of an error in users' files, the raising one last.
+
+    Those of installed packages are left out, unless there are no others: an extension may be installed, too. With
+    `--debug` all frames are kept, of koderz and libraries too.
+    """
+    found = traceback.extract_tb(error.__traceback__)
+    if os.environ.get("KODERZ_DEBUG"):
+        return [_frame(each) for each in found]
+    here = Path(__file__).parent
+    ours = (f"{here}{os.sep}", f"{here.parent / 'tracker'}{os.sep}", "<frozen ")
+    installed = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    theirs = [each for each in found if not each.filename.startswith(ours)]
+    own = [each for each in theirs if not each.filename.startswith(installed)]
+    return [_frame(each) for each in (own or theirs)[-_MOST_FRAMES:]]
+
+
+def raised_at(error: BaseException) -> str:
+    """Where users' code raised an error, as ` (own.py, line 3)`; empty where none did."""
+    frames = frames_of(error)
+    return f" ({frames[-1].file}, line {frames[-1].line})" if frames else ""
+
+
+def _frame(of: traceback.FrameSummary) -> Frame:
+    from tracker.records import Frame  # which few commands that end with an error need
+
+    return Frame(
+        file=_writable(of.filename.removeprefix(f"{Path.cwd()}{os.sep}")),
+        line=of.lineno or 0,
+        function=_writable(of.name),
+        source=_writable(of.line or ""),
+    )
+
+
+def _writable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()[:_LONGEST]

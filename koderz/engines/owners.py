@@ -50,7 +50,7 @@ def schema_of(*chosen: tuple[str, str]) -> Schema:
     """
     found: dict[Any, tuple[str, type]] = {}
     for kind, name in dict.fromkeys((*_ALWAYS, *chosen)):
-        if not REGISTRIES[kind].is_file(name) and (struct := REGISTRIES[kind].options_of(name)):
+        if struct := REGISTRIES[kind].options_of(name):
             found[struct if kind == "suite" else (kind, name)] = f"{kind}.{name}", struct  # one suite alone takes part
     return Schema(dict(found.values()), REGISTRIES)
 

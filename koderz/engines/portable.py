@@ -20,6 +20,7 @@ from koderz.experiments.experiment import PendingExperiment
 from koderz.plans.plan import Identity, Plan, in_arm, restore_plan
 from koderz.settings.layers import as_config, fields_in, replaced
 from koderz.settings.schema import Settings
+from koderz.suites import SUITES
 from tracker import records
 from tracker.records import Attempt, Call, Record, Text, decode, encode
 
@@ -41,6 +42,8 @@ def files_of(plan: Plan) -> Files:
         found["dataset"] = [settings.dataset]
     if settings.prompt_dir is not None:
         found["prompt_dir"] = sorted(settings.prompt_dir.glob("*.md"))
+    if SUITES.is_file(settings.suite):
+        found["suite"] = [Path(settings.suite.rpartition(":")[0])]
     if own := {Path(arm.source.rpartition(":")[0]) for arm in plan.record.arms if arm.source}:
         found["solver"] = sorted(own)
         if len({path.name for path in own}) < len(own):
@@ -105,6 +108,8 @@ def laid_out(settings: Settings, folder: Path) -> tuple[Settings, Path | None]:
     solvers = there.pop("solver", None)
     if "dataset" in there:
         there["dataset"] = next(there["dataset"].iterdir())
+    if "suite" in there:
+        there["suite"] = f"{next(there['suite'].iterdir())}:{settings.suite.rpartition(':')[2]}"
     return dataclasses.replace(settings, **there), solvers
 
 
@@ -157,7 +162,7 @@ _TEXTS: Mapping[type[Record], Sequence[str]] = {
     Call: ("reply", "text", "reasoning", "body"),
     Attempt: ("program", "feedback", "detail"),
 }
-_NAMED_BY_PATH = ("dataset", "prompt_dir", "solver")
+_NAMED_BY_PATH = ("dataset", "prompt_dir", "solver", "suite")
 _SOURCES = (".py", ".md", ".html", ".css", ".js", ".toml")
 
 

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import orjson
 
-from koderz.errors import FatalFault, Fault, StorageError, UserCodeFault
+from koderz.errors import FatalFault, Fault, StorageError, UserCodeFault, frames_of
 from koderz.experiments.budget import CapReached
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import SANDBOX, UNPRICED, ExperimentOutcome, Ledger, PendingExperiment
-from koderz.experiments.frames import frames_of
 from koderz.experiments.lines import refers
 from koderz.experiments.opening import concluded, opened
 from koderz.experiments.recall import Lessons, recall_for

@@ -18,9 +18,11 @@ from koderz.plans.environment import describe_environment
 from koderz.plans.ids import NumberOfSamples, digest_of
 from koderz.prompts import Prompts, load_prompts
 from koderz.settings.layers import as_config
+from koderz.settings.registry import digest_of_file
 from koderz.settings.schema import OF_SINKS, Settings
 from koderz.solvers import NEEDED, OPENED, load_solver
 from koderz.suites import (
+    SUITES,
     Suite,
     headline_of,
     judging_programs,
@@ -135,6 +137,7 @@ class Subject(NamedTuple):
     tasks: tuple[Task, ...]
     prompts: Prompts
     told: frozenset[str] = frozenset()  # the prompts that the tasks' messages were made of, by name
+    file_digest: str = ""  # of the file that defines the suite; empty: it is koderz' or an installed package's
 
 
 def load_subject(settings: Settings, select: Callable[[Sequence[Task]], Sequence[Task]]) -> Subject:
@@ -144,7 +147,8 @@ def load_subject(settings: Settings, select: Callable[[Sequence[Task]], Sequence
     told: set[str] = set()
     noting = Prompts(prompts.texts, told.add)
     tasks = tuple(replace(task, messages=suite.messages(task, noting)) for task in select(suite.tasks))
-    return Subject(suite, tasks, prompts, frozenset(told))
+    digest = digest_of_file(settings.suite) if SUITES.is_file(settings.suite) else ""
+    return Subject(suite, tasks, prompts, frozenset(told), digest)
 
 
 def make_plan(
@@ -369,7 +373,7 @@ def _matches(
     """What has to be the same when the run is picked up again, by kind and name."""
     settings = _settings_digests(subject, arms, cells or ())
     return {
-        "suite": {"name": subject.suite.name},
+        "suite": {"name": subject.suite.name} | ({"file": subject.file_digest} if subject.file_digest else {}),
         "task": {task.id: task.digest for task in subject.tasks},
         "prompt": prompts.digests(),
         "solver": {arm.solver.name: arm.solver.digest for arm in arms if arm.solver.is_foreign},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from koderz.errors import KoderzError
+from koderz.errors import KoderzError, raised_at
 from koderz.settings.schema import Settings
 from tracker.registry import find
 
@@ -58,7 +59,9 @@ class Registry(Mapping[str, str]):
         return {entry.name for entry in entry_points(group=self.group)}
 
     def options_of(self, name: str) -> type | None:
-        """The dataclass of its options; for what another package adds, the attribute `options` of it."""
+        """The dataclass of its options; of what another package adds, its attribute `options`."""
+        if self.is_file(name):
+            return None
         if name not in self.known:
             found: type | None = getattr(self.find(name), "options", None)
             return found
@@ -84,7 +87,13 @@ def find_in_file(flag: str, name: str) -> Any:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the user's own file may do anything
-        raise KoderzError(f"{flag} {name}: {path} can't be loaded: {type(error).__name__}: {error}") from error
+        what = f"{type(error).__name__}: {error}{raised_at(error)}"
+        raise KoderzError(f"{flag} {name}: {path} can't be loaded: {what}") from error
     if not hasattr(module, attribute):
         raise KoderzError(f"{flag} {name}: {path} defines no {attribute}")
     return getattr(module, attribute)
+
+
+def digest_of_file(name: str) -> str:
+    """16 hex digits of the file of a `FILE:NAME`."""
+    return hashlib.sha256(Path(name.rpartition(":")[0]).read_bytes()).hexdigest()[:16]

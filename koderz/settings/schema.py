@@ -34,6 +34,10 @@ def _wrong_roles(roles: Iterable[str]) -> str:
     return "" if fine else "write ROLE=MODEL, such as judge=openai/gpt-4o"
 
 
+def _risk_of_suite(name: str) -> str:
+    return RUNS_CODE if ":" in name else ""
+
+
 def _risk_of_sandbox(name: str) -> str:
     return {"docker": "", "local": "", "uncontained": RUNS_CODE}.get(name, SPENDS)
 
@@ -56,7 +60,10 @@ class Settings:
     """Everything that a run depends on. Times are seconds, costs US dollars."""
 
     suite: str = _tasks(
-        "humaneval", "The suite, such as humaneval, mbpp+, ruler or oolong; all: koderz suites list.", "NAME"
+        "humaneval",
+        "The suite, such as humaneval, mbpp+, ruler or oolong; all: koderz suites list; or your own, in a file.",
+        "NAME|FILE:NAME",
+        risk=_risk_of_suite,
     )
     dataset: Path | None = _tasks(
         None, "A JSONL file in the suite's format, plain or .gz, instead of the suite's own.", "FILE", risk=RUNS_CODE

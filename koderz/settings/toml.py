@@ -217,8 +217,8 @@ def _prices(where: str, table: Any) -> dict[str, tuple[float, float]]:
 
 def _named_by(values: Mapping[str, Any], folder: Path) -> bytes:
     """The code that settings name, which is trusted with its name."""
-    solvers = filter(None, (values.get("solver"), *values.get("solvers", ())))
-    named = [str(solver).rpartition(":")[0] for solver in solvers]
+    foreign = filter(None, (values.get("suite"), values.get("solver"), *values.get("solvers", ())))
+    named = [str(name).rpartition(":")[0] for name in foreign]
     if isinstance(dataset := values.get("dataset"), str | Path):
         named.append(str(dataset))
     return b"".join(_bytes_of(folder / name) for name in named)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast, get_args
 
-from koderz.errors import KoderzError
-from koderz.settings.registry import Registry
+from koderz.errors import KoderzError, raised_at
+from koderz.settings.registry import Registry, find_in_file
 from koderz.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -160,11 +160,27 @@ the mode "".
 
 def load_suite(name: str, dataset: Path | None = None, settings: Settings | None = None) -> Suite:
     """A suite with its tasks. Raises KoderzError for an unknown one, or naming the line of a malformed row."""
+    if SUITES.is_file(name):
+        return _suite_in_file(name, dataset)
     load = cast("Callable[..., Suite]", SUITES.find(name))
     dataset = dataset or added_dataset(name)
     options = SUITES.options_in(name, settings)
     seed = {"seed": settings.seed if settings else 0} if "seed" in inspect.signature(load).parameters else {}
     return load(dataset, options, **seed) if options else load(dataset, **seed)
+
+
+def _suite_in_file(name: str, dataset: Path | None) -> Suite:
+    found = find_in_file("--suite", name)
+    if callable(found):
+        try:
+            found = found(dataset)
+        except KoderzError:
+            raise
+        except Exception as error:  # the user's own function may do anything
+            raise KoderzError(f"--suite {name}: {type(error).__name__}: {error}{raised_at(error)}") from error
+    if missing := [member for member in ("name", "source", "tasks", "messages", "judge") if not hasattr(found, member)]:
+        raise KoderzError(f"--suite {name} is no suite, nor a function that returns one: it has no {missing[0]}")
+    return cast("Suite", found)
 
 
 def added_dataset(name: str) -> Path | None:
@@ -198,6 +214,8 @@ def modes_of(name: str) -> Mapping[str, tuple[str, ...]] | None:
 
     Raises KoderzError for an unknown suite.
     """
+    if SUITES.is_file(name):  # which isn't run to read the options
+        return None
     found: Mapping[str, tuple[str, ...]] | None = getattr(SUITES.find(name), "modes", None)
     return found
 

@@ -11,8 +11,10 @@ import pytest
 from koderz.engines import carried, require_able
 from koderz.engines.portable import changes_in, files_of, pack_plan, unpack_plan
 from koderz.errors import KoderzError
+from koderz.runs.prepare import prepare
 from koderz.settings.layers import replaced
 from koderz.types import EXCLUSIVE
+from tests.koderz.test_user_code import SUITE
 from tests.koderz.world import planned
 
 
@@ -38,3 +40,16 @@ def test_needs_that_an_engine_has_not_got_are_met_by_portable_suites_alone(tmp_p
     assert carried(plan) == {EXCLUSIVE}
     plan = replace(plan, settings=replace(plan.settings, engine="local"))
     assert carried(plan) == frozenset()
+
+
+def test_suite_of_a_file_goes_along(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SUITE)
+    given = {"suite": f"{tmp_path}/own.py:words", "local_model": "simulated", "results": tmp_path / "results"}
+    plan = asyncio.run(prepare(given, range(3), environ={"XDG_STATE_HOME": str(tmp_path)}))
+    (tmp_path / "there").mkdir()
+    packed = pack_plan(plan, files_of(plan))
+    (tmp_path / "own.py").unlink()
+
+    there = unpack_plan(packed, tmp_path / "there", {})
+    assert [task.id for task in there.suite.tasks] == ["Word/one", "Word/two", "Word/three"]
+    assert there.settings.suite == f"{tmp_path}/there/suite/own.py:words"

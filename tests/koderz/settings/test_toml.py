@@ -125,6 +125,7 @@ def test_a_folder_in_place_of_the_file_is_said(tmp_path: Path) -> None:
 RISKY = {
     "solver": ("own.py:solve", "zero-shot"),
     "solvers": (["own.py:solve"], ["direct", "rlm"]),
+    "suite": ("own.py:words",),
     "matrix": ("arms.toml",),
     "dataset": ("d.jsonl", "/etc/passwd"),
     "docker_image": ("someone/image",),
@@ -297,7 +298,10 @@ def test_haystack_outside_of_the_folder_is_refused_by_its_line(tmp_path: Path) -
         load_config(tmp_path, environ=state(tmp_path), names=(*schema.fields,), schema=schema, spends=could_spend)
 
 
-@pytest.mark.parametrize(("text", "file"), [('solver = "own.py:solve"', "own.py"), ('dataset = "d.jsonl"', "d.jsonl")])
+@pytest.mark.parametrize(
+    ("text", "file"),
+    [('solver = "own.py:solve"', "own.py"), ('suite = "own.py:words"', "own.py"), ('dataset = "d.jsonl"', "d.jsonl")],
+)
 def test_trust_holds_for_the_code_that_was_read_and_no_other(tmp_path: Path, text: str, file: str) -> None:
     (tmp_path / file).write_text("one")
     assert loaded(tmp_path, text, trust=True).settings

@@ -54,6 +54,7 @@ def test_what_was_trusted_stays_so_and_nothing_else_is(environ: dict[str, str]) 
     ("config", "risks"),
     [
         ({"solver": "own.py:solve"}, ["solver"]),
+        ({"suite": "own.py:words"}, ["suite"]),
         ({"dataset": "d.jsonl", "prompt_dir": "prompts"}, ["dataset", "prompt_dir"]),
         ({"docker_image": "someone/image", "sandbox": "docker"}, ["docker_image"]),
         ({"base_url": "http://127.0.0.1:1", "api_key_env": "HOME"}, ["base_url", "api_key_env"]),
