@@ -59,10 +59,12 @@ def perf() -> None:
 
 
 @app.command(cls=PanelCommand)
-@with_settings("suite", "dataset")
+@with_settings(usual={"suite": _SUITE}, only=("suite", "dataset"))
 def tasks(given: dict[str, Any], json: Json = False) -> None:
     """List the tasks: their commits, what is timed, and what that needs."""
-    _, found = _known(given)
+    _, suite = _suite(given)
+    found = _tasks_of(suite)
+    suite.require_repositories([task.id for task in found])
     if json:
         print_json(
             [
@@ -83,16 +85,8 @@ def tasks(given: dict[str, Any], json: Json = False) -> None:
         say(f"{task.id:{width}}  {base:8} → {task.human_commit[:7] or 'patch  '}  {task.kind}")
 
 
-def _known(given: Mapping[str, Any], *, trust_config: bool = False) -> tuple[Settings, tuple[PerfTask, ...]]:
-    """The settings that say which tasks and patches there are, and the tasks of the suite.
-
-    Raises KoderzError for a suite of another kind.
-    """
-    settings, suite = _suite(given, trust_config=trust_config)
-    return settings, tuple(task.payload for task in suite.tasks)
-
-
-def _suite(given: Mapping[str, Any], *, trust_config: bool) -> tuple[Settings, PerformanceSuite]:
+def _suite(given: Mapping[str, Any], *, trust_config: bool = False) -> tuple[Settings, PerformanceSuite]:
+    """The settings that say which tasks and patches there are, and the suite. KoderzError for one of another kind."""
     from koderz.engines.owners import schema_here
     from koderz.settings.toml import read_sources
     from koderz.suites import load_suite
@@ -106,6 +100,10 @@ def _suite(given: Mapping[str, Any], *, trust_config: bool) -> tuple[Settings, P
             f"--suite {settings.suite}: its tasks are no commits; {_SUITE}, koderz-perf-pypi, gso or iso have such"
         )
     return settings, suite
+
+
+def _tasks_of(suite: PerformanceSuite) -> tuple[PerfTask, ...]:
+    return tuple(task.payload for task in suite.tasks)
 
 
 def _which(help_text: str, metavar: str, *flags: str, **more: Any) -> Any:
@@ -174,14 +172,16 @@ def run(
         raise KoderzError("--baseline and --mode each measure one arm alone: give one of them")
     if parallel:
         front = replace(front, given={**front.given, "concurrency": parallel})
-    settings, known = _known(front.given, trust_config=front.trust_config)
+    settings, suite = _suite(front.given, trust_config=front.trust_config)
+    known = _tasks_of(suite)
     named = [*(tasks or ()), *(commit or ()), *(read_commits(commits_file) if commits_file else ())]
     wanted = _wanted(known, named, start_from, benchmark_type)
+    suite.require_repositories(wanted)
     given = {**front.given, "problems": tuple(wanted)}
     arms = ["baseline"] if baseline else [mode] if mode else ["baseline", "human", "agent"]
     agents: list[Agent] = []
     if "agent" in arms:
-        more, agents = _agents(settings, agent_type or (), [task for task in known if task.id in wanted])
+        more, agents = _agents(settings, agent_type or (), known, wanted)
         given = more | given | {name: more[name] for name in ("predictions", "patches") if name in more}
     matrix = _matrix(arms, agents, wanted)
     if front.dry_run and not front.shown.json:
@@ -227,14 +227,17 @@ class Agent(NamedTuple):
     given: Given | None = None
 
 
-def _agents(settings: Settings, names: Sequence[str], tasks: Sequence[PerfTask]) -> tuple[dict[str, Any], list[Agent]]:
+def _agents(
+    settings: Settings, names: Sequence[str], known: Sequence[PerfTask], wanted: Sequence[str]
+) -> tuple[dict[str, Any], list[Agent]]:
     """What the agents add to the settings, and the agents. Raises KoderzError where there is no patch."""
-    from koderz.suites.performance.given import agents_in, read_agent, read_predictions, require_own
+    from koderz.suites.performance.given import agents_in, of_tasks, read_agent, read_predictions, with_tasks
     from koderz.suites.performance.options import PerformanceOptions
 
     options, has_model = settings.of(PerformanceOptions), bool(settings.local_model or settings.models)
-    if files := [Path(file).absolute() for file in options.predictions]:
-        return {"predictions": [*map(str, files)]}, [Agent("", require_own(read_predictions(files, tasks), tasks))]
+    tasks = [task for task in known if task.id in wanted]
+    if words := with_tasks(options.predictions, tasks):
+        return {"predictions": words}, [Agent("", of_tasks(read_predictions(words, known), tasks))]
     folder = (options.patches or Path("patches")).absolute()
     if names or options.patches or (folder.is_dir() and not has_model):
         found = agents_in(folder)
@@ -243,7 +246,7 @@ def _agents(settings: Settings, names: Sequence[str], tasks: Sequence[PerfTask])
         if not names and len(found) > 1:
             raise KoderzError(f"{folder} has the patches of {', '.join(found)}: choose with --agent-type NAME")
         return {"patches": folder}, [
-            Agent(name, require_own(read_agent(folder, name, tasks), tasks)) for name in names or found
+            Agent(name, of_tasks(read_agent(folder, name, known), tasks)) for name in names or found
         ]
     if has_model:
         return {}, [Agent()]
@@ -309,8 +312,11 @@ def check(
 
     given = given | ({} if max_blocks is None else {"max_blocks": max_blocks})
     settings, suite = _suite(given, trust_config=trust_config)
-    known = tuple(task.payload for task in suite.tasks)
+    known = _tasks_of(suite)
     wanted = chosen(known, tasks) if tasks else [task.id for task in known]
+    suite.require_repositories(wanted)
+    for notice in suite.notices:
+        warn(f"note: {notice}")
     found = asyncio.run(check_tasks(suite, wanted, settings, warn, None if json else tell))
     if json:
         print_json(found)

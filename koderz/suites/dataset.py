@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from koderz.errors import KoderzError
 from koderz.paths import cache_folder
+from koderz.suites.keys import misspelt
 from tracker.files import MB
 
 GZIP = b"\x1f\x8b"
@@ -72,7 +73,7 @@ class Row(NamedTuple):
 
     def _unlike(self, name: str, wanted: str) -> KoderzError:
         if self.fields.get(name) is None:
-            return self.error(f"the field {name!r} is missing")
+            return self.error(f"the field {name!r} is missing{misspelt(name, self.fields.keys() - {name})}")
         return self.error(f"the field {name!r} has to be {wanted}")
 
 

@@ -14,9 +14,11 @@ from typing import Any
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.git import export
+from koderz.suites.keys import misspelt
 from koderz.suites.performance.options import PerformanceOptions
-from koderz.suites.performance.tasks import PerfTask
+from koderz.suites.performance.tasks import PerfTask, chosen
 
+_DIFF = re.compile(rb"^(diff --git a/|--- \S.*\n\+\+\+ \S)", re.MULTILINE)  # which no line of JSON holds
 _CHANGED = re.compile(r"^--- a/([^\t\n]+)", re.MULTILINE)
 _SUMMARIES = ("run_summary.json", "journal.json")
 
@@ -33,7 +35,25 @@ def given_by(options: PerformanceOptions, agent: str, tasks: Sequence[PerfTask])
     """The patches of an agent of --patches; without a name, those of --predictions. Raises KoderzError for none."""
     if agent:
         return read_agent(options.patches or Path("patches"), agent, tasks)
-    return read_predictions([Path(file) for file in options.predictions], tasks)
+    return read_predictions(options.predictions, tasks)
+
+
+def with_tasks(words: Sequence[str], tasks: Sequence[PerfTask]) -> list[str]:
+    """The words of --predictions with whole paths, and with the task of a plain diff that names none: the only one.
+
+    Raises KoderzError where there are several, and for a file that can't be read.
+    """
+    found = []
+    for word in words:
+        name, file = _named(word)
+        if not name and _is_diff(file, _data(file)):
+            if len(tasks) != 1:
+                raise KoderzError(
+                    f"{file} is a plain diff, and names no task: give one by its id or --commit, or write TASK={file}"
+                )
+            name = tasks[0].id
+        found.append(f"{name}={file.absolute()}" if name else str(file.absolute()))
+    return found
 
 
 def agents_in(folder: Path) -> list[str]:
@@ -56,28 +76,46 @@ def read_agent(folder: Path, agent: str, tasks: Sequence[PerfTask]) -> Given:
     raise KoderzError(f"there are no patches of {agent!r}: neither {place} nor {file} is there; there are {known}")
 
 
-def read_predictions(files: Sequence[Path], tasks: Sequence[PerfTask]) -> Given:
-    """Those of .jsonl files, or of .json ones with a list or an object by id; several of one id are its samples.
+def read_predictions(words: Sequence[str | Path], tasks: Sequence[PerfTask]) -> Given:
+    """Those of .jsonl files, of .json ones with a list or an object by id, and of plain diffs, as TASK=FILE.
 
-    Raises KoderzError for a file that can't be read, a prediction without an id, or of a task that isn't there.
+    Several of one id are its samples. Raises KoderzError for a file that can't be read, a prediction without an id or a
+    patch, or of a task that isn't there.
     """
     ids = {task.id for task in tasks}
     found: list[tuple[str, str]] = []
     names: list[str] = []
-    for file in files:
-        for number, row in enumerate(_rows(file), 1):
+    for word in words:
+        name, file = _named(word)
+        data = _data(file)
+        if name:
+            if not _is_diff(file, data):
+                raise KoderzError(f"{word}: {file} is no plain diff; of tasks that it names itself write {file} alone")
+            patch = data.decode(errors="replace")
+            found += [(task, patch) for task in chosen(tasks, [name])]
+            continue
+        for number, row in enumerate(_rows(file, data), 1):
             where = f"{file}, prediction {number}"
-            if not isinstance(row, dict) or not isinstance(row.get("instance_id"), str):
-                raise KoderzError(f"{where}: it has no instance_id")
-            patch = row.get("model_patch") or ""
-            if not isinstance(patch, str):
-                raise KoderzError(f"{where}: model_patch is no text")
-            if row["instance_id"] not in ids:
-                raise KoderzError(f"{where}: there is no task {row['instance_id']!r}: koderz perf tasks lists them")
-            found.append((row["instance_id"], patch))
-            names.append(str(row.get("model_name_or_path") or ""))
+            task, patch, model = _prediction(row, where)
+            if task not in ids:
+                raise KoderzError(f"{where}: there is no task {task!r}: koderz perf tasks lists them")
+            found.append((task, patch))
+            names.append(model)
     model = ", ".join(dict.fromkeys(filter(None, names)))[:100]
-    return _given(found, model or "predictions", *files)
+    return _given(found, model or "predictions", *words)
+
+
+def _prediction(row: Any, where: str) -> tuple[str, str, str]:
+    """Its task, its patch and who wrote it. Raises KoderzError where one of the first two lacks."""
+    if not isinstance(row, dict):
+        raise KoderzError(f"{where}: it is no JSON object")
+    for name in ("instance_id", "model_patch"):
+        if name not in row:
+            raise KoderzError(f"{where}: it has no {name}{misspelt(name, row)}")
+    task, patch = row["instance_id"], row["model_patch"] or ""
+    if not isinstance(task, str) or not isinstance(patch, str):
+        raise KoderzError(f"{where}: {'model_patch' if isinstance(task, str) else 'instance_id'} is no text")
+    return task, patch, str(row.get("model_name_or_path") or "")
 
 
 def require_own(given: Given, tasks: Sequence[PerfTask]) -> Given:
@@ -103,7 +141,18 @@ def _paths_of(task: PerfTask) -> Collection[str]:
     return ()
 
 
-def _given(found: Sequence[tuple[str, str]], model: str, *where: Path) -> Given:
+def of_tasks(given: Given, tasks: Sequence[PerfTask]) -> Given:
+    """Those of some tasks alone. Raises KoderzError where there are none, or one is another repository's."""
+    wanted = {task.id for task in tasks}
+    patches = {task: each for task, each in given.patches.items() if task in wanted}
+    if not patches:
+        raise KoderzError(
+            f"there are no patches of the tasks that are asked for; there are of {', '.join(given.patches)}"
+        )
+    return require_own(Given(patches, given.model), tasks)
+
+
+def _given(found: Sequence[tuple[str, str]], model: str, *where: object) -> Given:
     if not found:
         raise KoderzError(f"there are no patches of these tasks in {', '.join(map(str, where))}")
     patches: dict[str, list[str]] = {}
@@ -112,14 +161,29 @@ def _given(found: Sequence[tuple[str, str]], model: str, *where: Path) -> Given:
     return Given({task: tuple(each) for task, each in patches.items()}, model)
 
 
-def _rows(file: Path) -> list[Any]:
+def _named(word: str | Path) -> tuple[str, Path]:
+    """The task, if it names one, and the file of a word of --predictions."""
+    name, equals, file = str(word).partition("=")
+    return (name, Path(file)) if equals and not Path(word).is_file() else ("", Path(word))
+
+
+def _data(file: Path) -> bytes:
     try:
-        text = file.read_text(encoding="utf-8")
+        return file.read_bytes()
+    except OSError as error:
+        raise KoderzError(f"{file} can't be read: {error.strerror}") from None
+
+
+def _is_diff(file: Path, data: bytes) -> bool:
+    return file.suffix in (".diff", ".patch") or _DIFF.search(data) is not None
+
+
+def _rows(file: Path, data: bytes) -> list[Any]:
+    try:
+        text = data.decode()
         if file.suffix != ".json":
             return [json.loads(line) for line in text.splitlines() if line.strip()]
         found = json.loads(text)
-    except OSError as error:
-        raise KoderzError(f"{file} can't be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise KoderzError(f"{file} can't be read as predictions: {error}") from None
     if isinstance(found, dict):

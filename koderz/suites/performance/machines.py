@@ -6,6 +6,7 @@ import platform
 import re
 import shutil
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -16,23 +17,30 @@ import msgspec
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Image, userland
-from koderz.suites.performance.tasks import PerfTask
+from koderz.suites.keys import meant, require_keys
+from koderz.suites.performance.tasks import GITHUB, PerfTask
 
 _SHIPPED = Path(__file__).with_suffix(".toml")
 _PARALLEL = re.compile(r"(?:--tensor-parallel-size|--tp-size|--tp|-tp)[ =]+(\d+)")
+_WHICH = ("format", "repo", "id")
 _MODEL = re.compile(r"--model(?:-path)?[ =]+(\S+)")
 
 
-class _RowRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _RowRule(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for the rows that fit."""
 
     format: str = "*"
-    repo: str = "*"
+    repo: str = "*"  # as a row has it, or the URL or path that it stands for
     id: str = "*"
 
     def fits(self, task: PerfTask) -> bool:
         """Whether it is about a task."""
-        return all(_fits(getattr(task, name), getattr(self, name)) for name in ("format", "repo", "id"))
+        return all(self.fits_by(name, task) for name in _WHICH)
+
+    def fits_by(self, name: str, task: PerfTask) -> bool:
+        """Whether what it says of one of `_WHICH` holds for a task."""
+        text, pattern = getattr(task, name), getattr(self, name)
+        return _fits(text, pattern) or (name == "repo" and _fits(text, f"*/{pattern}"))
 
 
 class ImageRule(_RowRule, frozen=True):
@@ -60,14 +68,14 @@ class EnvironmentRule(_RowRule, frozen=True):
 _Rule = TypeVar("_Rule", bound=_RowRule)
 
 
-class ModelRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ModelRule(msgspec.Struct, frozen=True):
     """A model in the place of another."""
 
     model: str
     instead: str
 
 
-class GpuRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GpuRule(msgspec.Struct, frozen=True):
     """What a model takes."""
 
     model: str
@@ -75,7 +83,15 @@ class GpuRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type: str = "H100"
 
 
-class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+_KINDS: Mapping[str, type[msgspec.Struct]] = {
+    "images": ImageRule,
+    "environments": EnvironmentRule,
+    "models": ModelRule,
+    "gpus": GpuRule,
+}
+
+
+class Rules(msgspec.Struct, frozen=True):
     """All rules; of each kind the first that fits counts."""
 
     images: tuple[ImageRule, ...] = ()
@@ -108,6 +124,10 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def _environment(self, task: PerfTask) -> EnvironmentRule:
         return next((rule for rule in self.environments if rule.fits(task)), EnvironmentRule())
+
+    def repository(self, task: PerfTask) -> str:
+        """Where the repository of a task is taken from; empty where it needs none."""
+        return self._environment(task).source or task.repo
 
     def machine(self, task: PerfTask, *, has_images: bool = True) -> Machine:
         """Where a task runs. Raises KoderzError where a rule's python is none."""
@@ -199,6 +219,29 @@ def read_rules(own: Path | None, image: str = "") -> Rules:
     return Rules(images, rules.environments, (*rules.models, *shipped.models), (*rules.gpus, *shipped.gpus))
 
 
+def idle_rules(own: Path | None, tasks: Sequence[PerfTask]) -> tuple[str, ...]:
+    """A line for each of the user's own rules that applies to none of the tasks. Raises KoderzError as `read_rules`."""
+    rules = _read(own) if own else Rules()
+    kinds: Mapping[str, Sequence[_RowRule]] = {"images": rules.images, "environments": rules.environments}
+    return tuple(
+        f"--overrides {own}: [[{kind}]] number {number} applies to no task: {_why_idle(rule, tasks)}"
+        for kind, several in kinds.items()
+        for number, rule in enumerate(several, 1)
+        if not any(rule is next((each for each in several if each.fits(task)), None) for task in tasks)
+    )
+
+
+def _why_idle(rule: _RowRule, tasks: Sequence[PerfTask]) -> str:
+    for name in _WHICH:
+        if not any(rule.fits_by(name, task) for task in tasks):
+            known = {str(getattr(task, name)).removeprefix(GITHUB) for task in tasks} - {""}
+            pattern = getattr(rule, name)
+            return f"{name} = {pattern!r} fits none{f'; {meant(pattern, known)}' if known else ''}"
+    if any(rule.fits(task) for task in tasks):
+        return "an earlier one applies to each that it fits"
+    return f"none fits by all of {', '.join(_WHICH)}"
+
+
 @cache
 def _shipped() -> Rules:
     return _read(_SHIPPED)
@@ -207,6 +250,7 @@ def _shipped() -> Rules:
 def _read(path: Path) -> Rules:
     try:
         table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+        _require_keys(path, table)
         rules = msgspec.convert(table, Rules)
         for rule in rules.images:
             (rule.base + rule.human).format_map(dict.fromkeys(("base_commit", "human_commit", "id", "arch"), ""))
@@ -218,6 +262,14 @@ def _read(path: Path) -> Rules:
         images=tuple(_beside(path, rule, "build") for rule in rules.images),
         environments=tuple(_beside(path, rule, "source", "python", "downloads") for rule in rules.environments),
     )
+
+
+def _require_keys(path: Path, table: Mapping[str, Any]) -> None:
+    require_keys(table, _KINDS, f"--overrides {path}")
+    for kind, rows in table.items():
+        for number, row in enumerate(rows if isinstance(rows, list) else (), 1):
+            if isinstance(row, dict):
+                require_keys(row, _KINDS[kind].__struct_fields__, f"--overrides {path}: [[{kind}]] number {number}")
 
 
 def _beside(path: Path, rule: _Rule, *names: str) -> _Rule:

@@ -32,7 +32,8 @@ class PerformanceOptions:
     )
     predictions: tuple[str, ...] = option(
         (),
-        "Files of patches: lines of instance_id and model_patch; several of one id are samples.",
+        "Files of patches: lines of instance_id and model_patch, several of one id being samples; or a plain diff, of "
+        "the only task or as TASK=FILE.",
         "FILE",
         listed=True,
         names_files=True,

@@ -16,7 +16,7 @@ from koderz.sandbox.workspace import git
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.remote import pack
 from koderz.suites.performance.given import agents_in, given_by
-from koderz.suites.performance.machines import Rules, read_rules
+from koderz.suites.performance.machines import Rules, idle_rules, read_rules
 from koderz.suites.performance.options import PerformanceOptions
 from koderz.suites.performance.sources import tasks_of
 from koderz.suites.performance.tasks import PerfTask
@@ -32,6 +32,7 @@ class Kit(msgspec.Struct, frozen=True):
     rules: Rules
     source: str
     patches: Mapping[str, Mapping[str, tuple[str, ...]]] | None = None  # by agent and task; None: they are files here
+    notices: tuple[str, ...] = ()  # of rules that apply to nothing
     trees: Mapping[str, Mapping[str, bytes]] = {}  # packed, by repository and commit, of those that nobody else has
 
     def given(self, agent: str, options: PerformanceOptions) -> Mapping[str, tuple[str, ...]]:
@@ -45,9 +46,8 @@ def kit_of(name: str, dataset: Path | None, options: PerformanceOptions) -> Kit:
         return msgspec.json.decode(gzip.decompress(packed), type=Kit)
     rules = read_rules(options.overrides, options.image or "")
     tasks = tuple(rules.served(task) for task in tasks_of(dataset, name))
-    return Kit(
-        tasks, rules, str(dataset or ("released packages" if tasks[0].wheels else "embedded, generated repositories"))
-    )
+    source = str(dataset or ("released packages" if tasks[0].wheels else "embedded, generated repositories"))
+    return Kit(tasks, rules, source, notices=idle_rules(options.overrides, tasks))
 
 
 def packed(kit: Kit, options: PerformanceOptions) -> bytes:

@@ -13,10 +13,9 @@ from koderz.errors import KoderzError
 from koderz.suites.dataset import Row, read_rows
 from koderz.suites.performance.machines import Machine
 from koderz.suites.performance.services import service_of
-from koderz.suites.performance.tasks import PROMPT, Needs, PerfTask, unique
+from koderz.suites.performance.tasks import GITHUB, PROMPT, Needs, PerfTask, unique
 
 _HUMAN_COMMITS = MappingProxyType({"opt_commit": "gso", "head_commit": "iso", "commit_hash": "iso"})
-_GITHUB = "https://github.com/"
 _FUNCTIONS = ("experiment", "store_result", "load_result", "check_equivalence", "run_test")
 _FETCHES = re.compile(
     r"\b(apt(-get)? \w+|(conda|mamba) \w+|curl|wget|git (clone|fetch|pull)|np[mx]|yarn|cargo|uv (sync|add|tool))\b"
@@ -47,7 +46,7 @@ def _task(row: Row) -> PerfTask:
         base_commit=row.text("base_commit"),
         human_commit=row.text(name),
         human_patch=row.text("gt_diff" if of_gso else "patch", ""),
-        repo=repo if "://" in repo or repo.startswith("/") else f"{_GITHUB}{repo}",
+        repo=repo if "://" in repo or repo.startswith("/") else f"{GITHUB}{repo}",
         workloads={f"test_{number}": script for number, script in enumerate(scripts)},
         install=_install([*row.texts("setup_commands"), *row.texts("install_commands")]),
         prompt=f"{PROMPT} It is about {about}." if about else PROMPT,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from koderz.errors import Fault, Unreachable
+from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.workspace import Images, Timed
 from koderz.sandbox.workspace.backends import timed
 from koderz.sandbox.workspace.git import require_git
@@ -75,7 +75,7 @@ class PerformanceSuite:
 
     def __init__(self, name: str, dataset: Path | None, options: PerformanceOptions) -> None:
         self._kit = kit_of(name, dataset, options)
-        self.name, self.source = name, self._kit.source
+        self.name, self.source, self.notices = name, self._kit.source, self._kit.notices
         self.tasks: tuple[Task[PerfTask], ...] = tuple(
             Task(
                 task.id,
@@ -92,6 +92,16 @@ class PerformanceSuite:
         self._rule = Rule(options.threshold, options.clock, options.max_blocks, options.gso_strict, options.agreement)
         self._isolation = ""
         self._patches: dict[str, Mapping[str, tuple[str, ...]]] = {}  # by agent and task
+
+    def require_repositories(self, wanted: Collection[str]) -> None:
+        """Raises KoderzError where the repository of a task, by its id, should be on this machine and isn't."""
+        for task in self.tasks:
+            repo = self._kit.rules.repository(task.payload).removeprefix("file://")
+            if task.id in wanted and repo and "://" not in repo and not Path(repo).exists():
+                raise KoderzError(
+                    f"{self.source}: {task.id}: there is no repository {repo}; write a folder or a bundle, as seen "
+                    "from that file, or an https:// URL"
+                )
 
     def refusal(self, wanted: Collection[str], settings: Settings) -> str:
         """Why tasks, by their ids, can't be measured where the settings say; empty where they can.

@@ -15,9 +15,11 @@ import msgspec
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace.git import inner_path
 from koderz.suites import task_digest
+from koderz.suites.keys import require_keys
 from koderz.suites.performance.services import METRICS, Service, read_load
 from koderz.suites.performance.serving.figures import MEASURES
 
+GITHUB = "https://github.com/"  # which rows leave out
 KINDS = ("workload", "serving", "throughput", "latency")
 
 PROMPT = (
@@ -123,9 +125,10 @@ def read_tasks(path: Path) -> tuple[PerfTask, ...]:
         raise KoderzError(f"{path} can't be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise KoderzError(f"{path}: {error}") from None
+    require_keys(table, ("tasks",), str(path))
     rows = table.get("tasks")
-    if not isinstance(rows, list) or not rows or table.keys() != {"tasks"}:
-        raise KoderzError(f"{path}: write [[tasks]], and nothing else")
+    if not isinstance(rows, list) or not rows:
+        raise KoderzError(f"{path} has no [[tasks]]")
     return unique(path, [_task(path, f"[[tasks]] number {number}", row) for number, row in enumerate(rows, 1)])
 
 
@@ -138,12 +141,14 @@ def unique(path: Path, tasks: Sequence[PerfTask]) -> tuple[PerfTask, ...]:
 
 
 def _task(path: Path, where: str, table: Any) -> PerfTask:
+    if isinstance(table, dict):
+        require_keys(table, _Row.__slots__, f"{path}: {where}")
+        needs = table.get("needs")
+        require_keys(needs if isinstance(needs, dict) else {}, Needs.__slots__, f"{path}: {where}: needs")
     try:
         row = msgspec.convert(table, _Row)
     except msgspec.ValidationError as error:
         raise KoderzError(f"{path}: {where}: {error}") from None
-    if unknown := table.keys() - {*_Row.__slots__}:
-        raise KoderzError(f"{path}: {where}: there is no {min(unknown)}")
     if not row.base_commit or not (row.human_commit or row.human_patch):
         raise KoderzError(f"{path}: {where}: give base_commit, and human_commit or human_patch")
     service = _service(path, where, row)

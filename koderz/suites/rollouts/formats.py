@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import json
 import tomllib
@@ -14,6 +13,7 @@ from typing import Any
 import msgspec
 
 from koderz.errors import KoderzError
+from koderz.suites.keys import require_keys
 from koderz.suites.rollouts.dockerfile import read_dockerfile
 from koderz.suites.rollouts.tasks import OWN_TESTS, Repo, Rollout, Rubric, Script
 from koderz.suites.rollouts.trees import files_below, shown_below
@@ -118,7 +118,7 @@ def _require_known(meta: Mapping[str, Any], where: Path) -> None:
     for name, known in _KEYS.items():
         table = meta.get(name) if name else meta
         if isinstance(table, dict):
-            _require_keys(table, known, f"{where}{f': {name}' if name else ''}")
+            require_keys(table, known, f"{where}{f': {name}' if name else ''}")
     evaluation = meta.get("evaluation")
     if not isinstance(evaluation, dict):
         return
@@ -127,15 +127,7 @@ def _require_known(meta: Mapping[str, Any], where: Path) -> None:
         rows = evaluation.get(name)
         for row in rows if isinstance(rows, list) else ():
             if isinstance(row, dict):
-                _require_keys(row, known, f"{where}: evaluation.{name}")
-
-
-def _require_keys(table: Mapping[str, Any], known: Collection[str], where: str) -> None:
-    for key in table:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
-            raise KoderzError(f"{where}: unknown key {key!r}; {meant}")
+                require_keys(row, known, f"{where}: evaluation.{name}")
 
 
 def _rubrics(evaluation: Mapping[str, Any], where: Path) -> tuple[Rubric, ...]:
@@ -157,7 +149,7 @@ def _overrides(folder: Path, given: Path | None) -> Mapping[str, Any]:
     if given is None and not path.is_file():
         return {}
     found = _json(path)
-    _require_keys(found, _OVERRIDES, str(path))
+    require_keys(found, _OVERRIDES, str(path))
     return found
 
 

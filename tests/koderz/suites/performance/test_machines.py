@@ -15,9 +15,10 @@ from koderz.sandbox.workspace import Command, Ended
 from koderz.sandbox.workspace.docker import Docker
 from koderz.sandbox.workspace.folders import scratch
 from koderz.suites.performance.fitting import Fitted, fetched, put_beside
-from koderz.suites.performance.machines import Machine, read_rules
+from koderz.suites.performance.machines import Machine, idle_rules, read_rules
 from koderz.suites.performance.services import service_of
 from koderz.suites.performance.tasks import PerfTask
+from tests.conftest import Shell
 from tests.koderz.sandbox.workspace.test_docker import asked, stand_in
 from tests.loopback_modal import ModalServer
 from tests.loopback_modal.processes import rooted
@@ -104,6 +105,41 @@ def test_rows_have_environments_that_are_prepared_here(tmp_path: Path) -> None:
     assert (other.source, other.install(row)) == (str(tmp_path / "other.git"), ("uv pip install .",))
 
 
+@pytest.mark.parametrize("pattern", ["vllm-project/vllm", "*/vllm", "https://github.com/vllm-project/vllm", "VLLM"])
+def test_a_rule_names_a_repository_as_its_row_does(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "own.toml").write_text(f'[[environments]]\nrepo = "{pattern}"\nsource = "here.git"\n')
+    rules = read_rules(tmp_path / "own.toml")
+    assert rules.repository(ROW) == str(tmp_path / "here.git")
+    assert rules.repository(replace(ROW, repo="https://github.com/me/not-vllm")).startswith("https://")
+    assert idle_rules(tmp_path / "own.toml", [ROW]) == ()
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ('repo = "vllm-project/vlm"', "repo = 'vllm-project/vlm' fits none; did you mean 'vllm-project/vllm'?"),
+        ('repo = "x"', "repo = 'x' fits none; there are me/mine, vllm-project/vllm"),
+        ('format = "gsoo"', "format = 'gsoo' fits none; did you mean 'gso'?"),
+        ('format = "gso"\nrepo = "*vllm"', "none fits by all of format, repo, id"),
+        ('repo = "*/mine"', "an earlier one applies to each that it fits"),
+    ],
+)
+def test_a_rule_that_applies_to_nothing_is_told(tmp_path: Path, rule: str, said: str) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(f'[[environments]]\nid = "mine"\n[[environments]]\n{rule}\n')
+    tasks = (ROW, replace(ROW, id="mine", repo="https://github.com/me/mine", format="gso"))
+    assert idle_rules(own, tasks) == (f"--overrides {own}: [[environments]] number 2 applies to no task: {said}",)
+
+
+def test_rules_that_apply_to_nothing_are_told_by_a_dry_run_too(koderz: Shell) -> None:
+    (koderz.folder / "own.toml").write_text('[[images]]\nid = "koderz-mini_dedupe"\nbase = "x"\n')
+    done = koderz("perf", "run", "--dry-run", "--overrides", "own.toml", "--trust-config")
+    assert done.err == (
+        "note: --overrides own.toml: [[images]] number 1 applies to no task: id = 'koderz-mini_dedupe' fits none; "
+        "did you mean 'koderz-mini__dedupe'?\n"
+    )
+
+
 def test_an_environment_without_an_interpreter_is_refused(tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text('[[environments]]\npython = "nowhere/python"\n')
     with pytest.raises(KoderzError, match="nowhere/python is no Python that runs"):
@@ -115,7 +151,9 @@ def test_an_environment_without_an_interpreter_is_refused(tmp_path: Path) -> Non
     [
         ('[[images]]\nbase = "x:{commit}"\n', "there is no {commit}"),
         ("[[images]]\n", "base"),
-        ('[[images]]\nbase = "x"\ncolour = 1\n', "colour"),
+        ('[[images]]\nbase = "x"\ncolour = 1\n', "[[images]] number 1: unknown key 'colour'; there are base"),
+        ('[[environments]]\nrepos = "x"\n', "[[environments]] number 1: unknown key 'repos'; did you mean 'repo'?"),
+        ("[[environment]]\n", "unknown key 'environment'; did you mean 'environments'?"),
         ("[", "Invalid"),
     ],
 )

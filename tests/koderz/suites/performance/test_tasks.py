@@ -135,7 +135,14 @@ def test_a_command_that_tells_its_figures_is_a_task(tmp_path: Path) -> None:
     ("text", "workload", "said"),
     [
         ("", _WORKLOAD, "[[tasks]]"),
-        (_ROW + "color = 1\n", _WORKLOAD, "there is no color"),
+        (_ROW + "color = 1\n", _WORKLOAD, "unknown key 'color'; there are base_commit, bench, command"),
+        (
+            _ROW.replace("workloads", "workload"),
+            _WORKLOAD,
+            "number 1: unknown key 'workload'; did you mean 'workloads'?",
+        ),
+        (_ROW.replace("tasks", "task"), _WORKLOAD, "unknown key 'task'; did you mean 'tasks'?"),
+        (_ROW + "needs = {core = 2}\n", _WORKLOAD, "needs: unknown key 'core'; did you mean 'cores'?"),
         (_ROW.replace('human_patch = "human.diff"', ""), _WORKLOAD, "human_commit or human_patch"),
         (_ROW, "def inputs(rng, i):\n    return 1\n", "call(x)"),
         (_ROW, "def inputs(\n", "no Python"),
@@ -155,6 +162,17 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, workload: 
     with pytest.raises(KoderzError) as error:
         read_tasks(_written(tmp_path, text, workload))
     assert said in str(error.value)
+
+
+def test_a_repository_that_is_not_there_is_one_line(koderz: Shell) -> None:
+    _written(koderz.folder)
+    for line in (("tasks",), ("run", "--dry-run", "--mode", "human"), ("check",)):
+        done = koderz("perf", *line, "--dataset", "tasks.toml", code=2)
+        assert done.out == ""
+        assert done.err.startswith("koderz: tasks.toml: repo-e3b0c44: there is no repository ")
+        assert len(done.err.splitlines()) == 1
+    (koderz.folder / "repo").mkdir()
+    assert koderz("perf", "tasks", "--dataset", "tasks.toml").out.startswith("repo-e3b0c44  0000000")
 
 
 def test_a_task_is_chosen_by_its_id_or_by_seven_digits_of_its_commit() -> None:
