@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 
 
@@ -25,10 +25,11 @@ class Table:
     header: Sequence[str]  # empty: no heads
     rows: Sequence[Sequence[str]]
     optional: Sequence[str] = ()  # heads of the columns that a narrow terminal may do without, the first one first
-    ruled: bool = True  # False: a listing, whose columns have nothing but space between them
+    ruled: bool = True  # False: a listing with space between its columns, where a blank is the same as above it
+    under: Mapping[str, str] = field(default_factory=dict)  # optional heads that move under another instead of going
 
     def __post_init__(self) -> None:
-        if unknown := set(self.optional) - set(self.header):
+        if unknown := {*self.optional, *self.under, *self.under.values()} - set(self.header):
             raise ValueError(f"no column is called {', '.join(unknown)}")
 
     @property

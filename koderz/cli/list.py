@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,7 +42,7 @@ def list_runs(
 
     A run that goes on is shown as running. Simulated runs are marked: their figures say nothing about any real model.
     """
-    from koderz.analysis.blocks import Table
+    from koderz.analysis.blocks import Table, Text
     from koderz.analysis.catalogue import SORTS, chosen, load_catalogue, ordered
     from koderz.cli.tables import print_blocks
     from tracker.records import PASSES
@@ -56,12 +57,15 @@ def list_runs(
     if json:
         print_json(rows)
     elif rows:
-        optional = _OPTIONAL if any(row.cost for row in rows) else ("COST", *_OPTIONAL)
-        now = at_work(results)
-        lines = [line for row in rows for line in _lines(row, now.get(row.run_id, ()))]
+        lines = [line for row in rows for line in _lines(row)]
         rate = "RATE" if all(row.headline.measure == PASSES for row in rows) else "RATE OR AVERAGE"
-        heads = ["RUN", "MODEL", "SUITE", "ARM", rate, "95% INTERVAL", "PASSED", "COST", "TIME", "STATUS"]
-        print_blocks([Table(heads, lines, optional, ruled=False)])
+        heads = ["RUN", "MODEL", "SUITE", "ARM", rate, "95% INTERVAL", "PASSED", "COST", "TIME", "STATUS", "TAGS"]
+        if not any(row.tags for row in rows):
+            heads, lines = heads[:-1], [line[:-1] for line in lines]
+        optional = [head for head in _OPTIONAL if head in heads]
+        under = dict.fromkeys((head for head in _UNDER if head in heads), "RUN")
+        table = Table(heads, lines, optional, ruled=False, under=under)
+        print_blocks([table, *map(Text, _sinks(rows, at_work(results)))])
     for line in found.unreadable[:_MOST_NOTES]:
         warn(f"note: {line}")
     if len(found.unreadable) > _MOST_NOTES:
@@ -81,11 +85,12 @@ def _moment(text: str) -> str:
         raise KoderzError(f"--since {text}: write a date such as 2026-01-31, or a span such as 12h, 7d or 2w") from None
 
 
-_OPTIONAL = ("SUITE", "TIME", "PASSED", "95% INTERVAL", "COST")
+_OPTIONAL = ("TIME", "TAGS", "SUITE", "MODEL", "95% INTERVAL", "COST", "PASSED")
+_UNDER = ("TAGS", "SUITE", "MODEL")
 
 
-def _lines(row: RunRow, now: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """A line an arm; what belongs to the whole run stands in the first. `now`: the sinks that are being fed."""
+def _lines(row: RunRow) -> Iterator[tuple[str, ...]]:
+    """A line an arm; what belongs to the whole run stands in the first."""
     for number, arm in enumerate(row.arms):
         first = number == 0
         yield (
@@ -96,7 +101,8 @@ def _lines(row: RunRow, now: Sequence[str]) -> Iterator[tuple[str, ...]]:
             *_summed_up(row, arm),
             f"{'' if row.cost_known else '≥'}${arm.cost:.4f}",
             elapsed(row.seconds) if first else "",
-            _status(row, now) if first else "",
+            _status(row) if first else "",
+            (" ".join(f"#{tag}" for tag in row.tags) or "-") if first else "",
         )
 
 
@@ -119,7 +125,7 @@ def _summed_up(row: RunRow, arm: ArmRow) -> tuple[str, str, str]:
     return summed_up(found.mean, found.measure), " to ".join(limits) or "-", told
 
 
-def _status(row: RunRow, now: Sequence[str]) -> str:
+def _status(row: RunRow) -> str:
     judged = sum(arm.judged for arm in row.arms)
     parts = [row.status]
     if judged + row.faults < row.planned:
@@ -128,8 +134,24 @@ def _status(row: RunRow, now: Sequence[str]) -> str:
         parts.append(counted(row.faults, "fault"))
     if row.damaged_lines:
         parts.append(counted(row.damaged_lines, "damaged line"))
-    if row.behind and row.status != "running":
-        states = {name: "" if name in now else f"{row.sinks[name]} at " for name in row.behind}
-        parts.append(f"({', '.join(f'{name} {state}{row.progress[name]}%' for name, state in states.items())})")
-    parts += ["imported"] * row.imported + [f"#{tag}" for tag in row.tags]
+    parts += ["imported"] * row.imported
     return " ".join(parts)
+
+
+def _sinks(rows: Sequence[RunRow], now: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """What sinks lack of these runs, once for all of them. `now`: by run, the sinks that are being fed."""
+    found: dict[str, list[RunRow]] = defaultdict(list)
+    for row in rows:
+        for name in row.behind if row.status != "running" else ():
+            state = "being fed" if name in now.get(row.run_id, ()) else row.sinks[name]
+            found[f"{name} is {state}"].append(row)
+    if found:
+        said = (f"{state} for {_which(state.partition(' ')[0], lacking)}" for state, lacking in found.items())
+        yield f"Sinks: {'; '.join(said)}. They catch up with: koderz sync"
+
+
+def _which(sink: str, rows: Sequence[RunRow]) -> str:
+    """The run, or how many there are, with how much of them a sink has."""
+    shares = sorted({row.progress.get(sink, 0) for row in rows})
+    span = f"{shares[0]}%" if len(shares) == 1 else f"{shares[0]} to {shares[-1]}%"
+    return f"{rows[0].run_id if len(rows) == 1 else counted(len(rows), 'run')} (at {span})"

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tracker.records import Measure, Record
     from tracker.summary import Figures, Summary
 
-_RULE = "----------------+-----------------+--------------+----------------"
-
 ACCOUNTS = Registry(
     "account of runs",
     "koderz.accounts",
@@ -186,33 +184,49 @@ def _arm_lines(summary: Summary) -> Iterator[str]:
     from koderz.analysis.measures import headline_measure, named_average
 
     pair = summary.comparison if len(summary.arms) == 2 else None
-    width = max(15, *map(len, summary.arms)) if pair is None else 15
-    rule = "-" * (width - 15) + _RULE
-    yield "COMPARATIVE BENCHMARK RESULTS" if pair else _heading(summary)
     measure = headline_measure(summary)
-    head = "Success Rate" if measure.name == PASSES else named_average(measure)
-    yield f"{'Mode' if pair else 'Arm':<{width}} | {head:<15} | Avg Cost     | Avg Iterations"
-    yield rule
-    for name in pair.arms if pair else summary.arms:
-        label = name.title() if pair and name in USUAL else name
-        yield _row(f"{label:<{width}}", summary.arms[name].summary, measure)
+    heads = (
+        "Mode" if pair else "Arm",
+        "Success Rate" if measure.name == PASSES else named_average(measure),
+        "Avg Cost",
+        "Avg Iterations",
+    )
+    rows = [_row(name, summary, measure, titled=pair is not None) for name in (pair.arms if pair else summary.arms)]
     if pair and measure.name == PASSES:
         points = _known(pair.success_rate_improvement, "+5.1f", "% points")
+        iterations = _known(pair.iteration_difference, ">+14.1f")
+        rows.append(("Improvement", points, f"$ {pair.avg_cost_difference:>+8.4f}", iterations))
+    widths = [
+        max(least, *map(len, column)) for least, column in zip(_WIDTHS, zip(heads, *rows, strict=True), strict=True)
+    ]
+    rule = "-+-".join("-" * width for width in widths) + "-"
+    yield "COMPARATIVE BENCHMARK RESULTS" if pair else _heading(summary)
+    yield _line(heads, widths)
+    yield rule
+    yield from (_line(row, widths) for row in rows[: len(summary.arms)])
+    if rows[len(summary.arms) :]:
         yield rule
-        yield (
-            f"{'Improvement':<15} | {points:<15} | {f'$ {pair.avg_cost_difference:>+8.4f}':<12} | "
-            f"{_known(pair.iteration_difference, '>+14.1f')}"
-        )
+        yield _line(rows[-1], widths)
 
 
-def _row(label: str, figures: Figures, measure: Measure) -> str:
+_WIDTHS = (15, 15, 12, 14)  # at least
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return " | ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _row(name: str, summary: Summary, measure: Measure, *, titled: bool) -> tuple[str, str, str, str]:
+    """What an arm came to, in the columns of `_arm_lines`."""
     from koderz.analysis.measures import shown
 
+    figures = summary.arms[name].summary
     mean = figures.measures.get(measure.name)
     rate = shown(mean.mean, measure) if mean else "-"
     if measure.name == PASSES:
         rate = f"{_known(figures.success_rate, '5.1f', '%')} ({figures.successes:2d}/{figures.total_problems:2d})"
-    return f"{label} | {rate:<15} | $ {figures.avg_cost:>7.4f}    | {_known(figures.avg_iterations, '>14.1f')}"
+    label = name.title() if titled and name in USUAL else name
+    return label, rate, f"$ {figures.avg_cost:>7.4f}", _known(figures.avg_iterations, ">14.1f")
 
 
 def _known(value: float | None, form: str, unit: str = "") -> str:

@@ -69,13 +69,37 @@ class _Column:
     head: str
     cells: Sequence[str]  # each on one line, without the head
     right: bool
-    width: int  # of the widest, until it is fitted
+    width: int = 0  # of the widest, until it is fitted
     floor: int = 0  # how narrow it may become
 
-    def least(self, whole: int) -> int:
-        """The width in which words of up to so many characters stay whole."""
+    def __post_init__(self) -> None:
+        self.width = max(_width(line) for cell in (self.head, *self.cells) for line in cell.split("\n"))
+
+    def least(self, whole: int, *, tall: bool) -> int:
+        """The width in which words of up to so many characters stay whole, and a head has two lines unless `tall`."""
         bodies = self.cells if self.right and whole > _WHOLE[-1] else _words(self.cells, whole)
-        return max(map(_width, chain(bodies, _words([self.head], whole))), default=0)
+        heads = _words([self.head], whole) if tall else _halves(self.head)
+        return max(map(_width, chain(bodies, heads)), default=0)
+
+    def same(self, *, ruled: bool) -> str:
+        """What stands in each row; empty where rows differ, or only one says something."""
+        values = [cell for cell in self.cells if ruled or cell]
+        return values[0] if len(values) > 1 and len({*values}) == 1 else ""
+
+    def above(self, other: _Column) -> _Column:
+        """The two as one column, the other's cells on a second line."""
+
+        def both(first: str, second: str) -> str:
+            return first + (" · " if "\n" in first else "\n  ") + second if second else first
+
+        return _Column(both(self.head, other.head), [*map(both, self.cells, other.cells)], right=False)
+
+
+def _halves(text: str) -> tuple[str, str]:
+    """The text on two lines that are as short as can be."""
+    words = text.split()
+    splits = [(" ".join(words[:n]), " ".join(words[n:])) for n in range(1, len(words) + 1)]
+    return min(splits, key=lambda lines: max(map(_width, lines)), default=("", ""))
 
 
 def _words(texts: Iterable[str], whole: int) -> set[str]:
@@ -88,57 +112,89 @@ def _words(texts: Iterable[str], whole: int) -> set[str]:
 def _table_lines(table: Table, width: int | None) -> Iterator[str]:
     gaps = (" | ",) if table.ruled else ("  ", " ")
     columns = _columns(table)
-    kept, gap = (columns, gaps[0]) if width is None else _fitted(columns, table.optional, width, gaps)
+    kept, gap = (columns, gaps[0]) if width is None else _fitted(columns, table, width, gaps)
     if table.header:
         yield from _row_lines([column.head for column in kept], kept, gap)
     if table.ruled:
         yield "-+-".join("-" * column.width for column in kept)
     for row in zip(*(column.cells for column in kept), strict=True):
         yield from _row_lines(row, kept, gap)
-    if hidden := [column.head for column in columns if column not in kept]:
-        yield from _sentence_lines(f"(hidden to fit {width} columns: {', '.join(hidden)}; a pipe shows all)", width)
+    shown = {head.strip() for column in kept for head in re.split("\n| · ", column.head)}
+    hidden = [column for column in columns if column.head not in shown]
+    alike = {column.head: value for column in hidden if (value := column.same(ruled=table.ruled))}
+    if alike:
+        told = ", ".join(f"{head} {value}" for head, value in alike.items())
+        yield from _sentence_lines(f"(in each row: {told})", width)
+    if others := [column.head for column in hidden if column.head not in alike]:
+        yield from _sentence_lines(f"(hidden to fit {width} columns: {', '.join(others)}; a pipe shows all)", width)
 
 
 def _columns(table: Table) -> list[_Column]:
     rows = [[plain(" ".join(cell.split())) for cell in row] for row in (table.header, *table.rows) if row]
     heads, bodies = (rows[0], rows[1:]) if table.header else ([""] * len(table.right), rows)
     columns = zip(*bodies, strict=True) if bodies else [()] * len(heads)
-    return [
-        _Column(head, cells, right, max(map(_width, (head, *cells))))
-        for head, cells, right in zip(heads, columns, table.right, strict=True)
-    ]
+    return [_Column(head, cells, right) for head, cells, right in zip(heads, columns, table.right, strict=True)]
 
 
-def _fitted(
-    columns: Sequence[_Column], optional: Sequence[str], width: int, gaps: Sequence[str]
-) -> tuple[Sequence[_Column], str]:
+def _fitted(columns: Sequence[_Column], table: Table, width: int, gaps: Sequence[str]) -> tuple[Sequence[_Column], str]:
     """The columns that there is room for, with widths that fit, and what stands between them.
 
-    Columns go before gaps get narrower, and both before a word is broken.
+    What is the same in each row goes first. Other columns go before gaps get narrower, and both before a word is
+    broken.
     """
     wide, narrow = gaps[0], gaps[-1]
-    if _taken([column.width for column in columns], wide) <= width:
-        return columns, wide
-    kept = _narrowed(columns, _WHOLE[0])
-    for head in optional:
-        if _taken([column.floor for column in kept], wide) <= width:
+    kept = columns
+    for column in _alike(columns, table):
+        if _taken([each.width for each in kept], wide) <= width:
             break
-        kept = [column for column in kept if column.head != head]
+        kept = [each for each in kept if each is not column]
+    if _taken([column.width for column in kept], wide) <= width:
+        return kept, wide
+    for head in table.optional:
+        if _taken([column.floor for column in _narrowed(kept, _WHOLE[0], tall=False)], wide) <= width:
+            break
+        kept = _without(kept, head, table.under.get(head))
     gap = wide
-    for whole, gap in ((_WHOLE[0], wide), (_WHOLE[0], narrow), (_WHOLE[1], narrow), (_WHOLE[2], wide)):
-        if _taken([column.floor for column in _narrowed(kept, whole)], gap) <= width:
+    for whole, tall, gap in (
+        (_WHOLE[0], False, wide),
+        (_WHOLE[0], False, narrow),
+        (_WHOLE[0], True, narrow),
+        (_WHOLE[1], True, narrow),
+        (_WHOLE[2], True, wide),
+    ):
+        if _taken([column.floor for column in _narrowed(kept, whole, tall=tall)], gap) <= width:
             break
     _share_out(kept, width - len(gap) * (len(kept) - 1))
     return kept, gap
+
+
+def _alike(columns: Sequence[_Column], table: Table) -> Sequence[_Column]:
+    """The columns with the same in each row that may go for that, the first one first: texts, and what is optional."""
+    order = {head: number for number, head in enumerate(table.optional)}
+    found = [
+        column
+        for column in columns[1:]
+        if column.head and (column.head in order or not column.right) and column.same(ruled=table.ruled)
+    ]
+    return sorted(found, key=lambda column: order.get(column.head, len(order)))
+
+
+def _without(columns: Sequence[_Column], head: str, under: str | None) -> Sequence[_Column]:
+    """The columns without that of a head, whose cells may move under those of another one."""
+    gone = next((column for column in columns if column.head == head), None)
+    others = [column for column in columns if column.head != head]
+    if gone is None or under is None:
+        return others
+    return [column.above(gone) if column.head.partition("\n")[0] == under else column for column in others]
 
 
 def _taken(widths: Sequence[int], gap: str) -> int:
     return sum(widths) + len(gap) * (len(widths) - 1)
 
 
-def _narrowed(columns: Sequence[_Column], whole: int) -> Sequence[_Column]:
+def _narrowed(columns: Sequence[_Column], whole: int, *, tall: bool) -> Sequence[_Column]:
     for column in columns:
-        column.floor = column.least(whole)
+        column.floor = column.least(whole, tall=tall)
     return columns
 
 
@@ -156,7 +212,10 @@ def _share_out(columns: Sequence[_Column], room: int) -> None:
 
 
 def _row_lines(row: Sequence[str], columns: Sequence[_Column], gap: str) -> Iterator[str]:
-    folded = [_folded(cell, column.width) for cell, column in zip(row, columns, strict=True)]
+    folded = [
+        [part for line in cell.split("\n") for part in _folded(line, column.width)]
+        for cell, column in zip(row, columns, strict=True)
+    ]
     for cells in zip_longest(*folded, fillvalue=""):
         yield gap.join(_padded(cell, column) for cell, column in zip(cells, columns, strict=True)).rstrip()
 

@@ -33,6 +33,7 @@ class Compared(Protocol):
 
 _PROMPT = 4000  # characters that are shown of one
 _HEADS = "DATASET,MODEL,OPTIMIZER,N,BASELINE,TEST,UNREAD,GAIN [95 %],ADJ. P,METRIC CALLS,$,VERDICT"
+_OPTIONAL = ("UNREAD", "N", "METRIC CALLS", "ADJ. P", "$", "MODEL")
 
 
 def section_of(plan: Plan, folder: Path) -> Section | None:
@@ -53,7 +54,7 @@ def row_blocks(rows: Sequence[Row]) -> Iterator[Text | Table]:
         having = [row for row in rows if reason in row.reasons]
         which = "" if len(having) == len(rows) else f"{', '.join(dict.fromkeys(map(named, having)))}: "
         yield Text(f"Not comparable: {which}{reason}")
-    yield Table(_HEADS.split(","), [_cells(row) for row in rows], ("MODEL", "N", "ADJ. P"), ruled=False)
+    yield Table(_HEADS.split(","), [_cells(row) for row in rows], _OPTIONAL, ruled=False, under={"MODEL": "DATASET"})
     yield from map(Text, _prices(rows))
     yield from map(Text, _beside_random(rows))
     yield from map(Text, methods_of(rows))

@@ -138,6 +138,24 @@ def test_a_comparison_is_the_table_that_was_promised(tmp_path: Path, capsys: pyt
     assert err == []
 
 
+def test_a_comparison_lines_up_at_164_problems_and_at_dear_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zero = [judged(i, i < 148, cost=123.4) for i in range(164)]
+    iterative = [judged(i, True, solver="iterative", cost=0.5) for i in range(164)]
+    plan = builders.plan(164, solvers=("zero-shot", "iterative"))
+    out, _ = shown(tmp_path, capsys, *zero, *iterative, Finished(status="complete"), of=plan)
+
+    assert out[1:7] == [
+        "Mode            | Success Rate     | Avg Cost     | Avg Iterations",
+        "----------------+------------------+--------------+----------------",
+        "Zero-Shot       |  90.2% (148/164) | $ 123.4000   |            1.0",
+        "Iterative       | 100.0% (164/164) | $  0.5000    |            1.0",
+        "----------------+------------------+--------------+----------------",
+        "Improvement     |  +9.8% points    | $ -122.9000  |           +0.0",
+    ]
+
+
 def test_a_single_mode_is_the_lines_that_were_promised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = [judged(i, i < 3, solver="iterative", cost=0.00246, iterations=[1, 1, 6, 3, 10][i]) for i in range(5)]
     out, _ = shown(tmp_path, capsys, *records, Finished(status="complete"), of=builders.plan(5, solvers=["iterative"]))

@@ -10,12 +10,13 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -25,6 +26,7 @@ from tests.conftest import PATIENCE, Shell
 from tests.koderz.analysis import builders
 from tests.koderz.cli.conftest import Command
 from tests.koderz.cli.test_console import HOSTILE, dangerous
+from tracker.sinks.standing import Standing, State, record_standings
 
 MODELS = ("openai/gpt-4o-mini", "anthropic/claude-sonnet-4-5", f"hf.co/team/{'a-rather-long-name-' * 4}q4_K_M")
 WIDTHS = (80, 100, 120, 200)
@@ -97,6 +99,47 @@ def test_a_sentence_folds_and_the_command_at_its_end_stays_whole(printed: Printe
     assert printed(None, [told]) == [told.text]
 
 
+RUNS = Table(
+    ["RUN", "MODEL", "SUITE", "PASSED", "COST", "STATUS"],
+    [
+        ["bench_0a1b2c3d_20260131_120000", "openai/gpt-4o-mini", "humaneval", "8/10", "$0.1000", "complete"],
+        ["bench_0a1b2c3e_20260131_130000", "simulated", "ruler", "2/10", "$0.2000", "complete"],
+        ["", "", "", "6/10", "$0.3000", ""],
+    ],
+    ["SUITE", "MODEL"],
+    ruled=False,
+    under={"SUITE": "RUN", "MODEL": "RUN"},
+)
+
+
+def test_a_column_that_is_the_same_in_each_row_goes_first_and_its_value_is_said(printed: Printed) -> None:
+    assert printed(79, [RUNS]) == [
+        "RUN                             MODEL               SUITE      PASSED     COST",
+        "bench_0a1b2c3d_20260131_120000  openai/gpt-4o-mini  humaneval    8/10  $0.1000",
+        "bench_0a1b2c3e_20260131_130000  simulated           ruler        2/10  $0.2000",
+        "                                                                 6/10  $0.3000",
+        "(in each row: STATUS complete)",
+    ]
+
+
+def test_columns_move_under_another_where_they_can(printed: Printed) -> None:
+    narrow = printed(50, [RUNS])
+
+    assert narrow[0].split() == ["RUN", "PASSED", "COST"]
+    assert narrow[1].split() == ["SUITE", "·", "MODEL"]
+    assert narrow[2].split() == ["bench_0a1b2c3d_20260131_120000", "8/10", "$0.1000"]
+    assert narrow[3].split() == ["humaneval", "·", "openai/gpt-4o-mini"]
+
+
+def test_no_head_takes_three_lines_where_a_column_may_go(printed: Printed) -> None:
+    table = Table(["NAME", "GAIN [95 %]", "N"], [["first", "+0.6", "5"], ["second", "+0.2", "6"]], ["N"], ruled=False)
+
+    lines = printed(16, [table])
+
+    assert lines[:3] == ["NAME    GAIN [95", "              %]", "first       +0.6"]
+    assert lines[4:] == ["(hidden to fit", "  16 columns: N;", "  a pipe shows", "  all)"]
+
+
 CELLS = st.text(max_size=60) | st.sampled_from([*HOSTILE.values(), "漢字 " * 9, "12.5%", "a" * 99, "x/" * 40])
 
 
@@ -118,7 +161,9 @@ def test_whatever_is_in_it_no_line_is_wider_and_nothing_steers(
 
 @given(columns=st.lists(st.lists(CELLS, min_size=3, max_size=3), min_size=1, max_size=5), width=st.integers(30, 130))
 def test_folding_loses_no_character(columns: list[list[str]], width: int) -> None:
-    whole, folded = ("".join(tables._table_lines(Table(*_by_row(columns)), w)) for w in (None, width))
+    table = Table(*_by_row(columns))
+    assume(not any(column.same(ruled=True) for column in tables._columns(table)))  # which may be said once instead
+    whole, folded = ("".join(tables._table_lines(table, w)) for w in (None, width))
 
     assert sorted(re.sub(r"[\s|+-]", "", folded)) == sorted(re.sub(r"[\s|+-]", "", whole))
 
@@ -160,7 +205,7 @@ def test_no_command_runs_over_or_breaks_a_word(
         whole = set(command("benchmark", *words.split()).out.split())
 
         assert [line for line in lines if cell_len(line) > width] == []
-        cells = re.sub(r"\(hidden[^)]*\)|\S*-\+-\S*", "", "\n".join(lines))
+        cells = re.sub(r"\((hidden|in each row)[^)]*\)|\S*-\+-\S*", "", "\n".join(lines))
         told = set(cells.split())
         assert [word for word in told - whole if not any(_is_part(word, long) for long in whole)] == []
 
@@ -179,6 +224,42 @@ def test_at_80_columns_ids_rates_and_states_are_all_there(command: Command, runs
     assert all(re.search(r"\d\d\.\d%", line) for line in narrow if line.startswith("bench_"))
     assert any("interrupted" in line for line in narrow)
     assert sum(MODELS[0] in line for line in narrow) == 2
+
+
+def test_list_at_80_columns_has_suite_passed_and_cost_in_each_line(command: Command, runs: Path) -> None:
+    run_id = "bench_00000009_20260131_120009"
+    config = {"local_model": "qwen2.5-coder:32b", "suite": "mbpp+"}
+    summary = builders.document({"Mbpp/2": [True]}, run_id=run_id, config=config)
+    summary["summary"]["total_cost"] = 0.01
+    builders.write(runs / f"{run_id}.json", summary)
+
+    head, under, first, second, *_ = _in_a_terminal(command, 80, "list")
+
+    assert head.split() == ["RUN", "ARM", "RATE", "PASSED", "COST", "STATUS"]
+    assert under.split() == ["TAGS", "·", "SUITE", "·", "MODEL"]
+    assert first.split() == [run_id, "zero-shot", "100.0%", "1/1", "$0.0100", "complete"]
+    assert second.split() == ["-", "·", "mbpp+", "·", "qwen2.5-coder:32b"]
+
+
+def test_list_says_once_what_sinks_lack(command: Command, koderz: Shell) -> None:
+    states: tuple[State, ...] = ("down", "down", "behind")
+    for number, state in enumerate(states):
+        run_id = f"bench_0000000{number}_20260131_12000{number}"
+        builders.write(koderz.results / f"{run_id}.json", builders.document(run_id=run_id))
+        (koderz.results / run_id).mkdir()
+        record_standings(koderz.results / run_id, partial(_replaced, {"mlflow": Standing(state=state)}))
+
+    lines = _in_a_terminal(command, 200, "list")
+
+    (told,) = [line for line in lines if "mlflow" in line]
+    assert told.startswith(
+        "Sinks: mlflow is behind for bench_00000002_20260131_120002 (at 0%); mlflow is down for 2 runs"
+    )
+    assert told.endswith("They catch up with: koderz sync")
+
+
+def _replaced(standings: Mapping[str, Standing], _: Mapping[str, Standing]) -> Mapping[str, Standing]:
+    return standings
 
 
 def test_list_names_no_method_of_intervals_that_may_have_several(command: Command, runs: Path) -> None:
@@ -211,7 +292,7 @@ def test_a_real_terminal_is_asked_for_its_width_and_a_pipe_gets_everything(koder
 
     lines = shown.decode().splitlines()
     assert max(map(len, lines)) <= 90
-    assert lines[-1].startswith("(hidden to fit 90 columns: ")
+    assert lines[-2].startswith("(in each row: SUITE humaneval, ")
     assert [line.count("bench_") for line in piped] == [0, 1, 1, 1, 1, 1, 0]
     assert all(model in "\n".join(piped) for model in MODELS)
 
