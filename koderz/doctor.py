@@ -22,6 +22,7 @@ from koderz.suites.code.calibration import calibrated_sandbox, cpu_scale
 from koderz.types import Finding
 from tracker.registry import find
 from tracker.runs import run_folders
+from tracker.scrubber import shown_address
 from tracker.sinks import GROUP, JSON, SINKS
 from tracker.sinks.process import at_work, wake
 from tracker.sinks.standing import standing_of
@@ -140,7 +141,7 @@ async def _ollama(environ: Mapping[str, str]) -> Finding:
     except (KoderzError, Unreachable) as error:
         return Finding("ollama", "broken", str(error), "mend OLLAMA_HOST")
     if models is None:
-        where = environ.get("OLLAMA_HOST") or "its default address"
+        where = shown_address(environ.get("OLLAMA_HOST", ""), environ) or "its default address"
         return Finding("ollama", "missing", f"no answer at {where}", "start it with: ollama serve")
     if not models:
         return Finding("ollama", "missing", "it runs, without a chat model", "ollama pull qwen2.5-coder:7b")

@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tracker.plain_text import REDACTED, WORDS, is_plain
+from tracker.plain_text import REDACTED, RUN_LENGTH, WORDS, is_plain
 from tracker.records import Plan
 
 R = TypeVar("R", bound=Struct)
@@ -26,9 +26,16 @@ _SECRET_VARIABLE = re.compile(
 )
 _SHORT, _REMEMBERED = 40, 10_000  # characters of a text that is remembered, and how many are
 _LEAST_LENGTH = 6  # of a variable's value: a shorter one is more likely a word of the text
+_LONGEST_WORD = 24  # letters of part of a path that is a word
 _LEAST_CODED = 16  # of a value whose first half and base64 are looked for, too
 _URL_SAFE = str.maketrans("+/", "-_")
 _USER_PART = re.compile(r"[a-z][a-z0-9+.-]{0,20}://([^/\s@:]{1,512})(?::([^/\s@]{1,512}))?@", re.IGNORECASE)
+_ADDRESS = re.compile(
+    r"([a-z][a-z0-9+.-]*://)?(?:([^/?#]*)@)?([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.IGNORECASE | re.DOTALL
+)
+_RUN = re.compile(r"[A-Za-z0-9]{12,}")  # letters and digits in a row, of which keys and identifiers are made
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _PLACEHOLDER = re.compile(
     r"[A-Za-z]{1,7}|[0-9]{1,9}|not?[-_ ]?(?:needed|required|key.*)|lm-studio|placeholder|simulated|sk-x+", re.IGNORECASE
 )
@@ -44,7 +51,7 @@ class Scrubber:
     def __init__(self, environ: Mapping[str, str] = os.environ, variables: Iterable[str] = ()) -> None:
         named = {environ.get(name, "") for name in variables}
         named |= {value for name, value in environ.items() if is_secret_variable(name)}
-        named |= {part for value in environ.values() for part in _passwords_in(value)}
+        named |= {part for value in environ.values() for part in (*_passwords_in(value), *_secrets_of_path(value))}
         values = {value for value in named if len(value) >= _LEAST_LENGTH and not _PLACEHOLDER.fullmatch(value)}
         self._known = sorted({form for value in values for form in _forms(value)}, key=len, reverse=True)
         self._words: set[str] = set()  # short texts without secrets: the same few in every record
@@ -62,6 +69,30 @@ class Scrubber:
         if len(text) <= _SHORT and scrubbed == text and len(self._words) < _REMEMBERED:
             self._words.add(text)
         return scrubbed
+
+    def address(self, address: str) -> str:
+        """The address with `[redacted]` in place of all that could be a secret, whether it looks like one or not.
+
+        That is who asks, the values of a query, a fragment, and each segment of the path that `text` would change, or
+        that may be drawn at random. Any other address is returned as it is.
+        """
+        scheme, user, host, path, query, fragment = _parts_of(address)
+        segments = [REDACTED if self._is_secret(segment) else segment for segment in path.split("/")]
+        pairs = [REDACTED if not name else f"{name}{REDACTED}" for name in re.findall(r"([^&]*=|)[^&]+", query or "")]
+        return "".join((
+            scheme or "",
+            f"{REDACTED}@" if user is not None else "",
+            self.text(host),
+            "/".join(segments),
+            "" if query is None else f"?{'&'.join(pairs)}",
+            "" if fragment is None else f"#{REDACTED}",
+        ))  # fmt: skip
+
+    def _is_secret(self, segment: str) -> bool:
+        from urllib.parse import unquote
+
+        plain = unquote(segment)
+        return _may_be_drawn(plain) or self.text(plain) != plain
 
     def value(self, value: Any) -> Any:
         """A JSON value with its texts scrubbed, and those of secret-like names left out."""
@@ -93,10 +124,34 @@ def is_secret_variable(name: str) -> bool:
     return _SECRET_VARIABLE.search(name) is not None
 
 
+def shown_address(address: str, environ: Mapping[str, str] = os.environ) -> str:
+    """An address as it may be shown and recorded, see `Scrubber.address`."""
+    return Scrubber(environ).address(address)
+
+
+def secrets_of(address: str) -> list[str]:
+    """What in the path of an address could be a secret, by itself: as it is there, and decoded."""
+    from urllib.parse import unquote
+
+    scrubber = Scrubber({})
+    found = [part for part in _parts_of(address)[3].split("/") if scrubber.address(f"/{part}") != f"/{part}"]
+    return [form for part in found for form in dict.fromkeys((part, unquote(part)))]
+
+
+def fits(address: str, recorded: str) -> bool:
+    """Whether a whole address may be the one that `Scrubber.address` has made what is recorded of."""
+    pattern = re.escape(recorded.rstrip("/")).replace(re.escape(REDACTED), "[^/]+")
+    return REDACTED not in address and re.fullmatch(pattern, address.strip().rstrip("/")) is not None
+
+
 def scrubber_of(plan: Plan, environ: Mapping[str, str] = os.environ) -> Scrubber:
-    """Of a run: it knows the variables that the run's settings name, such as `api_key_env`."""
+    """Of a run: it knows the variables that the run's settings name, such as `api_key_env`.
+
+    And what addresses in the settings hold that could be a secret, which earlier versions recorded.
+    """
     named = [str(value) for name, value in plan.config.items() if name.endswith("_env") and value]
-    return Scrubber(environ, named)
+    addresses = {name: value for name, value in plan.config.items() if name.endswith("_url") and value}
+    return Scrubber({**environ, **addresses}, named)
 
 
 _IDENTITIES = frozenset({
@@ -118,6 +173,31 @@ def _passwords_in(value: str) -> Iterable[str]:
     from urllib.parse import unquote
 
     return [unquote(part) for found in _USER_PART.finditer(value) for part in (found[2] or found[1], found[2] or "")]
+
+
+def _secrets_of_path(value: str) -> Iterable[str]:
+    """What a variable's value has in the path of an address that could be a secret, where it is one address."""
+    return secrets_of(value) if "://" in value and not re.search(r"\s|://.*://", value) else ()
+
+
+def _parts_of(address: str) -> Sequence[Any]:
+    """Scheme, user, host, path, query and fragment, joined by what stands between them; None for what isn't there."""
+    found = _ADDRESS.fullmatch(address)
+    assert found, "any text matches"
+    return found.groups()
+
+
+def _may_be_drawn(segment: str) -> bool:
+    """Whether part of a path may be drawn at random: names of models and versions of an API aren't taken for that."""
+    if _UUID.search(segment):
+        return True
+    for run in _RUN.findall(segment):
+        is_mixed = any(map(str.isdigit, run)) and any(map(str.isalpha, run))
+        if len(run) >= _LONGEST_WORD or (
+            is_mixed and (len(run) >= RUN_LENGTH or len(run) < 2 * len(_WORD.findall(run)))
+        ):
+            return True
+    return False
 
 
 def _forms(value: str) -> Iterable[str]:

@@ -186,8 +186,14 @@ def add_resume_commands(app: typer.Typer) -> None:
     app.command(name="rescore", cls=PanelCommand, help=text)(_resuming("rescore", _OF_RESCORING))
 
 
+_OF_ADDRESSES = {
+    "base_url": "Address of the run's server, where its record has it without what could be a secret.",
+    "wasm_url": "Address of the run's WASM manager, where its record has it without what could be a secret.",
+}
+
+
 def _resuming(how: Literal["resume", "retry", "rescore"], flags: Mapping[str, Any]) -> Callable[..., None]:
-    @with_settings("results", of_run=True)
+    @with_settings("results", of_run=True, told=_OF_ADDRESSES)
     @with_flags(flags)
     def command(run: Run, given: dict[str, Any], **flags: Any) -> None:
         take_up(run, given, _shown(flags), how=how, **flags)

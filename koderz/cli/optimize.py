@@ -106,13 +106,13 @@ def run(
 
 def _take_up(front: Front, given: Mapping[str, Any], run: str, how: str) -> None:
     """Resumes or retries a run; all but what may change is from its record."""
-    from koderz.cli.options import changeable
+    from koderz.cli.options import addresses, changeable
 
     if run.startswith("run_"):
         raise KoderzError(
             f"{run} was made by another program, whose calls aren't on record: it can be shown, not taken up again"
         )
-    changes = {name: value for name, value in given.items() if name in (*changeable(), "results")}
+    changes = {name: value for name, value in given.items() if name in (*changeable(), *addresses(), "results")}
     take_up(run, changes, front.shown, how=how, trust_config=front.trust_config, detach=front.detach)
 
 

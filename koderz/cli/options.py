@@ -46,6 +46,11 @@ def changeable(schema: Schema | None = None) -> list[str]:
     return [name for name, field in (schema or schema_of()).fields.items() if field.about.changeable]
 
 
+def addresses(schema: Schema | None = None) -> list[str]:
+    """The options that a run's record may not have whole, so that they are given when it is taken up again."""
+    return [name for name, field in (schema or schema_of()).fields.items() if field.about.is_address]
+
+
 def with_settings(
     *names: str,
     without: Iterable[str] = (),
@@ -68,7 +73,7 @@ def with_settings(
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
         schema = schema or schema_of()
         fields = schema.fields
-        wanted = [*changeable(schema), *names] if of_run else names
+        wanted = [*changeable(schema), *addresses(schema), *names] if of_run else names
         left = {name for name in fields if only and {name, *schema.owners(name)}.isdisjoint(only)}
         options = _parameters(schema, wanted, {*without, *left, *(p.name for p in own)}, usual, told)
 

@@ -113,13 +113,13 @@ def _require_trusted(config: Config, settled: Collection[str], *, grant: bool) -
 def _usual_settings(given: Mapping[str, Any], *, trust_config: bool) -> Mapping[str, Any]:
     """What holds for entries that say nothing, or for all of them, wherever it is said; `local_model` but for flags."""
     from koderz.engines.owners import schema_here
-    from koderz.settings.layers import as_config
+    from koderz.settings.layers import values_in
     from koderz.settings.toml import read_sources
 
     flags = {name: value for name, value in given.items() if name in ("agent_timeout", "entry_sandbox")}
     schema = schema_here({**given, "suite": "rollouts"})
     names = {"local_model", "agent_timeout", "entry_sandbox"}
-    return as_config(read_sources(flags, names=names, schema=schema, trust_config=trust_config).settings)
+    return values_in(read_sources(flags, names=names, schema=schema, trust_config=trust_config).settings)
 
 
 def _settled(said: Mapping[str, Any]) -> set[str]:

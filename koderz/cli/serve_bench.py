@@ -99,16 +99,17 @@ def _target(given: Mapping[str, Any]) -> Target:
 async def _first_model(target: Target) -> str:
     from aiohttp import ClientError
 
+    from koderz.models.faults import clean
     from koderz.suites.performance.serving.client import first_model
+    from tracker.scrubber import secrets_of
 
     try:
         found = await first_model(replace(target, timeout=30.0))
     except (ClientError, OSError, ValueError) as error:
-        raise Unreachable(
-            f"{target.base_url} doesn't say which models it has: {error}; name one with --model"
-        ) from None
+        why = clean(str(error), *secrets_of(target.base_url))
+        raise Unreachable(f"{target.address} doesn't say which models it has: {why}; name one with --model") from None
     if not found:
-        raise Unreachable(f"{target.base_url} has no model; name one with --model")
+        raise Unreachable(f"{target.address} has no model; name one with --model")
     return found
 
 

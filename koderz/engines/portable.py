@@ -18,7 +18,8 @@ from koderz.engines.owners import restored_settings
 from koderz.errors import KoderzError
 from koderz.experiments.experiment import PendingExperiment
 from koderz.plans.plan import Identity, Plan, in_arm, restore_plan
-from koderz.settings.layers import as_config, fields_in, replaced
+from koderz.settings.layers import fields_in, options_in, replaced
+from koderz.settings.options import plain
 from koderz.settings.schema import Settings
 from koderz.suites import SUITES
 from tracker import records
@@ -69,10 +70,13 @@ def plan_record(data: bytes) -> records.Plan:
 
 
 def changes_in(plan: Plan) -> dict[str, Any]:
-    """The settings that are others in this session than on the plan's record, as JSON has them."""
-    now, recorded = as_config(plan.settings), plan.record.config
-    changeable = [name for name, field in fields_in(plan.settings).items() if field.about.changeable and name in now]
-    return {name: now[name] for name in changeable if recorded.get(name) != now[name]}
+    """The settings that are others in this session than on the plan's record, as JSON has them; addresses whole."""
+    sent = [(field, value) for field, value in options_in(plan.settings) if not field.about.is_secret]
+    return {
+        field.name: plain(value)
+        for field, value in sent
+        if (field.about.changeable or field.about.is_address) and plan.record.config.get(field.name) != plain(value)
+    }
 
 
 def unpack_plan(data: bytes, folder: Path, changes: Mapping[str, Any]) -> Plan:

@@ -108,9 +108,9 @@ def base_url_of(text: str) -> str:
         raise KoderzError("a base URL must not hold a user name or password; put the key into a variable")
     parts = _parts(text.strip(), text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise KoderzError(f"not a base URL: {text!r}; it looks like http://127.0.0.1:8000/v1")
+        raise KoderzError(f"not a base URL: {_shown(text)!r}; it looks like http://127.0.0.1:8000/v1")
     if parts.query or parts.fragment:
-        raise KoderzError(f"a base URL has no '?' or '#' in it: {text!r}")
+        raise KoderzError(f"a base URL has no '?' or '#' in it: {_shown(text)!r}")
     return f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}"
 
 
@@ -141,7 +141,7 @@ def _address(name: ModelName, home: _Home, base_url: str | None, environ: Mappin
         return address.removesuffix("/v1") if name.provider == "anthropic" else address
     address = ollama_url(given)
     if address.endswith("/v1"):
-        raise KoderzError(f"{address} speaks OpenAI's format; name the model openai/{name.name}")
+        raise KoderzError(f"{_shown(address)} speaks OpenAI's format; name the model openai/{name.name}")
     return address
 
 
@@ -154,10 +154,17 @@ def _key(variable: str, environ: Mapping[str, str]) -> str:
 
 def _notices(address: str, variable: str, key: str, trusted: bool) -> tuple[str, ...]:
     if key and not trusted:
-        return (f"{variable} is not sent to {address}, which koderz.toml names; give it by --base-url",)
+        return (f"{variable} is not sent to {_shown(address)}, which koderz.toml names; give it by --base-url",)
     if key and address.startswith("http://") and not is_loopback(address):
-        return (f"{variable} goes unencrypted to {address}",)
+        return (f"{variable} goes unencrypted to {_shown(address)}",)
     return ()
+
+
+def _shown(address: str) -> str:
+    """The address as it may be told of."""
+    from tracker.scrubber import shown_address  # which few commands have to load
+
+    return shown_address(address)
 
 
 def _parts(text: str, given: str) -> SplitResult:
@@ -167,5 +174,5 @@ def _parts(text: str, given: str) -> SplitResult:
         parts = urlsplit(text)
         _ = parts.port
     except ValueError as error:
-        raise KoderzError(f"not a base URL: {given!r}: {error}") from error
+        raise KoderzError(f"not a base URL: {_shown(given)!r}: {error}") from error
     return parts

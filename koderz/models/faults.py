@@ -83,10 +83,16 @@ def problem_of(response: Response) -> Exception:
     return Refused(message, parameter) if response.status in _AS_SENT else Fault(message)
 
 
-def clean(text: str, secret: str = "") -> str:
-    """Someone else's words on one line of bearable length: no control characters, no key."""
-    if secret:
+def without(text: str, *secrets: str) -> str:
+    """A text with asterisks in place of secrets; an empty one is none."""
+    for secret in filter(None, secrets):
         text = text.replace(secret, "***")
+    return text
+
+
+def clean(text: str, *secrets: str) -> str:
+    """Someone else's words on one line of bearable length: no control characters, no secrets."""
+    text = without(text, *secrets)
     line = " ".join("".join(char if char.isprintable() else " " for char in text[:4096]).split())
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 

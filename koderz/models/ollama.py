@@ -132,7 +132,7 @@ class OllamaWire(Wire):
         if found is None:
             others = instead_of(model, [tagged.name.removesuffix(":latest") for tagged in installed.values()])
             raise Unreachable(
-                f"the Ollama at {http.base_url} has no model {model}; {others}; get it by: ollama pull {model}"
+                f"the Ollama at {http.address} has no model {model}; {others}; get it by: ollama pull {model}"
             )
         return {"digest": found.digest} if found.digest else {}
 

@@ -131,7 +131,7 @@ class OpenAIWire(Wire):
         listed = models.data or () if models else ()
         offered = [one.id.removeprefix("models/") for one in listed]  # as Google has it
         if offered and model not in offered:
-            say(f"{http.base_url} doesn't list {model}; {instead_of(model, offered)}")
+            say(f"{http.address} doesn't list {model}; {instead_of(model, offered)}")
         return {}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from koderz.errors import FatalFault, Fault, Unreachable
 from koderz.models.adaptation import Adaptation
 from koderz.models.clients import NotSpokenError, headers_of, unpacked, wire_of
-from koderz.models.faults import Refused, Retryable, clean, problem_of
+from koderz.models.faults import Refused, Retryable, clean, problem_of, without
 from koderz.models.limiter import retrying
 from koderz.models.names import is_another
 from koderz.models.prices import Price, Tariff, Usage, tariff_of
@@ -182,7 +182,8 @@ class RemoteModel:
         return (f"answered by {answered_by}",)
 
     def _told(self, error: Exception) -> str:
-        return f"{self.name} at {self._service.http.base_url}: {error}"
+        http = self._service.http
+        return f"{self.name} at {http.address}: {without(str(error), *http.hidden)}"
 
 
 def _estimate(text: str) -> int:

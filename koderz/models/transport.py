@@ -26,7 +26,8 @@ import aiohttp
 from koderz._version import __version__
 from koderz.errors import FatalFault, Fault
 from koderz.models.endpoints import is_loopback
-from koderz.models.faults import Response, Retryable, clean
+from koderz.models.faults import Response, Retryable, clean, without
+from tracker.scrubber import secrets_of, shown_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +52,13 @@ class Http:
         self.base_url = base_url
         self._timeout = timeout
         self._secret = secret
+        self.hidden = secrets_of(base_url)  # what errors must not show of it
         self._proxy = proxy_for(base_url)
+
+    @cached_property
+    def address(self) -> str:
+        """The base URL as it may be shown and recorded: without what could be a secret in it."""
+        return shown_address(self.base_url)
 
     async def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
         """Sends JSON. Raises Retryable, Fault or FatalFault where no response comes back whole."""
@@ -87,12 +94,14 @@ class Http:
     def _response(self, answer: aiohttp.ClientResponse, body: bytes) -> Response:
         if len(self._secret) >= (_SECRET_LENGTH if 200 <= answer.status < 300 else 1):
             body = body.replace(self._secret.encode(), b"***")  # servers echo keys, in errors and elsewhere
+        if answer.status >= 300 or not body.startswith(b"{"):  # a reply stays as it is; what is none tells of the path
+            body = without(body.decode("utf-8", "surrogateescape"), *self.hidden).encode("utf-8", "surrogateescape")
         headers = answer.headers
         return Response(
             status=answer.status,
             body=body,
             retry_after=retry_after(headers.get("retry-after", ""), datetime.now(UTC)),
-            location=clean(headers.get("location", ""), self._secret),
+            location=clean(headers.get("location", ""), self._secret, *self.hidden),
         )
 
     @cached_property
@@ -112,7 +121,7 @@ class Http:
         )
 
     def _lost(self, error: aiohttp.ClientError) -> Retryable | FatalFault:
-        said = clean(_reason(error), self._secret) or type(error).__name__
+        said = clean(_reason(error), self._secret, *self.hidden) or type(error).__name__
         if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
             return FatalFault(f"no request can be made of this: {said}")
         if isinstance(error, aiohttp.ClientConnectorCertificateError):

@@ -9,7 +9,7 @@ from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.plans.matrix import Matrix, MatrixArm
-from koderz.settings.layers import as_config, fields_in, replaced, roles_in
+from koderz.settings.layers import fields_in, replaced, roles_in, values_in
 from koderz.settings.options import plain
 from koderz.settings.schema import Settings
 from koderz.solvers import Solver, load_solver
@@ -172,7 +172,7 @@ def asked_models(arms: Sequence[Arm]) -> list[str]:
 
 def _offered(settings: Settings, at_hand: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """What a solver's parameters may be, by name: an arm's own win."""
-    return as_config(settings) | {"temperature": settings.sampling_temperature} | dict(at_hand) | dict(own)
+    return values_in(settings) | {"temperature": settings.sampling_temperature} | dict(at_hand) | dict(own)
 
 
 def _solver(

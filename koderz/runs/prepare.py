@@ -17,8 +17,9 @@ from koderz.plans.arms import Arm, make_arms, with_solvers
 from koderz.plans.matrix import Matrix, read_matrix
 from koderz.plans.plan import Plan, Subject, load_subject, make_plan
 from koderz.plans.selection import select_tasks
+from koderz.runs.addresses import require_whole
 from koderz.runs.observer import NullObserver, Observer
-from koderz.settings.layers import as_config
+from koderz.settings.layers import values_in
 from koderz.settings.options import flag_of
 from koderz.settings.schema import Settings
 from koderz.settings.toml import Sources, read_sources
@@ -49,6 +50,7 @@ async def prepare(
     sources = read_sources(given, environ, schema=schema_of(*chosen), trust_config=trust_config, spends=could_spend)
     _tell_unused(sources, chosen, observer)
     settings = _fitting(sources, single=single)
+    require_whole(settings)
     arguments = dict(solver_arguments or {})
     subject = subject or load_subject(settings, partial(select_tasks, settings, span))
     for notice in getattr(subject.suite, "notices", ()):
@@ -60,7 +62,7 @@ async def prepare(
     at_hand: dict[str, Any] = {}
 
     def found_at_hand(solver: Solver) -> Mapping[str, Any]:
-        options = as_config(settings) | {"given": {*sources.is_ours, *sources.config.settings}}
+        options = values_in(settings) | {"given": {*sources.is_ours, *sources.config.settings}}
         found = solver.at_hand(options, subject.tasks, subject.prompts)
         at_hand.update(found)
         return found

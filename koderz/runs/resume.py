@@ -14,6 +14,7 @@ from koderz.engines.portable import laid_out
 from koderz.errors import KoderzError
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import restore_plan
+from koderz.runs.addresses import address_names, with_addresses
 from koderz.runs.observer import NOTHING_TO_DO, NullObserver, Observer
 from koderz.runs.orchestrator import Ended
 from koderz.runs.remote import FILES, find_anywhere
@@ -91,11 +92,19 @@ async def resume_run(
         settings = restored_settings(tracker.plan)
         _require_own(tracker, fields_in(settings), way.trust_config, environ)
         _refuse_imported(tracker, way)
+        tracker.select(faults=way.how != "resume", judged=way.how == "rescore")
+        is_over = way.how != "rescore" and tracker.tally.judged + tracker.tally.faults == tracker.plan.planned
+        needed = not is_over and (way.replaying().calls_allowed or way.ask_judge)
+        addresses = {name: given.pop(name) for name in address_names(settings) if name in given}
+        settings, from_file = with_addresses(
+            tracker.plan, settings, addresses, environ, needed=needed, trust_config=way.trust_config
+        )
         overrides = _overrides(given, fields_in(settings)) | {"results": folder.parent}
         settings, solvers = laid_out(replaced(settings, overrides), folder / FILES)
         plan = restore_plan(tracker.plan, settings, accept_changes=way.accept_changes, solver_files=solvers)
-        tracker.select(faults=way.how != "resume", judged=way.how == "rescore")
-        if way.how != "rescore" and tracker.tally.judged + tracker.tally.faults == plan.record.planned:
+        if from_file:
+            plan = plan.having(details={**plan.record.details, "base_url_trusted": False})
+        if is_over:
             if not tracker.is_finished:  # it was killed before it could say so, or brought from elsewhere
                 await tracker.finish("incomplete" if tracker.tally.faults else "complete")
             return close(plan, tracker, Ended("complete", NOTHING_TO_DO), start_sinks(plan, folder, environ), environ)

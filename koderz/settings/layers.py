@@ -129,11 +129,11 @@ def options_in(settings: Settings) -> Iterator[tuple[Field, Any]]:
 
 
 def secrets_in(settings: Settings) -> dict[str, str]:
-    """The options that are on no record, by the variables that give them, too."""
+    """The options that are on no record, or not whole, by the variables that give them, too."""
     return {
         f"KODERZ_{field.name.upper()}": value
         for field, value in options_in(settings)
-        if field.about.is_secret and value
+        if (field.about.is_secret or field.about.is_address) and value
     }
 
 
@@ -143,6 +143,16 @@ def fields_in(settings: Settings) -> dict[str, Field]:
 
 
 def as_config(settings: Settings) -> dict[str, Any]:
+    """The settings as they are recorded: those of `values_in`, without what in an address could be a secret."""
+    recorded = values_in(settings)
+    if addresses := [field.name for field, value in options_in(settings) if field.about.is_address and value]:
+        from tracker.scrubber import shown_address
+
+        recorded |= {name: shown_address(recorded[name]) for name in addresses}
+    return recorded
+
+
+def values_in(settings: Settings) -> dict[str, Any]:
     """The settings as JSON has them, the options of what takes part beside the others; none that is secret."""
     return {field.name: plain(value) for field, value in options_in(settings) if not field.about.is_secret}
 

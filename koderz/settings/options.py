@@ -42,6 +42,7 @@ class Option:
     role: str = ""  # what the model that it names does for a solver; of a yes or no: what no does without
     changeable: bool = False  # whether it may differ when a run is taken up again
     is_secret: bool = False  # a key, which is on no record
+    is_address: bool = False  # whether it is recorded without what could be a secret in it, see `Scrubber.address`
     listed: bool = False  # whether its flag takes several words: --flag a b c
     instead: bool = False  # whether it takes the place of the setting of its name
     panel: str = ""  # the heading in the help

@@ -93,7 +93,11 @@ class Settings:
         (), "Where there are several models; the first is the local model.", names_models=True
     )
     base_url: str | None = _model(
-        None, "Address of an OpenAI-compatible server: vLLM, llama.cpp, LM Studio, …", "URL", risk=SENDS
+        None,
+        "Address of an OpenAI-compatible server: vLLM, llama.cpp, LM Studio, …",
+        "URL",
+        risk=SENDS,
+        is_address=True,
     )
     api_key_env: str | None = _model(
         None, "The environment variable that holds the key for --base-url.", "NAME", risk=SENDS

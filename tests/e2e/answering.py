@@ -15,7 +15,7 @@ from tests.conftest import PATIENCE
 
 @contextmanager
 def answering(
-    reply: Callable[[Request], str], latency: float
+    reply: Callable[[Request], str], latency: float, server: type[ModelServer] = ModelServer
 ) -> Iterator[tuple[dict[str, str], list[Sequence[Message]]]]:
     """A server that replies after so many seconds; the variables by which it is found, and what it has been asked."""
     asked: list[Sequence[Message]] = []
@@ -27,8 +27,8 @@ def answering(
         return reply(request)
 
     async def serve() -> None:
-        async with ModelServer(answer, latency=latency) as server:
-            environ.update(OPENAI_BASE_URL=f"{server.url}/v1", OPENAI_API_KEY="sk-test")
+        async with server(answer, latency=latency) as begun:
+            environ.update(OPENAI_BASE_URL=f"{begun.url}/v1", OPENAI_API_KEY="sk-test")
             ready.set()
             await asyncio.to_thread(over.wait)
 

@@ -17,7 +17,7 @@ from tests.tracker.secrets import NAMED, SECRETS, drawn
 from tracker import credentials
 from tracker.plain_text import REDACTED
 from tracker.records import Arm, Attempt, Call, Plan
-from tracker.scrubber import Scrubber
+from tracker.scrubber import Scrubber, fits, secrets_of
 
 SCRUBBER = Scrubber(
     {"MY_API_KEY": "plain words here", "QUOTED_TOKEN": 'a"b\\c"d', "SHORT_TOKEN": "abc", "HOME": "/root"}
@@ -254,3 +254,52 @@ def test_plan_is_scrubbed() -> None:
     assert scrubbed.config["base_url"] == f"http://{REDACTED}@localhost:1/v1"
     assert "swordfish" not in str(scrubbed)
     assert "abcd" not in str(scrubbed.config)
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("http://h/proxy/sk-live-abcdef0123456789abcdef/v1", "http://h/proxy/[redacted]/v1"),
+        ("https://h/accounts/0123456789abcdef0123456789abcdef/ai/v1", "https://h/accounts/[redacted]/ai/v1"),
+        ("https://h/550e8400-e29b-41d4-a716-446655440000", "https://h/[redacted]"),
+        ("https://h/x%73k-proj-abcdefghijkl1234/v1/", "https://h/[redacted]/v1/"),
+        ("https://h/abcdefghijklmnopqrstuvwxyz/v1", "https://h/[redacted]/v1"),
+        ("https://h/a1b2c3d4e5f6/v1", "https://h/[redacted]/v1"),
+        ("https://h/plain words here/v1", "https://h/[redacted]/v1"),
+        ("https://user:word@h/v1?key=zzz&plain#part", "https://[redacted]@h/v1?key=[redacted]&[redacted]#[redacted]"),
+        ("https://sk-proj-abcdEFGH1234567890.h/v1", "https://[redacted].h/v1"),
+        ("h:8000/token-sk-proj-abcdEFGH1234567890", "h:8000/[redacted]"),
+    ],
+)
+def test_addresses_are_shown_without_what_could_be_a_secret(address: str, shown: str) -> None:
+    assert SCRUBBER.address(address) == shown
+    assert SCRUBBER.address(shown) == shown
+    assert "?" in address or fits(address, shown)
+    assert not fits(f"{address}/more", shown)
+    assert not fits(shown, shown)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "127.0.0.1:11434",
+        "http://[::1]:8000/v1/",
+        "https://generativelanguage.googleapis.com/v1beta/openai",
+        "https://name.openai.azure.com/openai/deployments/gpt-4o-mini-2024-07-18",
+        "https://router.huggingface.co/models/Qwen/Qwen2.5-Coder-32B-Instruct/v1",
+        "https://h/Meta-Llama-3.1-70B-Instruct-Turbo/mixtral-8x7b-instruct-v0.1",
+        "https://dashscope.aliyuncs.com/compatible-mode/v1",
+        "https://abc123def456ghi7.us-east-1.aws.endpoints.huggingface.cloud/v1",
+    ],
+)
+def test_addresses_without_secrets_are_shown_as_they_are(address: str) -> None:
+    assert SCRUBBER.address(address) == address
+    assert secrets_of(address) == []
+    assert fits(address, address)
+
+
+def test_secrets_of_addresses_in_variables_and_settings_are_known() -> None:
+    scrubber = Scrubber({"OPENAI_BASE_URL": "http://h/proxy/0123-a1b2c3d4e5f6a7b8/v1"})
+    assert scrubber.text("it says 0123-a1b2c3d4e5f6a7b8.") == f"it says {REDACTED}."
+    assert scrubber.text("it says v1 and proxy.") == "it says v1 and proxy."

@@ -28,6 +28,7 @@ from koderz.sandbox.wasm.cells import (
     answers_to,
 )
 from koderz.sandbox.wasm.session import Put, Ran, pieces, size_of
+from tracker.scrubber import shown_address
 
 PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0)  # seconds between tries while the manager is full, slow or gone
 T = TypeVar("T")
@@ -51,6 +52,7 @@ class RemotePool:
     def __init__(self, url: str, token: str = "", *, at_once: int | None = None) -> None:
         self.executing = asyncio.Semaphore(at_once or 1_000_000)
         self.url = url.rstrip("/")
+        self.address = shown_address(self.url)
         self.image = ""
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.has_private = False  # whether its sessions can be kept from its other clients
@@ -70,10 +72,10 @@ class RemotePool:
             await self._http.close()
             if isinstance(error, aiohttp.ClientResponseError) and error.status in (401, 403):
                 raise Unreachable(
-                    f"Authentication failed: the WASM manager at {self.url} wants another --wasm-token"
+                    f"Authentication failed: the WASM manager at {self.address} wants another --wasm-token"
                 ) from None
             raise Unreachable(
-                f"Failed to create WASM session: no WASM manager answers at {self.url}; start one with "
+                f"Failed to create WASM session: no WASM manager answers at {self.address}; start one with "
                 "koderz wasm serve, or python -m rlm.wasm.wasm_manager"
             ) from None
         return self
@@ -112,7 +114,7 @@ class RemotePool:
                         return
             except aiohttp.ClientConnectorError as error:
                 if pause is None:
-                    raise Fault(f"the WASM manager at {self.url} is gone: {error}") from None
+                    raise Fault(f"the WASM manager at {self.address} is gone: {error}") from None
             assert pause is not None
             await asyncio.sleep(pause)
 
@@ -198,8 +200,8 @@ class RemoteSession:
             except (aiohttp.ClientError, TimeoutError, GarbledError) as error:
                 await self.close()
                 if not left:
-                    raise Fault(f"the WASM manager at {self._pool.url}: {_what(error)}") from None
-        raise SessionLostError(f"the WASM manager at {self._pool.url} keeps losing the session")
+                    raise Fault(f"the WASM manager at {self._pool.address}: {_what(error)}") from None
+        raise SessionLostError(f"the WASM manager at {self._pool.address} keeps losing the session")
 
     async def _alive(self) -> None:
         if self._id:

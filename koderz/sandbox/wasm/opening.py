@@ -14,6 +14,7 @@ from koderz.sandbox.wasm.options import TOKEN_VARIABLE, SessionOptions
 from koderz.sandbox.wasm.pool import Pool
 from koderz.sandbox.wasm.session import Session
 from koderz.settings.schema import Settings
+from tracker.scrubber import shown_address
 
 AnySession = Session | RemoteSession
 """A session, here or at a manager."""
@@ -93,7 +94,9 @@ def _pool(own: SessionOptions, environ: Mapping[str, str], say: Say) -> tuple[Po
         if own.session == "native":
             raise KoderzError("--session native and --wasm-url: choose one of them")
         token = own.wasm_token or environ.get(TOKEN_VARIABLE, "")
-        return RemotePool(own.wasm_url, token, at_once=own.pool_size), [f"code runs in WASM at {own.wasm_url}"]
+        return RemotePool(own.wasm_url, token, at_once=own.pool_size), [
+            f"code runs in WASM at {shown_address(own.wasm_url)}"
+        ]
     absent = missing_packages()
     kind = own.session or ("native" if absent else "wasm")
     notices = [f"code runs natively, contained: {absent} is missing for WASM ({EXTRA})"]

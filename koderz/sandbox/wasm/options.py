@@ -24,6 +24,7 @@ class SessionOptions:
         "A WASM manager to run code at, instead of koderz' own workers.",
         "URL",
         risk=SENDS,
+        is_address=True,
     )
     wasm_token: str | None = option(
         None,

@@ -108,7 +108,8 @@ def _words(name: str, value: str, scrubber: Scrubber) -> str:
     """A value in few words; empty where it is a secret or can't be printed."""
     variable = name.removeprefix(_VARIABLE)
     assigned = f"{variable}={value}"
-    if is_secret_variable(variable) or scrubber.text(value) != value or scrubber.text(assigned) != assigned:
+    shown = scrubber.address(scrubber.text(value)) if "://" in value else scrubber.text(value)
+    if is_secret_variable(variable) or shown != value or scrubber.text(assigned) != assigned:
         return ""
     names = (Path(path).name for path in value.split(", "))
     text = ", ".join(names) if name == "agent_mounts" else " ".join(value.split())

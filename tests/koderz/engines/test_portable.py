@@ -30,6 +30,17 @@ def test_settings_that_are_others_than_on_record_go_along(tmp_path: Path) -> Non
     assert there.record == plan.record
 
 
+def test_an_address_goes_along_whole_and_is_not_in_the_plan(tmp_path: Path) -> None:
+    key = "sk-live-abcdef0123456789abcdef"
+    address = f"http://127.0.0.1:9/proxy/{key}/v1"
+    plan = asyncio.run(planned(tmp_path, 1, local_model="openai/m", base_url=address))
+    packed = pack_plan(plan, files_of(plan))
+    assert key not in packed.decode()
+    assert changes_in(plan) == {"base_url": address}
+    (tmp_path / "there").mkdir()
+    assert unpack_plan(packed, tmp_path / "there", changes_in(plan)).settings.base_url == address
+
+
 def test_needs_that_an_engine_has_not_got_are_met_by_portable_suites_alone(tmp_path: Path) -> None:
     plan = asyncio.run(planned(tmp_path, 1, engine="modal", sandbox="modal"))
     plan = replace(plan, tasks=tuple(replace(task, needs=frozenset({EXCLUSIVE})) for task in plan.tasks))

@@ -20,6 +20,7 @@ from koderz.models.faults import clean
 from koderz.models.transport import proxy_for, trusted_certificates
 from koderz.models.wire import count
 from koderz.suites.performance.serving.prompts import Prompt
+from tracker.scrubber import secrets_of, shown_address
 
 SHOWN = 512  # bytes of an error's body
 
@@ -36,6 +37,11 @@ class Target:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     timeout: float = 600.0  # seconds of one request
     sockets: Callable[[Any], socket.socket] | None = None  # what makes them, for a network that isn't this one
+
+    @property
+    def address(self) -> str:
+        """Where requests go as it may be shown and recorded: without what could be a secret in it."""
+        return shown_address(self.url)
 
     @property
     def url(self) -> str:
@@ -129,7 +135,7 @@ def models_url(target: Target) -> str:
 def first_listed(status: int, body: bytes, target: Target) -> str:
     """The first model of a list. Raises ValueError where it is none."""
     if status != 200:
-        raise ValueError(f"{models_url(target)} answers HTTP {status}: {_words(body, target)}")
+        raise ValueError(f"{shown_address(models_url(target))} answers HTTP {status}: {_words(body, target)}")
     listed = orjson.loads(body).get("data") or [{}]
     return str(listed[0].get("id", ""))
 
@@ -165,7 +171,7 @@ def refusal(status: int, reason: str, body: bytes, target: Target) -> str:
 def settled(timing: Timing, target: Target) -> Timing:
     """The same; where the request failed, without anything of its answer."""
     if timing.error:
-        timing.error = clean(timing.error, target.api_key)
+        timing.error = clean(timing.error, target.api_key, *secrets_of(target.base_url))
         timing.ttft = timing.latency = 0.0
         timing.itls, timing.output_tokens, timing.text = [], 0, ""
     return timing
@@ -216,4 +222,4 @@ def _token(line: bytes, timing: Timing) -> str:
 
 
 def _words(body: bytes, target: Target) -> str:
-    return clean(body[:SHOWN].decode("utf-8", "replace"), target.api_key)
+    return clean(body[:SHOWN].decode("utf-8", "replace"), target.api_key, *secrets_of(target.base_url))

@@ -1,0 +1,83 @@
+"""Addresses of a run, which its plan records without what could be a secret in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from koderz.engines.owners import schema_of_plan
+from koderz.errors import KoderzError
+from koderz.settings.layers import options_in, replaced
+from koderz.settings.options import Field, flag_of
+from koderz.settings.schema import Settings
+from koderz.settings.toml import Sources, read_sources
+from tracker.plain_text import REDACTED
+from tracker.records import Plan
+from tracker.scrubber import fits
+
+
+def require_whole(settings: Settings) -> None:
+    """Raises KoderzError for an address that was taken from a record."""
+    for field, address in _addresses(settings):
+        if REDACTED in address:
+            raise KoderzError(
+                f"{flag_of(field.name)}: {address} is what a record has of an address, without what could be a secret; "
+                "give the address itself"
+            )
+
+
+def address_names(settings: Settings) -> list[str]:
+    """The options that are addresses."""
+    return [field.name for field, _ in options_in(settings) if field.about.is_address]
+
+
+def with_addresses(
+    plan: Plan,
+    settings: Settings,
+    given: Mapping[str, Any],
+    environ: Mapping[str, str],
+    *,
+    needed: bool,
+    trust_config: bool,
+) -> tuple[Settings, bool]:
+    """The settings of a recorded plan with its addresses whole, and whether `base_url` came from koderz.toml.
+
+    What the plan hasn't whole is `given`, or else said by a variable or koderz.toml. Raises KoderzError where it is
+    `needed` and not said, and for an address that isn't the recorded one.
+    """
+    recorded = {field.name: address for field, address in _addresses(settings)}
+    for name, address in given.items():
+        if not fits(str(address), recorded.get(name, "")):
+            raise KoderzError(
+                f"{flag_of(name)}: {_recorded(plan, name, recorded.get(name))}, which isn't what is given"
+            )
+    cut = {name for name, address in recorded.items() if REDACTED in address}
+    if not cut:
+        return settings, False
+    sources = _sources(plan, {name: given[name] for name in cut & {*given}}, cut, environ, trust_config=trust_config)
+    said = {field.name: address for field, address in _addresses(sources.settings) if field.name in cut}
+    found = {name: address for name, address in said.items() if fits(address, recorded[name])}
+    if needed and (missing := sorted(cut - {*found})):
+        name = missing[0]
+        raise KoderzError(
+            f"{_recorded(plan, name, recorded[name])}, without what could be a secret; give the same address by "
+            f"{flag_of(name)}, KODERZ_{name.upper()} or koderz.toml"
+            + ("; what is set there is another" * (name in said))
+        )
+    return replaced(settings, found), "base_url" in {*found} - {*sources.is_ours}
+
+
+def _sources(
+    plan: Plan, given: Mapping[str, Any], names: set[str], environ: Mapping[str, str], *, trust_config: bool
+) -> Sources:
+    schema = schema_of_plan(plan)
+    return read_sources(given, environ, names=names, schema=schema, trust_config=trust_config)
+
+
+def _addresses(settings: Settings) -> Iterator[tuple[Field, str]]:
+    yield from ((field, value) for field, value in options_in(settings) if field.about.is_address and value)
+
+
+def _recorded(plan: Plan, name: str, address: str | None) -> str:
+    run = f"{plan.run_id}: " if plan.run_id else ""
+    return f"{run}the plan has {address or 'none'} as its {name.replace('_', '-')}"

@@ -1,0 +1,162 @@
+"""Keys in the path of a base URL: no file of a run has them, and the run is taken up with the address given again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+from aiohttp import web
+
+from koderz.suites.datasets.options import DatasetOptions
+from koderz.suites.datasets.suite import datasets
+from koderz.suites.rollouts.simulated import simulate
+from koderz.testing import ModelServer
+from koderz.testing.wire import Request
+from tests.conftest import Shell, kill_after
+from tests.e2e.answering import answering
+from tests.e2e.test_recursion import DEEP, deep
+from tests.e2e.written import written
+
+KEY = "sk-live-abcdef0123456789abcdef"
+PLACE = f"/proxy/{KEY}"
+RECORDED = "/proxy/[redacted]/v1"
+
+
+class Below(ModelServer):
+    """A server behind a gateway that takes a key in the path, and tells of the path where it is another."""
+
+    async def _answered(self, request: web.Request) -> web.StreamResponse:
+        if request.path.startswith(PLACE):
+            request = request.clone(rel_url=request.path.removeprefix(PLACE))
+        return await super()._answered(request)
+
+
+def searched(request: Request) -> str:
+    """As the simulated model does."""
+    options = DatasetOptions(demo_datasets=("labels",), train_items=20, validation_items=20, test_items=30)
+    return datasets(None, options).simulate(request.messages, request.sampling)
+
+
+class Case(NamedTuple):
+    """A run of a system, and who answers it."""
+
+    command: Sequence[object]
+    reply: Any
+    resume: Sequence[object] = ("benchmark", "resume", "latest")
+
+
+_ASKED = ("--model", "openai/recorded")
+CODE = Case(("benchmark", 0, 8, *_ASKED, "--concurrency", 2), lambda _: "I can't.")
+CASES = {
+    "rlm": Case(("benchmark", "--suite", "ruler", "--solver", "rlm", *_ASKED, "--limit", 4, *DEEP), deep),
+    "optimize": Case(
+        ("optimize", "run", "--demo-datasets", "labels", "--optimizers", "few_shot", "--models", "openai/recorded",
+         "--seeds", 1, "--yes", "--train-items", 20, "--validation-items", 20, "--test-items", 30),
+        searched,
+        ("optimize", "run", "--resume-run-id", "latest"),
+    ),
+    "rollouts": Case(
+        ("benchmark", 0, 3, "--suite", "rollouts", "--solver", "agent:koderz", *_ASKED),
+        lambda request: simulate(request.messages),
+    ),
+}  # fmt: skip
+
+
+def found_in(koderz: Shell) -> list[str]:
+    return sorted({str(path.relative_to(koderz.folder)) for path, text in written(koderz.folder) if KEY[:24] in text})
+
+
+def test_a_key_in_the_path_is_on_no_record_and_given_again(koderz: Shell) -> None:
+    env = {"KODERZ_SINKS": "json,memory"}
+    with answering(CODE.reply, 0.1, Below) as (server, asked):
+        url = server["OPENAI_BASE_URL"].replace("/v1", f"{PLACE}/v1")
+        env |= {"OPENAI_API_KEY": "none"}
+        kill_after(6, lambda: asked, koderz.start(*CODE.command, "--base-url", url, env=env))
+        lacking = koderz("benchmark", "resume", "latest", code=2, env=env)
+        another = koderz("benchmark", "resume", "latest", "--base-url", f"{url}/other", code=2, env=env)
+        copied = koderz(*CODE.command, "--base-url", url.replace(KEY, "[redacted]"), code=2, env=env)
+        given = koderz("benchmark", "resume", "latest", "--base-url", url, "--wait", env=env)
+    assert lacking.err.count("\n") == 1
+    assert RECORDED in lacking.err
+    assert "--base-url, KODERZ_BASE_URL or koderz.toml" in lacking.err
+    assert "isn't what is given" in another.err
+    assert "give the address itself" in copied.err
+    assert koderz.summary()["status"] == "complete"
+    assert koderz.summary()["config"]["base_url"].endswith(RECORDED)
+    rescored = koderz("benchmark", "rescore", "latest", "--wait", env=env)  # which asks nobody
+    told = [text for done in (lacking, another, copied, given, rescored) for text in (done.out, done.err)]
+    assert found_in(koderz) == []
+    assert not any(KEY in text for text in told)
+
+
+def test_an_address_without_secrets_is_resumed_without_it(koderz: Shell) -> None:
+    with answering(CODE.reply, 0.1) as (server, asked):
+        url, env = server["OPENAI_BASE_URL"], {"OPENAI_API_KEY": "none"}
+        kill_after(6, lambda: asked, koderz.start(*CODE.command, "--base-url", url, env=env))
+        koderz("benchmark", "resume", "latest", "--base-url", "http://127.0.0.1:9/v1", code=2, env=env)
+        koderz("benchmark", "resume", "latest", env=env)
+    assert koderz.summary()["config"]["base_url"] == url
+    assert koderz.summary()["status"] == "complete"
+
+
+def test_a_run_of_an_earlier_version_is_resumed_at_the_address_on_its_record(koderz: Shell) -> None:
+    with answering(CODE.reply, 0.1, Below) as (server, asked):
+        url = server["OPENAI_BASE_URL"].replace("/v1", f"{PLACE}/v1")
+        env = {"OPENAI_API_KEY": "none", "KODERZ_SINKS": "json,memory"}
+        kill_after(6, lambda: asked, koderz.start(*CODE.command, "--base-url", url, env=env))
+        (journal,) = koderz.results.glob("*/journal.jsonl")
+        journal.write_text(journal.read_text().replace("[redacted]", KEY, 1))
+        koderz("benchmark", "resume", "latest", "--trust-config", "--wait", env=env)
+    assert koderz.summary()["status"] == "complete"
+    assert found_in(koderz) == [str(journal.relative_to(koderz.folder))]
+
+
+def test_errors_do_not_tell_of_the_key(koderz: Shell) -> None:
+    def fails(*words: object, code: int, env: Mapping[str, str]) -> None:
+        done = koderz(*words, code=code, env={"OPENAI_API_KEY": "none", **env})
+        assert KEY not in done.out + done.err
+        assert "[redacted]" in done.err or "***" in done.err
+
+    with answering(CODE.reply, 0) as (server, _):
+        url = server["OPENAI_BASE_URL"].replace("/v1", f"{PLACE}/v1")
+        fails(*CODE.command, "--base-url", url, code=4, env={})
+        fails(*CODE.command, code=4, env={"OPENAI_BASE_URL": url})
+        fails(*CODE.command, "--base-url", f"{url}?key={KEY}", code=2, env={})
+        fails(
+            "benchmark",
+            0,
+            1,
+            "--model",
+            "anthropic/recorded",
+            code=4,
+            env={"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "x"},
+        )
+        fails("benchmark", 0, 1, "--model", "m", code=4, env={"OLLAMA_HOST": url.removesuffix("/v1")})
+        fails("perf", "serve-bench", "--base-url", url, code=4, env={})
+        fails("perf", "serve-bench", "--base-url", url, *_ASKED[:1], "recorded", "--num-prompts", 2, code=3, env={})
+    everywhere = {f"{name}_BASE_URL": f"{url}?key={KEY}" for name in ("OPENAI", "ANTHROPIC", "GEMINI", "KODERZ")}
+    doctor = koderz("doctor", "--json", code=(0, 1, 2, 3, 4), env={**everywhere, "OLLAMA_HOST": url})
+    assert KEY not in doctor.out + doctor.err
+    assert found_in(koderz) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["code", *CASES])
+def test_a_killed_run_of_any_system_leaves_no_key_in_any_sink_or_export(koderz: Shell, system: str) -> None:
+    case = CASES.get(system, CODE)
+    env = {"OPENAI_API_KEY": "none", "KODERZ_SINKS": "json,memory,mlflow"}
+    with answering(case.reply, 0.15, Below) as (server, asked):
+        url = server["OPENAI_BASE_URL"].replace("/v1", f"{PLACE}/v1")
+        kill_after(5, lambda: asked, koderz.start(*case.command, "--base-url", url, "--sink-patience", 240, env=env))
+        (journal,) = koderz.results.glob("*/journal.jsonl")
+        koderz(*case.resume, code=2, env=env)
+        koderz(*case.resume, "--wait", code=(0, 1), env={**env, "KODERZ_BASE_URL": url})
+    assert koderz.summary()["status"] == "complete"
+    for number, kind in enumerate(("csv", "jsonl", "md", "parquet")):
+        koderz("benchmark", "export", "latest", "-o", f"{number}.{kind}", env=env)
+    koderz("benchmark", "report", "latest", env=env)
+    (koderz.folder / "memories.json").write_text(koderz("memory", "export", env=env).out)
+    (koderz.folder / "shown.json").write_text(koderz("benchmark", "show", "latest", "--json", env=env).out)
+    assert "/proxy/[redacted]/v1" in journal.read_text()
+    assert found_in(koderz) == []
