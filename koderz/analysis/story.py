@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from koderz.analysis.conversation import is_of_client, is_own, known_by
 from koderz.errors import KoderzError
 from tracker.index import load_index, read_records
 from tracker.journal import NAME
@@ -157,14 +159,13 @@ def _steps(records: Sequence[Record]) -> Iterator[Step]:
     by_call: dict[int | None, list[Attempt]] = {}
     for number in sorted(attempts):
         by_call.setdefault(attempts[number].call, []).append(attempts[number])
-    asked: Sequence[Mapping[str, Any]] = ()
+    asked = _Asked()
     before: str | None = None
     calls = [record for record in records if isinstance(record, Call)]
     for call, attempt in _paired(calls, by_call):
         program = attempt.program if attempt and isinstance(attempt.program, str) else None
         changes = tuple(diff(before, program)) if before is not None and program is not None else ()
-        yield Step(call, attempt, _new(call.messages, asked) if call else (), changes)
-        asked = call.messages if call else asked
+        yield Step(call, attempt, asked.new(call) if call else (), changes)
         before = program if program is not None else before
 
 
@@ -179,6 +180,22 @@ def _paired(
     yield from ((None, attempt) for rest in attempts.values() for attempt in rest)
 
 
-def _new(messages: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """What a call said beyond the one before it. Replies of the model itself are shown where they were made."""
-    return [message for message in messages if message not in before and (not before or message["role"] != "assistant")]
+class _Asked:
+    """What calls have asked so far. A client may have several conversations, told apart by their first user's words."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, Counter[int]] = {}
+
+    def new(self, call: Call) -> list[Mapping[str, Any]]:
+        """What a call said beyond the one before it. Replies of the model itself are shown where they were made."""
+        keys = [known_by(message) for message in call.messages]
+        users = (key for key, message in zip(keys, call.messages, strict=True) if message["role"] == "user")
+        conversation = next(users, 0) if is_of_client(call) else 0
+        before = self._before.get(conversation, Counter())
+        self._before[conversation], left = Counter(keys), Counter(before)
+        found: list[Mapping[str, Any]] = []
+        for key, message in zip(keys, call.messages, strict=True):
+            left[key] -= 1
+            if left[key] < 0 and not (before and is_own(message)):
+                found.append(message)
+        return found

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from koderz.analysis.conversation import shortened, told_reply, told_results
 from koderz.cli.console import Shown, is_live, say, say_all
 from koderz.cli.session import SessionScreen
 from koderz.suites.rollouts.figures import told
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _FRAME = 0.1  # seconds
 _TOLD = 4000  # characters of one text with -vv
+_WHERE = "agent.jsonl or koderz benchmark show --json has them"
 
 
 class RolloutsScreen(SessionScreen):
@@ -140,19 +142,21 @@ def summary_lines(about: Mapping[str, Any], ended: Mapping[str, str], numbers: M
 
 def _told(run_id: str, record: OfExperiment) -> Iterator[str]:
     """What a record says of the agent's work, or of the tests."""
+    told: list[tuple[str, str]] = []
     match record:
         case Call():
-            what, text = "reply", str(record.reply)
-        case Once(value=dict()):
-            what, text = record.name, str(record.value.get("output", record.value.get("diff", "")))
+            told = [*(("result", text) for text in told_results(record)), ("reply", told_reply(record, raw=True))]
+        case Once(value=dict(value)):
+            text = str(value.get("output", value.get("diff", "")))
+            text = f"$ {value['command']}\n{text}" if "command" in value else text
+            told = [(record.name, text)] if text else []
         case Attempt():
-            what, text = "tests", str(record.feedback)
+            told = [("tests", str(record.feedback))]
         case Fault():
-            what, text = "fault", record.reason
-        case _:
-            return
-    yield f"[{run_id}] {what}:"
-    yield from (f"    {line}" for line in text[:_TOLD].splitlines())
+            told = [("fault", record.reason)]
+    for what, text in told:
+        yield f"[{run_id}] {what}:"
+        yield from (f"    {line}" for line in shortened(text, _TOLD, _WHERE).splitlines())
 
 
 class EvaluationScreen(SessionScreen):

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+from koderz.analysis.conversation import told_asked, told_reply
 from koderz.analysis.story import told_frames, told_grade, told_grades
 from koderz.cli.console import counted, say, warn
 from koderz.runs.observer import SessionView
-from tracker.messages import text_of
 from tracker.records import Attempt, Call, Experiment, Fault, Grade, Record
 from tracker.terminals import plain
 
@@ -65,7 +65,7 @@ class StoryPrinter:
 
     def _tell_call(self, call: Call) -> None:
         self._say(f"\n── {call.purpose} {call.call} · {_figures(call)}")
-        self._say(str(call.reply).strip() or "(an empty reply)")
+        self._say(told_reply(call, raw=True))
 
     def _tell_attempt(self, attempt: Attempt) -> None:
         cause = f" ({attempt.cause})" if attempt.cause else ""
@@ -111,16 +111,16 @@ def _tree(calls: Sequence[Call]) -> Iterator[str]:
 
 
 def _call(call: Call, step: Step) -> Iterator[str]:
-    for message in step.asked:
-        yield _rule(f"{message['role']} asked" if message["role"] == "user" else message["role"])
-        yield plain(text_of(message)).rstrip()
+    for who, text in told_asked(call, step.asked):
+        yield _rule("user asked" if who == "user" else who)
+        yield plain(text).rstrip()
     if call.reasoning:
         yield _rule("reasoning")
         yield _ink(str(call.reasoning).strip(), _DIM)
     place = f" (depth {call.depth})" if call.depth else ""
     place += f" for call {call.parent}" if call.parent is not None else ""
     yield _rule(f"{call.purpose} {call.call}{place}: reply of {call.answered_by or call.model} · {_figures(call)}")
-    yield plain(str(call.text if call.text is not None else call.reply)).strip() or "(an empty reply)"
+    yield plain(told_reply(call))
 
 
 def _attempt(attempt: Attempt, step: Step) -> Iterator[str]:

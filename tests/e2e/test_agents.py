@@ -157,6 +157,37 @@ def test_the_files_of_a_rollout_hold_what_an_agent_printed_and_called(
     assert found == (1, 1, 2, 0)
 
 
+def test_what_agents_did_is_told_on_the_screen_in_the_story_and_in_the_files(
+    koderz: Shell, fakes: dict[str, str], model: ScriptedModel
+) -> None:
+    koderz("rollouts", "sample", "tasks")
+    printed = "".join(f"{number}\n" for number in range(1, 5001))
+    model.commands = ["seq 1 5000; printf '\\033[31mred'", COMMAND]
+    agents = {"codex": "exec_command", "claude-code": "Bash", "mini-swe-agent": "bash", "koderz": "shell"}
+    entry = '[[tasks]]\nprepared_dir = "tasks/greeting"\nmodel = "openai/m"\nagent = '
+    (koderz.folder / "own.toml").write_text("parallel = 1\n" + "".join(f'{entry}"{agent}"\n' for agent in agents))
+    screen = koderz("rollouts", "run", "own.toml", "-vv", env={**fakes, **model.env()}).out
+    blocks = re.split(r"^(?=\[)", screen, flags=re.MULTILINE)
+    for number, (agent, tool) in enumerate(agents.items()):
+        arm = "koderz · openai/m" if agent == "koderz" else f"{agent} · openai/m"
+        story = koderz("benchmark", "show", "latest", "--problem", "sample/greeting", "--arm", arm).out
+        mine = "".join(block for block in blocks if re.match(rf"\[\S+-{number}\] ", block))
+        for told in (story, mine):
+            assert f"→ {tool}" in told
+            assert all(command in told for command in model.commands)
+            assert "\\x1b[31mred" in told
+            assert "characters left out; " in told
+            assert "empty reply" not in told
+        run = next((koderz.folder / "data/runs").glob(f"*-{number}"))
+        lines = [json.loads(line) for line in (run / "artifacts/agent.jsonl").read_text().splitlines()]
+        called = [call["function"]["arguments"] for line in lines for call in line.get("tool_calls", ())]
+        assert [next(iter(json.loads(text).values())) for text in called][:2] == model.commands
+    done = [line["result"] for line in lines if line["type"] == "shell"]
+    assert [each["command"] for each in done] == model.commands
+    assert done[0]["output"] == f"{printed}\x1b[31mred"
+    assert "[…]" in model.asked[-1][1]["messages"][3]["content"]  # what the model is told is cut
+
+
 def test_exports_tell_agents_of_one_model_apart_and_say_their_versions(
     koderz: Shell, fakes: dict[str, str], model: ScriptedModel
 ) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterator
 
 import orjson
 
+from koderz.analysis.conversation import shortened, told_asked, told_reply
 from koderz.analysis.report.view import Row, View
 from koderz.analysis.story import Experiments, Step, Story, told_frames, told_grades
 from koderz.errors import JournalError
-from tracker.messages import text_of
 from tracker.records import Fault
 
 _SMALL, _LARGE = 1_000_000, 10_000_000  # bytes of a page on 328 experiments, and on 10,000
@@ -90,7 +90,10 @@ class _Reader:
         outcome = self._outcomes.get(row.result.experiment_id)
         if outcome is None:
             return [("said", "", "The journal has nothing on this experiment any more.")]
-        return [(kind, heading, _shortened(text)) for kind, heading, text in _blocks(self._experiments.story(outcome))]
+        return [
+            (kind, heading, shortened(text, _TEXT_CHARS))
+            for kind, heading, text in _blocks(self._experiments.story(outcome))
+        ]
 
 
 def _blocks(story: Story) -> Iterator[Block]:
@@ -106,14 +109,14 @@ def _blocks(story: Story) -> Iterator[Block]:
 
 
 def _step(step: Step) -> Iterator[Block]:
-    for message in step.asked:
-        yield "said", _ASKERS.get(message["role"], str(message["role"]).capitalize()), text_of(message)
     if call := step.call:
+        for who, text in told_asked(call, step.asked):
+            yield "said", _ASKERS.get(who, who.capitalize()), text
         if call.reasoning:
             yield "said", "Reasoning", str(call.reasoning)
         figures = f"{call.tokens_in} + {call.tokens_out} tokens, {call.latency:.1f} s, ${call.cost:.4f}"
-        text = str(call.text if call.text is not None else call.reply)
-        yield "reply", f"Reply {call.call} of {call.answered_by or call.model} ({call.purpose}; {figures})", text
+        heading = f"Reply {call.call} of {call.answered_by or call.model} ({call.purpose}; {figures})"
+        yield "reply", heading, told_reply(call)
     if attempt := step.attempt:
         if step.diff:
             yield "diff", f"Program of attempt {attempt.number}, against the one before", "\n".join(step.diff)
@@ -123,11 +126,3 @@ def _step(step: Step) -> Iterator[Block]:
         at = f" at {attempt.task_id}" if attempt.task_id else ""
         kind = "verdict-passed" if attempt.passed else "verdict-failed"
         yield kind, f"Attempt {attempt.number}{at}: {attempt.verdict}{cause}", str(attempt.detail)
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= _TEXT_CHARS:
-        return text
-    half = _TEXT_CHARS // 2
-    left_out = f"… {len(text) - 2 * half:,} characters left out; the command above prints them …"
-    return f"{text[:half]}\n{left_out}\n{text[-half:]}"

@@ -265,10 +265,18 @@ def _events(story: Sequence[Record]) -> Iterator[str]:
                 yield json.dumps(_printed(line)) + "\n"
         elif isinstance(record, Call):
             told = {"type": "call", "model": record.model, "text": str(record.reply), "cost": record.cost}
+            told |= {"tool_calls": record.tool_calls} if record.tool_calls else {}
         elif isinstance(record, Once) and record.name not in ("diff", "agent-metrics"):
-            told = {"type": record.name, "result": record.value}
+            told = {"type": record.name, "result": _whole(record.value)}
         if told:
             yield json.dumps({"time": _utc(record.time), **told}) + "\n"
+
+
+def _whole(value: Any) -> Any:
+    """What came of a command, with all that it printed as its `output`."""
+    if not isinstance(value, dict) or "whole" not in value:
+        return value
+    return {name: value["whole"] if name == "output" else each for name, each in value.items() if name != "whole"}
 
 
 def _printed(line: str) -> dict[str, Any]:

@@ -111,8 +111,11 @@ class Workspace:
         return self._seconds - self._elapsed()
 
     async def shell(self, line: str, seconds: float = 600.0) -> dict[str, Any]:
-        """Runs a line by bash in the checkout: `{output, status, cause}`; `cause` is the limit it was ended for."""
-        return await self._done("shell", lambda: self._run(["bash", "-c", line], seconds))
+        """Runs a line by bash in the checkout: `{command, output, status, cause}`, and `whole` where `output` is cut.
+
+        `cause` is the limit it was ended for.
+        """
+        return await self._done("shell", lambda: self._run(["bash", "-c", line], seconds), command=line)
 
     async def agent(self, launch: Callable[[], Launch]) -> dict[str, Any]:
         """Runs an agent in the checkout for as long as it has time; all that it prints is its output."""
@@ -120,7 +123,7 @@ class Workspace:
 
     async def edit(self, path: str, old: str, new: str) -> dict[str, Any]:
         """Replaces the one place of a file that reads `old`; with no `old`, writes the file. `{output, status}`."""
-        return await self._done("edit", lambda: self._edit(path, old, new))
+        return await self._done("edit", lambda: self._edit(path, old, new), path=path, old=old, new=new)
 
     async def solve(self) -> dict[str, Any]:
         """Does what the task's own solution does. Raises Fault where it has none."""
@@ -138,10 +141,10 @@ class Workspace:
         """What has been changed so far; None where nothing was done, or nothing but what is on record."""
         return await self._diff() if self._store else None
 
-    async def _done(self, name: str, act: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    async def _done(self, name: str, act: Callable[[], Awaitable[dict[str, Any]]], **asked: str) -> dict[str, Any]:
         async def live() -> dict[str, Any]:
             await self._open()
-            return {**await act(), "elapsed": self._elapsed()}
+            return {**asked, **await act(), "elapsed": self._elapsed()}
 
         def again(recorded: dict[str, Any]) -> None:
             self._began, self._before = time.monotonic(), float(recorded["elapsed"])
@@ -173,10 +176,11 @@ class Workspace:
             limits=replace(self._limits, seconds=limit),
         )
         ended = await self._stores.backend_of(self._task).run(wanted, self._place)
-        output = ended.output
-        if len(output) > _SHOWN:
-            output = f"{output[: _SHOWN // 2]}\n[…]\n{output[-_SHOWN // 2 :]}"
-        return {"output": output, "status": ended.status, "cause": ended.cause}
+        output, about = ended.output, {"status": ended.status, "cause": ended.cause}
+        if len(output) <= _SHOWN:
+            return {"output": output, **about}
+        half = _SHOWN // 2
+        return {"output": f"{output[:half]}\n[…]\n{output[-half:]}", **about, "whole": output}
 
     async def _version(self, launch: Launch) -> str:
         """What the agent's own command says its version is, asked once where it works; empty where it says none."""

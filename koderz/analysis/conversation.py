@@ -1,0 +1,168 @@
+"""The texts of a conversation for people: what was said, what tools were called for, and what came of them.
+
+Messages are those of chat completions, or a client's request on any wire that the bridge speaks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import groupby, takewhile
+from typing import Any, NamedTuple
+
+import orjson
+
+from koderz.models.clients import ITEM, REQUEST
+from tracker.records import Call
+
+RESULT = "result"
+"""Who speaks where a tool's result stands."""
+
+_OUTPUT_CHARS = 4000  # of what a tool printed
+_FOLDED_CHARS = 200
+_WHERE = "koderz benchmark show --json has them"
+_SILENT = "(no output)"
+
+_CALLS = {"tool_use": "input", "function_call": "arguments", "custom_tool_call": "input"}  # by kind of part
+_RESULTS = {"tool_result": "content", "function_call_output": "output", "custom_tool_call_output": "output"}
+_THOUGHTS = {"thinking": "thinking", "reasoning": "summary"}
+_OWN = {"system", "developer", "tools"}  # what an agent says of itself
+_TAGGED = re.compile(r"\s*<([\w-][\w -]*)>.*</\1>\s*", re.DOTALL)  # what an agent adds to its user's words
+_UNTOLD = {"role", "content", "type", "id", "status", "tool_calls", "tool_call_id"}
+
+
+class Said(NamedTuple):
+    """A text, and who says it: a role, or what kind of text it is."""
+
+    who: str
+    text: str
+
+
+def told_asked(call: Call, messages: Iterable[Mapping[str, Any]]) -> Iterator[Said]:
+    """The texts of some messages of a call. Long outputs are cut, and what a client says of itself is a line."""
+    folds = is_of_client(call)
+    for message in messages:
+        for who, group in groupby(_texts(message), key=lambda said: said.who):
+            texts = [_folded(text) if folds and (who in _OWN or _TAGGED.fullmatch(text)) else text for _, text in group]
+            text = "\n".join(texts)
+            yield Said(who, shortened(text, _OUTPUT_CHARS) if who == RESULT else text)
+
+
+def told_results(call: Call) -> list[str]:
+    """What a client's request says of the tools that the reply before it called for; of other calls nothing."""
+    last = takewhile(lambda message: not is_own(message), reversed(call.messages if is_of_client(call) else ()))
+    return [text for message in reversed([*last]) for who, text in _texts(message) if who == RESULT]
+
+
+def told_reply(call: Call, *, raw: bool = False) -> str:
+    """A model's reply: its text, `raw` with its reasoning, and the tools that it calls for with what they are given."""
+    said = str(call.reply if raw or call.text is None else call.text).strip()
+    calls = (_called(each.get("function") or {}, "arguments") for each in call.tool_calls)
+    return "\n\n".join(filter(None, [said, *calls])) or "(an empty reply)"
+
+
+def is_of_client(call: Call) -> bool:
+    """Whether it is another agent's request that the bridge has handed on."""
+    return bool(call.messages) and call.messages[0]["role"] == REQUEST
+
+
+def is_own(message: Mapping[str, Any]) -> bool:
+    """Whether a message is of the model that is asked."""
+    if message["role"] == ITEM:
+        return _kind(message["content"][0]) not in _RESULTS
+    return bool(message["role"] == "assistant")
+
+
+def known_by(message: Mapping[str, Any]) -> int:
+    """The same for messages that say the same, wherever a client has its provider cache and whatever else it asks."""
+    if message["role"] == REQUEST:
+        return hash(REQUEST)
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    said = [{**part, "cache_control": None} if isinstance(part, Mapping) else part for part in parts]
+    return hash(orjson.dumps({**message, "content": said}, option=orjson.OPT_SORT_KEYS))
+
+
+def shortened(text: str, most: int, where: str = _WHERE) -> str:
+    """The text without its middle where it has more characters; how many are left out, and where they are."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters left out; {where} …\n{text[-half:]}"
+
+
+def _folded(text: str) -> str:
+    head = text.strip()[:_FOLDED_CHARS].partition("\n")[0]
+    left = len(text.strip()) - len(head)
+    return f"{head} … {left:,} more characters; {_WHERE}" if left else head
+
+
+def _texts(message: Mapping[str, Any]) -> Iterator[Said]:
+    """What a message says, in its order."""
+    role, content = str(message["role"]), message.get("content")
+    if role == REQUEST:
+        return
+    if role == "tools" and isinstance(content, list):
+        content = ", ".join(map(_tool, content))
+    if role == "tool":
+        content = [{"type": "tool_result", "content": content}]
+    for part in content if isinstance(content, list) else filter(None, [content]):
+        yield _part(role, part)
+    for call in message.get("tool_calls") or ():
+        yield Said(role, _called(call.get("function") or {}, "arguments"))
+    others = [f"{name}: {_json(value)}" for name, value in message.items() if name not in _UNTOLD]
+    yield from ([Said(role, "\n".join(others))] if others else ())
+
+
+def _part(role: str, part: Any) -> Said:
+    kind = _kind(part)
+    if kind in _RESULTS:
+        return Said(RESULT, _flat(part.get(_RESULTS[kind])).rstrip() or _SILENT)
+    if kind in _THOUGHTS:
+        return Said("reasoning", _flat(part.get(_THOUGHTS[kind])))
+    if kind in _CALLS:
+        return Said("assistant", _called(part, _CALLS[kind]))
+    return Said(role, _flat(part))
+
+
+def _kind(part: Any) -> str:
+    return str(part.get("type", "")) if isinstance(part, Mapping) else ""
+
+
+def _flat(content: Any) -> str:
+    """The text of a part, or of many."""
+    if isinstance(content, list):
+        return "\n".join(map(_flat, content))
+    if not isinstance(content, Mapping):
+        return str(content or "")
+    return str(content["text"]) if isinstance(content.get("text"), str) else f"[{_kind(content) or 'part'}]"
+
+
+def _tool(tool: Any) -> str:
+    """The name of a tool that is offered."""
+    if not isinstance(tool, Mapping):
+        return str(tool)
+    return str((tool.get("function") or tool).get("name") or _kind(tool))
+
+
+def _called(call: Mapping[str, Any], field: str) -> str:
+    """A tool's name, and what it is given, a line each where that is short."""
+    name, given = call.get("name"), call.get(field)
+    if isinstance(given, str):
+        with suppress(orjson.JSONDecodeError):  # of a free text
+            given = orjson.loads(given or "{}")
+    fields = given if isinstance(given, Mapping) else {field: given}
+    values = {key: value if isinstance(value, str) else _json(value) for key, value in fields.items()}
+    if len(values) == 1 and "\n" not in (only := next(iter(values.values()))).rstrip("\n"):
+        return f"→ {name}: {only}".rstrip("\n")
+    return "\n".join([f"→ {name}", *(f"  {line}" for key, text in values.items() for line in _field(key, text))])
+
+
+def _field(name: str, text: str) -> list[str]:
+    lines = text.splitlines()
+    return [f"{name}: {text}".rstrip()] if len(lines) < 2 else [f"{name}:", *(f"  {line}" for line in lines)]
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()
