@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Runs a configuration of rollouts, and compares the run with the one of that name before:
-#   run_nightly_benchmark.sh [CONFIG [OPTION…]]
-# Without CONFIG it is configs/daily_benchmark.toml of this repository, so that a crontab needs the script's path alone.
+#   run_nightly_benchmark.sh [CONFIG] [OPTION…]
+# Where no CONFIG comes first it is configs/daily_benchmark.toml of this repository, run from there, so that a crontab
+# needs the script's path alone.
 # COMPARE: options of `koderz benchmark compare`, such as --fail-on-regression. The exit code is the run's where that
 # isn't 0, else that of the comparison.
 set -uo pipefail
 home=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 python=${PYTHON:-$home/.venv/bin/python}
 [ -x "$python" ] || python=python3
-[ $# -gt 0 ] || { cd "$home" && set -- configs/daily_benchmark.toml; }
+[[ ${1:--} != -* ]] || { cd "$home" && set -- configs/daily_benchmark.toml "$@"; }
 
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT

@@ -61,6 +61,7 @@ class Cell(Struct, frozen=True):
     task: str
     arm: str
     samples: int
+    names: Sequence[str] = ()  # what each sample goes by where it was somebody's; empty: none has a name
 
 
 TIMES = "times"
@@ -370,6 +371,7 @@ def encode(record: Record) -> bytes:
 _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Plan: ("generated", "measures", "parts", "groups", "clusters", "compared", "together", "headline"),
     Measure: ("average",),
+    Cell: ("names",),
     Arm: ("baseline", "settings", "simulated"),
     Call: ("depth", "parent", "tool_calls", "body"),
     Attempt: ("task_id", "artifacts", "passes", "facts"),

@@ -42,6 +42,12 @@ class Run(Summary):
         return self.generated or str(self.config.get("suite") or "humaneval")
 
     @property
+    def source(self) -> str:
+        """Where its tasks come from: the file or folder that was named for them, else the suite."""
+        dataset = self.config.get("dataset")
+        return Path(dataset).name if isinstance(dataset, str) and not self.generated else self.suite
+
+    @property
     def is_going(self) -> bool:
         """Whether there may be more results later."""
         return self.status in (GOING, "unfinished")

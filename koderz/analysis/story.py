@@ -43,6 +43,7 @@ class Story:
     outcome: Outcome
     grades: tuple[Grade, ...] = ()
     made: Mapping[str, Any] = field(default_factory=dict)  # by `once`, the last of each name
+    sample_name: str = ""  # what the user calls the sample
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -68,6 +69,7 @@ class Experiments:
         self.folder = folder
         self._stories = Stories(folder)
         self.plan = self._stories.plan
+        self._names = {(cell.task, cell.arm): cell.names for cell in self.plan.cells or ()}
         self._stories.refresh()
         self.outcomes = tuple(self._ordered(map(self._stories.scrubber.record, _outcomes(folder))))
 
@@ -84,7 +86,13 @@ class Experiments:
             outcome,
             tuple(record for record in records if isinstance(record, Grade)),
             {record.name: record.value for record in records if isinstance(record, Once)},
+            self.sample_name(outcome),
         )
+
+    def sample_name(self, outcome: Outcome) -> str:
+        """What the user calls the sample, such as a patch of a file; empty where it has no name."""
+        names = self._names.get((outcome.problem_id, outcome.arm), ())
+        return names[outcome.sample] if outcome.sample < len(names) else ""
 
     def of(self, arms: Container[str]) -> Iterator[Story]:
         """The stories of these arms."""

@@ -274,7 +274,8 @@ def _matrix(arms: Sequence[str], agents: Sequence[Agent], tasks: Sequence[str]) 
         parameters = {"agent": agent.name} if agent.name else {}
         stated.append(MatrixArm(name, "patch:given", agent.given.model, parameters=parameters))
         counts = {task: len(agent.given.patches.get(task, ())) for task in tasks}
-        cells += [MatrixCells((name,), (task,), count) for task, count in counts.items() if count]
+        names = {task: each for task, each in agent.given.names.items() if any(each)}
+        cells += [MatrixCells((name,), (task,), n, names.get(task, ())) for task, n in counts.items() if n]
         if without := [task for task, count in counts.items() if not count]:
             shown = ", ".join(without[:5]) + (", …" if len(without) > 5 else "")
             warn(f"note: {name} has no patch of {len(without)} tasks, which count as not opt: {shown}")

@@ -15,7 +15,7 @@ from koderz.analysis.conversation import shortened, told_reply, told_results
 from koderz.cli.console import Shown, is_live, say, say_all
 from koderz.cli.session import SessionScreen
 from koderz.suites.rollouts.figures import told
-from koderz.suites.rollouts.files import launched
+from koderz.suites.rollouts.files import LAUNCH_FAILED, launched
 from tracker.records import Attempt, Call, Experiment, Fault, OfExperiment, Once, Record
 
 if TYPE_CHECKING:
@@ -114,10 +114,9 @@ class RolloutsScreen(SessionScreen):
     def _tell(self, session: Session) -> None:
         """How the run ended: the rollouts, then koderz' own figures."""
         about = self._about
-        total, ended = len(about["runs"]), len(self._ended)
         if self._says:
-            whole, icons = ended == total, ("", "") if self._verbose else ("✓ ", "✗ ")
-            say(f"{icons[0]}All {total} tasks completed!" if whole else f"{icons[1]}{ended} of {total} tasks completed")
+            is_whole, line = completed(self._ended, len(about["runs"]))
+            say(line if self._verbose else f"{'✓' if is_whole else '✗'} {line}")
             index = Path(about["data"], "rollouts/temp", f"rollout_{about['name']}__{about['stamp']}.json")
             say(f"[rollouts] temp index: {index}")
             say()
@@ -127,6 +126,14 @@ class RolloutsScreen(SessionScreen):
         if found := session.summary.parts.get("rollouts"):
             say()
             say_all(told(found))
+
+
+def completed(ended: Mapping[str, str], total: int) -> tuple[bool, str]:
+    """Whether the agents of all rollouts were started and have ended, and the line that says how many were."""
+    failed = [*ended.values()].count(LAUNCH_FAILED)
+    if failed == 0 and len(ended) == total:
+        return True, f"All {total} tasks completed!"
+    return False, f"{len(ended) - failed} of {total} tasks completed{f', {failed} {LAUNCH_FAILED}' if failed else ''}"
 
 
 def summary_lines(about: Mapping[str, Any], ended: Mapping[str, str], numbers: Mapping[str, int]) -> Iterator[str]:
@@ -142,19 +149,19 @@ def summary_lines(about: Mapping[str, Any], ended: Mapping[str, str], numbers: M
 
 def _told(run_id: str, record: OfExperiment) -> Iterator[str]:
     """What a record says of the agent's work, or of the tests."""
-    told: list[tuple[str, str]] = []
+    texts: list[tuple[str, str]] = []
     match record:
         case Call():
-            told = [*(("result", text) for text in told_results(record)), ("reply", told_reply(record, raw=True))]
+            texts = [*(("result", text) for text in told_results(record)), ("reply", told_reply(record, raw=True))]
         case Once(value=dict(value)):
             text = str(value.get("output", value.get("diff", "")))
             text = f"$ {value['command']}\n{text}" if "command" in value else text
-            told = [(record.name, text)] if text else []
+            texts = [(record.name, text)] if text else []
         case Attempt():
-            told = [("tests", str(record.feedback))]
+            texts = [("tests", str(record.feedback))]
         case Fault():
-            told = [("fault", record.reason)]
-    for what, text in told:
+            texts = [("fault", record.reason)]
+    for what, text in texts:
         yield f"[{run_id}] {what}:"
         yield from (f"    {line}" for line in shortened(text, _TOLD, _WHERE).splitlines())
 

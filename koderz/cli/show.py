@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -55,7 +54,7 @@ def show(
     experiments = Experiments(journal_folder(path))
     found = _chosen(experiments, problem, arm, sample, failures=failures)
     if problem is None:
-        _show_failures(experiments.folder, found, any_ended=bool(experiments.outcomes), json=json)
+        _show_failures(experiments, found, json=json)
     elif artifact is not None:
         _print_artifact(experiments, found, attempt, artifact)
     else:
@@ -107,21 +106,22 @@ def _show_run(run: AnyRun, arm: str | None, *, json: bool) -> None:
         data_output().writelines(encode_summary(summarize(run.path)))
 
 
-def _show_failures(folder: Path, found: Sequence[Outcome], *, any_ended: bool, json: bool) -> None:
+def _show_failures(experiments: Experiments, found: Sequence[Outcome], *, json: bool) -> None:
     if json:
         print_json(found)
         return
     if not found:
-        ended = "every experiment that has ended was passed" if any_ended else "no experiment has ended yet"
-        say(f"{folder.name}: {ended}")
+        none_ended = not experiments.outcomes
+        ended = "no experiment has ended yet" if none_ended else "every experiment that has ended was passed"
+        say(f"{experiments.folder.name}: {ended}")
         return
     from koderz.cli.tables import print_blocks
 
-    print_blocks(_failure_blocks(found))
-    warn(f"one in full: koderz benchmark show {folder.name} --problem {found[0].problem_id}")
+    print_blocks(_failure_blocks(experiments, found))
+    warn(f"one in full: koderz benchmark show {experiments.folder.name} --problem {found[0].problem_id}")
 
 
-def _failure_blocks(found: Sequence[Outcome]) -> Iterator[Block]:
+def _failure_blocks(experiments: Experiments, found: Sequence[Outcome]) -> Iterator[Block]:
     """Grouped by cause, the commonest first; faults last, which are nobody's failure."""
     from koderz.analysis.blocks import Table, Text
     from tracker.records import Fault
@@ -132,14 +132,16 @@ def _failure_blocks(found: Sequence[Outcome]) -> Iterator[Block]:
         groups.setdefault(cause, []).append(outcome)
     for cause, members in sorted(groups.items(), key=lambda item: (item[0] == "fault", -len(item[1]), item[0])):
         yield Text(f"{cause}: {len(members)}")
-        yield Table((), [["", *_failure_row(outcome)] for outcome in members], ruled=False)
+        yield Table(
+            (), [["", *_failure_row(outcome, experiments.sample_name(outcome))] for outcome in members], ruled=False
+        )
 
 
-def _failure_row(outcome: Outcome) -> list[str]:
+def _failure_row(outcome: Outcome, name: str) -> list[str]:
     from tracker.records import Fault
 
     sample = f"sample {outcome.sample}" if outcome.sample else ""
-    which = [outcome.problem_id, outcome.arm, sample]
+    which = [outcome.problem_id, outcome.arm, " · ".join(filter(None, [sample, name]))]
     if isinstance(outcome, Fault):
         return [*which, outcome.reason]
     return [*which, outcome.verdict, counted(outcome.iterations, "attempt"), f"${outcome.cost:.4f}"]

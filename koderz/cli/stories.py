@@ -77,6 +77,7 @@ class StoryPrinter:
 
 def _lines(story: Story, run: str) -> Iterator[str]:
     sample = f" · sample {story.sample}" if story.sample else ""
+    sample += f" · {story.sample_name}" if story.sample_name else ""
     yield _ink(f"{story.problem_id} · {story.arm}{sample} · {run}", _BOLD)
     if any(call.depth for call in story.calls):
         yield from _tree(story.calls)

@@ -54,6 +54,7 @@ class MatrixCells:
     arms: tuple[str, ...] | None = None
     problems: tuple[str, ...] | None = None
     samples: int | None = None
+    names: tuple[str, ...] = ()  # of the samples
 
 
 class Matrix(NamedTuple):
@@ -73,18 +74,18 @@ class Matrix(NamedTuple):
         """
         if not self.cells:
             return None
-        found: dict[tuple[str, str], int] = {}
+        found: dict[tuple[str, str], Cell] = {}
         for cells in self.cells:
             for task in cells.problems if cells.problems is not None else tasks:
                 if task not in tasks:
                     raise KoderzError(f"{self.path}: the run has no problem {task!r}")
                 stated = cells.arms if cells.arms is not None else [arm.name for arm in self.arms]
                 for arm in (name for one in stated for name in made.get(one, [one])):
-                    found[task, arm] = found.get((task, arm), 0) + (cells.samples or samples)
+                    before = found.get((task, arm), Cell(task, arm, 0))
+                    names = (*before.names, *cells.names)
+                    found[task, arm] = Cell(task, arm, before.samples + (cells.samples or samples), names)
         order = {task: number for number, task in enumerate(tasks)}
-        return [
-            Cell(task, arm, count) for (task, arm), count in sorted(found.items(), key=lambda one: order[one[0][0]])
-        ]
+        return sorted(found.values(), key=lambda cell: order[cell.task])
 
 
 def read_matrix(path: Path) -> Matrix:

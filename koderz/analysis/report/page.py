@@ -139,7 +139,7 @@ def _title(view: View) -> str:
     asking = [entry for entry in believed(view.entries) if entry.model != NOBODY]
     models = list(dict.fromkeys(entry.model for entry in asking)) or [NOBODY]
     if len(view.runs) == len(models) == 1:
-        return f"{models[0]} on {view.runs[0].suite}"
+        return f"{models[0]} on {view.runs[0].source}"
     return " and ".join(models) if len(models) <= 2 else f"{len(models)} models compared"
 
 

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from koderz.suites.performance.tasks import PerfTask, chosen
 _DIFF = re.compile(rb"^(diff --git a/|--- \S.*\n\+\+\+ \S)", re.MULTILINE)  # which no line of JSON holds
 _CHANGED = re.compile(r"^--- a/([^\t\n]+)", re.MULTILINE)
 _SUMMARIES = ("run_summary.json", "journal.json")
+_MOST = 100  # characters of a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Given:
 
     patches: Mapping[str, tuple[str, ...]]
     model: str
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of patches, likewise; empty where one has none
 
 
 def given_by(options: PerformanceOptions, agent: str, tasks: Sequence[PerfTask]) -> Given:
@@ -83,8 +85,8 @@ def read_predictions(words: Sequence[str | Path], tasks: Sequence[PerfTask]) -> 
     patch, or of a task that isn't there.
     """
     ids = {task.id for task in tasks}
-    found: list[tuple[str, str]] = []
-    names: list[str] = []
+    found: list[tuple[str, str, str]] = []
+    models: list[str] = []
     for word in words:
         name, file = _named(word)
         data = _data(file)
@@ -92,16 +94,16 @@ def read_predictions(words: Sequence[str | Path], tasks: Sequence[PerfTask]) -> 
             if not _is_diff(file, data):
                 raise KoderzError(f"{word}: {file} is no plain diff; of tasks that it names itself write {file} alone")
             patch = data.decode(errors="replace")
-            found += [(task, patch) for task in chosen(tasks, [name])]
+            found += [(task, patch, file.name) for task in chosen(tasks, [name])]
             continue
         for number, row in enumerate(_rows(file, data), 1):
             where = f"{file}, prediction {number}"
             task, patch, model = _prediction(row, where)
             if task not in ids:
                 raise KoderzError(f"{where}: there is no task {task!r}: koderz perf tasks lists them")
-            found.append((task, patch))
-            names.append(model)
-    model = ", ".join(dict.fromkeys(filter(None, names)))[:100]
+            found.append((task, patch, model))
+            models.append(model)
+    model = ", ".join(dict.fromkeys(filter(None, models)))[:_MOST]
     return _given(found, model or "predictions", *words)
 
 
@@ -115,7 +117,7 @@ def _prediction(row: Any, where: str) -> tuple[str, str, str]:
     task, patch = row["instance_id"], row["model_patch"] or ""
     if not isinstance(task, str) or not isinstance(patch, str):
         raise KoderzError(f"{where}: {'model_patch' if isinstance(task, str) else 'instance_id'} is no text")
-    return task, patch, str(row.get("model_name_or_path") or "")
+    return task, patch, str(row.get("model_name_or_path") or "")[:_MOST]
 
 
 def require_own(given: Given, tasks: Sequence[PerfTask]) -> Given:
@@ -149,16 +151,28 @@ def of_tasks(given: Given, tasks: Sequence[PerfTask]) -> Given:
         raise KoderzError(
             f"there are no patches of the tasks that are asked for; there are of {', '.join(given.patches)}"
         )
-    return require_own(Given(patches, given.model), tasks)
+    return require_own(replace(given, patches=patches), tasks)
 
 
-def _given(found: Sequence[tuple[str, str]], model: str, *where: object) -> Given:
+def _given(found: Sequence[tuple[str, str, str]], model: str, *where: object) -> Given:
+    """Of tasks, patches and names of patches. Raises KoderzError where there are none."""
     if not found:
         raise KoderzError(f"there are no patches of these tasks in {', '.join(map(str, where))}")
     patches: dict[str, list[str]] = {}
-    for task, patch in found:
-        patches.setdefault(task, []).append(patch.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-    return Given({task: tuple(each) for task, each in patches.items()}, model)
+    names: dict[str, list[str]] = {}
+    for task, patch, name in found:
+        patches.setdefault(task, []).append(_whole(patch))
+        names.setdefault(task, []).append(_whole(name))
+    return Given(_by_task(patches), model, _by_task(names))
+
+
+def _by_task(found: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    return {task: tuple(each) for task, each in found.items()}
+
+
+def _whole(text: str) -> str:
+    """The text without halves of characters, which no file can hold."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _named(word: str | Path) -> tuple[str, Path]:
@@ -191,7 +205,7 @@ def _rows(file: Path, data: bytes) -> list[Any]:
     return found if isinstance(found, list) else [found]
 
 
-def _runs(folder: Path, tasks: Sequence[PerfTask]) -> Iterator[tuple[str, str]]:
+def _runs(folder: Path, tasks: Sequence[PerfTask]) -> Iterator[tuple[str, str, str]]:
     """The patches of run folders whose summary names the human commit of one of the tasks."""
     within = folder.resolve()
     for path in sorted(folder.rglob("model_patch.diff")):
@@ -200,7 +214,7 @@ def _runs(folder: Path, tasks: Sequence[PerfTask]) -> Iterator[tuple[str, str]]:
         commit = next(filter(None, (_human_commit(path.with_name(name)) for name in _SUMMARIES)), "")
         for task in tasks:
             if len(commit) >= 7 and task.human_commit.startswith(commit.lower()):
-                yield task.id, path.read_text(encoding="utf-8", errors="replace")
+                yield task.id, path.read_text(encoding="utf-8", errors="replace"), path.parent.name
 
 
 def _human_commit(path: Path) -> str:

@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from koderz.analysis.story import Experiments, Story, diff, journal_folder, problem_named
+from koderz.cli.stories import tell
 from koderz.errors import KoderzError
 from tests.tracker.builders import attempt, call, fault, judged, plan, recorded
-from tracker.records import Experiment, Record
+from tracker.records import Cell, Experiment, Record
 
 ASKED = [{"role": "user", "content": "write it"}]
 AGAIN = [*ASKED, {"role": "assistant", "content": "reply 1"}, {"role": "user", "content": "it failed"}]
@@ -67,6 +68,24 @@ def test_experiments_come_in_the_order_of_the_plan_and_faults_among_them(tmp_pat
         ("T/1", "fault"),
         ("T/2", "experiment"),
     ]
+
+
+def test_a_sample_goes_by_the_name_that_its_user_gave_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cells = [Cell("T/0", "zero-shot", 2, ("fast\x1b[31m", "slow")), Cell("T/1", "zero-shot", 1)]
+    ended = [judged(0, sample=0), judged(0, sample=1), judged(1)]
+    folder = asyncio.run(recorded(tmp_path, *ended, of=plan(cells=cells)))
+    experiments = Experiments(folder)
+    found = {(each.problem_id, each.sample): experiments.story(each) for each in experiments.outcomes}
+    assert [found[key].sample_name for key in sorted(found)] == ["fast\x1b[31m", "slow", ""]
+    for key in sorted(found):
+        tell(found[key], "bench_1")
+    shown = [line for line in capsys.readouterr().out.splitlines() if "bench_1" in line]
+    assert shown == [
+        "T/0 · zero-shot · fast\\x1b[31m · bench_1",
+        "T/0 · zero-shot · sample 1 · slow · bench_1",
+        "T/1 · zero-shot · bench_1",
+    ]
+    assert b'"names"' not in (folder / "journal.jsonl").read_bytes().partition(b'"T/1","arm"')[2]  # where there is none
 
 
 def test_a_problem_may_be_named_by_its_number() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.plans.arms import make_arms
-from koderz.plans.matrix import read_matrix
+from koderz.plans.matrix import Matrix, MatrixCells, read_matrix
 from tests.koderz.world import settings_of
 from tracker.records import Cell
 
@@ -101,6 +101,12 @@ problems = ["T/1"]
         Cell("T/1", "three tries", 1),
         Cell("T/2", "quick", 2),
     ]
+
+
+def test_cells_of_one_task_and_arm_are_one_with_the_names_of_all_its_samples() -> None:
+    stated = (MatrixCells(("a",), ("T/1",), 2, ("x", "y")), MatrixCells(("a",), ("T/1",), 1, ("z",)))
+    found = Matrix(Path("m"), (), stated).cells_of(TASKS, 1)
+    assert found == [Cell("T/1", "a", 3, ("x", "y", "z"))]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from koderz.analysis.report.scales import Scale
 from koderz.analysis.report.stories import budget_of
 from koderz.errors import KoderzError
-from tests.koderz.analysis.builders import document
+from tests.koderz.analysis.builders import document, write
 from tests.koderz.analysis.report.hostile import EVIL, run, several, small, written
 from tests.tracker.builders import call, judged, plan
 from tracker.records import Arm, Measure, Record
@@ -327,3 +327,22 @@ def test_report_of_two_arms_needs_no_table_of_pairs(tmp_path: Path) -> None:
 
     assert packed(page, "data")["versus"] == [[0, 1]]
     assert 'class="matrix"' not in page
+
+
+@pytest.mark.parametrize(
+    ("config", "generated", "title"),
+    [
+        ({"suite": "humaneval", "dataset": "/there/mine.jsonl"}, "", "m on mine.jsonl"),
+        ({"suite": "rollouts", "dataset": "configs/weekly.toml"}, "", "m on weekly.toml"),
+        ({"suite": "humaneval", "dataset": None}, "", "m on humaneval"),
+        ({"suite": "datasets", "dataset": ["a=b.csv"]}, "", "m on datasets"),
+        ({"suite": "oolong", "dataset": "x"}, "oolong-generated", "m on oolong-generated"),
+    ],
+)
+def test_a_report_s_title_names_where_its_tasks_come_from(
+    tmp_path: Path, config: dict[str, Any], generated: str, title: str
+) -> None:
+    results = [{"problem_id": "T/0", "success": True}]
+    found = {"config": {"local_model": "m", **config}, "generated": generated, "results": results}
+    page, _ = written(tmp_path, write(tmp_path / "run.json", found))
+    assert f"<h1>{title}</h1>" in page

@@ -32,6 +32,7 @@ def test_several_lines_of_one_task_are_its_samples(tmp_path: Path) -> None:
     given = read_predictions([tmp_path / name for name in ("a.jsonl", "b.json", "c.json")], TASKS)
     assert given.patches == {ONE: ("first", "second", "third"), OTHER: ("", "by id")}
     assert given.model == "gpt-4o"
+    assert given.names == {ONE: ("gpt-4o",) * 3, OTHER: ("gpt-4o", "")}
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,7 @@ def test_folders_of_runs_are_found_by_the_human_commit_that_they_name(tmp_path: 
     (tmp_path / "codex.jsonl").write_text(json.dumps(_row(OTHER, "by file", "codex")))
     assert agents_in(tmp_path) == ["claude_code", "codex"]
     assert read_agent(tmp_path, "claude_code", TASKS).patches == {ONE: ("patch 0",)}
+    assert read_agent(tmp_path, "claude_code", TASKS).names == {ONE: ("run-0",)}
     assert read_agent(tmp_path, "codex", TASKS).patches == {OTHER: ("by file",)}
     with pytest.raises(KoderzError, match="there are claude_code, codex"):
         read_agent(tmp_path, "aider", TASKS)
