@@ -207,8 +207,7 @@ def test_patches_of_a_file_are_measured_as_samples_and_a_finished_run_is_left_al
     task = next(task for task in mini_tasks() if task.id == ONE)
     diffs = {canned.kind: canned.diff for canned in task.canned}
     rows = [
-        {"instance_id": ONE, "model_patch": diffs[kind], "model_name_or_path": f"gpt-{kind}"}
-        for kind in ("wrong", "good")
+        {"instance_id": ONE, "model_patch": diffs[kind], "model_name_or_path": "gpt-4o"} for kind in ("wrong", "good")
     ]
     rows.append({**rows[0], "model_patch": ""})
     (koderz.folder / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -223,17 +222,14 @@ def test_patches_of_a_file_are_measured_as_samples_and_a_finished_run_is_left_al
     koderz("benchmark", "rescore", "latest", "--max-blocks", 3, "--quiet", code=(0, 3))  # 3: noise, on a busy machine
     assert [line for line in koderz.journal() if line["kind"] == "call"] == reviews
     koderz("benchmark", "rescore", "latest", "--max-blocks", 30, "--quiet")
-    both = "gpt-wrong, gpt-good"
     assert [(each["status"], each["opt"], each["model"]) for each in results] == [
-        *(("test_failed", "not", both), ("passed", "opt", both), ("empty_patch", "not", both))
+        *(("test_failed", "not", "gpt-4o"), ("passed", "opt", "gpt-4o"), ("empty_patch", "not", "gpt-4o"))
     ]
     shown = koderz("benchmark", "show", "latest", "--problem", ONE).out
-    assert re.findall(r" · agent( · .*) · bench_", shown) == [
-        *(" · gpt-wrong", " · sample 1 · gpt-good", " · sample 2 · gpt-wrong")
-    ]
+    told = [" · gpt-4o", " · sample 1 · gpt-4o", " · sample 2 · gpt-4o"]
+    assert re.findall(r" · agent( · .*) · bench_", shown) == told
     failures = koderz("benchmark", "show", "latest", "--failures").out
-    assert "sample 2 · gpt-wrong" in failures
-    assert "gpt-good" not in failures
+    assert "sample 2 · gpt-4o" in failures
     assert koderz.summary()["arms"]["agent"]["summary"]["opt_at_k"]["3"]["value"] == 1.0
     assert not koderz.summary()["simulated"]
     assert "nothing to do" in koderz(*words, "--resume").err
