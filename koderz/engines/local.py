@@ -64,6 +64,12 @@ class LocalEngine:
     def throttle(self) -> Sequence[Throttle]:
         return self._pool.throttle if self._pool else ()
 
+    @property
+    def waits(self) -> str:
+        """What its experiments wait for, to be said beside the figures of the progress; empty for nothing."""
+        exclusive = self._resources.exclusive
+        return "waits for another koderz" if exclusive and exclusive.is_waiting else ""
+
     async def check(self) -> dict[str, Any]:
         facts = await model_facts(self._plan, self._resources.models)
         if isinstance(self._resources.sandbox, NoSandbox):

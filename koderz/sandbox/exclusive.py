@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from koderz.errors import KoderzError
 from koderz.paths import state_folder
 
-_POLL = 0.05  # seconds between two looks whether another process has ended its measurement
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+_POLL = 0.05  # seconds between two looks whether it is its turn
 
 
 class Exclusive:
-    """The right to measure, which one coroutine of one koderz on the machine has at a time.
+    """The right to measure, which one coroutine of one koderz on the machine has at a time, in the order of asking.
 
-    It lies in the lock of a file, which the system takes back however a process ends.
+    It lies in the lock of a file, and the places in the queue of processes in the locks of others, which the system
+    takes back however a process ends.
     """
 
     def __init__(
@@ -26,6 +32,7 @@ class Exclusive:
     ) -> None:
         """`core`: the one that is kept free, if any; `notice` is told once where another koderz is waited for."""
         self.core = core
+        self.is_waiting = False  # for another koderz
         self._notice, self._folder = notice, state_folder(environ)
         self._turn = asyncio.Lock()
         self._has_waited = False
@@ -33,21 +40,28 @@ class Exclusive:
     @asynccontextmanager
     async def __call__(self) -> AsyncIterator[int | None]:
         """Waits for its turn, and yields the core to measure on; None where the machine has but one."""
-        from filelock import AsyncFileLock, Timeout
+        from filelock import FileLock
 
         async with self._turn:
-            lock = AsyncFileLock(_lock_file(self._folder), run_in_executor=False)
-            try:
-                await lock.acquire(timeout=0)
-            except Timeout:
-                if not self._has_waited:
-                    self._has_waited = True
-                    self._notice("another koderz is measuring on this machine; measurements wait for each other")
-                await lock.acquire(poll_interval=_POLL)
+            queue = _made(self._folder / "exclusive.queue")
+            lock = FileLock(self._folder / "exclusive.lock", timeout=0)
+            with _place_in(queue) as place:
+                try:
+                    while not (_is_first(place) and _is_acquired(lock)):
+                        self._wait()
+                        await asyncio.sleep(_POLL)
+                finally:
+                    self.is_waiting = False
             try:
                 yield self.core
             finally:
-                await lock.release()
+                lock.release()
+
+    def _wait(self) -> None:
+        self.is_waiting = True
+        if not self._has_waited:
+            self._has_waited = True
+            self._notice("another koderz is measuring on this machine; they take turns")
 
 
 @contextmanager
@@ -74,9 +88,69 @@ def _keep_to(cores: Collection[int]) -> None:
             os.sched_setaffinity(int(thread.name), cores)
 
 
-def _lock_file(folder: Path) -> Path:
+def _is_acquired(lock: BaseFileLock) -> bool:
+    from filelock import Timeout
+
+    try:
+        lock.acquire()
+    except Timeout:
+        return False
+    return True
+
+
+@contextmanager
+def _place_in(queue: Path) -> Iterator[Path]:
+    """The last place of the queue: a file with the next number, locked until it is removed."""
+    descriptor = None
+    while descriptor is None:
+        last = max((int(place.name) for place in queue.glob("[0-9]*")), default=0)
+        place = queue / f"{last + 1:09}"
+        descriptor = _locked(place)
+    try:
+        yield place
+    finally:
+        place.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _locked(place: Path) -> int | None:
+    """The descriptor of a new file, which holds its lock; None where another process was faster."""
+    try:
+        descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return None
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    if place.exists():
+        return descriptor
+    os.close(descriptor)  # it was taken for abandoned before it was locked
+    return None
+
+
+def _is_first(place: Path) -> bool:
+    """Whether nobody is waiting before it."""
+    before = sorted(other for other in place.parent.glob("[0-9]*") if other.name < place.name)
+    return all(map(_is_abandoned, before))
+
+
+def _is_abandoned(place: Path) -> bool:
+    """Whether its process is no more; then it is removed."""
+    try:
+        descriptor = os.open(place, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        place.unlink(missing_ok=True)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _made(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise KoderzError(f"{folder} can't be made, where measurements exclude each other ({error.strerror})") from None
-    return folder / "exclusive.lock"
+    return folder
