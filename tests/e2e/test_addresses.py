@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,6 +16,7 @@ from koderz.testing import ModelServer
 from koderz.testing.wire import Request
 from tests.conftest import Shell, kill_after
 from tests.e2e.answering import answering
+from tests.e2e.conftest import Remote, once_each
 from tests.e2e.test_recursion import DEEP, deep
 from tests.e2e.written import written
 
@@ -110,6 +112,36 @@ def test_a_run_of_an_earlier_version_is_resumed_at_the_address_on_its_record(kod
         koderz("benchmark", "resume", "latest", "--trust-config", "--wait", env=env)
     assert koderz.summary()["status"] == "complete"
     assert found_in(koderz) == [str(journal.relative_to(koderz.folder))]
+
+
+def test_an_address_from_koderz_toml_gets_no_key_when_a_run_is_taken_up(koderz: Shell) -> None:
+    with answering(CODE.reply, 0.1, Below) as (server, asked):
+        url, env = server["OPENAI_BASE_URL"].replace("/v1", f"{PLACE}/v1"), {"OPENAI_API_KEY": "a-key-of-mine"}
+        kill_after(6, lambda: asked, koderz.start(*CODE.command, "--base-url", url, env=env))
+        (koderz.folder / "koderz.toml").write_text(f'base-url = "{url}"\n')
+        untrusted = koderz("benchmark", "resume", "latest", code=2, env=env)
+        done = koderz("benchmark", "resume", "latest", "--trust-config", env=env)
+    assert "this could send data elsewhere" in untrusted.err
+    assert "OPENAI_API_KEY is not sent to" in done.err
+    assert koderz.summary()["status"] == "complete"
+
+
+@pytest.mark.slow
+def test_on_modal_the_address_is_whole_for_workers_and_not_in_the_volume(on_modal: Remote, tmp_path: Path) -> None:
+    with answering(CODE.reply, 0, Below) as (server, _):
+        url = server["OPENAI_BASE_URL"].replace("/v1", f"{PLACE}/v1")
+        on_modal("benchmark", 0, 2, *_ASKED, "--base-url", url, "--mode", "zero-shot", "--engine", "modal", "--detach")
+        (run,) = (path.name for path in on_modal.results.iterdir() if path.is_dir())
+        other = Remote(tmp_path / "elsewhere", on_modal.modal, on_modal.server, on_modal.before)
+        other.folder.mkdir()
+        lacking = other("benchmark", "resume", run, "--trust-config", code=2)
+        other("benchmark", "resume", run, "--base-url", url)
+    assert RECORDED in lacking.err
+    once_each(other, 2)
+    assert not other.summary()["faults"]
+    volume = on_modal.modal.volume("koderz-results") / "runs" / run
+    assert not any(KEY.encode() in path.read_bytes() for path in volume.rglob("*") if path.is_file())
+    assert found_in(other) == []
 
 
 def test_errors_do_not_tell_of_the_key(koderz: Shell) -> None:
