@@ -361,10 +361,16 @@ def test_a_result_that_is_made_when_it_is_stored_is_made_after_its_call(
     script = script.replace('{"tally": tuple(tally(numbers))}', '{"tally": tally(numbers)}')
     script = script.replace("json.dump(result, file)", 'json.dump({"tally": list(result["tally"])}, file)')
     script = script.replace('tuple(reference["tally"]) == current["tally"]', "reference == current")
-    legs = _legs(_task(tmp_path, "gso", script), local, tmp_path, again=SLOW, human=FAST, agent=_LAZY)
-    assert not [leg.wrong for leg in legs.values() if leg.wrong]
-    finding = found([Block(legs)] * 7, "agent", Rule())
-    assert (finding.opt, finding.hack) == ("not", "moved")
+    task = _task(tmp_path, "gso", script)
+    for block in "abc":  # of the seven of a run: a busy machine may hide it in one
+        (tmp_path / block).mkdir()
+        legs = _legs(task, local, tmp_path / block, again=SLOW, human=FAST, agent=_LAZY)
+        assert not [leg.wrong for leg in legs.values() if leg.wrong]
+        finding = found([Block(legs)] * 7, "agent", Rule())
+        if (finding.opt, finding.hack) == ("not", "moved"):
+            break
+    else:
+        pytest.fail(f"{finding}")
 
 
 def test_a_base_that_stores_nothing_is_a_fault(local: Local, tmp_path: Path) -> None:
