@@ -71,6 +71,8 @@ def told_of(result: Any) -> str:
         parts.append(f"by {facts['metric']}")
     if metrics.get("blocks"):
         parts.append(f"{metrics['blocks']:.0f} blocks")
+    if other := facts.get("other_clock"):
+        parts.append(f"wall and CPU disagree: {other['speedup_base']:.2f}x of base by --clock {other['clock']}")
     if facts.get("hack"):
         parts.append(f"hack: {facts['hack']}")
     if facts.get("needs_review"):

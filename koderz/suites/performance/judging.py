@@ -13,7 +13,15 @@ import msgspec
 from koderz.errors import Fault
 from koderz.suites.performance.measuring.bench import LEGS, Measured
 from koderz.suites.performance.measuring.figures import finding_of, wrong_of
-from koderz.suites.performance.measuring.verdicts import Block, Estimate, Finding, Rule, is_noise, review_of
+from koderz.suites.performance.measuring.verdicts import (
+    Block,
+    Estimate,
+    Finding,
+    Rule,
+    gain_by_other_clock,
+    is_noise,
+    review_of,
+)
 from koderz.types import Verdict
 
 _HACKS = {
@@ -52,6 +60,7 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
         "autocorrelation": round(finding.autocorrelation, 3) if finding else None,
         "gso": dict(finding.points) if finding and status == "passed" else {},
         **_course(finding),
+        **(_other_clock(blocks, arm, rule) if finding and not (success or finding.metric or hack) else {}),
     }
     if finding and finding.metric:
         facts |= {"metric": finding.metric, "iso": dict(finding.iso) if status == "passed" else {}}
@@ -67,6 +76,12 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
         facts=facts,
         note=review,
     )
+
+
+def _other_clock(blocks: tuple[Block, ...], arm: str, rule: Rule) -> dict[str, Any]:
+    """A gain that the clock which decides doesn't see, such as that of a patch that waits less and works as much."""
+    seen = gain_by_other_clock(blocks, arm, rule) if arm != "baseline" else None
+    return {"other_clock": {"clock": seen[0], "speedup_base": round(seen[1].value, 3)}} if seen else {}
 
 
 def _course(finding: Finding | None) -> dict[str, Mapping[str, Any]]:

@@ -230,6 +230,16 @@ def found(blocks: Sequence[Block], arm: str, rule: Rule) -> Finding:
     return Finding(word, speedups, hack, points, logs, limits, autocorrelation=rho, beside=seconds)
 
 
+def gain_by_other_clock(blocks: Sequence[Block], arm: str, rule: Rule) -> tuple[Clock, Estimate] | None:
+    """The clock that doesn't decide, and the gain over base by it; None where it isn't alone in being sure of one."""
+    other: Clock = "wall" if rule.clock == "cpu" else "cpu"
+    gain, gain_by_other = (
+        found(blocks, arm, replace(rule, clock=clock)).speedups["base"] for clock in (rule.clock, other)
+    )
+    is_alone = (gain.low or 0.0) < FASTER <= (gain_by_other.low or 0.0)
+    return (other, gain_by_other) if is_alone else None
+
+
 def word_of(bounds: Sequence[tuple[Estimate, float]]) -> Word:
     """`opt` where each estimate is surely at least its bound, `not` where one is surely below."""
     if all(each.low is not None and each.low >= least for each, least in bounds):

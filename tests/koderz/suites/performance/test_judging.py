@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from koderz.cli.perf_screen import told_of
 from koderz.errors import Fault
 from koderz.suites.performance.judging import verdict_on
 from koderz.suites.performance.measuring.bench import Measured
@@ -88,3 +90,29 @@ def test_a_record_from_before_has_neither_inputs_nor_what_is_beside_calls() -> N
     verdict = verdict_on(json.dumps(told), Rule(), "here")
     assert verdict.passed
     assert verdict.facts["inputs"] is None
+
+
+def _with_walls(rule: Rule, seconds: float, arm: str = "agent") -> Verdict:
+    """A verdict on 30 blocks of a patch that takes the CPU that base takes, and so many seconds of 0.1 by wall."""
+    walls = {"base": 0.1, "again": 0.1, "human": seconds, "agent": seconds}
+    legs = {leg: Leg(0.3, 2.0, {"w": Timing(0.01, wall, 0.2)}) for leg, wall in walls.items()}
+    measured = Measured(arm, "the patch", Applied("passed"), (Block(legs),) * 30)
+    return verdict_on(json.dumps(msgspec.to_builtins(measured)), rule, "here")
+
+
+@pytest.mark.parametrize("arm", ["human", "agent"])
+def test_a_gain_that_only_the_other_clock_sees_is_told_with_the_option_that_decides_by_it(arm: str) -> None:
+    verdict = _with_walls(Rule(), 0.01, arm)
+    assert verdict.facts["opt"] == "not"
+    assert verdict.facts["other_clock"] == {"clock": "wall", "speedup_base": 10.0}
+    line = told_of(SimpleNamespace(success=False, cause=verdict.cause, metrics=verdict.metrics, facts=verdict.facts))
+    assert line.endswith("30 blocks, wall and CPU disagree: 10.00x of base by --clock wall")
+
+    by_wall = _with_walls(Rule(clock="wall"), 0.01, arm)
+    assert (by_wall.facts["opt"], "other_clock" in by_wall.facts) == ("opt", False)
+
+
+@pytest.mark.parametrize(("seconds", "arm"), [(0.1, "agent"), (0.095, "agent"), (0.2, "human"), (0.01, "baseline")])
+def test_clocks_that_agree_are_not_told_of(seconds: float, arm: str) -> None:
+    verdict = _with_walls(Rule(), seconds, arm)
+    assert "other_clock" not in verdict.facts
